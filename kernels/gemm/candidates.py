@@ -1,0 +1,132 @@
+"""Every configuration considered for a shape, as arrays: a row is a block structure with a tile order or a K split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape, structures
+from warpplan.planner.device import Device
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+GROUPS = (4, 8, 16)
+SPLITS = (2, 3, 4, 6, 8, 16)
+SWAP_MAX_ROWS = 128
+"""Operands are swapped only for so few rows: beyond, tiles of every aspect exist unswapped."""
+MIN_SPLIT_ITERATIONS = 3
+TILES_PER_SM = 8
+"""Tiles smaller than 128x128 are left out where even they would make more than so many tiles an SM."""
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateTable:
+    """The shape-independent rows, in a fixed order; every array has one element a row.
+
+    ``first_group`` and ``group_below`` drop tile orders that a small matrix cannot tell apart.
+    """
+
+    configs: tuple[GemmConfig, ...]
+    block_m: Ints
+    block_n: Ints
+    block_k: Ints
+    group_m: Ints
+    group_below: Ints
+    split_k: Ints
+    swap: Bools
+    specialized: Bools
+    ctas_per_sm: Ints
+    sm_count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """How each row's tiles cover one shape; arrays of int64, one element a row."""
+
+    rows: Ints
+    columns: Ints
+    row_tiles: Ints
+    column_tiles: Ints
+    tiles: Ints
+    group_m: Ints
+    k_blocks: Ints
+    valid: Bools
+
+
+@lru_cache(maxsize=16)
+def table(dtype: str, device: Device) -> CandidateTable:
+    configs: list[GemmConfig] = []
+    below: list[int] = []
+    for base in structures(dtype, device):
+        for swap in (False, True) if base.specialized else (False,):
+            for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
+                configs.append(replace(base, swap=swap, group_m=group))
+                below.append(previous)
+            if base.specialized:
+                configs += [replace(base, swap=swap, split_k=split) for split in SPLITS]
+                below += [0] * len(SPLITS)
+
+    def column(name: str) -> Ints:
+        return np.array([getattr(c, name) for c in configs], dtype=np.int64)
+
+    return CandidateTable(
+        tuple(configs),
+        column("block_m"),
+        column("block_n"),
+        column("block_k"),
+        column("group_m"),
+        np.array(below, dtype=np.int64),
+        column("split_k"),
+        column("swap").astype(bool),
+        column("specialized").astype(bool),
+        column("ctas_per_sm"),
+        device.sm_count,
+    )
+
+
+def grid(t: CandidateTable, shape: Shape) -> Grid:
+    """Lay every row's tiles over ``shape`` and say which rows are worth considering there.
+
+    Left out: tiles that overhang the matrix by more than half, tiles far smaller than the device needs to be filled,
+    tile orders that coincide, and K splits that leave an SM idle, a split empty or too short to fill its ring.
+    """
+    m, n, k = shape
+    rows, columns = np.where(t.swap, n, m), np.where(t.swap, m, n)
+    row_tiles, column_tiles = -(-rows // t.block_m), -(-columns // t.block_n)
+    tiles = row_tiles * column_tiles
+    k_blocks = -(-k // t.block_k)
+    row_cover, column_cover = np.where(t.swap, _cover(n), _cover(m)), np.where(t.swap, _cover(m), _cover(n))
+    one_wave = tiles <= t.sm_count
+    split = t.split_k > 1
+    per_split = -(-k_blocks // t.split_k)
+    valid = (
+        (~t.swap | (m <= SWAP_MAX_ROWS))
+        & (t.block_m <= np.maximum(64, row_cover))
+        & (t.block_n <= np.maximum(16, column_cover))
+        & (t.block_n >= np.minimum(64, column_cover))
+        & (t.block_m * t.block_n >= np.minimum(128 * 128, rows * columns // (TILES_PER_SM * t.sm_count)))
+        & (t.block_k <= max(64, _cover(k)))
+        & (split | np.where(one_wave, t.group_m == 8, t.group_below < row_tiles))
+        & (~split | (tiles * t.split_k <= 2 * t.sm_count * t.ctas_per_sm))
+        & (~split | ((k_blocks // t.split_k >= MIN_SPLIT_ITERATIONS) & (-(-k_blocks // per_split) == t.split_k)))
+    )
+    return Grid(rows, columns, row_tiles, column_tiles, tiles, np.minimum(t.group_m, row_tiles), k_blocks, valid)
+
+
+def candidates(shape: Shape, dtype: str, device: Device) -> tuple[GemmConfig, ...]:
+    """The configurations considered for ``shape``, in the table's order."""
+    t = table(dtype, device)
+    g = grid(t, shape)
+    return tuple(replace(t.configs[i], group_m=int(g.group_m[i])) for i in np.flatnonzero(g.valid))
+
+
+def _cover(size: int) -> int:
+    """The smallest power of two that is not below ``size``."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+__all__ = ["ELEMENT_BYTES", "CandidateTable", "Grid", "candidates", "grid", "table"]

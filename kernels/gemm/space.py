@@ -1,0 +1,326 @@
+"""The configurations of the GEMM kernel, and the one function that says which of them are valid.
+
+C[M, N] = A[M, K] · B[N, K]ᵀ. Rows and columns below are those of the *computed* matrix: C itself, or Cᵀ where
+``swap`` is set (its rows are then N, its columns M), so that few tokens fill the narrow side of a 64-row wgmma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from warpplan.planner.device import Device
+from warpplan.planner.errors import InvalidConfig
+from warpplan.planner.tuning import TuningConfig
+
+Scheme = Literal["pipelined", "single", "cooperative", "pingpong"]
+Staging = Literal["own", "ring"]
+Shape = tuple[int, int, int]
+
+SCHEMES: tuple[Scheme, ...] = ("pipelined", "single", "cooperative", "pingpong")
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
+
+SMEM_OVERHEAD_BYTES = 2_048
+"""Barriers, the arguments that warp_specialize hands to its workers, and alignment; tests compare it with the compiler."""
+SMEM_RESERVED_BYTES = 1_024
+"""What the driver keeps of each block's share (CUDA C++ Programming Guide, "Shared Memory", capability 9.0)."""
+BASE_REGISTERS = 64
+"""Addresses, phases and the epilogue's temporaries beside the accumulator; from ptxas's reports of these kernels."""
+PRODUCER_REGISTERS = 24
+MAX_REGISTERS = 240
+MAX_DEPTH = 8
+WARP = 32
+WARP_GROUP = 4
+
+
+@dataclass(frozen=True, order=True)
+class GemmConfig:
+    """One way to run the kernel.
+
+    ``scheme``: "pipelined" one partition, Triton's own software pipeline (``tl.py``); "single" one consumer and one
+    producer; "cooperative" two consumers, each half of the tile's rows; "pingpong" two consumers with a tile each, one
+    multiplying while the other stores. ``consumer_warps`` is per consumer. ``depth`` counts ring slots, each one A and
+    one B tile: both are acquired and released by the same operation, so rings of unlike depth would only idle.
+    The epilogue leaves in ``epilogue_split`` column chunks through bytes of its ``own`` or of a ``ring`` slot.
+    ``split_k`` CTAs share one tile's K and reduce in fixed order. ``ctas_per_sm`` blocks are resident together.
+    """
+
+    scheme: Scheme
+    block_m: int
+    block_n: int
+    block_k: int
+    consumer_warps: int
+    depth: int
+    epilogue_split: int = 1
+    staging: Staging = "own"
+    swap: bool = False
+    group_m: int = 8
+    split_k: int = 1
+    persistent: bool = True
+    ctas_per_sm: int = 1
+
+    @property
+    def specialized(self) -> bool:
+        return self.scheme != "pipelined"
+
+    @property
+    def consumers(self) -> int:
+        return 2 if self.scheme in ("cooperative", "pingpong") else 1
+
+    @property
+    def consumer_rows(self) -> int:
+        """Tile rows of one consumer."""
+        return self.block_m // 2 if self.scheme == "cooperative" else self.block_m
+
+    @property
+    def total_warps(self) -> int:
+        """Warps of a block as the hardware allots them: consumers, and the producer's warp rounded up to a warp group."""
+        return self.consumers * self.consumer_warps + (WARP_GROUP if self.specialized else 0)
+
+    @property
+    def accumulator_registers(self) -> int:
+        """fp32 accumulator registers of each consumer thread."""
+        return self.consumer_rows * self.block_n // (self.consumer_warps * WARP)
+
+    @property
+    def max_registers(self) -> int:
+        """Registers a thread at launch (``maxnreg``): the SM's 65,536 over all resident threads, rounded down to 8."""
+        return min(MAX_REGISTERS, 65_536 // (WARP * self.total_warps * self.ctas_per_sm) // 8 * 8)
+
+    @property
+    def producer_registers(self) -> int:
+        return PRODUCER_REGISTERS
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers of a consumer thread: what the producer's warp group leaves."""
+        if not self.specialized:
+            return min(255, self.max_registers)
+        left = self.max_registers * self.total_warps - PRODUCER_REGISTERS * WARP_GROUP
+        return min(MAX_REGISTERS, left // (self.consumers * self.consumer_warps) // 8 * 8)
+
+    @property
+    def loop_key(self) -> tuple[str, int, int, int, int]:
+        """What the loop body's schedule depends on."""
+        return (self.scheme, self.block_m, self.block_n, self.block_k, self.consumer_warps)
+
+    def slot_bytes(self, element_bytes: int) -> int:
+        return (self.block_m + self.block_n) * self.block_k * element_bytes
+
+    def staging_bytes(self, element_bytes: int) -> int:
+        """Bytes of one consumer's epilogue chunk."""
+        return self.consumer_rows * self.block_n * element_bytes // self.epilogue_split
+
+    def slot_staging_bytes(self, element_bytes: int) -> int:
+        """Bytes of a ring slot that one consumer alone still reads when its main loop ends."""
+        if self.scheme == "cooperative":
+            return self.consumer_rows * self.block_k * element_bytes
+        return max(self.block_m, self.block_n) * self.block_k * element_bytes
+
+    def smem_bytes(self, element_bytes: int) -> int:
+        """Shared memory of one block, overhead included (never less than the compiler reports; tested)."""
+        ring = self.depth * self.slot_bytes(element_bytes)
+        if not self.specialized:
+            # The compiler gives the epilogue the ring's bytes: they are dead by then.
+            return max(ring, self.block_m * self.block_n * element_bytes) + SMEM_OVERHEAD_BYTES
+        own = self.consumers * self.staging_bytes(element_bytes) if self.staging == "own" else 0
+        return ring + own + SMEM_OVERHEAD_BYTES
+
+    def computed(self, shape: Shape) -> Shape:
+        """(rows, columns, K) of the matrix that is computed: C's, or Cᵀ's where the operands are swapped."""
+        m, n, k = shape
+        return (n, m, k) if self.swap else shape
+
+    def tiles(self, shape: Shape) -> int:
+        rows, columns, _ = self.computed(shape)
+        return -(-rows // self.block_m) * -(-columns // self.block_n)
+
+
+def violations(config: GemmConfig, dtype: str, device: Device, shape: Shape | None = None) -> tuple[str, ...]:
+    """Why ``config`` cannot run on ``device`` (for ``shape``, where given); empty when it can."""
+    found = list(_block_violations(config, dtype, device))
+    if shape is not None and config.split_k > 1:
+        k_blocks = -(-shape[2] // config.block_k)
+        each = -(-k_blocks // config.split_k)
+        if -(-k_blocks // each) != config.split_k:
+            found.append(f"split_k {config.split_k} leaves splits of K={shape[2]} empty: at most {k_blocks} of {each}")
+    return tuple(found)
+
+
+def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterator[str]:
+    c = config
+    if dtype not in ELEMENT_BYTES:
+        yield f"dtype {dtype}: expected one of {', '.join(ELEMENT_BYTES)}"
+        return
+    element = ELEMENT_BYTES[dtype]
+    if c.scheme not in SCHEMES:
+        yield f"scheme {c.scheme}: expected one of {', '.join(SCHEMES)}"
+        return
+    for name, value, allowed in (
+        ("block_m", c.block_m, (64, 128, 256)),
+        ("block_n", c.block_n, (16, 32, 64, 128, 256)),
+        ("block_k", c.block_k, (64, 128, 256)),
+        ("consumer_warps", c.consumer_warps, (4, 8)),
+        ("epilogue_split", c.epilogue_split, (1, 2, 4)),
+        ("ctas_per_sm", c.ctas_per_sm, (1, 2)),
+        ("staging", c.staging, ("own", "ring")),
+    ):
+        if value not in allowed:
+            yield f"{name} {value}: expected one of {', '.join(map(str, allowed))}"
+            return
+    for name, number in (("depth", c.depth), ("group_m", c.group_m), ("split_k", c.split_k)):
+        if number < 1:
+            yield f"{name} {number}: expected 1 or more"
+            return
+    if not device.has_wgmma:
+        yield f"device {device.name}: the kernel needs wgmma (capability 9.0)"
+    if c.consumers == 2 and c.consumer_warps != WARP_GROUP:
+        yield f"{c.scheme} with {c.consumer_warps} warps a consumer: each of two consumers is one warp group"
+    if c.consumer_rows < 16 * c.consumer_warps:
+        yield f"{c.consumer_rows} rows for {c.consumer_warps} warps: wgmma gives each warp 16 rows"
+    if c.specialized and c.depth < 2:
+        yield f"depth {c.depth}: one multiply stays in flight, so the ring needs 2 slots or more"
+    if not c.specialized and (c.split_k > 1 or c.swap):
+        yield "the pipelined scheme has no split-K and no swapped operands"
+    if c.accumulator_registers + BASE_REGISTERS > c.consumer_registers:
+        yield (
+            f"{c.accumulator_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
+            f"the {c.consumer_registers} a consumer thread has"
+        )
+    if c.specialized and c.block_n // c.epilogue_split < 16:
+        yield f"epilogue_split {c.epilogue_split}: chunks of {c.block_n // c.epilogue_split} columns, at least 16 needed"
+    if c.specialized and c.staging == "ring" and c.staging_bytes(element) > c.slot_staging_bytes(element):
+        yield (
+            f"an epilogue chunk of {c.staging_bytes(element)} bytes exceeds the {c.slot_staging_bytes(element)} bytes "
+            "of the ring slot that its consumer holds alone"
+        )
+    share = min(device.smem_bytes_per_block, device.smem_bytes_per_sm // c.ctas_per_sm - SMEM_RESERVED_BYTES)
+    if c.smem_bytes(element) > share:
+        yield f"{c.smem_bytes(element)} bytes of shared memory exceed the {share} that a block has"
+
+
+def require_valid(config: GemmConfig, dtype: str, device: Device, shape: Shape | None = None) -> None:
+    """Raise :class:`InvalidConfig` with the first violation, if there is one."""
+    found = violations(config, dtype, device, shape)
+    if found:
+        raise InvalidConfig(f"invalid gemm configuration: {found[0]}", field="config", value=repr(config))
+
+
+# scheme, consumer warps, (rows, columns) of the tile, blocks an SM
+_STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = (
+    ("single", 8, ((128, 64), (128, 128), (128, 256), (256, 64), (256, 128)), 1),
+    ("single", 4, ((64, 16), (64, 32), (64, 64), (64, 128), (64, 256), (128, 16), (128, 32), (128, 64), (128, 128)), 1),
+    ("single", 4, ((64, 16), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128)), 2),
+    ("cooperative", 4, ((128, 128), (128, 256), (256, 128)), 1),
+    ("pingpong", 4, ((64, 128), (64, 256), (128, 64), (128, 128)), 1),
+    ("pipelined", 8, ((128, 256), (256, 128), (128, 128)), 1),
+    ("pipelined", 4, ((128, 128), (64, 128), (128, 64), (64, 64)), 1),
+)
+
+
+@lru_cache(maxsize=16)
+def structures(dtype: str, device: Device) -> tuple[GemmConfig, ...]:
+    """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults.
+
+    Depth is the largest that fits (the loop's own need is far below it; a deeper ring only hides more latency), at
+    most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue variant stays only where it buys depth.
+    """
+    found: list[GemmConfig] = []
+    for scheme, warps, tiles, ctas in _STRUCTURES:
+        for block_m, block_n in tiles:
+            for block_k in (64, 128):
+                base = GemmConfig(scheme, block_m, block_n, block_k, warps, 2, ctas_per_sm=ctas)
+                found += _pipelined(base, dtype, device) if scheme == "pipelined" else _epilogues(base, dtype, device)
+    return tuple(dict.fromkeys(found))
+
+
+def _deepest(config: GemmConfig, dtype: str, device: Device) -> GemmConfig | None:
+    for depth in range(MAX_DEPTH, 1, -1):
+        candidate = replace(config, depth=depth)
+        if not violations(candidate, dtype, device):
+            return candidate
+    return None
+
+
+def _pipelined(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
+    deepest = _deepest(base, dtype, device)
+    if deepest is None or deepest.depth < 3:
+        return []
+    depth = min(deepest.depth, 5)
+    return [replace(base, depth=d) for d in (depth, depth - 1) if d >= 3]
+
+
+def _epilogues(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
+    """Staging of its own first: its store overlaps the next tile. Each further variant must buy a deeper ring."""
+    kept: list[GemmConfig] = []
+    for staging in ("own", "ring"):
+        for split in (1, 2, 4):
+            option = _deepest(replace(base, staging=staging, epilogue_split=split), dtype, device)
+            if option is not None and option.depth > max((c.depth for c in kept), default=2):
+                kept.append(option)
+    return kept
+
+
+def tuning(config: GemmConfig) -> TuningConfig:
+    """The configuration as Triton's own fields; ``num_stages`` is the ring's depth in the pipelined scheme."""
+    kwargs: dict[str, int | str | bool] = {
+        "SCHEME": config.scheme,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "GROUP_M": config.group_m,
+        "PERSISTENT": config.persistent,
+    }
+    if not config.specialized:
+        return TuningConfig.of(kwargs, num_warps=config.consumer_warps, num_stages=config.depth)
+    kwargs |= {
+        "DEPTH": config.depth,
+        "EPILOGUE_SPLIT": config.epilogue_split,
+        "STAGING_IN_RING": config.staging == "ring",
+        "SWAP": config.swap,
+        "SPLIT_K": config.split_k,
+        "CTAS_PER_SM": config.ctas_per_sm,
+        "PRODUCER_REGISTERS": config.producer_registers,
+        "CONSUMER_REGISTERS": config.consumer_registers,
+    }
+    return TuningConfig.of(kwargs, num_warps=config.consumer_warps, num_stages=1, maxnreg=config.max_registers)
+
+
+def config_of(tuning_config: TuningConfig) -> GemmConfig:
+    """The inverse of :func:`tuning`; :class:`InvalidConfig` where a field is missing or of the wrong kind."""
+    kwargs = dict(tuning_config.kwargs)
+
+    def whole(name: str) -> int:
+        value = kwargs.get(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidConfig(f"gemm configuration: {name} is {value!r}, a whole number is needed", field=name, value=value)
+        return value
+
+    scheme = kwargs.get("SCHEME")
+    if scheme not in SCHEMES:
+        raise InvalidConfig(
+            f"gemm configuration: SCHEME is {scheme!r}, expected one of {', '.join(SCHEMES)}", field="SCHEME", value=scheme
+        )
+    base = GemmConfig(
+        scheme,  # type: ignore[arg-type]
+        whole("BLOCK_M"),
+        whole("BLOCK_N"),
+        whole("BLOCK_K"),
+        tuning_config.num_warps,
+        tuning_config.num_stages,
+        group_m=whole("GROUP_M"),
+        persistent=bool(kwargs.get("PERSISTENT", True)),
+    )
+    if scheme == "pipelined":
+        return base
+    return replace(
+        base,
+        depth=whole("DEPTH"),
+        epilogue_split=whole("EPILOGUE_SPLIT"),
+        staging="ring" if kwargs.get("STAGING_IN_RING") else "own",
+        swap=bool(kwargs.get("SWAP", False)),
+        split_k=whole("SPLIT_K"),
+        ctas_per_sm=whole("CTAS_PER_SM"),
+    )
