@@ -1,0 +1,86 @@
+# `make help` lists the targets. Nothing has to be installed first but Python 3.11 or newer and make.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The first interpreter that is new enough wins; `make PYTHON=/path/to/python` overrides.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3 python3.14 python3.13; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+VENV ?= .venv
+HOST ?= 127.0.0.1
+PORT ?= 8000
+STORE ?= warpplan.sqlite
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+IMPORTS := build/imports
+# Tools that read source need the packages under their import names; the folders stand at the root.
+ROOMS := planner profiler kernels service
+
+.PHONY: help run test lint format profile bench-gemm bench-regret bench-planning build clean imports
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 127.0.0.1:8000
+	$(BIN)/warpplan batch bundled --store $(STORE)
+	$(BIN)/warpplan serve --store $(STORE) --host $(HOST) --port $(PORT)
+
+test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
+	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+lint: $(VENV)/.test imports  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$(IMPORTS) $(BIN)/mypy -p warpplan.planner -p warpplan.service
+	PYTHONPATH=$(IMPORTS) $(BIN)/lint-imports
+
+format: $(VENV)/.test  ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+profile: $(VENV)/.gpu  ## measure this GPU's operation costs into profile.json
+	$(BIN)/warpplan profile --out profile.json
+
+bench-gemm: $(VENV)/.gpu  ## GPU: chosen plans against cuBLAS, exhaustive search and autotuning
+	$(BIN)/python benchmarks/gemm.py
+
+bench-regret: $(VENV)/.core  ## no GPU: replay the recorded exhaustive table against today's ranking
+	$(BIN)/python benchmarks/regret.py
+
+bench-planning: $(VENV)/.core  ## no GPU: how fast and how small planning is
+	$(BIN)/python benchmarks/planning_speed.py
+
+build: $(VENV)/.test  ## sdist and wheel in dist/
+	$(BIN)/python -m build
+
+clean:  ## remove what make made, the environment included; stores and profiles stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+imports:
+	@mkdir -p $(IMPORTS)/warpplan
+	@for room in $(ROOMS); do ln -sfn ../../../$$room $(IMPORTS)/warpplan/$$room; done
+
+# One stamp per set of extras: repeated runs reinstall only when pyproject.toml changes.
+$(VENV)/.core: pyproject.toml | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet -e .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet -e ".[test]"
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.gpu: pyproject.toml | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet -e ".[gpu]"
+	@touch $@ $(VENV)/.core
+
+# --clear: an interrupted creation leaves a folder without pip.
+$(VENV)/.made:
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "error: no Python 3.11 or newer found$(if $(PYTHON), at $(PYTHON)): install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null || { \
+		echo "error: $(PYTHON) cannot make virtual environments: on Debian or Ubuntu run 'apt-get install python3-venv'" >&2; exit 1; }
+	"$(PYTHON)" -m venv --clear $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""Caches that training jobs already read, one module per format."""
