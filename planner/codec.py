@@ -209,8 +209,9 @@ def _is_pairs(kind: Any) -> bool:
 
 
 def _encode(value: Any, kind: Any, path: str) -> Any:
-    if is_dataclass(kind):
-        hints = _hints(kind)
+    own: Any = type(value)
+    if is_dataclass(own):
+        hints = _hints(own)
         return {f.name: _encode(getattr(value, f.name), hints[f.name], _join(path, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
         inner = get_args(kind)[0]
