@@ -70,6 +70,10 @@ class Profile:
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
+    def __hash__(self) -> int:
+        """The identity's hash: cheap, and equal for equal profiles (solved loops are kept under the profile)."""
+        return hash(self.identity)
+
     def ceiling(self, name: str) -> float:
         """The median of ceiling ``name``; KeyError where absent."""
         return dict(self.ceilings)[name].p50

@@ -1,0 +1,116 @@
+"""The GEMM kernel as the planner and the service see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from warpplan.kernels.gemm.graph import plan_candidate
+from warpplan.kernels.gemm.space import (
+    ELEMENT_BYTES,
+    SCHEMES,
+    GemmConfig,
+    Shape,
+    config_of,
+    require_valid,
+    tuning,
+)
+from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
+from warpplan.kernels.shapes import parse_sizes, require_elements
+from warpplan.planner.device import Device
+from warpplan.planner.errors import Infeasible, InvalidShape, UnknownName
+from warpplan.planner.plan import Outcome
+from warpplan.planner.predict import Prediction, Rates, predictions, terms
+from warpplan.planner.profile import Profile
+from warpplan.planner.search import RankedPlan, best_first
+from warpplan.planner.tuning import TuningConfig
+
+ROW_ALIGNMENT_BYTES = 16
+"""TMA needs rows that start on 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""
+
+
+class Gemm:
+    """C[M, N] = A[M, K] · B[N, K]ᵀ, accumulated in fp32."""
+
+    name = "gemm"
+    description = "C[M, N] = A[M, K] · B[N, K]ᵀ, fp32 accumulation"
+    dimensions = ("M", "N", "K")
+    dtypes = tuple(ELEMENT_BYTES)
+
+    def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
+        self._require_dtype(dtype)
+        m, n, k = parse_sizes(self.name, self.dimensions, sizes)
+        if k * ELEMENT_BYTES[dtype] % ROW_ALIGNMENT_BYTES:
+            step = ROW_ALIGNMENT_BYTES // ELEMENT_BYTES[dtype]
+            raise InvalidShape(
+                f"K={k} makes {dtype} rows of {k * ELEMENT_BYTES[dtype]} bytes: TMA needs a multiple of "
+                f"{ROW_ALIGNMENT_BYTES} bytes, so pad K to {-(-k // step) * step}",
+                field="K", value=k, limit=step,
+            )  # fmt: skip
+        require_elements("A", m, k)
+        require_elements("B", n, k)
+        require_elements("C", m, n)
+        return m, n, k
+
+    def rank(
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        device: Device,
+        profile: Profile,
+        *,
+        limit: int = 8,
+        schemes: tuple[str, ...] | None = None,
+    ) -> tuple[RankedPlan, ...]:
+        for scheme in schemes or ():
+            if scheme not in SCHEMES:
+                raise UnknownName("scheme", scheme, SCHEMES)
+        ranked = self.ranked(shape, dtype, device, profile, limit=limit, schemes=schemes)
+        return tuple(RankedPlan(tuning(config), prediction) for config, prediction in ranked)
+
+    def ranked(
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        device: Device,
+        profile: Profile,
+        *,
+        limit: int | None = None,
+        schemes: tuple[str, ...] | None = None,
+    ) -> list[tuple[GemmConfig, Prediction]]:
+        """The candidates with their predictions, best first; all of them where ``limit`` is ``None``."""
+        self._require_dtype(dtype)
+        m, n, k = shape
+        solved = _solved(dtype, device, profile)
+        all_work, grid = work(solved, dtype, device, (m, n, k))
+        valid = grid.valid
+        if schemes is not None:
+            valid = valid & np.isin([c.scheme for c in solved.table.configs], schemes)
+        rows = np.flatnonzero(valid)
+        if not rows.size:
+            raise Infeasible(f"no gemm configuration fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape)
+        chosen = all_work.take(rows)
+        calibration = profile.calibration(self.name)
+        parts, time_us = terms(chosen, Rates.of(profile, dtype), dict(calibration.constants) if calibration else {})
+        order = best_first(time_us, (chosen.split_k, -chosen.depth), limit or rows.size)
+        configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
+        return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
+
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
+        self._require_dtype(dtype)
+        candidate = config_of(config)
+        require_valid(candidate, dtype, device)
+        return plan_candidate(candidate, dtype, device, profile.costs)
+
+    def _require_dtype(self, dtype: str) -> None:
+        if dtype not in self.dtypes:
+            raise UnknownName("dtype", dtype, self.dtypes)
+
+
+@lru_cache(maxsize=16)
+def _solved(dtype: str, device: Device, profile: Profile) -> SolvedTable:
+    return solve_table(dtype, device, profile.costs)

@@ -1,0 +1,164 @@
+"""What the candidates of the GEMM kernel ask of the device, for one shape: the input of ``planner.predict``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpplan.kernels.gemm.candidates import CandidateTable, Grid, grid, table
+from warpplan.kernels.gemm.graph import plan_candidate
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape, structures
+from warpplan.planner.costs import CostTable, Quantiles
+from warpplan.planner.device import Device
+from warpplan.planner.errors import MissingCosts
+from warpplan.planner.predict import Work
+from warpplan.planner.solve import effective_ii
+
+Floats = NDArray[np.float64]
+
+L2_RESIDENT = 0.5
+"""The part of L2 that operand strips can count on: it is two partitions, and lines that one fetched through the other
+are held twice (seen as a fall of reuse from half the capacity on)."""
+
+
+def family(config: GemmConfig) -> str:
+    """The name under which constants of like blocks are calibrated."""
+    shared = "x2" if config.ctas_per_sm == 2 else ""
+    return f"{config.scheme}{config.consumer_warps}{shared}"
+
+
+def structure(config: GemmConfig) -> str:
+    c = config
+    swapped = "-swap" if c.swap else ""
+    return f"{family(c)}-{c.block_m}x{c.block_n}x{c.block_k}-d{c.depth}e{c.epilogue_split}{c.staging}{swapped}"
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedTable:
+    """The candidate table with every loop solved: float64 arrays, one element a row, cycles of one block."""
+
+    table: CandidateTable
+    families: tuple[str, ...]
+    structures: tuple[str, ...]
+    family: NDArray[np.int64]
+    structure: NDArray[np.int64]
+    ii_cycles: Floats
+    load_bytes: Floats
+    depth: Floats
+    prologue_cycles: Floats
+    epilogue_cycles: Floats
+    dram_latency_cycles: Floats
+
+
+def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
+    """Solve each loop of the table once. Raises :class:`MissingCosts` naming what the profile lacks."""
+    t = table(dtype, device)
+    element = ELEMENT_BYTES[dtype]
+    loops = {base: _loop(base, dtype, device, costs, element) for base in structures(dtype, device)}
+    by_row = [loops[_base(c)] for c in t.configs]
+    family_names = tuple(sorted({family(c) for c in t.configs}))
+    structure_names = tuple(dict.fromkeys(structure(c) for c in t.configs))
+    family_index = {name: i for i, name in enumerate(family_names)}
+    structure_index = {name: i for i, name in enumerate(structure_names)}
+
+    def column(name: str) -> Floats:
+        return np.array([loop[name] for loop in by_row], dtype=np.float64)
+
+    return SolvedTable(
+        t,
+        family_names,
+        structure_names,
+        np.array([family_index[family(c)] for c in t.configs], dtype=np.int64),
+        np.array([structure_index[structure(c)] for c in t.configs], dtype=np.int64),
+        column("ii"),
+        column("load_bytes"),
+        np.array([c.depth for c in t.configs], dtype=np.float64),
+        column("prologue"),
+        column("epilogue"),
+        column("dram_latency"),
+    )
+
+
+def _base(config: GemmConfig) -> GemmConfig:
+    return replace(config, swap=False, group_m=8, split_k=1)
+
+
+def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> dict[str, float]:
+    outcome = plan_candidate(config, dtype, device, costs)
+    assert outcome.plan is not None  # every structure of the table is feasible by construction
+    ii = float(effective_ii(outcome.plan, config.depth))
+    box = config.block_m * config.block_k * element
+    load = costs.lookup("tma_load", box, source="l2")
+    cold = costs.lookup("tma_load", box, source="dram")
+    elements = config.consumer_rows * config.block_n
+    store = costs.lookup("epilogue_store", elements)
+    flush = costs.lookup("tma_store", elements * element)
+    return {
+        "ii": ii,
+        "load_bytes": float(config.slot_bytes(element)),
+        "prologue": _latency(load.latency, "tma_load"),
+        "dram_latency": _latency(cold.latency, "tma_load"),
+        "epilogue": _latency(store.latency, "epilogue_store") + _latency(flush.latency, "tma_store"),
+    }
+
+
+def _latency(measured: Quantiles | None, kind: str) -> float:
+    if measured is None:
+        raise MissingCosts([f"{kind} latency"])
+    return measured.p50
+
+
+def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple[Work, Grid]:
+    """Every row of the table as :class:`Work` for ``shape``, and the grid that says which rows count."""
+    t, element = solved.table, ELEMENT_BYTES[dtype]
+    m, n, k = shape
+    g = grid(t, shape)
+    units = (g.tiles * t.split_k).astype(np.float64)
+    blocks = np.minimum(units, t.sm_count * t.ctas_per_sm)
+    iterations = (-(-g.k_blocks // t.split_k)).astype(np.float64)
+    tile = (t.block_m * t.block_n).astype(np.float64)
+    return (
+        Work(
+            flops=2.0 * m * n * k,
+            families=solved.families,
+            structures=solved.structures,
+            family=solved.family,
+            structure=solved.structure,
+            executed_flops=2.0 * g.tiles * tile * g.k_blocks * t.block_k,
+            rounds=np.ceil(units / (t.sm_count * t.ctas_per_sm)),
+            iterations=iterations,
+            ii_cycles=solved.ii_cycles,
+            load_bytes=solved.load_bytes,
+            depth=solved.depth,
+            blocks_per_sm=np.ceil(blocks / t.sm_count),
+            active_sms=np.minimum(blocks, t.sm_count),
+            prologue_cycles=solved.prologue_cycles,
+            epilogue_cycles=solved.epilogue_cycles,
+            dram_bytes=_dram_bytes(t, g, shape, element, device),
+            dram_latency_cycles=solved.dram_latency_cycles,
+            split_k=t.split_k.astype(np.float64),
+            split_bytes=2.0 * 4.0 * tile * g.tiles * t.split_k,
+        ),
+        g,
+    )
+
+
+def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: Device) -> Floats:
+    """Compulsory traffic, plus what the tile order makes L2 forget.
+
+    Tiles run in strips of ``group_m`` row tiles. A strip keeps its rows of A while it sweeps the columns of B, and
+    every further strip reads B again. Each re-read reaches DRAM by the part that exceeds the resident L2.
+    """
+    _, _, k = shape
+    resident = L2_RESIDENT * device.l2_bytes
+    a_bytes = g.rows.astype(np.float64) * k * element
+    b_bytes = g.columns.astype(np.float64) * k * element
+    strips = np.ceil(g.row_tiles / g.group_m)
+    strip_bytes = np.minimum(g.group_m * t.block_m, g.rows).astype(np.float64) * k * element
+    waves = np.maximum(1.0, g.group_m * g.column_tiles / (t.sm_count * t.ctas_per_sm))
+    forgotten_b = np.clip((b_bytes + strip_bytes) / resident - 1.0, 0.0, 1.0)
+    forgotten_a = np.clip(strip_bytes / resident - 1.0, 0.0, 1.0)
+    again = b_bytes * (strips - 1.0) * forgotten_b + a_bytes * (waves - 1.0) * forgotten_a
+    return a_bytes + b_bytes + g.rows.astype(np.float64) * g.columns * element + again

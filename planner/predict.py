@@ -1,0 +1,171 @@
+"""Kernel time from solved loops and the memory system, for many candidates at once.
+
+The model. A persistent grid gives each resident block ``rounds`` units of work (tiles, or K splits of tiles), each of
+``iterations`` loop iterations. With f the SM clock,
+
+    tensor   = rounds · iterations · II / f, II as solved, at the ring's depth, all blocks of the SM running
+    l2       = rounds · iterations · slot bytes / the block's share of the L2 rate
+    latency  = rounds · iterations · DRAM latency / depth / f                (Little's law on the ring)
+    dram     = bytes that must come from or go to DRAM / measured rate
+    power    = executed FLOP / sustained tensor rate
+    overhead = prologue + rounds · (exposed epilogue + unit) + split-K's reduction
+    time     = launch + overhead + (tensorᵖ + l2ᵖ + latencyᵖ + dramᵖ + powerᵖ)^(1/p)
+
+The p-norm stands for what neither a maximum (perfect overlap) nor a sum (none) describes. p and the other constants of
+``DEFAULTS`` are fitted on training shapes (``profiler.fit``); everything else is measured by probes or solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpplan.planner.errors import MissingCosts
+from warpplan.planner.profile import Profile
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+TERMS = ("tensor", "l2", "latency", "dram", "power", "overhead")
+"""What can bound a kernel, in the words of ``Prediction.bound_by``."""
+
+GLOBAL_DEFAULTS: Mapping[str, float] = {
+    "norm": 6.0,
+    "launch_scale": 1.0,
+    "l2_scale": 1.0,
+    "dram_scale": 1.0,
+    "power_scale": 1.0,
+    "latency_scale": 1.0,
+    "prologue_scale": 1.0,
+    "split_us": 1.0,
+    "split_scale": 1.0,
+}
+FAMILY_DEFAULTS: Mapping[str, float] = {"tensor_scale": 1.0, "iteration_cycles": 0.0, "unit_cycles": 0.0, "exposed": 1.0}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """``parts`` are (term, microseconds) pairs before they are combined; ``bound_by`` is the largest one's name."""
+
+    time_us: float
+    tflops: float
+    bound_by: str
+    parts: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What each candidate asks of the device: float64 arrays with one element a candidate.
+
+    Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
+    constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
+    """
+
+    flops: float
+    families: tuple[str, ...]
+    structures: tuple[str, ...]
+    family: Ints
+    structure: Ints
+    executed_flops: Floats
+    rounds: Floats
+    iterations: Floats
+    ii_cycles: Floats
+    load_bytes: Floats
+    depth: Floats
+    blocks_per_sm: Floats
+    active_sms: Floats
+    prologue_cycles: Floats
+    epilogue_cycles: Floats
+    dram_bytes: Floats
+    dram_latency_cycles: Floats
+    split_k: Floats
+    split_bytes: Floats
+
+    def take(self, rows: Ints) -> Work:
+        """The chosen rows alone."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Work(**{n: (v[rows] if isinstance(v, np.ndarray) else v) for n, v in values.items()})
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The ceilings that the model needs, from a profile."""
+
+    clock_hz: float
+    l2_bytes_per_s: float
+    l2_bytes_per_cycle_per_sm: float
+    dram_bytes_per_s: float
+    tensor_flops: float
+    launch_us: float
+
+    @classmethod
+    def of(cls, profile: Profile, dtype: str) -> Rates:
+        """Raises :class:`MissingCosts` naming the ceilings that the profile lacks."""
+        have = dict(profile.ceilings)
+        tensor = f"tensor_flops_{dtype}"
+        needed = ("clock_hz_idle", "l2_bytes_per_s", "read_bytes_per_s", tensor, "launch_us")
+        missing = [f"ceiling {name}" for name in needed if name not in have]
+        if missing:
+            raise MissingCosts(missing)
+        return cls(
+            have["clock_hz_idle"].p50, have["l2_bytes_per_s"].p50, TMA_BYTES_PER_CYCLE, have["read_bytes_per_s"].p50,
+            have[tensor].p50, have["launch_us"].p50,
+        )  # fmt: skip
+
+
+TMA_BYTES_PER_CYCLE = 64.0
+"""The widest an SM's port to L2 can be (Hopper whitepaper: 64 bytes a clock and SM)."""
+
+
+def constant_names(families: tuple[str, ...]) -> tuple[str, ...]:
+    """Every fitted constant but the structure residuals."""
+    return (*GLOBAL_DEFAULTS, *(f"{name}.{family}" for family in families for name in FAMILY_DEFAULTS))
+
+
+def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """The six parts in µs as an array [len(TERMS), candidates], and the predicted times in µs."""
+
+    def of_family(name: str) -> Floats:
+        values = [constants.get(f"{name}.{f}", FAMILY_DEFAULTS[name]) for f in work.families]
+        return np.array(values, dtype=np.float64)[work.family]
+
+    def of_all(name: str) -> float:
+        return constants.get(name, GLOBAL_DEFAULTS[name])
+
+    us_per_cycle = 1e6 / rates.clock_hz
+    trips = work.rounds * work.iterations
+    ii = work.ii_cycles * of_family("tensor_scale") + of_family("iteration_cycles")
+    tensor = trips * ii * us_per_cycle
+    share = np.minimum(
+        rates.l2_bytes_per_s / work.active_sms, rates.l2_bytes_per_cycle_per_sm * rates.clock_hz
+    ) / work.blocks_per_sm  # fmt: skip
+    l2 = of_all("l2_scale") * trips * work.load_bytes / share * 1e6
+    latency = of_all("latency_scale") * trips * work.dram_latency_cycles / work.depth * us_per_cycle
+    dram = of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
+    power = of_all("power_scale") * work.executed_flops / rates.tensor_flops * 1e6
+    unit = of_family("exposed") * work.epilogue_cycles + of_family("unit_cycles")
+    overhead = (of_all("prologue_scale") * work.prologue_cycles + work.rounds * unit) * us_per_cycle
+    reduction = of_all("split_us") + of_all("split_scale") * work.split_bytes / rates.dram_bytes_per_s * 1e6
+    overhead = overhead + np.where(work.split_k > 1, reduction, 0.0)
+    parts = np.stack([tensor, l2, latency, dram, power, overhead])
+    norm = of_all("norm")
+    largest = parts[:5].max(axis=0)
+    body = largest * ((parts[:5] / largest) ** norm).sum(axis=0) ** (1.0 / norm)
+    residual = np.array([constants.get(f"structure.{s}", 0.0) for s in work.structures])[work.structure]
+    return parts, of_all("launch_scale") * rates.launch_us + (overhead + body) * np.exp(residual)
+
+
+def predictions(work: Work, parts: Floats, time_us: Floats, rows: Ints) -> tuple[Prediction, ...]:
+    """The chosen rows as values."""
+    return tuple(
+        Prediction(
+            float(time_us[r]),
+            work.flops / float(time_us[r]) * 1e-6,
+            TERMS[int(parts[:, r].argmax())],
+            tuple(zip(TERMS, map(float, parts[:, r]), strict=True)),
+        )
+        for r in rows.tolist()
+    )
