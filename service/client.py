@@ -1,0 +1,166 @@
+"""What a training job imports to ask the service: standard library only, quick to give up.
+
+>>> client = Client("http://planner:8000")                                      # doctest: +SKIP
+>>> answer = client.config("gemm", M=4096, N=4096, K=4096, dtype="bfloat16")    # doctest: +SKIP
+>>> triton.Config(**answer["config"])                                           # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from threading import Lock
+from typing import Any, Literal
+
+from warpplan.planner.errors import WarpplanError
+
+Json = dict[str, Any]
+
+
+class ClientError(WarpplanError):
+    """The service gave no answer that can be used."""
+
+
+class ServiceUnavailable(ClientError):
+    """The service could not be reached, did not answer in time, or answered that it cannot now (5xx)."""
+
+
+class ServiceRefused(ClientError):
+    """The service understood and refused; ``problem`` is its problem document."""
+
+    def __init__(self, problem: Json) -> None:
+        super().__init__(
+            str(problem.get("detail") or problem), field=problem.get("field"), value=problem.get("value"),
+            limit=problem.get("limit"),
+        )  # fmt: skip
+        self.problem = problem
+
+
+class Client:
+    """Asks the service at ``url``.
+
+    ``timeout`` is the longest wait for one reply in seconds. After a failure to reach it the service is left alone for
+    ``pause`` seconds, so that a job with a thousand shapes does not wait a thousand times. ``on_error="none"`` makes an
+    unreachable service a ``None`` instead of :class:`ServiceUnavailable`; a refusal always raises, because asking again
+    does not help. Answers are remembered with their entity tag and fetched again only when they have changed. Safe to
+    share between threads and across fork.
+    """
+
+    def __init__(
+        self, url: str, timeout: float = 2.0, *, pause: float = 30.0, on_error: Literal["raise", "none"] = "raise"
+    ) -> None:
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise ClientError(f"service URL {url!r}: expected http://host:port", field="url", value=url)
+        self._url = url.rstrip("/")
+        self._timeout = timeout
+        self._pause = pause
+        self._quiet = on_error == "none"
+        self._known: dict[str, tuple[str, bytes]] = {}
+        self._down_until = 0.0
+        self._down_because = ""
+        self._lock = Lock()
+
+    def config(self, kernel: str, *, dtype: str = "bfloat16", device: str = "NVIDIA H200", **sizes: int) -> Json | None:
+        """The service's answer for one shape: ``config`` holds the fields of ``triton.Config``.
+
+        ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a shape, dtype or name the service
+        does not take, :class:`ServiceUnavailable` where there is no service.
+        """
+        query = urllib.parse.urlencode({**sizes, "dtype": dtype, "device": device})
+        path = f"/v1/configs/{urllib.parse.quote(kernel, safe='')}?{query}"
+        try:
+            return self._get(path)
+        except ServiceUnavailable:
+            if self._quiet:
+                return None
+            raise
+
+    def measured(
+        self,
+        kernel: str,
+        config: Mapping[str, object],
+        time_us: float,
+        *,
+        dtype: str = "bfloat16",
+        device: str = "NVIDIA H200",
+        samples: int = 1,
+        environment: Mapping[str, str] | None = None,
+        run: str = "",
+        **sizes: int,
+    ) -> bool:
+        """Report the median time of ``samples`` launches of ``config`` in microseconds. True where it was recorded now;
+        False where the service had the same report, or, with ``on_error="none"``, could not be reached."""
+        body = {
+            "kernel": kernel, "shape": sizes, "dtype": dtype, "device": device, "config": dict(config),
+            "time_us": time_us, "samples": samples, "environment": dict(environment or {}), "run": run,
+        }  # fmt: skip
+        try:
+            reply, _ = self._send("/v1/measurements", {"Content-Type": "application/json"}, json.dumps(body).encode())
+        except ServiceUnavailable:
+            if self._quiet:
+                return False
+            raise
+        return bool(_object(reply).get("recorded"))
+
+    def _get(self, path: str) -> Json:
+        with self._lock:
+            etag, body = self._known.get(path, ("", b""))
+        reply, tag = self._send(path, {"If-None-Match": etag} if etag else {}, None)
+        if reply is not None:
+            body = reply
+            with self._lock:
+                self._known[path] = (tag, body)
+        # Parsed anew each time: callers may change what they are given.
+        return _object(body)
+
+    def _send(self, path: str, headers: dict[str, str], data: bytes | None) -> tuple[bytes | None, str]:
+        """Body and entity tag of the reply; the body is ``None`` where the client's copy is current."""
+        with self._lock:
+            if time.monotonic() < self._down_until:
+                raise ServiceUnavailable(self._down_because, field="url", value=self._url)
+        request = urllib.request.Request(self._url + path, data=data, headers={"Accept": "application/json", **headers})
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
+                return reply.read(), reply.headers.get("ETag", "")
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 304:
+                    return None, ""
+                if error.code >= 500:
+                    # It lives: other questions may fare better, so no pause.
+                    detail = _problem(error).get("detail")
+                    raise ServiceUnavailable(f"the service at {self._url} answers {error.code}: {detail}") from None
+                raise ServiceRefused(_problem(error)) from None
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise self._down(f"cannot be reached: {reason or type(error).__name__}") from None
+
+    def _down(self, reason: str) -> ServiceUnavailable:
+        message = f"the service at {self._url} {reason}"
+        with self._lock:
+            self._down_until = time.monotonic() + self._pause
+            self._down_because = message
+        return ServiceUnavailable(message, field="url", value=self._url)
+
+
+def _object(body: bytes | None) -> Json:
+    try:
+        found = json.loads(body or b"")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ClientError("the reply is no JSON object: does the URL name a warpplan service?", field="url")
+    return found
+
+
+def _problem(error: urllib.error.HTTPError) -> Json:
+    try:
+        found = json.loads(error.read())
+    except (ValueError, OSError, HTTPException):
+        found = None
+    return found if isinstance(found, dict) else {"status": error.code, "detail": f"HTTP {error.code} {error.reason}"}

@@ -1,0 +1,137 @@
+"""Every error as RFC 9457 ``application/problem+json``: type, title, status, detail, field, value, limit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from warpplan.planner.errors import Infeasible, InvalidInput, MissingCosts, StoreError, UnknownName, WarpplanError
+
+MEDIA_TYPE = "application/problem+json"
+MAX_VALUE_CHARACTERS = 200
+RETRY_AFTER_S = 5
+
+_STATUS: tuple[tuple[type[WarpplanError], int], ...] = (
+    (UnknownName, 404),
+    (InvalidInput, 422),
+    (Infeasible, 422),
+    # The question is sound; this server cannot answer it for now.
+    (MissingCosts, 503),
+    (StoreError, 503),
+)
+
+log = logging.getLogger("warpplan.service")
+
+
+class TooLarge(InvalidInput):
+    """A request with more items or bytes than the service takes (HTTP 413)."""
+
+
+def status_of(error: WarpplanError) -> int:
+    if isinstance(error, TooLarge):
+        return 413
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def problem_of(error: WarpplanError) -> dict[str, Any]:
+    """The problem document of one of our errors."""
+    return _document(
+        status_of(error),
+        _dashed(type(error).__name__),
+        str(error),
+        field=error.field,
+        value=error.value,
+        limit=error.limit,
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of ``app`` a problem document, the framework's own and unexpected ones included."""
+
+    @app.exception_handler(WarpplanError)
+    async def ours(request: Request, error: WarpplanError) -> Response:
+        headers = {"Retry-After": str(RETRY_AFTER_S)} if status_of(error) == 503 else {}
+        return respond(problem_of(error), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first, *more = error.errors()
+        # A path into the body; the first element only says where the value came from.
+        field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+        detail = f"{field}: {first['msg']}" + (f" (and {len(more)} more)" if more else "")
+        limit = next((v for k, v in first.get("ctx", {}).items() if k in _LIMITS), None)
+        return respond(_document(422, "invalid-request", detail, field=field, value=first.get("input"), limit=limit))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        path, headers = request.url.path, dict(error.headers or {})
+        if error.status_code == 404:
+            return respond(
+                _document(404, "not-found", f"there is nothing at {path}: see /docs", field="path", value=path)
+            )
+        if error.status_code == 405:
+            allowed = headers.get("Allow", "another method")
+            detail = f"{path} does not take {request.method}: use {allowed}"
+            return respond(
+                _document(405, "method-not-allowed", detail, field="method", value=request.method, limit=allowed),
+                headers,
+            )
+        return respond(_document(error.status_code, "http-error", str(error.detail)), headers)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        log.error("unexpected error at %s %s", request.method, request.url.path, exc_info=error)
+        return respond(_document(500, "internal-error", "the service failed unexpectedly: its log says where"))
+
+
+_LIMITS = ("gt", "ge", "lt", "le", "max_length", "min_length", "expected")
+
+
+def respond(document: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        json.dumps(document, ensure_ascii=False), document["status"], headers=headers or {}, media_type=MEDIA_TYPE
+    )
+
+
+def _document(
+    status: int, kind: str, detail: str, *, field: str | None = None, value: object = None, limit: object = None
+) -> dict[str, Any]:
+    return {
+        "type": f"urn:warpplan:problem:{kind}",
+        "title": kind.replace("-", " ").capitalize(),
+        "status": status,
+        "detail": _short(detail, 4 * MAX_VALUE_CHARACTERS),
+        "field": field,
+        "value": _plain(value),
+        "limit": _plain(limit),
+    }
+
+
+def _plain(value: object) -> object:
+    """``value`` as JSON can carry it, cut where a caller sent a book."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < 2**63:
+        return value
+    if isinstance(value, list | tuple) and len(value) <= 32 and all(isinstance(v, str | int) for v in value):
+        return [_plain(v) for v in value]
+    try:
+        return _short(value if isinstance(value, str) else repr(value), MAX_VALUE_CHARACTERS)
+    except ValueError:
+        # Python refuses to print whole numbers of thousands of digits.
+        return "(too long to show)"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _dashed(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()

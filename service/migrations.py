@@ -1,0 +1,113 @@
+"""The store's schema, one migration after another, each in one transaction with its record.
+
+A migration is never edited once released: a later one changes what it made. The SQL is the part that SQLite and
+PostgreSQL share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, inspect, text
+
+from warpplan.planner.errors import StoreError
+
+
+@dataclass(frozen=True)
+class Migration:
+    """``statements`` that lead from schema ``version`` − 1 to ``version``."""
+
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+
+MIGRATIONS = (
+    Migration(
+        1,
+        "plans, configs and measurements",
+        (
+            # One loop's plan serves many shapes: it is kept once, under the SHA-256 of its canonical JSON.
+            "CREATE TABLE plans (id TEXT PRIMARY KEY, body TEXT NOT NULL)",
+            # Profile and planner are part of the key: an answer of another profile or planner is never found.
+            """CREATE TABLE configs (
+                kernel TEXT NOT NULL, shape TEXT NOT NULL, dtype TEXT NOT NULL, device TEXT NOT NULL,
+                profile TEXT NOT NULL, planner TEXT NOT NULL,
+                config TEXT NOT NULL, plan TEXT REFERENCES plans (id), prediction TEXT NOT NULL,
+                created_at TEXT NOT NULL,
+                PRIMARY KEY (kernel, shape, dtype, device, profile, planner))""",
+            # The id digests everything but the clock: a job that repeats a report after a lost reply adds no row.
+            """CREATE TABLE measurements (
+                id TEXT PRIMARY KEY,
+                kernel TEXT NOT NULL, shape TEXT NOT NULL, dtype TEXT NOT NULL, device TEXT NOT NULL,
+                config TEXT NOT NULL, time_us DOUBLE PRECISION NOT NULL, samples INTEGER NOT NULL,
+                environment TEXT NOT NULL, run TEXT NOT NULL, created_at TEXT NOT NULL)""",
+            "CREATE INDEX measurements_problem ON measurements (kernel, dtype, device, shape)",
+        ),
+    ),
+)
+
+_ADVISORY_LOCK = 0x77617270
+"""PostgreSQL has no BEGIN IMMEDIATE: processes that open one store together queue on this number ("warp")."""
+
+
+def version(connection: Connection) -> int:
+    """The schema that the store has; 0 for an empty one. :class:`StoreError` where the tables are someone else's."""
+    tables = set(inspect(connection).get_table_names())
+    if "warpplan_schema" in tables:
+        found = connection.execute(text("SELECT MAX(version) FROM warpplan_schema")).scalar()
+        return int(found or 0)
+    if tables & {"configs", "plans", "measurements"} or (tables and connection.dialect.name == "sqlite"):
+        raise StoreError(
+            f"the database holds other tables ({', '.join(sorted(tables)[:3])}) and is no store of warpplan: "
+            "name another one with --store",
+            field="store",
+        )
+    return 0
+
+
+def require_known(found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Raise :class:`StoreError` where a later warpplan has written the store."""
+    latest = migrations[-1].version
+    if found > latest:
+        raise StoreError(
+            f"the store has schema {found}, newer than the {latest} of this warpplan: upgrade warpplan or name another "
+            "store with --store",
+            field="store", value=found, limit=latest,
+        )  # fmt: skip
+
+
+def migrate(engine: Engine, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the store to the latest schema. Safe when processes open it together: one migrates, the rest wait."""
+    with engine.connect() as connection:
+        found = version(connection)
+    require_known(found, migrations)
+    for migration in migrations:
+        if migration.version > found:
+            _apply(engine, migration)
+
+
+def _apply(engine: Engine, migration: Migration) -> None:
+    with engine.connect().execution_options(warpplan_write=True) as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        if version(connection) >= migration.version:
+            return
+        connection.execute(
+            text(
+                "CREATE TABLE IF NOT EXISTS warpplan_schema "
+                "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
+            )
+        )
+        for statement in migration.statements:
+            connection.execute(text(statement))
+        connection.execute(
+            text("INSERT INTO warpplan_schema (version, name, applied_at) VALUES (:version, :name, :at)"),
+            {
+                "version": migration.version,
+                "name": migration.name,
+                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            },
+        )
