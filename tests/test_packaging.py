@@ -65,7 +65,7 @@ def checkout(target: Path) -> Path:
     return target
 
 
-# Imports every room and shows where each came from, which are typed, what data the profiler has, and what else is there.
+# Imports every room; shows where each came from, which are typed, what data the profiler has, and what else is there.
 PROBE = """
 import importlib, importlib.resources, json, sys
 rooms = json.loads(sys.argv[1])
