@@ -1,0 +1,93 @@
+"""On a GPU: after an export the unmodified consumer runs our plan at once, and runs it right."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+triton = pytest.importorskip("triton", reason="needs triton")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+
+from warpplan.planner.device import DEVICES  # noqa: E402
+from warpplan.profiler.embedded import embedded  # noqa: E402
+from warpplan.service.exporters import ExportRow, export_triton, verify_triton  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+CONSUMER = Path(__file__).parents[1] / "service" / "exporters" / "consumer_kernel.py"
+SHAPES = [(4096, 4096, 4096), (1024, 8192, 2048), (1000, 776, 1208)]
+
+
+class BenchmarkedError(AssertionError):
+    pass
+
+
+@pytest.fixture
+def row() -> ExportRow:
+    name = torch.cuda.get_device_name()
+    if name not in DEVICES or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip(f"no plans for {name}")
+    # An H100 runs the same entry; the recorded profile is an H200's.
+    return ExportRow(SHAPES[0], "bfloat16", "NVIDIA H200", embedded("NVIDIA H200"))
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    """The consumer's module as a job imports it, with its benchmark poisoned."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    spec = importlib.util.spec_from_file_location("job_kernels", CONSUMER)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def benchmark(*args: object, **kwargs: object) -> None:
+        raise BenchmarkedError("the consumer benchmarked")
+
+    module.matmul.do_bench = benchmark  # type: ignore[attr-defined]
+    yield module
+
+
+def launch(job: Any, shape: tuple[int, int, int]) -> tuple[Any, Any]:
+    m, n, k = shape
+    torch.manual_seed(0)
+    a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
+    c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+
+    def grid(meta: dict[str, int]) -> tuple[int]:
+        return (triton.cdiv(m, meta["BLOCK_SIZE_M"]) * triton.cdiv(n, meta["BLOCK_SIZE_N"]),)
+
+    job.matmul[grid](a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride())
+    return c, a.float() @ b.float()
+
+
+def test_without_an_export_it_benchmarks(job: ModuleType) -> None:
+    with pytest.raises(BenchmarkedError):
+        launch(job, SHAPES[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+def test_after_an_export_it_runs_our_plan_right(
+    job: ModuleType, row: ExportRow, tmp_path: Path, shape: tuple[int, int, int]
+) -> None:
+    wanted = row._replace(shape=shape)
+    spec = f"{CONSUMER}:matmul"
+    report = export_triton(spec, [wanted], tmp_path / "cache")
+    assert verify_triton(spec, [wanted], tmp_path / "cache").all_hit
+    c, expected = launch(job, shape)
+    best = job.matmul.best_config
+    assert dict(best.kwargs) == dict(report.entries[0].config.kwargs)
+    assert (best.num_warps, best.num_stages) == (
+        report.entries[0].config.num_warps,
+        report.entries[0].config.num_stages,
+    )
+    error = (c.float() - expected).norm() / expected.norm()
+    assert error < 5e-3, f"relative error {error:.1e}"
