@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +38,7 @@ def row() -> ExportRow:
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The consumer's module as a job imports it, with its benchmark poisoned."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     spec = importlib.util.spec_from_file_location("job_kernels", CONSUMER)
@@ -52,7 +51,7 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]
         raise BenchmarkedError("the consumer benchmarked")
 
     module.matmul.do_bench = benchmark  # type: ignore[attr-defined]
-    yield module
+    return module
 
 
 def launch(job: Any, shape: tuple[int, int, int]) -> tuple[Any, Any]:
