@@ -210,9 +210,9 @@ def _is_pairs(kind: Any) -> bool:
 
 def _encode(value: Any, kind: Any, path: str) -> Any:
     own: Any = type(value)
-    if is_dataclass(own):
+    if hasattr(own, "__dataclass_fields__"):
         hints = _hints(own)
-        return {f.name: _encode(getattr(value, f.name), hints[f.name], _join(path, f.name)) for f in fields(value)}
+        return {f.name: _encode(getattr(value, f.name), hints[f.name], _join(path, f.name)) for f in fields(own)}
     if isinstance(value, tuple):
         inner = get_args(kind)[0]
         if _is_pairs(kind):

@@ -1,0 +1,173 @@
+"""One K iteration of one tile as a dependence graph, and its plan.
+
+    load_a*, load_b (TMA) ──> mma* (TENSOR) ──> release*          one mma and release a consumer
+
+``mma`` stands for all wgmma instructions of one iteration: block_k / 16 steps of consumer_rows / 64 instructions. The
+consumer keeps one group in flight, so ``release`` of iteration i frees the slots of iteration i − 1: it waits for the
+mma of iteration i to be *issued* and for that of i − 1 to be *done*. That a slot is refilled only then is the ring's
+depth, not an edge. All wgmma of an SM share one TENSOR unit, since one warp group's instruction keeps all four tensor
+cores busy; a ping-pong graph holds one consumer alone, because its partner multiplies only while this one stores, and
+two resident blocks take turns in the same way.
+"""
+
+from __future__ import annotations
+
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, SMEM_RESERVED_BYTES, GemmConfig
+from warpplan.planner.costs import CostTable, OperationCost, Quantiles
+from warpplan.planner.device import Device
+from warpplan.planner.errors import MissingCosts
+from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.plan import Outcome
+from warpplan.planner.problem import ExtraBuffer, PartitionSpec, SolveOptions
+from warpplan.planner.solve import solve
+
+TMA_ALIGNMENT = 1_024
+"""A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""
+MMA_ROWS = 64
+MMA_K_BYTES = 32
+BARRIER_BYTES = 8
+
+
+def loop_graph(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> DependenceGraph:
+    """The loop body of ``config``. Raises :class:`MissingCosts` naming what the profile lacks."""
+    c, element = config, ELEMENT_BYTES[dtype]
+    consumers = 1 if c.scheme == "pingpong" else c.consumers
+    # A cooperative consumer multiplies its own rows of A by the whole of B.
+    loads = [(_a(i, consumers), c.consumer_rows * c.block_k * element) for i in range(consumers)]
+    loads.append(("load_b", c.block_n * c.block_k * element))
+    ops = [_load(name, size, costs) for name, size in loads]
+    edges: list[Dependence] = []
+    handoff = _handoff(costs) if c.specialized else 0
+    arrive = _blocked(costs.lookup("handoff", scope="group_to_warp")) if c.specialized else 0
+    for i in range(consumers):
+        mma, release = _consumer(c, dtype, costs, i, arrive)
+        ops += [mma, release]
+        for load in (_a(i, consumers), "load_b"):
+            edges.append(Dependence(load, mma.id))
+            edges.append(Dependence(load, release.id, distance=1))
+        # Successive wgmma on one accumulator follow each other through the tensor cores without a gap.
+        edges.append(Dependence(mma.id, mma.id, distance=1, latency=mma.occupancy))
+        edges.append(Dependence(mma.id, release.id, kind="token", latency=mma.issue))
+        edges.append(Dependence(mma.id, release.id, distance=1, kind="token"))
+    partitions = 1 + c.consumers if c.specialized else 1
+    name = f"gemm {c.scheme} {c.block_m}x{c.block_n}x{c.block_k} {c.consumer_warps} warps {dtype}"
+    limits = Limits(partitions, _smem_share(c, device), device.registers_per_sm // c.ctas_per_sm, handoff)
+    return DependenceGraph(name, tuple(ops), tuple(edges), limits)
+
+
+def plan_candidate(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> Outcome:
+    """The plan of ``config``: its scheme's partitions and its depth, with the smallest interval that they allow.
+
+    The interval is that of a ring of ``config.depth`` slots: a ring too short for its live range has already made it
+    longer. A ping-pong plan lists both consumers; the second runs the first one's operations, half a turn later.
+    Raises :class:`MissingCosts` naming what the profile lacks.
+    """
+    graph = loop_graph(config, dtype, device, costs)
+    producer = config.consumers
+    pinned = {op.id: producer if op.unit == "TMA" else int(op.id[-1]) for op in graph.ops}
+    options = SolveOptions(
+        depth=config.depth,
+        pinned=pinned if config.specialized else {},
+        partitions=_partitions(config),
+        extra_buffers=_extra_buffers(config, ELEMENT_BYTES[dtype]),
+    )
+    return solve(graph, options)
+
+
+def _a(consumer: int, sharers: int) -> str:
+    return f"load_a{consumer}" if sharers > 1 else "load_a"
+
+
+def _load(name: str, size: int, costs: CostTable) -> Operation:
+    label = f"tma_load(bytes={size}, source=l2)"
+    cost = costs.lookup("tma_load", size, source="l2")
+    return Operation(
+        name,
+        "TMA",
+        latency=_cycles(cost.latency, f"{label} latency"),
+        occupancy=_cycles(cost.occupancy, f"{label} occupancy"),
+        issue=_blocked(cost),
+        buffer_bytes=size,
+        alignment=TMA_ALIGNMENT,
+    )
+
+
+def _consumer(
+    config: GemmConfig, dtype: str, costs: CostTable, consumer: int, release_issue: int
+) -> tuple[Operation, Operation]:
+    """The multiply and the release of one consumer; a multiply is all its wgmma instructions, back to back."""
+    label = f"wgmma(n={config.block_n}, dtype={dtype}, a=shared)"
+    cost = costs.lookup("wgmma", config.block_n, dtype=dtype, a="shared")
+    if cost.occupancy is None:
+        raise MissingCosts([f"{label} occupancy"])
+    count = config.block_k * ELEMENT_BYTES[dtype] // MMA_K_BYTES * (config.consumer_rows // MMA_ROWS)
+    occupancy = round(count * cost.occupancy.p50)
+    last = _cycles(cost.latency, f"{label} latency") - round(cost.occupancy.p50)
+    mma = Operation(
+        f"mma{consumer}",
+        "TENSOR",
+        latency=occupancy + max(0, last),
+        occupancy=occupancy,
+        # The warps issue one instruction after the other, and never for longer than the unit takes.
+        issue=min(occupancy, count * _blocked(cost)),
+        min_warps=config.consumer_warps,
+        registers=config.accumulator_registers,
+    )
+    return mma, Operation(f"release{consumer}", None, latency=0, occupancy=0, issue=release_issue)
+
+
+def _partitions(config: GemmConfig) -> tuple[PartitionSpec, ...]:
+    if not config.specialized:
+        return (PartitionSpec("default", config.consumer_warps, config.consumer_registers),)
+    consumers = [
+        PartitionSpec(f"consumer{i}", config.consumer_warps, config.consumer_registers) for i in range(config.consumers)
+    ]
+    return (*consumers, PartitionSpec("producer", 1, config.producer_registers))
+
+
+def _extra_buffers(config: GemmConfig, element: int) -> tuple[ExtraBuffer, ...]:
+    """Barriers (full and empty of each slot, two turns for ping-pong) and the staging of each consumer's epilogue.
+
+    Staging inside a ring takes the slot that its consumer alone still holds when its loop ends; which slot that is
+    changes from tile to tile, so slot i stands for consumer i's.
+    """
+    widest = "load_a" if config.block_m >= config.block_n else "load_b"
+    if not config.specialized:
+        tile = config.block_m * config.block_n * element
+        return (ExtraBuffer("staging", tile, TMA_ALIGNMENT, widest),)
+    barriers = 2 * config.depth + (2 if config.scheme == "pingpong" else 0)
+    extra = [ExtraBuffer("barriers", barriers * BARRIER_BYTES, BARRIER_BYTES)]
+    size = config.staging_bytes(element)
+    for i in range(config.consumers):
+        name = f"staging{i}"
+        if config.staging == "own":
+            extra.append(ExtraBuffer(name, size, TMA_ALIGNMENT))
+        elif config.scheme == "cooperative":
+            extra.append(ExtraBuffer(name, size, TMA_ALIGNMENT, _a(i, config.consumers)))
+        else:
+            extra.append(ExtraBuffer(name, size, TMA_ALIGNMENT, widest, slot=i))
+    return tuple(extra)
+
+
+def _smem_share(config: GemmConfig, device: Device) -> int:
+    """Bytes that one of the resident blocks can have."""
+    return min(device.smem_bytes_per_block, device.smem_bytes_per_sm // config.ctas_per_sm - SMEM_RESERVED_BYTES)
+
+
+def _handoff(costs: CostTable) -> int:
+    """Full and empty barriers join a producer warp and a warp group; the slower direction stands for both."""
+    return max(
+        _cycles(costs.lookup("handoff", scope=scope).latency, f"handoff(scope={scope}) latency")
+        for scope in ("warp_to_group", "group_to_warp")
+    )
+
+
+def _blocked(cost: OperationCost) -> int:
+    """Issue cycles; an issue too short to have been measured blocks nobody."""
+    return round(cost.issue.p50) if cost.issue is not None else 0
+
+
+def _cycles(measured: Quantiles | None, label: str) -> int:
+    if measured is None:
+        raise MissingCosts([label])
+    return round(measured.p50)

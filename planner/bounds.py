@@ -1,0 +1,135 @@
+"""Lower bounds of the initiation interval, each with what binds it.
+
+MinII = max(ResMII, RecMII): no unit and no partition's issue slot can be more than full (ResMII), and no cycle of
+dependences can ask for more cycles than the iterations it spans give (RecMII). Source: Rau, "Iterative modulo
+scheduling", MICRO 1994.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from warpplan.planner.errors import Infeasible
+from warpplan.planner.problem import Problem
+
+WeightedArc = tuple[int, int, int, int]
+"""(source, destination, cycles, distance)."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """No schedule has a smaller initiation interval than ``ii_cycles``; ``binding`` says why."""
+
+    ii_cycles: int
+    binding: str
+
+
+def min_ii(problem: Problem) -> Bound:
+    """The largest of all bounds; at least 1. Raises :class:`Infeasible` where no interval at all would do."""
+    bounds = [Bound(1, "an interval is at least one cycle"), *resource_bounds(problem), recurrence_bound(problem)]
+    return max(bounds, key=lambda bound: bound.ii_cycles)
+
+
+def resource_bounds(problem: Problem) -> list[Bound]:
+    """Units by their occupancy, issue slots by what their partition must issue."""
+    graph, limits = problem.graph, problem.graph.limits
+    bounds = []
+    for unit, capacity in graph.units:
+        busy = sum(op.occupancy for op in graph.ops if op.unit == unit)
+        if busy:
+            bounds.append(Bound(-(-busy // capacity), f"unit {unit}: {busy} cycles of work for {capacity}"))
+    issued: dict[str, int] = {}
+    for i, op in enumerate(graph.ops):
+        partition = problem.partition_of(i)
+        together = f"operations tied to {graph.ops[problem.cluster[i]].id}"
+        place = together if partition is None else f"partition {partition}"
+        issued[place] = issued.get(place, 0) + op.issue
+    total = sum(issued.values())
+    bounds += [Bound(cycles, f"issue of {place}: {cycles} cycles") for place, cycles in sorted(issued.items())]
+    bounds.append(Bound(-(-total // limits.max_partitions), f"issue of all {limits.max_partitions} partitions"))
+    return bounds
+
+
+def recurrence_bound(problem: Problem) -> Bound:
+    """RecMII over dependences and rings of given depth; a hand-off counts where both ends are pinned apart."""
+    arcs = [(a.src, a.dst, a.cycles + (a.handoff if problem.surely_cross(a) else 0), a.distance) for a in problem.arcs]
+    ii, cycle = recurrence(len(problem.graph.ops), arcs)
+    names = [problem.graph.ops[i].id for i in cycle]
+    if ii is None:
+        raise Infeasible(
+            f"the ring of depth {problem.options.depth} is too short for the cycle {' -> '.join(names)}: "
+            "no initiation interval is long enough",
+            field="depth", value=problem.options.depth, limit="depth",
+        )  # fmt: skip
+    return Bound(ii, f"recurrence {' -> '.join(names)}" if cycle else "no recurrence")
+
+
+def recurrence(nodes: int, arcs: Iterable[WeightedArc]) -> tuple[int | None, tuple[int, ...]]:
+    """The smallest whole II ≥ 0 at which no cycle is positive, and the cycle that binds (empty: none does).
+
+    ``None`` in place of the II: that cycle stays positive at any II. Each cycle found raises II to its own need,
+    Σ cycles / Σ distance rounded up, until none is left (the longest-path form of the maximum cycle ratio).
+    """
+    import networkx as nx  # costs more to import than a small loop to solve
+
+    arcs = list(arcs)
+    digraph = nx.DiGraph()
+    digraph.add_edges_from((src, dst) for src, dst, _, _ in arcs)
+    ii = 0
+    binding: tuple[int, ...] = ()
+    for component in sorted(nx.strongly_connected_components(digraph), key=min):
+        inside = [arc for arc in arcs if arc[0] in component and arc[1] in component]
+        while cycle := _positive_cycle(nodes, inside, ii):
+            distance = sum(arc[3] for arc in cycle)
+            binding = (*(arc[0] for arc in cycle), cycle[0][0])
+            if distance <= 0:
+                return None, binding
+            ii = -(-sum(arc[2] for arc in cycle) // distance)
+    return ii, binding
+
+
+def earliest(nodes: int, arcs: Iterable[WeightedArc], ii: int) -> tuple[int, ...] | None:
+    """The earliest starts ≥ 0 that satisfy every arc at ``ii``; ``None`` where a cycle is positive."""
+    start = [0] * nodes
+    arcs = list(arcs)
+    for _ in range(nodes + 1):
+        moved = False
+        for src, dst, cycles, distance in arcs:
+            reach = start[src] + cycles - ii * distance
+            if reach > start[dst]:
+                start[dst], moved = reach, True
+        if not moved:
+            return tuple(start)
+    return None
+
+
+def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int) -> list[WeightedArc]:
+    """Bellman-Ford on cycles − II · distance; the arcs of one positive cycle, in order, or none."""
+    start = [0] * nodes
+    via: list[WeightedArc | None] = [None] * nodes
+    last = -1
+    for _ in range(nodes + 1):
+        last = -1
+        for arc in arcs:
+            src, dst, cycles, distance = arc
+            reach = start[src] + cycles - ii * distance
+            if reach > start[dst]:
+                start[dst], via[dst], last = reach, arc, dst
+        if last < 0:
+            return []
+    # A start that still grows lies on or behind a positive cycle: walk back until inside it, then around it.
+    at = last
+    for _ in range(nodes):
+        step = via[at]
+        assert step is not None
+        at = step[0]
+    cycle: list[WeightedArc] = []
+    here = at
+    while True:
+        step = via[here]
+        assert step is not None
+        cycle.append(step)
+        here = step[0]
+        if here == at:
+            return cycle[::-1]
