@@ -177,3 +177,20 @@ def test_editable_install(tmp_path: Path, mode: str) -> None:
     for room, folder in ROOMS.items():
         assert Path(found["files"][room]).resolve() == (source / folder / "__init__.py").resolve()
     assert found["top"] == []
+
+
+def test_the_core_imports_without_torch_and_triton(tmp_path: Path) -> None:
+    modules = [
+        "kernels.registry",
+        "profiler.embedded",
+        "service.app",
+        "service.cli",
+        "service.client",
+        "service.exporters",
+    ]
+    code = (
+        "import importlib, sys; sys.modules.update(torch=None, triton=None)\n"
+        f"for name in {modules}: importlib.import_module('warpplan.' + name)\n"
+        "from warpplan.kernels import registry; print(registry.names())"
+    )
+    assert "gemm" in run(sys.executable, "-c", code, cwd=tmp_path)
