@@ -44,7 +44,7 @@ profile: $(VENV)/.gpu  ## measure this GPU's operation costs into profile.json
 	$(BIN)/warpplan profile --out profile.json
 
 bench-gemm: $(VENV)/.gpu  ## GPU: chosen plans against cuBLAS, exhaustive search and autotuning
-	$(BIN)/python benchmarks/gemm.py
+	$(BIN)/python benchmarks/bench_gemm.py --shapes all --out benchmarks/results
 
 bench-regret: $(VENV)/.core  ## no GPU: replay the recorded exhaustive table against today's ranking
 	$(BIN)/python benchmarks/regret.py

@@ -23,9 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
+
+from results_file import head, write
 
 RESULTS = Path(__file__).parent / "results" / "planning_speed.json"
 KERNEL, DEVICE, DTYPES = "gemm", "NVIDIA H200", ("bfloat16", "float16")
@@ -147,19 +147,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     rows = [*measure_answers(options.repeats, options.warm), *measure_batch(options.shapes)]
-    result = {
-        "bench": "planning_speed",
-        "device": cpu_name(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("warpplan", "numpy", "ortools", "sqlalchemy")},
-        },
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": " ".join(["python", "benchmarks/planning_speed.py", *sys.argv[1:]]),
-        "rows": rows,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    write(options.out, {**head("planning_speed", cpu_name()), "rows": rows})
     for r in rows:
         goal = f"  goal {r['goal']:g}: {'met' if r['met'] else 'MISSED'}" if "goal" in r else ""
         print(f"{r['name']:<14} median {r['median']:.4g} {r['unit']}, worst {r['worst']:.4g} (n={r['count']}){goal}")

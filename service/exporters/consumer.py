@@ -214,13 +214,13 @@ def call(
     rest; one that the key needs and nobody gave raises :class:`InvalidInput`.
     """
     parameters = {p.name: p for p in consumer.function.params}
-    for option, given in (("--key-map", key_map), ("--tensor", tensors), ("--arg", arguments)):
+    for option, given in (("--key", key_map), ("--tensor", tensors), ("--set", arguments)):
         for name in given:
             if name not in parameters:
                 raise _bad(consumer.spec, f"{option} {name}: its parameters are {', '.join(parameters)}")
     for name, dimension in key_map.items():
         if dimension not in sizes:
-            raise _bad(consumer.spec, f"--key-map {name}={dimension}: the dimensions are {', '.join(sizes)}")
+            raise _bad(consumer.spec, f"--key {name}={dimension}: the dimensions are {', '.join(sizes)}")
     by_lower = {name.lower(): size for name, size in sizes.items()}
     values: dict[str, object] = {}
     for name, parameter in parameters.items():
@@ -243,8 +243,8 @@ def call(
     if unresolved:
         raise _bad(
             consumer.spec,
-            f"its key has {', '.join(unresolved)}, for which there is no value: give --arg {unresolved[0]}=VALUE "
-            f"or --key-map {unresolved[0]}={next(iter(sizes))}",
+            f"its key has {', '.join(unresolved)}, for which there is no value: give --set {unresolved[0]}=VALUE "
+            f"or --key {unresolved[0]}={next(iter(sizes))}",
         )
     leading = []
     for name in parameters:

@@ -158,7 +158,7 @@ def _launch_on_paper(
         except Exception as error:  # the consumer's pruning functions and heuristics run here and may raise anything
             raise InvalidInput(
                 f"consumer {consumer.spec}: choosing among its configurations raised {type(error).__name__}: {error}; "
-                "if it looks at arguments other than tensors and sizes, give them with --arg NAME=VALUE",
+                "if it looks at arguments other than tensors and sizes, give them with --set NAME=VALUE",
                 field="consumer",
                 value=consumer.spec,
             ) from error

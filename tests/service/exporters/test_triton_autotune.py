@@ -468,10 +468,10 @@ class TestRefusals:
         [
             (Options(renames={"BLOCK_Q": "BLOCK_SIZE_M"}), "--rename BLOCK_Q"),
             (Options(renames={"BLOCK_M": "NOPE"}), "--rename to NOPE"),
-            (Options(key_map={"rows": "M"}), "--key-map rows"),
-            (Options(key_map={"M": "Q"}), "--key-map M=Q"),
+            (Options(key_map={"rows": "M"}), "--key rows"),
+            (Options(key_map={"M": "Q"}), "--key M=Q"),
             (Options(tensors={"d_ptr": "float32"}), "--tensor d_ptr"),
-            (Options(arguments={"ACT": 1}), "--arg ACT"),
+            (Options(arguments={"ACT": 1}), "--set ACT"),
         ],
     )
     def test_options_that_name_nothing(self, planner: FixedKernel, cache: Path, options: Options, reason: str) -> None:
