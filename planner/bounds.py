@@ -71,15 +71,10 @@ def recurrence(nodes: int, arcs: Iterable[WeightedArc]) -> tuple[int | None, tup
     ``None`` in place of the II: that cycle stays positive at any II. Each cycle found raises II to its own need,
     Σ cycles / Σ distance rounded up, until none is left (the longest-path form of the maximum cycle ratio).
     """
-    import networkx as nx  # costs more to import than a small loop to solve
-
     arcs = list(arcs)
-    digraph = nx.DiGraph()
-    digraph.add_edges_from((src, dst) for src, dst, _, _ in arcs)
     ii = 0
     binding: tuple[int, ...] = ()
-    for component in sorted(nx.strongly_connected_components(digraph), key=min):
-        inside = [arc for arc in arcs if arc[0] in component and arc[1] in component]
+    for inside in _components(nodes, arcs):
         while cycle := _positive_cycle(nodes, inside, ii):
             distance = sum(arc[3] for arc in cycle)
             binding = (*(arc[0] for arc in cycle), cycle[0][0])
@@ -87,6 +82,23 @@ def recurrence(nodes: int, arcs: Iterable[WeightedArc]) -> tuple[int | None, tup
                 return None, binding
             ii = -(-sum(arc[2] for arc in cycle) // distance)
     return ii, binding
+
+
+def _components(nodes: int, arcs: list[WeightedArc]) -> list[list[WeightedArc]]:
+    """The arcs inside each strongly connected component; a small loop stays whole: networkx takes longer to load."""
+    if nodes <= 16:
+        return [arcs]
+    import networkx as nx
+
+    digraph = nx.DiGraph()
+    digraph.add_edges_from((src, dst) for src, dst, _, _ in arcs)
+    components = sorted(nx.strongly_connected_components(digraph), key=min)
+    home = {node: i for i, component in enumerate(components) for node in component}
+    inside: list[list[WeightedArc]] = [[] for _ in components]
+    for arc in arcs:
+        if home[arc[0]] == home[arc[1]]:
+            inside[home[arc[0]]].append(arc)
+    return inside
 
 
 def earliest(nodes: int, arcs: Iterable[WeightedArc], ii: int) -> tuple[int, ...] | None:

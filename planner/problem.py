@@ -112,13 +112,14 @@ class Problem:
                 )
         return {i: tuple(found) or (Use(i, graph.ops[i].latency, 0, 0),) for i, found in uses.items()}
 
-    def ring_arcs(self, depth: int) -> tuple[Arc, ...]:
-        """Rings of ``depth`` slots as arcs: iteration i refills what iteration i − depth has freed."""
+    def ring_arcs(self, depth: int, only: int | None = None) -> tuple[Arc, ...]:
+        """Rings (or ``only`` that operation's) of ``depth`` slots as arcs: iteration i refills what i − depth freed."""
         slack = self.options.slack_cycles
         return tuple(
             Arc(use.consumer, producer, use.cycles + slack, use.handoff if use.consumer != producer else 0,
                 depth - use.distance)
             for producer, uses in self.rings.items()
+            if only in (None, producer)
             for use in uses
         )  # fmt: skip
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from warpplan.planner.bounds import Bound
+from warpplan.planner.bounds import Bound, earliest, recurrence
 from warpplan.planner.problem import BASE_REGISTERS, REGISTER_COUNTS, WARP_COUNTS, Arc, Problem
 
 if TYPE_CHECKING:
@@ -52,27 +53,29 @@ def search(problem: Problem, bound: Bound) -> Search:
     """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
     run = _Run(problem)
     proven, enough = bound.ii_cycles, max(bound.ii_cycles, _serial_ii(problem))
-    candidate, step = proven, max(1, proven // 64)
+    candidate, step = proven, max(1, proven // 8)
     while True:
         answer, best = run.decide(candidate, share=0.5)
         if answer == "no":
             proven = candidate + 1
         if best is not None:
-            return _bisect(run, bound, candidate, best, proven)
+            return _descend(run, bound, *retime(problem, candidate, best), proven)
         if candidate >= enough:
             binding = _what_binds(run, candidate) if answer == "no" else "the time limit"
             return Search(0, proven, None, binding, answer == "no", run.seconds)
         candidate, step = min(candidate + step, enough), 2 * step
 
 
-def _bisect(run: _Run, bound: Bound, found: int, best: Assignment, proven: int) -> Search:
-    """A refusal raises what is proven; where the time limit gives none, look higher without a proof."""
-    floor = proven
+def _descend(run: _Run, bound: Bound, found: int, best: Assignment, proven: int) -> Search:
+    """From a schedule down to the smallest interval. A re-timed order is often the best one, so the first questions are
+    just below it; then halves. A refusal raises what is proven; where the time limit ends one, look higher, unproven."""
+    floor, shortcuts = proven, 4
     while floor < found:
-        middle = (floor + found - 1) // 2
+        middle = found - 1 if shortcuts > 0 else (floor + found - 1) // 2
         answer, better = run.decide(middle, share=0.5)
         if better is not None:
-            found, best = middle, better
+            found, best = retime(run.problem, middle, better)
+            shortcuts -= 1
         else:
             floor = middle + 1
             proven = floor if answer == "no" else proven
@@ -83,6 +86,56 @@ def _bisect(run: _Run, bound: Bound, found: int, best: Assignment, proven: int) 
     else:
         binding = f"exhaustive search: no schedule fits {found - 1} cycles"
     return Search(found, proven, run.polish(found, best), binding, False, run.seconds)
+
+
+def retime(problem: Problem, ii: int, found: Assignment) -> tuple[int, Assignment]:
+    """The smallest interval that keeps ``found``'s order: who follows whom on each unit and issue slot, in which stage
+    of the loop, with how many slots a ring. Given these everything is an arc, and the answer a maximum cycle ratio.
+
+    Left as it is where a unit has several copies or registers limit: their order does not say all.
+    """
+    graph, ops = problem.graph, range(len(problem.graph.ops))
+    shared = any(capacity > 1 and any(op.unit == unit for op in graph.ops) for unit, capacity in graph.units)
+    if shared or (not problem.options.partitions and any(op.registers for op in graph.ops)):
+        return ii, found
+    phase, stage = [t % ii for t in found.starts], [t // ii for t in found.starts]
+    queues = [[(i, graph.ops[i].occupancy) for i in ops if graph.ops[i].unit == unit] for unit, _ in graph.units]
+    queues += [[(i, graph.ops[i].issue) for i in ops if found.partitions[i] == g] for g in set(found.partitions)]
+    arcs = []
+    for queue in queues:
+        line = sorted((user for user in queue if user[1]), key=lambda user: phase[user[0]])
+        arcs += [(i, j, cycles, stage[i] - stage[j]) for (i, cycles), (j, _) in pairwise(line)]
+        if line:
+            (last, cycles), (first, _) = line[-1], line[0]
+            arcs.append((last, first, cycles, stage[last] - stage[first] + 1))
+    rings = [a for i in problem.rings for a in problem.ring_arcs(slots(problem, ii, found, i), i)]
+    for arc in (*problem.dependences, *rings):
+        apart = found.partitions[arc.src] != found.partitions[arc.dst]
+        arcs.append((arc.src, arc.dst, arc.cycles + (arc.handoff if apart else 0), arc.distance))
+    least, _ = recurrence(len(ops), arcs)
+    assert least is not None
+    least = max(least, 1)
+    starts = earliest(len(ops), arcs, least)
+    assert starts is not None
+    return least, Assignment(starts, found.partitions)
+
+
+def live_cycles(problem: Problem, ii: int, found: Assignment, producer: int) -> int:
+    """Cycles from ``producer``'s start to the last release of its slot, hand-off included."""
+    released = [
+        found.starts[use.consumer]
+        + ii * use.distance
+        + use.cycles
+        + (use.handoff if found.partitions[use.consumer] != found.partitions[producer] else 0)
+        for use in problem.rings[producer]
+    ]
+    return max(released) - found.starts[producer]
+
+
+def slots(problem: Problem, ii: int, found: Assignment, producer: int) -> int:
+    """The ring's depth: the caller's, or the least that its live range and the slack need."""
+    held = live_cycles(problem, ii, found, producer) + problem.options.slack_cycles
+    return problem.options.depth or max(1, -(-held // ii))
 
 
 def _serial_ii(problem: Problem) -> int:
@@ -272,12 +325,12 @@ class _Model:
             slot = slot_bytes(problem, producer)
             depth = problem.options.depth
             most = self._most_slots(producer) if depth is None else depth
-            slots = self.cp.new_int_var(1, most, "") if depth is None else depth
+            count = self.cp.new_int_var(1, most, "") if depth is None else depth
             for use in uses:
                 arc = Arc(use.consumer, producer, use.cycles + problem.options.slack_cycles, use.handoff, 0)
-                self._reach(arc, use.distance - slots)
+                self._reach(arc, use.distance - count)
             if graph.ops[producer].memory == "smem":
-                terms.append(slot * slots)
+                terms.append(slot * count)
         if limited and terms:
             self.cp.add(sum(terms) <= room)
 

@@ -23,7 +23,15 @@ from warpplan.planner.problem import (
     Problem,
     SolveOptions,
 )
-from warpplan.planner.schedule import Assignment, register_readers, search, slot_bytes, whole_multiple
+from warpplan.planner.schedule import (
+    Assignment,
+    live_cycles,
+    register_readers,
+    search,
+    slot_bytes,
+    slots,
+    whole_multiple,
+)
 
 __all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]
 
@@ -82,23 +90,22 @@ def _plan(problem: Problem, ii: int, found: Assignment) -> Plan:
     placements = tuple(
         Placement(op.id, starts[i], starts[i] // ii, starts[i] % ii, of_op[i]) for i, op in enumerate(problem.graph.ops)
     )
-    channels = tuple(_channel(problem, ii, starts, of_op, producer) for producer in problem.rings)
+    channels = tuple(_channel(problem, ii, Assignment(starts, of_op), producer) for producer in problem.rings)
     partitions = _partitions(problem, ii, starts, of_op, len(names))
     buffers = _buffers(problem, channels)
     used = max((b.offset + b.size for b in buffers), default=0)
     return Plan(problem.graph.name, Schedule(ii, placements), partitions, channels, buffers, used)
 
 
-def _channel(problem: Problem, ii: int, starts: Sequence[int], of_op: Sequence[int], producer: int) -> Channel:
-    live = max(
-        starts[use.consumer] + ii * use.distance + use.cycles
-        + (use.handoff if of_op[use.consumer] != of_op[producer] else 0)
-        for use in problem.rings[producer]
-    ) - starts[producer]  # fmt: skip
-    depth = problem.options.depth or max(1, -(-(live + problem.options.slack_cycles) // ii))
-    consumers = tuple(sorted({of_op[use.consumer] for use in problem.rings[producer]}))
+def _channel(problem: Problem, ii: int, found: Assignment, producer: int) -> Channel:
+    consumers = tuple(sorted({found.partitions[use.consumer] for use in problem.rings[producer]}))
     return Channel(
-        problem.graph.ops[producer].id, of_op[producer], consumers, slot_bytes(problem, producer), depth, live
+        problem.graph.ops[producer].id,
+        found.partitions[producer],
+        consumers,
+        slot_bytes(problem, producer),
+        slots(problem, ii, found, producer),
+        live_cycles(problem, ii, found, producer),
     )
 
 
@@ -208,12 +215,12 @@ def _buffers(problem: Problem, channels: Sequence[Channel]) -> tuple[Buffer, ...
         raise Infeasible(f"shared memory: {packed.reason}", field="smem_bytes", value=packed.peak_bytes, limit=capacity)
     placed = [replace(b, offset=o) for b, o in zip((*rings, *own), packed.offsets, strict=True)]
     home = {b.name: b for b in placed}
-    slots = {c.name: c.slot_bytes for c in channels}
+    stride = {c.name: c.slot_bytes for c in channels}
     for extra in problem.options.extra_buffers:
         if extra.shares_with is None:
             continue
         ring = home[extra.shares_with]
-        start = ring.offset + extra.slot * slots[ring.name]
+        start = ring.offset + extra.slot * stride[ring.name]
         if start + extra.size > ring.offset + ring.size or start % extra.alignment:
             raise Infeasible(
                 f"buffer {extra.name!r} of {extra.size} bytes does not fit into the ring of {ring.name!r} "
