@@ -1,0 +1,226 @@
+"""Run the GEMM: check the operands, describe them to TMA, launch the kernel that the configuration names.
+
+    c = gemm(a, b, config)                    # a [M, K], b [N, K] -> c [M, N]
+    run = prepare(a, b, config, out); run()   # descriptors made once; run() may be captured in a CUDA graph
+
+``config`` is a :class:`GemmConfig` or the :class:`TuningConfig` that training jobs receive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
+
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, config_of, require_valid
+from warpplan.planner.device import DEVICES, H200, Device
+from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
+from warpplan.planner.tuning import TuningConfig
+
+TMA_ALIGNMENT_BYTES = 16
+"""Of a tensor's base and of its row stride (CUDA driver API, cuTensorMapEncodeTiled)."""
+
+
+def gemm(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None) -> Tensor:
+    """A[M, K] · B[N, K]ᵀ with fp32 accumulation, [M, N] in the operands' dtype, on the current stream.
+
+    ``out`` may have any row stride; rows of it that do not start on 16 bytes are written without TMA. Raises
+    :class:`InvalidShape` for operands that TMA cannot address and :class:`InvalidConfig` for a plan that does not fit.
+    """
+    if out is None:
+        _require_operands(a, b)
+        out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
+    prepare(a, b, config, out)()
+    return out
+
+
+def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor) -> Callable[[], None]:
+    """A call that computes ``out`` from the present addresses of ``a`` and ``b``; the first one may compile the kernel."""
+    if isinstance(config, TuningConfig):
+        config = config_from(config)
+    _require_operands(a, b)
+    _require_output(a, b, out)
+    dtype = str(a.dtype).removeprefix("torch.")
+    shape = (a.shape[0], b.shape[0], a.shape[1])
+    index = a.device.index
+    require_valid(config, dtype, _device(index), shape)
+    tma_store = rows_aligned(out)
+    return _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
+
+
+def config_from(tuning: TuningConfig) -> GemmConfig:
+    """The configuration that ``tuning`` encodes; :class:`InvalidConfig` where a field is missing."""
+    return config_of(tuning)
+
+
+def rows_aligned(tensor: Tensor) -> bool:
+    """Whether TMA can address the rows of ``tensor`` [rows, columns]: base and stride on 16 bytes, columns adjacent."""
+    element = tensor.element_size()
+    stride = tensor.stride(0) * element if tensor.shape[0] > 1 else 0
+    adjacent = tensor.stride(1) == 1 or tensor.shape[1] == 1
+    return adjacent and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0 and stride % TMA_ALIGNMENT_BYTES == 0
+
+
+def grid_size(config: GemmConfig, shape: tuple[int, int, int], sm_count: int) -> int:
+    """CTAs of a launch: one a unit, or what is resident at once where the kernel is persistent."""
+    units = config.tiles(shape) * config.split_k
+    return min(units, sm_count * config.ctas_per_sm) if config.persistent else units
+
+
+def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool) -> Callable[[], None]:
+    from warpplan.kernels.gemm import gluon
+    from warpplan.kernels.triton_compat import TensorDescriptor, gl
+
+    shape = (a.shape[0], b.shape[0], a.shape[1])
+    rows, columns, depth = config.computed(shape)
+    element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[a.dtype]
+
+    def describe(tensor: Tensor, box: tuple[int, int]) -> Any:
+        return TensorDescriptor(
+            tensor, list(tensor.shape), _row_strides(tensor), list(box), gluon.shared_layout(box, element)
+        )
+
+    boxes = gluon.descriptor_blocks(config)
+    left, right = (b, a) if config.swap else (a, b)
+    workspace, counters = _split_buffers(config, shape, a.device) if config.split_k > 1 else (None, None)
+    arguments = (
+        describe(left, boxes[0]),
+        describe(right, boxes[1]),
+        describe(out, boxes[2]) if tma_store else out,
+        workspace,
+        counters,
+        rows,
+        columns,
+        depth,
+        config.group_m,
+        config.split_k,
+        _row_strides(out)[0],
+    )
+    keywords = {**gluon.constants(config, tma_store), **gluon.launch_options(config)}
+    launch = gluon.gemm_kernel[(grid_size(config, shape, _sm_count(a.device.index)),)]
+    return lambda: _run(launch, arguments, keywords)
+
+
+def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool) -> Callable[[], None]:
+    from warpplan.kernels.gemm import tl
+
+    def describe(tensor: Tensor, box: tuple[int, int]) -> TlDescriptor:
+        return TlDescriptor(tensor, list(tensor.shape), _row_strides(tensor), list(box))
+
+    shape = (a.shape[0], b.shape[0], a.shape[1])
+    boxes = tl.descriptor_blocks(config)
+    c = describe(out, boxes[2]) if tma_store else out
+    arguments = (describe(a, boxes[0]), describe(b, boxes[1]), c, *shape, config.group_m, _row_strides(out)[0])
+    keywords = {**tl.constants(config, tma_store), **tl.launch_options(config)}
+    launch = tl.gemm_kernel[(grid_size(config, shape, _sm_count(a.device.index)),)]
+    return lambda: _run(launch, arguments, keywords)
+
+
+def _run(launch: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    try:
+        launch(*arguments, **keywords)
+    except triton.runtime.errors.OutOfResources as error:
+        raise InvalidConfig(f"the kernel does not fit this GPU: {error}", field="config") from error
+
+
+def _row_strides(tensor: Tensor) -> list[int]:
+    """Strides in elements, with those that no address depends on made regular: of a single row or a single column."""
+    rows, columns = tensor.shape
+    stride = tensor.stride(0)
+    if rows == 1:
+        step = TMA_ALIGNMENT_BYTES // tensor.element_size()
+        stride = -(-columns // step) * step
+    return [stride, 1]
+
+
+def _require_operands(a: Tensor, b: Tensor) -> None:
+    for name, tensor in (("A", a), ("B", b)):
+        if tensor.dim() != 2:
+            raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected 2: [rows, K]", field=name)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in ELEMENT_BYTES:
+            raise UnknownName("dtype", dtype, ELEMENT_BYTES)
+        if not tensor.is_cuda:
+            raise InvalidShape(f"{name} is on {tensor.device}: move it to a GPU, {name}.cuda()", field=name)
+    if a.dtype != b.dtype or a.device != b.device:
+        raise InvalidShape(f"A is {a.dtype} on {a.device} and B {b.dtype} on {b.device}: expected the same", field="B")
+    if a.shape[1] != b.shape[1]:
+        raise InvalidShape(
+            f"A is {tuple(a.shape)} and B {tuple(b.shape)}: their last dimension, K, must agree (B is [N, K])",
+            field="K", value=b.shape[1], limit=a.shape[1],
+        )  # fmt: skip
+    for name, size in (("M", a.shape[0]), ("N", b.shape[0]), ("K", a.shape[1])):
+        if size < 1:
+            raise InvalidShape(f"{name}={size}: expected 1 or more", field=name, value=size, limit=1)
+    step = TMA_ALIGNMENT_BYTES // a.element_size()
+    for name, tensor in (("A", a), ("B", b)):
+        if not rows_aligned(tensor):
+            raise InvalidShape(
+                f"{name} with strides {tuple(tensor.stride())} at address offset {tensor.data_ptr() % TMA_ALIGNMENT_BYTES}: "
+                f"TMA needs adjacent columns and rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to a "
+                f"multiple of {step} elements",
+                field=name, value=tuple(tensor.stride()), limit=step,
+            )  # fmt: skip
+        if tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1]:
+            raise InvalidShape(
+                f"{name} has row stride {tensor.stride(0)}, less than its {tensor.shape[1]} columns: copy it first, "
+                f"{name}.contiguous()",
+                field=name, value=tensor.stride(0), limit=tensor.shape[1],
+            )  # fmt: skip
+    if a.shape[1] < step:
+        raise InvalidShape(f"K={a.shape[1]}: expected {step} or more", field="K", value=a.shape[1], limit=step)
+
+
+def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
+    expected = (a.shape[0], b.shape[0])
+    if tuple(out.shape) != expected or out.dtype != a.dtype or out.device != a.device:
+        raise InvalidShape(
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {a.dtype} {expected} on {a.device}", field="out"
+        )
+    if out.stride(1) != 1 and out.shape[1] > 1:
+        raise InvalidShape(f"out has column stride {out.stride(1)}: expected 1", field="out", value=out.stride(1), limit=1)
+    if out.shape[0] > 1 and out.stride(0) < out.shape[1]:
+        raise InvalidShape(
+            f"out has row stride {out.stride(0)}, less than its {out.shape[1]} columns: its rows overlap", field="out"
+        )
+
+
+@lru_cache(maxsize=64)
+def _device(index: int) -> Device:
+    """The limits of a GPU; a Hopper model that is not in the table has those of the ones that are."""
+    properties = torch.cuda.get_device_properties(index)
+    if properties.name in DEVICES:
+        return DEVICES[properties.name]
+    if (properties.major, properties.minor) == (9, 0):
+        return H200
+    raise UnknownName("device", properties.name, DEVICES)
+
+
+@lru_cache(maxsize=64)
+def _sm_count(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+_BUFFERS: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+
+def _split_buffers(config: GemmConfig, shape: tuple[int, int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(partial sums, arrival counters) for the current stream, shared by its launches, which follow one another.
+
+    The counters are zeroed when made; every launch leaves them at zero again.
+    """
+    tiles = config.tiles(shape)
+    sums = tiles * config.split_k * config.block_m * config.block_n
+    key = (device.index, torch.cuda.current_stream(device).cuda_stream)
+    workspace, counters = _BUFFERS.get(key, (None, None))
+    if workspace is None or workspace.numel() < sums:
+        workspace = torch.empty(sums, dtype=torch.float32, device=device)
+    if counters is None or counters.numel() < tiles * config.consumers:
+        counters = torch.zeros(max(1024, tiles * config.consumers), dtype=torch.int32, device=device)
+    _BUFFERS[key] = workspace, counters
+    return workspace, counters

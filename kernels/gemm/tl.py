@@ -1,0 +1,84 @@
+"""The GEMM without warp specialisation: Triton's own software pipeline over host-made TMA descriptors ("pipelined").
+
+C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation; all warps load, multiply and store. ``num_stages`` is the depth.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpplan.kernels.gemm.space import GemmConfig
+
+RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "C_ROW_STRIDE"]
+
+
+@triton.jit
+def tile_origin(tile, M, N, GROUP_M, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """First row and first column of a tile: bands of ``GROUP_M`` tile rows, column by column, for reuse in L2."""
+    row_tiles = tl.cdiv(M, BLOCK_M)
+    band = GROUP_M * tl.cdiv(N, BLOCK_N)
+    first = tile // band * GROUP_M
+    height = min(row_tiles - first, GROUP_M)
+    inside = tile % band
+    return (first + inside % height) * BLOCK_M, inside // height * BLOCK_N
+
+
+@triton.jit(do_not_specialize=["c", *RUNTIME_INTEGERS])
+def gemm_kernel(
+    a_desc,
+    b_desc,
+    c,
+    M,
+    N,
+    K,
+    GROUP_M,
+    C_ROW_STRIDE,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TMA_STORE: tl.constexpr,
+):
+    """``c`` is a descriptor, or a pointer to rows of ``C_ROW_STRIDE`` elements where ``TMA_STORE`` is off."""
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=1):
+        row, column = tile_origin(tile, M, N, GROUP_M, BLOCK_M, BLOCK_N)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for k in tl.range(0, K, BLOCK_K):
+            a = a_desc.load([row, k])
+            b = b_desc.load([column, k])
+            acc = tl.dot(a, b.T, acc)
+        value = acc.to(a_desc.dtype)
+        if TMA_STORE:
+            c.store([row, column], value)
+        else:
+            rows = row + tl.arange(0, BLOCK_M)
+            columns = column + tl.arange(0, BLOCK_N)
+            pointers = c + rows.to(tl.int64)[:, None] * C_ROW_STRIDE + columns[None, :]
+            tl.store(pointers, value, mask=(rows < M)[:, None] & (columns < N)[None, :])
+
+
+def descriptor_blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """The TMA boxes of A, B and C in elements."""
+    return (config.block_m, config.block_k), (config.block_n, config.block_k), (config.block_m, config.block_n)
+
+
+def constants(config: GemmConfig, tma_store: bool) -> dict[str, object]:
+    """The kernel's constexprs."""
+    return {
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "TMA_STORE": tma_store,
+    }
+
+
+def launch_options(config: GemmConfig) -> dict[str, int]:
+    return {"num_warps": config.consumer_warps, "num_stages": config.depth}
+
+
+def signature(config: GemmConfig, element: str, tma_store: bool) -> tuple[dict[str, str], dict[str, object], list[str]]:
+    """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
+    a, b, c = (f"tensordesc<{element}{list(box)}>" for box in descriptor_blocks(config))
+    types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{element}"}
+    return types | dict.fromkeys(RUNTIME_INTEGERS, "i32"), constants(config, tma_store), []
