@@ -1,0 +1,166 @@
+"""Run a function in a child process with a time limit. A crash, a hang or an exception is a result, never raised here.
+
+The child is a fresh interpreter in a session of its own: ``python -m warpplan.profiler.isolate FD``. It reads one JSON
+request from stdin and answers in JSON lines on descriptor FD, apart from stdout and stderr, which libraries write to as
+they like. A function that returns an iterator streams its items, and what was streamed outlives the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+Status = Literal["ok", "error", "crash", "timeout"]
+EXIT_GRACE_S = 5.0
+"""A child that has answered may still hang while its libraries shut down; it is not waited for longer."""
+TAIL_CHARACTERS = 400
+
+
+@dataclass(frozen=True)
+class IsolatedResult:
+    """``status``: "ok" with ``value``; "error" the function raised or answered what is not JSON; "crash" the child died
+    without an answer; "timeout" it was silent for too long and was killed. ``reason`` is one line, empty when ok."""
+
+    status: Status
+    value: Any
+    reason: str
+    seconds: float
+    items: tuple[Any, ...] = ()
+
+
+def run_isolated(
+    target: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    time_limit_s: float,
+    on_item: Callable[[Any], None] | None = None,
+) -> IsolatedResult:
+    """Call ``target`` ("module:function") with JSON arguments in a child process.
+
+    ``time_limit_s`` is the longest silence: from the start, and from one streamed item to the next. ``on_item`` sees each
+    item as it comes. The whole process group is killed at the end, also when this process is interrupted.
+    """
+    begin = time.monotonic()
+    request = json.dumps({"target": target, "args": list(args), "kwargs": dict(kwargs or {})})
+    reader, writer = os.pipe()
+    items: list[Any] = []
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "warpplan.profiler.isolate", str(writer)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writer,),
+                start_new_session=True,
+                env=_environment(),
+            )
+        finally:
+            os.close(writer)
+        try:
+            # A child that dies at once closes its end early.
+            with contextlib.suppress(BrokenPipeError):
+                assert child.stdin is not None
+                child.stdin.write(request.encode())
+                child.stdin.close()
+            status, value, reason = _listen(reader, time_limit_s, items, on_item)
+            if status != "timeout":
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(EXIT_GRACE_S)
+            if status == "crash":
+                reason = _death(child.poll(), output)
+        finally:
+            os.close(reader)
+            _kill(child)
+    return IsolatedResult(status, value, reason, time.monotonic() - begin, tuple(items))
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, with its import path: the child must find what the parent found."""
+    path = os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path if os.path.exists(p)))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def _listen(
+    reader: int, time_limit_s: float, items: list[Any], on_item: Callable[[Any], None] | None
+) -> tuple[Status, Any, str]:
+    """Collect the child's lines until it answers, closes its end or is silent for too long."""
+    pending = b""
+    while True:
+        ready, _, _ = select.select([reader], [], [], time_limit_s)
+        if not ready:
+            return "timeout", None, f"no answer for {time_limit_s:g} s: killed"
+        chunk = os.read(reader, 65536)
+        if not chunk:
+            return "crash", None, ""
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            try:
+                message = json.loads(line)
+                if "item" in message:
+                    items.append(message["item"])
+                    if on_item is not None:
+                        on_item(message["item"])
+                elif "value" in message:
+                    return "ok", message["value"], ""
+                else:
+                    return "error", None, str(message["error"])
+            except (ValueError, KeyError, TypeError):
+                return "error", None, f"the child answered with what is no message: {line[:80]!r}"
+
+
+def _death(code: int | None, output: IO[bytes]) -> str:
+    """Why a child that gave no answer is gone, with the last line that it printed."""
+    if code is None:
+        how = "it closed its answers but did not end"
+    elif code < 0:
+        how = f"killed by {signal.Signals(-code).name}"
+    else:
+        how = f"exit status {code}"
+    output.seek(0)
+    printed = output.read().decode(errors="replace").strip().splitlines()
+    return f"{how}: {printed[-1].strip()[:TAIL_CHARACTERS]}" if printed else how
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """End the child's whole group; its descendants outlive it otherwise."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _answer(descriptor: int) -> None:
+    """The child's side."""
+    request = json.load(sys.stdin)
+    with os.fdopen(descriptor, "w", buffering=1) as answers:
+
+        def say(message: dict[str, Any]) -> None:
+            answers.write(json.dumps(message) + "\n")
+
+        try:
+            module, _, name = request["target"].partition(":")
+            value = getattr(importlib.import_module(module), name)(*request["args"], **request["kwargs"])
+            if isinstance(value, Iterator):
+                for item in value:
+                    say({"item": item})
+                value = None
+            say({"value": value})
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0]
+            say({"error": f"{type(error).__name__}: {first}".rstrip(": ")})
+
+
+if __name__ == "__main__":
+    _answer(int(sys.argv[1]))

@@ -1,0 +1,116 @@
+"""A kernel with its arguments, described once: compiled without a GPU by tests, launched with live tensors by probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from triton.experimental.gluon import language as gl
+
+Constant = int | str | bool
+
+_TRITON_NAMES = {
+    "int32": "i32",
+    "int64": "i64",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8e4nv",
+}
+_GLUON = {
+    "int32": gl.int32,
+    "bfloat16": gl.bfloat16,
+    "float16": gl.float16,
+    "float8_e4m3fn": gl.float8e4nv,
+    "float32": gl.float32,
+}
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A global buffer of ``elements``; "normal" data is random (tensor power depends on the bits), "zeros" is zeros."""
+
+    dtype: str
+    elements: int
+    fill: str = "zeros"
+
+    def signature(self) -> str:
+        return f"*{_TRITON_NAMES[self.dtype]}"
+
+    def live(self) -> Any:
+        return _tensor(self.dtype, (self.elements,), self.fill)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A TMA descriptor: boxes of ``box`` (rows, columns) over a [rows, columns] matrix."""
+
+    dtype: str
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    fill: str = "zeros"
+
+    def layout(self) -> Any:
+        return gl.NVMMASharedLayout.get_default_for(list(self.box), _GLUON[self.dtype])
+
+    def signature(self) -> str:
+        return f"tensordesc<{_TRITON_NAMES[self.dtype]}{list(self.box)},{self.layout()!r}>"
+
+    def live(self) -> Any:
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        matrix = _tensor(self.dtype, (self.rows, self.columns), self.fill)
+        return TensorDescriptor.from_tensor(matrix, list(self.box), self.layout())
+
+
+@dataclass(frozen=True)
+class Case:
+    """``arguments`` in the kernel's order: a Pointer, a Box, "i32" or "fp32" for a number given at launch."""
+
+    kernel: Any
+    arguments: tuple[tuple[str, Pointer | Box | str], ...]
+    constants: tuple[tuple[str, Constant], ...]
+    num_warps: int
+    options: tuple[tuple[str, int], ...] = field(default=())
+
+    def signature(self) -> dict[str, str]:
+        kinds = {n: a if isinstance(a, str) else a.signature() for n, a in self.arguments}
+        return kinds | {name: "constexpr" for name, _ in self.constants}
+
+    def compile(self, capability: int = 90) -> Any:
+        """Triton's compiled kernel for the capability; no GPU is touched."""
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        source = GluonASTSource(self.kernel, self.signature(), dict(self.constants))
+        options = {"num_warps": self.num_warps, **dict(self.options)}
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+    def live(self) -> Live:
+        return Live(self, {n: a.live() for n, a in self.arguments if not isinstance(a, str)})
+
+
+@dataclass(frozen=True)
+class Live:
+    """A case whose buffers are allocated on the current GPU."""
+
+    case: Case
+    buffers: Mapping[str, Any]
+
+    def launch(self, blocks: int, **numbers: float) -> None:
+        """Start ``blocks`` blocks; ``numbers`` are the arguments that have no buffer."""
+        arguments = [self.buffers[n] if n in self.buffers else numbers[n] for n, _ in self.case.arguments]
+        constants = dict(self.case.constants)
+        self.case.kernel[(blocks,)](*arguments, **constants, num_warps=self.case.num_warps, **dict(self.case.options))
+
+
+def _tensor(dtype: str, shape: tuple[int, ...], fill: str) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype)
+    if fill == "normal":
+        return torch.randn(shape, device="cuda", dtype=torch.float32 if kind.itemsize == 1 else kind).to(kind)
+    return torch.zeros(shape, device="cuda", dtype=kind)

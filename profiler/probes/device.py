@@ -1,0 +1,54 @@
+"""Device code that the probes share."""
+
+from __future__ import annotations
+
+from warpplan.kernels.triton_compat import gl, gluon
+
+
+@gluon.jit
+def clock():
+    """The SM's cycle counter, int64. The memory clobber keeps loads, stores, barriers and other clock reads on their
+    side of it; arithmetic is not held, so timed arithmetic stands in a loop of its own."""
+    return gl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l,~{memory}", [], dtype=gl.int64, is_pure=False, pack=1)
+
+
+@gluon.jit
+def nanoseconds():
+    """The device's wall clock, int64 ns; its resolution is about one microsecond."""
+    return gl.inline_asm_elementwise(
+        "mov.u64 $0, %globaltimer;", "=l,~{memory}", [], dtype=gl.int64, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def wait_for(x):
+    """Block until every element of the 32-bit tensor ``x`` is computed.
+
+    A clock read may issue while earlier results are still under way. The comparison needs the value, and the trap
+    behind it (never taken: the pattern is a NaN that no probe produces) keeps the comparison alive and in place.
+    """
+    return gl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.eq.b32 p, $1, 0x7fbadbad; @p trap; mov.b32 $0, $1; }",
+        "=r,r,~{memory}",
+        [x],
+        dtype=x.dtype,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def active_repetitions(reps, stride):
+    """``reps`` on every ``stride``-th block, 0 on the others: with one block an SM this chooses how many SMs work."""
+    return reps * (gl.program_id(0) % stride == 0).to(gl.int32)
+
+
+@gluon.jit
+def record(out, row, column, COLUMNS: gl.constexpr, cycles):
+    """out[row, column] = cycles, as int32."""
+    gl.store(out + row * COLUMNS + column, cycles.to(gl.int32))
+
+
+@gluon.jit
+def idle():
+    """A partition with nothing to do."""

@@ -1,0 +1,134 @@
+"""Hand-offs through an mbarrier between partitions of one block, measured by ping-pong.
+
+Two partitions take turns: each arrives at the other's barrier and waits at its own, so a waiter always waits before
+the arrive comes. Both stamp the SM's one cycle counter.
+latency  before the arrive → after the wait on the other side (a partition of several warps syncs before it arrives).
+issue    cycles the arriving partition is blocked by its arrive.
+``barrier_ready``: the issue cycles of a wait that finds its phase complete, for a warp and for a warp group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from warpplan.kernels.triton_compat import gl, gluon, mbarrier
+from warpplan.profiler.probes.cases import Case, Pointer
+from warpplan.profiler.probes.device import active_repetitions, clock
+from warpplan.profiler.probes.points import Point
+from warpplan.profiler.probes.sampling import (
+    FEW_SMS,
+    REPETITIONS,
+    WARM_REPETITIONS,
+    Record,
+    cost,
+    quantiles,
+    sm_count,
+)
+
+COLUMNS = 4
+
+
+@gluon.jit
+def _serve(stamps, mine, other, n, reps):
+    """Arrive at ``other``, then wait at ``mine``. Stamps: nothing, arrive begins, arrive issued, answer seen."""
+    base = stamps + gl.program_id(0) * reps * 4
+    for r in range(n):
+        start = clock()
+        nothing = clock()
+        mbarrier.arrive(other, count=1)
+        issued = clock()
+        mbarrier.wait(mine, r & 1)
+        seen = clock()
+        gl.store(base + r * 4, nothing - start)
+        gl.store(base + r * 4 + 1, nothing)
+        gl.store(base + r * 4 + 2, issued)
+        gl.store(base + r * 4 + 3, seen)
+
+
+@gluon.jit
+def _return(stamps, mine, other, n, reps):
+    """Wait at ``mine``, wait again (now ready), arrive at ``other``. Stamps: ball seen, again, arrive issued."""
+    base = stamps + gl.program_id(0) * reps * 4
+    for r in range(n):
+        mbarrier.wait(mine, r & 1)
+        seen = clock()
+        mbarrier.wait(mine, r & 1)
+        again = clock()
+        mbarrier.arrive(other, count=1)
+        issued = clock()
+        gl.store(base + r * 4, seen)
+        gl.store(base + r * 4 + 1, again)
+        gl.store(base + r * 4 + 2, issued)
+
+
+@gluon.jit
+def ping_pong(server, returner, reps, stride, SERVER_IS_WORKER: gl.constexpr, WORKER_WARPS: gl.constexpr):
+    """``server`` and ``returner`` are int64 stamps [blocks · reps, 4]."""
+    to_server = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    to_returner = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(to_server, count=1)
+    mbarrier.init(to_returner, count=1)
+    n = active_repetitions(reps, stride)
+    if SERVER_IS_WORKER:
+        gl.warp_specialize(
+            [
+                (_return, (returner, to_returner, to_server, n, reps)),
+                (_serve, (server, to_server, to_returner, n, reps)),
+            ],
+            [WORKER_WARPS],
+            [64],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_serve, (server, to_server, to_returner, n, reps)),
+                (_return, (returner, to_returner, to_server, n, reps)),
+            ],
+            [WORKER_WARPS],
+            [64],
+        )
+
+
+def cases(point: Point) -> tuple[Case, ...]:
+    scope = point.text("scope")
+    stamps = Pointer("int64", 160 * REPETITIONS * COLUMNS)
+    return (
+        Case(
+            ping_pong,
+            (("server", stamps), ("returner", stamps), ("reps", "i32"), ("stride", "i32")),
+            (("SERVER_IS_WORKER", scope == "warp_to_group"), ("WORKER_WARPS", 4 if scope == "group_to_group" else 1)),
+            4,
+        ),
+    )
+
+
+def measure(point: Point) -> Iterator[Record]:
+    import torch
+
+    live = cases(point)[0].live()
+    blocks = sm_count()
+    stride = max(1, blocks // FEW_SMS)
+    live.launch(blocks, reps=REPETITIONS, stride=stride)
+    torch.cuda.synchronize()
+
+    def stamps(name: str) -> np.ndarray:
+        rows = live.buffers[name][: blocks * REPETITIONS * COLUMNS].cpu().numpy().reshape(blocks, REPETITIONS, COLUMNS)
+        return rows[::stride, WARM_REPETITIONS:].reshape(-1, COLUMNS)
+
+    server, returner = stamps("server"), stamps("returner")
+    overhead = float(np.median(server[:, 0]))
+    scope = point.text("scope")
+    yield cost(
+        "handoff",
+        point.parameters,
+        latency=quantiles(returner[:, 0] - server[:, 1] - overhead),
+        occupancy=None,
+        issue=quantiles(server[:, 2] - server[:, 1] - overhead),
+    )
+    if scope != "group_to_group":
+        # The returner is the group of warp_to_group and the warp of group_to_warp.
+        waiter = "group" if scope == "warp_to_group" else "warp"
+        ready = quantiles(returner[:, 1] - returner[:, 0] - overhead)
+        yield cost("barrier_ready", (("scope", waiter),), latency=None, occupancy=None, issue=ready)

@@ -1,0 +1,78 @@
+"""What is measured: the points of every probe family, as data. Importing it needs neither torch nor triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpplan.planner.costs import Parameter, Parameters
+
+DTYPES = ("bfloat16", "float16")
+BOX_BYTES = (4096, 8192, 16384, 32768)
+COLUMNS = (16, 32, 64, 128, 256)
+ROWS = 64
+"""Rows of one warp group's tile: 16 for each of its four warps, as wgmma has it."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure: a cost kind with its parameters, or a ceiling without any."""
+
+    kind: str
+    parameters: Parameters = ()
+
+    @classmethod
+    def of(cls, kind: str, **parameters: Parameter) -> Point:
+        return cls(kind, tuple(sorted(parameters.items())))
+
+    @property
+    def label(self) -> str:
+        inner = ", ".join(f"{name}={value}" for name, value in self.parameters)
+        return f"{self.kind}({inner})" if inner else self.kind
+
+    def text(self, name: str) -> str:
+        return str(dict(self.parameters)[name])
+
+    def number(self, name: str) -> int:
+        return int(dict(self.parameters)[name])
+
+
+def _tma() -> tuple[Point, ...]:
+    loads = [Point.of("tma_load", bytes=b, source=s) for s in ("l2", "dram") for b in BOX_BYTES]
+    return (*loads, *(Point.of("tma_store", bytes=b) for b in BOX_BYTES))
+
+
+def _wgmma() -> tuple[Point, ...]:
+    one = [Point.of("wgmma", n=n, dtype=d, a=a) for d in DTYPES for a in ("shared", "register") for n in COLUMNS]
+    fp8 = [Point.of("wgmma", n=n, dtype="float8_e4m3fn", a="shared") for n in COLUMNS]
+    two = [Point.of("wgmma_two_groups", n=n, dtype="bfloat16", a="shared") for n in COLUMNS]
+    return (*one, *fp8, *two)
+
+
+def _tiles(*kinds: str) -> tuple[Point, ...]:
+    return tuple(Point.of(kind, elements=ROWS * n) for kind in kinds for n in COLUMNS)
+
+
+FAMILIES: dict[str, tuple[Point, ...]] = {
+    "tma": _tma(),
+    "wgmma": _wgmma(),
+    "handoff": tuple(Point.of("handoff", scope=s) for s in ("warp_to_group", "group_to_warp", "group_to_group")),
+    "shared": (
+        *(Point.of(kind, bytes=b) for kind in ("shared_load", "shared_store") for b in BOX_BYTES),
+        *_tiles("epilogue_store"),
+    ),
+    "registers": _tiles("elementwise", "exp2", "row_max", "row_sum", "convert"),
+    "ceilings": tuple(
+        Point.of(name)
+        for name in (
+            "clock_hz_idle",
+            "launch_us",
+            "copy_bytes_per_s",
+            "read_bytes_per_s",
+            "l2_bytes_per_s",
+            *(f"tensor_issue_flops_{d}" for d in DTYPES),
+            *(f"tensor_flops_{d}" for d in (*DTYPES, "float8_e4m3fn")),
+            "clock_hz_tensor",
+        )
+    ),
+}
+"""Family name → its points, in the order in which they are measured; cool ones first, power-hungry ones last."""

@@ -1,0 +1,158 @@
+"""wgmma m64nNk16 (k32 for fp8): a warp group's 64 rows, N columns, operands under the 128-byte swizzle.
+
+occupancy  cycles an instruction in a long chain of asynchronous ones, 16 to a wait, from the slope between two lengths.
+latency    issue → ``wait(0)`` of one group of four instructions (128 bytes of K), less three occupancies.
+issue      cycles the warps need to issue one of those four.
+``wgmma_two_groups``: two warp groups with their own rows share the SM's tensor cores; cycles an instruction of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from warpplan.kernels.triton_compat import gl, gluon, warpgroup_mma, warpgroup_mma_wait
+from warpplan.profiler.probes.cases import Case, Pointer
+from warpplan.profiler.probes.device import active_repetitions, clock, nanoseconds, record
+from warpplan.profiler.probes.points import Point
+from warpplan.profiler.probes.sampling import Record, cost, out_elements, quantiles, sample, slope
+
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+SWIZZLE_BYTES = 128
+PER_GROUP = 4
+"""Instructions of one Gluon multiply: 128 bytes of K, 32 an instruction."""
+CHAIN = 4
+SHORT, LONG = 4, 36
+COLUMNS = 3
+
+
+@gluon.constexpr_function
+def _accumulator(columns, warps, item_bits):
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, columns, 256 // item_bits]
+    )
+
+
+@gluon.jit
+def _operand(data, ROWS: gl.constexpr, K: gl.constexpr):
+    """Random data in shared memory: what a tensor core draws depends on its bits."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [gl.num_warps(), 1], [1, 0])
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, K, gl.SliceLayout(0, LAYOUT))
+    dtype: gl.constexpr = data.dtype.element_ty
+    SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, K], dtype)
+    values = gl.load(data + rows[:, None] * K + columns[None, :])
+    return gl.allocate_shared_memory(dtype, [ROWS, K], SHARED, values)
+
+
+@gluon.jit
+def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, CHAIN: gl.constexpr,
+          A_REGISTER: gl.constexpr):  # fmt: skip
+    """``inner`` · CHAIN multiplies of [M, K] · [N, K]ᵀ, at most CHAIN of them in flight beyond the wait."""
+    dtype: gl.constexpr = data.dtype.element_ty
+    ACC: gl.constexpr = _accumulator(N, gl.num_warps(), dtype.primitive_bitwidth)
+    a_smem = _operand(data, M, K)
+    b_smem = _operand(data, N, K)
+    if A_REGISTER:
+        a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth))
+    else:
+        a = a_smem
+    acc = gl.zeros([M, N], gl.float32, ACC)
+    pid = gl.program_id(0)
+    begin = clock()
+    begin_ns = nanoseconds()
+    for r in range(active_repetitions(reps, stride)):
+        start = clock()
+        for _ in range(inner):
+            flying = acc
+            for _ in gl.static_range(CHAIN):
+                flying = warpgroup_mma(a, b_smem.permute((1, 0)), flying, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=[flying])
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        record(out, pid * reps + r, 0, 3, clock() - start)
+        # The whole kernel so far: over wall time this gives the clock under load.
+        record(out, pid * reps + r, 1, 3, (clock() - begin) >> 4)
+        record(out, pid * reps + r, 2, 3, nanoseconds() - begin_ns)
+    _keep(sink, acc, M, N, ACC)
+
+
+@gluon.jit
+def single(out, data, sink, reps, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, A_REGISTER: gl.constexpr):
+    """One multiply of [M, K] · [N, K]ᵀ at a time."""
+    dtype: gl.constexpr = data.dtype.element_ty
+    ACC: gl.constexpr = _accumulator(N, gl.num_warps(), dtype.primitive_bitwidth)
+    a_smem = _operand(data, M, K)
+    b_smem = _operand(data, N, K)
+    if A_REGISTER:
+        a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth))
+    else:
+        a = a_smem
+    acc = gl.zeros([M, N], gl.float32, ACC)
+    pid = gl.program_id(0)
+    for r in range(active_repetitions(reps, stride)):
+        start = clock()
+        nothing = clock()
+        flying = warpgroup_mma(a, b_smem.permute((1, 0)), acc, is_async=True)
+        issued = clock()
+        acc = warpgroup_mma_wait(0, deps=[flying])
+        done = clock()
+        record(out, pid * reps + r, 0, 3, nothing - start)
+        record(out, pid * reps + r, 1, 3, issued - nothing)
+        record(out, pid * reps + r, 2, 3, done - nothing)
+    _keep(sink, acc, M, N, ACC)
+
+
+@gluon.jit
+def _keep(sink, acc, M: gl.constexpr, N: gl.constexpr, ACC: gl.constexpr):
+    rows = gl.arange(0, M, gl.SliceLayout(1, ACC))
+    columns = gl.arange(0, N, gl.SliceLayout(0, ACC))
+    gl.store(sink + rows[:, None] * N + columns[None, :], acc)
+
+
+def _case(kernel: Any, n: int, dtype: str, a: str, groups: int, *numbers: str, **constants: int) -> Case:
+    rows, k = 64 * groups, SWIZZLE_BYTES // ITEM_BYTES[dtype]
+    return Case(
+        kernel,
+        (
+            ("out", Pointer("int32", out_elements(COLUMNS))),
+            ("data", Pointer(dtype, max(rows, n) * k, "normal")),
+            ("sink", Pointer("float32", rows * n)),
+            *((name, "i32") for name in numbers),
+        ),
+        (("M", rows), ("N", n), ("K", k), *constants.items(), ("A_REGISTER", a == "register")),
+        4 * groups,
+    )
+
+
+def chain_case(n: int, dtype: str, a: str = "shared", groups: int = 1) -> Case:
+    return _case(chain, n, dtype, a, groups, "reps", "inner", "stride", CHAIN=CHAIN)
+
+
+def cases(point: Point) -> tuple[Case, ...]:
+    n, dtype, a = point.number("n"), point.text("dtype"), point.text("a")
+    if point.kind == "wgmma_two_groups":
+        return (chain_case(n, dtype, a, groups=2),)
+    return chain_case(n, dtype, a), _case(single, n, dtype, a, 1, "reps", "stride")
+
+
+def measure(point: Point) -> Iterator[Record]:
+    live = [case.live() for case in cases(point)]
+    groups = live[0].case.num_warps // 4
+    extra = (LONG - SHORT) * CHAIN * PER_GROUP * groups
+    short = sample(live[0], COLUMNS, inner=SHORT)[:, 0]
+    steady = slope(sample(live[0], COLUMNS, inner=LONG)[:, 0], short, extra)
+    if len(live) == 1:
+        yield cost(point.kind, point.parameters, latency=None, occupancy=quantiles(steady), issue=None)
+        return
+    cycles = sample(live[1], COLUMNS)
+    overhead = float(np.median(cycles[:, 0]))
+    alone = cycles[:, 2] - overhead - (PER_GROUP - 1) * float(np.median(steady))
+    yield cost(
+        point.kind,
+        point.parameters,
+        latency=quantiles(alone),
+        occupancy=quantiles(steady),
+        issue=quantiles((cycles[:, 1] - overhead) / PER_GROUP),
+    )

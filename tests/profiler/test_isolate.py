@@ -1,0 +1,115 @@
+"""Real children that crash, hang, raise and print garbage."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from warpplan.profiler.isolate import run_isolated
+
+
+def test_a_value_comes_back_with_its_time() -> None:
+    result = run_isolated("math:hypot", [3, 4], time_limit_s=30)
+    assert (result.status, result.value, result.reason) == ("ok", 5.0, "")
+    assert 0 < result.seconds < 30
+
+
+def test_keyword_arguments_reach_the_function() -> None:
+    assert run_isolated("builtins:int", ["ff"], {"base": 16}, time_limit_s=30).value == 255
+
+
+def test_an_exception_is_one_line() -> None:
+    result = run_isolated("math:sqrt", [-1], time_limit_s=30)
+    assert result.status == "error"
+    assert result.reason.startswith("ValueError: ")
+    assert "\n" not in result.reason
+
+
+@pytest.mark.parametrize("target", ["no_such_module:f", "math:no_such_function", "nonsense"])
+def test_a_target_that_is_not_there_is_an_error(target: str) -> None:
+    assert run_isolated(target, time_limit_s=30).status == "error"
+
+
+def test_an_abort_is_a_crash_that_names_the_signal() -> None:
+    result = run_isolated("os:abort", time_limit_s=30)
+    assert result.status == "crash"
+    assert "SIGABRT" in result.reason
+
+
+def test_a_silent_exit_is_a_crash_with_its_status_and_last_words() -> None:
+    code = "import os, sys; print('out of luck', flush=True); os._exit(7)"
+    result = run_isolated("builtins:exec", [code], time_limit_s=30)
+    assert result.status == "crash"
+    assert result.reason == "exit status 7: out of luck"
+
+
+def test_a_hang_is_killed_at_the_limit() -> None:
+    result = run_isolated("time:sleep", [600], time_limit_s=1.0)
+    assert result.status == "timeout"
+    assert result.seconds < 20
+    assert "1 s" in result.reason
+
+
+def test_a_hang_takes_its_descendants_along(tmp_path) -> None:
+    pid_file = tmp_path / "pid"
+    code = (
+        "import subprocess, time, pathlib\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(pid_file)!r}).write_text(str(child.pid))\n"
+        "time.sleep(600)"
+    )
+    assert run_isolated("builtins:exec", [code], time_limit_s=3.0).status == "timeout"
+    descendant = int(pid_file.read_text())
+    for _ in range(100):
+        if not _runs(descendant):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"descendant {descendant} is still running")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_what_a_child_prints_does_not_disturb_its_answer() -> None:
+    code = "import os, sys; os.write(1, b'{\\xff garbage\\n' * 100_000); os.write(2, b'}{')"
+    result = run_isolated("builtins:exec", [code], time_limit_s=30)
+    assert (result.status, result.value) == ("ok", None)
+
+
+def test_garbage_in_place_of_an_answer_is_an_error() -> None:
+    code = "import os, sys; os.write(int(sys.argv[1]), b'\\xff\\xfe not a message\\n')"
+    result = run_isolated("builtins:exec", [code], time_limit_s=30)
+    assert result.status == "error"
+    assert "no message" in result.reason
+
+
+def test_a_value_that_is_not_json_is_an_error() -> None:
+    result = run_isolated("builtins:object", time_limit_s=30)
+    assert result.status == "error"
+    assert "JSON" in result.reason
+
+
+def test_items_stream_and_survive_a_crash() -> None:
+    code = "[1, 2, __import__('os')]"
+    seen: list[object] = []
+    expression = f"(os.abort() if os else x for x in {code} for os in [x if hasattr(x, 'abort') else None])"
+    result = run_isolated("builtins:eval", [expression], time_limit_s=30, on_item=seen.append)
+    assert result.status == "crash"
+    assert result.items == (1, 2)
+    assert seen == [1, 2]
+
+
+def test_each_item_renews_the_time_limit() -> None:
+    expression = "(__import__('time').sleep(0.6) for _ in range(4))"
+    result = run_isolated("builtins:eval", [expression], time_limit_s=2.0)
+    assert result.status == "ok"
+    assert len(result.items) == 4
+    assert result.seconds > 2.0
