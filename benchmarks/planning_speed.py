@@ -118,6 +118,7 @@ def row(name: str, unit: str, samples: list[float], **more: object) -> dict[str,
     median = statistics.median(ordered)
     goal = GOALS.get(name)
     return {
+        "kernel": KERNEL,
         "name": name,
         "unit": unit,
         "median": median,

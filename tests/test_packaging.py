@@ -34,11 +34,11 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
 
 
 def source_packages() -> set[str]:
-    """Every folder of a room that is a package, by its import name."""
+    """Every folder of a room that holds modules, by its import name."""
     found = set()
     for room, folder in ROOMS.items():
-        for init in (ROOT / folder).rglob("__init__.py"):
-            inner = init.parent.relative_to(ROOT / folder).parts
+        for module in (ROOT / folder).rglob("*.py"):
+            inner = module.parent.relative_to(ROOT / folder).parts
             found.add(".".join(("warpplan", room, *inner)))
     return found
 
