@@ -67,8 +67,11 @@ def search(problem: Problem, bound: Bound) -> Search:
 
 
 def _descend(run: _Run, bound: Bound, found: int, best: Assignment, proven: int) -> Search:
-    """From a schedule down to the smallest interval. A re-timed order is often the best one, so the first questions are
-    just below it; then halves. A refusal raises what is proven; where the time limit ends one, look higher, unproven."""
+    """From a schedule down to the smallest interval.
+
+    A re-timed order is often the best one, so the first questions are just below it; then halves. A refusal raises
+    what is proven; where the time limit ends one, look higher, unproven.
+    """
     floor, shortcuts = proven, 4
     while floor < found:
         middle = found - 1 if shortcuts > 0 else (floor + found - 1) // 2
@@ -355,21 +358,23 @@ class _Model:
             totals.append(self._partition_registers(g, octets))
         self.cp.add(sum(totals) <= graph.limits.registers)
 
-    def _value_span(self, i: int) -> tuple[Any, Any]:
-        """Whole turns and rest (in [0, II)) of the time that operation ``i``'s registers are held."""
+    def _value_span(self, i: int) -> tuple[Any, Any, Any]:
+        """Whole turns and rest (in [0, II)) of the time that operation ``i``'s registers are held; phase + rest."""
         turns = self.cp.new_int_var(0, self._most_turns(), "")
         rest = self.cp.new_int_var(0, self.ii - 1, "")
         for reader, cycles, distance in register_readers(self.problem, i):
             self.cp.add(self.start[i] + self.ii * (turns - distance) + rest >= self.start[reader] + cycles)
-        return turns, rest
+        end = self.cp.new_int_var(0, 2 * self.ii, "")
+        self.cp.add(end == self.phase[i] + rest)
+        return turns, rest, end
 
     def _most_turns(self) -> int:
         slowest = max(op.latency for op in self.problem.graph.ops)
         return self.distances + self.stages + 2 + slowest // self.ii
 
-    def _live_values(self, g: int, spans: dict[int, tuple[Any, Any]], octets: Any) -> None:
+    def _live_values(self, g: int, spans: dict[int, tuple[Any, Any, Any]], octets: Any) -> None:
         intervals, demands, always = [], [], []
-        for i, (turns, rest) in spans.items():
+        for i, (turns, rest, end) in spans.items():
             inside = self.member[self.problem.cluster[i], g]
             count = self.problem.graph.ops[i].registers
             if _never(inside):
@@ -380,8 +385,8 @@ class _Model:
                 self.cp.add(held >= turns).only_enforce_if(inside)
             always.append(count * held)
             for turn in (0, self.ii):
-                begin, end = self.phase[i] + turn, self.phase[i] + turn + rest
-                intervals.append(self.cp.new_optional_interval_var(begin, rest, end, inside, ""))
+                begin = self.phase[i] + turn
+                intervals.append(self.cp.new_optional_interval_var(begin, rest, end + turn, inside, ""))
                 demands.append(count)
         room = self.cp.new_int_var(0, REGISTER_COUNTS[-1], "")
         self.cp.add(room + sum(always) + BASE_REGISTERS <= 8 * octets)
@@ -403,14 +408,15 @@ class _Model:
     # What is best among equals
 
     def prefer(self, hint: Assignment | None) -> None:
-        """Fewest crossing dependences, then short live ranges and early starts; ``hint`` is a known solution."""
+        """Fewest crossing dependences, then short live ranges (twice the weight of a start, which a producer delays for
+        them) and early starts; ``hint`` is a known solution."""
         longest = self.ii * (self.stages + self.distances + 2)
         spread: list[Any] = list(self.start)
         for producer, uses in self.problem.rings.items():
             live = self.cp.new_int_var(0, longest, "")
             for use in uses:
                 self.cp.add(live >= self.start[use.consumer] + self.ii * use.distance - self.start[producer])
-            spread.append(live)
+            spread += [live, live]
         pairs = {(a.src, a.dst) for a in self.problem.dependences if a.src != a.dst}
         crossings = [self.crosses(a, b) for a, b in sorted(pairs)]
         crossings = [c for c in crossings if not isinstance(c, int)]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
 from warpplan.planner.costs import CostEntry, CostTable, OperationCost, Parameter, Quantiles
 
 
-def entry(kind: str, latency: float, occupancy: float | None, issue: float | None, **parameters: Parameter) -> CostEntry:
+def entry(
+    kind: str, latency: float, occupancy: float | None, issue: float | None, **parameters: Parameter
+) -> CostEntry:
     def quantiles(value: float | None) -> Quantiles | None:
         return None if value is None else Quantiles(float(value), 1.1 * value, 100)
 

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, structures, violations
+from warpplan.planner.check import check
+from warpplan.planner.costs import CostTable
+from warpplan.planner.device import H100, H200
+from warpplan.planner.errors import MissingCosts
+from warpplan.planner.solve import effective_ii
+
+SINGLE = GemmConfig("single", 128, 256, 64, 8, 3)
+COOPERATIVE = GemmConfig("cooperative", 128, 256, 64, 4, 3)
+PINGPONG = GemmConfig("pingpong", 64, 256, 64, 4, 4)
+PIPELINED = GemmConfig("pipelined", 128, 256, 64, 8, 3)
+EACH = (SINGLE, COOPERATIVE, PINGPONG, PIPELINED)
+
+
+@pytest.mark.parametrize("dtype", sorted(ELEMENT_BYTES))
+def test_every_structure_has_an_optimal_plan_that_passes_the_checker(costs, dtype):
+    found = structures(dtype, H200)
+    assert len(found) > 40
+    for config in found:
+        outcome = plan_candidate(config, dtype, H200, costs)
+        assert outcome.status == "optimal", config
+        assert outcome.plan is not None
+        assert check(outcome.plan, loop_graph(config, dtype, H200, costs)) == (), config
+        assert outcome.plan.smem_bytes <= config.smem_bytes(ELEMENT_BYTES[dtype]), config
+        assert {c.depth for c in outcome.plan.channels} == {config.depth}
+        assert effective_ii(outcome.plan, config.depth) == outcome.plan.schedule.ii_cycles
+
+
+@pytest.mark.parametrize("config", EACH, ids=lambda c: c.scheme)
+def test_a_large_tile_is_bound_by_the_tensor_cores(costs, config):
+    """4 steps of 16 over K, consumer_rows / 64 instructions each, 128 cycles an instruction of 256 columns."""
+    assert not violations(config, "bfloat16", H200)
+    outcome = plan_candidate(config, "bfloat16", H200, costs)
+    assert outcome.plan is not None
+    assert outcome.plan.schedule.ii_cycles == 4 * (config.block_m // 64) * 128
+    assert outcome.reason.startswith("unit TENSOR")
+
+
+def test_the_scheme_decides_the_partitions(costs):
+    def partitions(config: GemmConfig) -> list[tuple[str, int, int, tuple[str, ...]]]:
+        plan = plan_candidate(config, "bfloat16", H200, costs).plan
+        assert plan is not None
+        return [(p.name, p.warps, p.registers, p.ops) for p in plan.partitions]
+
+    assert partitions(SINGLE) == [
+        ("consumer0", 8, 240, ("mma0", "release0")),
+        ("producer", 1, 24, ("load_a", "load_b")),
+    ]
+    assert partitions(COOPERATIVE) == [
+        ("consumer0", 4, 240, ("mma0", "release0")),
+        ("consumer1", 4, 240, ("mma1", "release1")),
+        ("producer", 1, 24, ("load_a0", "load_a1", "load_b")),
+    ]
+    assert partitions(PINGPONG) == [
+        ("consumer0", 4, 240, ("mma0", "release0")),
+        ("consumer1", 4, 240, ()),
+        ("producer", 1, 24, ("load_a", "load_b")),
+    ]
+    assert partitions(PIPELINED) == [("default", 8, 240, ("load_a", "load_b", "mma0", "release0"))]
+
+
+def test_a_slot_is_held_until_the_multiply_after_it_is_issued(costs):
+    """From the load's issue to the release that follows the next multiply's issue, and the hand-off back."""
+    plan = plan_candidate(SINGLE, "bfloat16", H200, costs).plan
+    graph = loop_graph(SINGLE, "bfloat16", H200, costs)
+    assert plan is not None
+    at = {p.op: p.cycle for p in plan.schedule.placements}
+    ii, handoff = plan.schedule.ii_cycles, graph.limits.handoff_cycles
+    assert handoff == 60
+    for channel in plan.channels:
+        assert channel.live_cycles >= at["mma0"] + ii + graph.by_id["mma0"].issue + handoff - at[channel.name]
+        assert channel.live_cycles >= at["mma0"] + graph.by_id["mma0"].latency + handoff - at[channel.name]
+
+
+def test_a_ring_too_short_for_the_load_lengthens_the_interval(costs):
+    intervals = []
+    for depth in (2, 3, 4, 6):
+        plan = plan_candidate(replace(SINGLE, block_n=128, depth=depth), "bfloat16", H200, costs).plan
+        assert plan is not None
+        intervals.append(plan.schedule.ii_cycles)
+    assert intervals == sorted(intervals, reverse=True)
+    assert intervals[0] > intervals[-1] == 512
+
+
+def test_staging_inside_the_ring_takes_no_bytes_of_its_own(costs):
+    own = replace(COOPERATIVE, epilogue_split=4)
+    shared = replace(own, staging="ring")
+    plans = [plan_candidate(c, "bfloat16", H200, costs).plan for c in (own, shared)]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert [b.shares_with for b in plans[1].buffers if b.name.startswith("staging")] == ["load_a0", "load_a1"]
+    assert plans[0].smem_bytes - plans[1].smem_bytes == 2 * own.staging_bytes(2)
+
+
+def test_two_resident_blocks_share_the_registers_and_the_memory(costs):
+    config = GemmConfig("single", 64, 128, 64, 4, 4, ctas_per_sm=2)
+    graph = loop_graph(config, "bfloat16", H200, costs)
+    assert (graph.limits.registers, graph.limits.smem_bytes) == (32_768, 233_472 // 2 - 1_024)
+
+
+def test_another_device_with_the_same_limits_has_the_same_plan(costs):
+    plans = [plan_candidate(SINGLE, "bfloat16", device, costs).plan for device in (H200, H100)]
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("kind", ["tma_load", "wgmma", "handoff"])
+def test_missing_costs_are_named(costs, kind):
+    partial = CostTable(tuple(e for e in costs.entries if e.kind != kind))
+    with pytest.raises(MissingCosts, match=rf"no measured cost for {kind}\("):
+        plan_candidate(SINGLE, "bfloat16", H200, partial)
+
+
+def test_a_cost_measured_in_part_is_named(costs):
+    partial = CostTable(
+        tuple(replace(e, cost=replace(e.cost, occupancy=None)) if e.kind == "wgmma" else e for e in costs.entries)
+    )
+    with pytest.raises(MissingCosts, match=r"wgmma\(n=256, dtype=bfloat16, a=shared\) occupancy"):
+        plan_candidate(SINGLE, "bfloat16", H200, partial)

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from warpplan.planner.bounds import min_ii
+from warpplan.planner.check import check
+from warpplan.planner.codec import canonical
+from warpplan.planner.errors import InvalidGraph, InvalidInput
+from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.problem import ExtraBuffer, PartitionSpec, Problem, SolveOptions
+from warpplan.planner.solve import effective_ii, solve
+
+from . import strategies as given_
+from .brute import smallest_ii
+
+
+@given(given_.graphs(), st.sampled_from([None, None, 1, 2, 3]), st.sampled_from([0, 0, 5]))
+@settings(max_examples=150, deadline=None)
+def test_whatever_leaves_the_solver_passes_the_checker(graph, depth, slack):
+    outcome = solve(graph, SolveOptions(depth=depth, slack_cycles=slack))
+    if outcome.plan is None:
+        assert outcome.status == "infeasible"
+        assert outcome.reason
+        return
+    assert outcome.status == "optimal"
+    assert check(outcome.plan, graph, slack_cycles=slack) == ()
+    assert outcome.bound == outcome.plan.schedule.ii_cycles
+    assert outcome.bound >= min_ii(Problem(graph, SolveOptions(depth=depth, slack_cycles=slack))).ii_cycles
+    assert effective_ii(outcome.plan) == outcome.bound
+    assert effective_ii(outcome.plan, 1) >= outcome.bound
+
+
+@given(given_.graphs(most_ops=3, most_partitions=2), st.sampled_from([256, 384, 512]))
+@settings(max_examples=100, deadline=None)
+def test_brute_force_finds_the_same_interval(graph, smem_bytes):
+    small = replace(
+        graph,
+        ops=tuple(
+            replace(op, latency=op.latency % 5, occupancy=op.occupancy % 4, issue=op.issue % 3, registers=0)
+            for op in graph.ops
+        ),
+        limits=replace(graph.limits, smem_bytes=smem_bytes),
+    )
+    outcome = solve(small)
+    most = 40 if outcome.plan is None else outcome.plan.schedule.ii_cycles
+    # Slots are at least 96 bytes apart, so no more than 512 // 96 of them fit.
+    assert smallest_ii(small, min(most, 12), 5) == (most if outcome.plan is not None and most <= 12 else None)
+
+
+@given(given_.graphs(most_ops=8))
+@settings(max_examples=30, deadline=None)
+def test_the_same_input_gives_the_same_bytes(graph):
+    first, second = solve(graph), solve(graph)
+    assert (first.status, first.bound, first.reason) == (second.status, second.bound, second.reason)
+    if first.plan is not None and second.plan is not None:
+        assert canonical(first.plan) == canonical(second.plan)
+
+
+@given(given_.graphs(most_ops=5))
+@settings(max_examples=50, deadline=None)
+def test_more_memory_never_hurts(graph):
+    outcome = solve(graph)
+    assume(outcome.plan is not None)
+    roomier = solve(replace(graph, limits=replace(graph.limits, smem_bytes=10**6, registers=10**6)))
+    assert roomier.bound <= outcome.bound
+
+
+# Worked examples
+
+
+def load(name: str, **changes: object) -> Operation:
+    return replace(Operation(name, "TMA", 100, 20, 5, buffer_bytes=1024, alignment=1024), **changes)
+
+
+def loop(**limits: int) -> DependenceGraph:
+    """A load, the multiply that reads it, and its accumulator: TENSOR for 60 cycles, TMA for 20."""
+    ops = (load("load"), Operation("mma", "TENSOR", 80, 60, 10, min_warps=4))
+    edges = (Dependence("load", "mma"), Dependence("mma", "mma", 1, latency=60))
+    return DependenceGraph("loop", ops, edges, Limits(**({"max_partitions": 2, "handoff_cycles": 10} | limits)))
+
+
+def test_the_unit_binds_and_the_ring_is_as_deep_as_the_live_range_needs():
+    outcome = solve(loop())
+    assert outcome.plan is not None
+    assert (outcome.status, outcome.bound, outcome.plan.schedule.ii_cycles) == ("optimal", 60, 60)
+    assert outcome.reason == "unit TENSOR: 60 cycles of work for 1"
+    (channel,) = outcome.plan.channels
+    # One partition is enough, so nothing is handed off: the load's 100 cycles and the multiply's 80.
+    assert (channel.live_cycles, channel.depth, channel.consumers) == (180, 3, (0,))
+    assert outcome.plan.partitions[0].warps == 4
+
+
+def test_pinned_partitions_pay_the_hand_off():
+    outcome = solve(loop(), SolveOptions(pinned={"load": 1, "mma": 0}))
+    assert outcome.plan is not None
+    assert [p.ops for p in outcome.plan.partitions] == [("mma",), ("load",)]
+    (channel,) = outcome.plan.channels
+    assert (channel.producer, channel.consumers, channel.live_cycles, channel.depth) == (1, (0,), 200, 4)
+
+
+def test_a_short_ring_makes_the_interval_longer():
+    outcome = solve(loop(), SolveOptions(depth=2, pinned={"load": 1, "mma": 0}))
+    assert outcome.plan is not None
+    assert outcome.plan.schedule.ii_cycles == 100
+    assert outcome.reason == "recurrence load -> mma -> load"
+    assert effective_ii(outcome.plan, 2) == 100
+    assert effective_ii(outcome.plan, 1) == 200
+
+
+def test_one_partition_interleaves_what_two_would_overlap():
+    busy = DependenceGraph(
+        "busy", (Operation("a", "ALU", 1, 0, 30), Operation("b", "SFU", 1, 0, 30)), (), Limits(max_partitions=1)
+    )
+    assert solve(busy).bound == 60
+    assert solve(replace(busy, limits=Limits(max_partitions=2))).bound == 30
+
+
+def test_slack_deepens_the_ring():
+    plain, wary = solve(loop()), solve(loop(), SolveOptions(slack_cycles=1))
+    assert plain.plan is not None
+    assert wary.plan is not None
+    assert (plain.plan.channels[0].depth, wary.plan.channels[0].depth) == (3, 4)
+
+
+def test_little_memory_makes_the_interval_longer_and_too_little_is_infeasible():
+    assert solve(loop(smem_bytes=2 * 1024)).bound == 90
+    assert solve(loop(smem_bytes=1024)).bound == 180
+    none = solve(loop(smem_bytes=1023))
+    assert (none.status, none.plan, none.reason) == ("infeasible", None, "shared memory binds")
+
+
+def test_registers_bind():
+    graph = loop()
+    wide = replace(graph, ops=(graph.ops[0], replace(graph.ops[1], registers=128)))
+    outcome = solve(wide)
+    assert outcome.plan is not None
+    assert outcome.plan.partitions[0].registers == 152
+    assert solve(replace(wide, limits=replace(wide.limits, registers=32 * 4 * 152))).status == "optimal"
+    tight = solve(replace(wide, limits=replace(wide.limits, registers=32 * 4 * 152 - 1)))
+    assert (tight.status, tight.reason) == ("infeasible", "registers binds")
+    too_wide = solve(replace(graph, ops=(graph.ops[0], replace(graph.ops[1], registers=240))))
+    assert (too_wide.status, too_wide.reason) == ("infeasible", "registers binds")
+
+
+def test_a_ring_that_never_turns_is_infeasible_and_named():
+    """The next multiply still reads what the load wrote, so one slot would have to be refilled before it is read."""
+    edges = (Dependence("load", "mma"), Dependence("load", "mma", 1))
+    graph = replace(loop(), edges=edges)
+    assert solve(graph, SolveOptions(depth=2)).status == "optimal"
+    outcome = solve(graph, SolveOptions(depth=1))
+    assert outcome.status == "infeasible"
+    assert outcome.reason.startswith("the ring of depth 1 is too short for the cycle load -> mma -> load")
+
+
+def test_a_register_value_keeps_its_operations_together():
+    graph = loop()
+    tied = replace(graph, ops=(replace(graph.ops[0], buffer_bytes=0, registers=8), graph.ops[1]))
+    outcome = solve(tied)
+    assert outcome.plan is not None
+    assert [p.ops for p in outcome.plan.partitions] == [("load", "mma")]
+    assert solve(tied, SolveOptions(pinned={"load": 0, "mma": 1})).status == "infeasible"
+
+
+def test_given_partitions_and_extra_buffers_enter_the_plan():
+    options = SolveOptions(
+        depth=4,
+        pinned={"load": 1, "mma": 0},
+        partitions=(PartitionSpec("consumer", 4, 240), PartitionSpec("producer", 1, 24)),
+        extra_buffers=(
+            ExtraBuffer("barriers", 64),
+            ExtraBuffer("staging", 2048, 1024),
+            ExtraBuffer("spare", 1024, 1024, shares_with="load", slot=3),
+        ),
+    )
+    outcome = solve(loop(), options)
+    assert outcome.plan is not None
+    assert [(p.name, p.warps, p.registers) for p in outcome.plan.partitions] == [
+        ("consumer", 4, 240), ("producer", 1, 24),
+    ]  # fmt: skip
+    assert [(b.name, b.offset, b.size, b.shares_with) for b in outcome.plan.buffers] == [
+        ("load", 0, 4096, None), ("barriers", 6144, 64, None), ("staging", 4096, 2048, None),
+        ("spare", 3072, 1024, "load"),
+    ]  # fmt: skip
+    assert outcome.plan.smem_bytes == 6208
+    assert check(outcome.plan, loop()) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (SolveOptions(depth=0), "depth is 0"),
+        (SolveOptions(time_limit_s=0), "time limit is 0"),
+        (SolveOptions(time_limit_s=float("nan")), "time limit is nan"),
+        (SolveOptions(pinned={"store": 0}), "pinned operation 'store' is not in the graph"),
+        (SolveOptions(pinned={"mma": 2}), "pinned to partition 2: expected 0 to 1"),
+        (SolveOptions(extra_buffers=(ExtraBuffer("x", 8, shares_with="mma"),)), "'mma', which has no ring"),
+        (SolveOptions(partitions=(PartitionSpec("all", 4, 240),)), "operation 'load' is in none"),
+        (
+            SolveOptions(partitions=(PartitionSpec("all", 5, 240),), pinned={"load": 0, "mma": 0}),
+            "partition 'all' has 5 warps: expected one of 1, 2, 4, 8",
+        ),
+    ],
+)
+def test_options_that_contradict_the_graph_are_named(options, message):
+    with pytest.raises(InvalidInput) as caught:
+        solve(loop(), options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (DependenceGraph("none", (), ()), "has no operations"),
+        (DependenceGraph("many", tuple(Operation(f"o{i}", None, 1, 0, 1) for i in range(100_000)), ()), "at most 2000"),
+        (loop(max_partitions=0), "limits.max_partitions is 0"),
+        (loop(handoff_cycles=-1), "limits.handoff_cycles is -1"),
+        (replace(loop(), ops=(load("load", alignment=96), loop().ops[1])), "alignment 96: expected a power of two"),
+        (replace(loop(), ops=(load("load", min_warps=9), loop().ops[1])), "min_warps 9: expected 1 to 8"),
+        (replace(loop(), edges=(Dependence("load", "mma", latency=-1),)), "latency -1"),
+    ],
+)
+def test_graphs_that_cannot_be_planned_are_named(graph, message):
+    with pytest.raises(InvalidGraph) as caught:
+        solve(graph)
+    assert message in str(caught.value)
+
+
+def test_partitions_that_are_too_narrow_or_too_many_registers_are_infeasible():
+    pinned = {"load": 1, "mma": 0}
+    narrow = SolveOptions(pinned=pinned, partitions=(PartitionSpec("c", 2, 240), PartitionSpec("p", 1, 24)))
+    assert solve(loop(), narrow).reason == "operation 'mma' needs 4 warps, partition 'c' has 2"
+    wide = SolveOptions(pinned=pinned, partitions=(PartitionSpec("c", 8, 240), PartitionSpec("p", 4, 240)))
+    assert solve(loop(), wide).reason == "the partitions take 92160 of 65536 registers"
+
+
+def test_importing_the_planner_does_not_load_the_solver():
+    code = "import sys, warpplan.planner.solve; print('ortools' in sys.modules, 'networkx' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout.split() == ["False", "False"]
