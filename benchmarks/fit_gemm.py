@@ -1,0 +1,62 @@
+"""Fit the GEMM time model to the training shapes of the exhaustive table and store it in the embedded profile.
+
+python benchmarks/fit_gemm.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from gemm_shapes import TRAIN
+from gemm_table import TABLE, MeasuredShape, read
+
+from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
+from warpplan.planner.device import Device, device
+from warpplan.planner.predict import Rates
+from warpplan.planner.profile import Profile
+from warpplan.profiler.files import load, save
+from warpplan.profiler.fit import Measured, fit
+
+PROFILE = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"
+
+
+def measured(solved: SolvedTable, target: Device, m: MeasuredShape) -> Measured:
+    """Line the table's rows up with the measured configurations."""
+    all_work, grid = work(solved, m.dtype, target, m.shape)
+    rows = {
+        replace(solved.table.configs[i], group_m=int(grid.group_m[i])): i for i in np.flatnonzero(grid.valid).tolist()
+    }
+    kept = [(rows[c], t) for c, t in zip(m.configs, m.time_us, strict=True) if c in rows]
+    return Measured(m.shape, all_work.take(np.array([r for r, _ in kept])), np.array([t for _, t in kept]))
+
+
+def calibrated(profile: Profile, table: list[MeasuredShape], source: str) -> Profile:
+    target = device(profile.identity.gpu)
+    train = [m for m in table if m.shape in TRAIN]
+    solved = solve_table(train[0].dtype, target, profile.costs)
+    calibration = fit(
+        "gemm", [measured(solved, target, m) for m in train], Rates.of(profile, train[0].dtype), source
+    )  # fmt: skip
+    others = tuple(c for c in profile.calibrations if c.kernel != "gemm")
+    return replace(profile, calibrations=(*others, calibration))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--profile", type=Path, default=PROFILE)
+    arguments = parser.parse_args()
+    profile = calibrated(load(arguments.profile), read(arguments.table), f"benchmarks/results/{arguments.table.name}")
+    save(profile, arguments.profile)
+    calibration = profile.calibration("gemm")
+    assert calibration is not None
+    for name, value in calibration.constants:
+        if not name.startswith("structure."):
+            print(f"{name:32} {value:.4g}")
+
+
+if __name__ == "__main__":
+    main()

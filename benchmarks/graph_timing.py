@@ -1,0 +1,60 @@
+"""Time launches by CUDA-graph replay: the host's launch cost stays out, the GPU's own stays in."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+Launch = Callable[[], object]
+TARGET_US = 2_000.0
+
+
+def capture(launches: Sequence[Launch], estimate_us: float) -> tuple[torch.cuda.CUDAGraph, int]:
+    """A graph that runs every launch in turn, as often as fills about two milliseconds; and its launch count."""
+    for launch in launches[:2]:
+        launch()
+    torch.cuda.synchronize()
+    rounds = max(1, round(TARGET_US / (max(estimate_us, 2.0) * len(launches))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(rounds):
+            for launch in launches:
+                launch()
+    return graph, rounds * len(launches)
+
+
+def replay_us(graph: torch.cuda.CUDAGraph, launches: int, replays: int) -> list[float]:
+    """Microseconds a launch of each replay."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
+    events[0].record()
+    for event in events[1:]:
+        graph.replay()
+        event.record()
+    events[-1].synchronize()
+    return [a.elapsed_time(b) * 1e3 / launches for a, b in zip(events, events[1:], strict=False)]
+
+
+def paired(
+    contenders: Mapping[str, Sequence[Launch]], estimate_us: float, rounds: int, replays: int = 2
+) -> dict[str, list[float]]:
+    """Times of every contender, all of them in each round, so that clock and power drift alike for all."""
+    graphs = {name: capture(launches, estimate_us) for name, launches in contenders.items()}
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    names = list(graphs)
+    for turn in range(rounds + 1):
+        for name in names if turn % 2 else reversed(names):
+            sample = replay_us(*graphs[name], replays)
+            if turn:  # the first round only warms up
+                times[name].append(statistics.median(sample))
+    return times
+
+
+def summary(samples: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(samples)
+    return {
+        "us": statistics.median(ordered),
+        "low_us": ordered[len(ordered) // 10],
+        "high_us": ordered[-1 - len(ordered) // 10],
+    }

@@ -1,0 +1,43 @@
+"""The head of a results file: what was run, on what, when."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import shlex
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+def head(bench: str, device: str) -> dict[str, Any]:
+    """``{"bench", "device", "versions", "date", "command"}``; versions of what is installed among the parts that matter."""
+    versions = {"python": platform.python_version()}
+    for package in ("warpplan", "torch", "triton", "numpy", "scipy", "ortools"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    if "torch" in sys.modules:
+        import torch
+
+        versions["torch"] = str(torch.__version__)
+        versions["cuda"] = str(torch.version.cuda)
+    if "triton" in sys.modules:
+        import triton
+
+        versions["triton"] = triton.__version__
+    return {
+        "bench": bench,
+        "device": device,
+        "versions": versions,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": shlex.join(["python", *sys.argv]),
+    }
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=None, separators=(",", ":")).replace('{"kernel"', '\n{"kernel"') + "\n")
