@@ -216,10 +216,13 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
             if BLOCK.staging_in_ring:
                 # The other warps' multiplies read these bytes until here.
                 thread_barrier()
-                finish(acc, unit, row + PART * BLOCK.rows, column, ring_staging(ring, last, out, BLOCK, PART), out, sizes,
+                finish(acc, unit, row + PART * BLOCK.rows, column, ring_staging(ring, last, BLOCK, PART), out, sizes,
                        BLOCK, PART)
                 if BLOCK.tma_store:
                     tma_store_wait(0)
+                else:
+                    # The producer's copy must come after these plain writes to its slot.
+                    fence_async_shared()
                 thread_barrier()
                 mbarrier.arrive(ring.empty.index(last), count=1)
             else:
@@ -232,7 +235,7 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
 
 
 @gluon.jit
-def ring_staging(ring, slot, out, BLOCK: gl.constexpr, PART: gl.constexpr):
+def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
     """A C chunk's view of bytes that only this consumer still holds: its A tile, or B's where it shares B with nobody."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
@@ -286,7 +289,7 @@ def partial(like, split, tiles, tile, out, BLOCK: gl.constexpr, PART: gl.constex
     r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, like.type.layout))
     c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, like.type.layout))
     chunk = ((split * tiles + tile) * BLOCK.sharers + PART) * BLOCK.chunks + CHUNK
-    return out.workspace + chunk.to(gl.int64) * (ROWS * COLUMNS) + (r[:, None] * COLUMNS + c[None, :])
+    return out.workspace + gl.cast(chunk, gl.int64) * (ROWS * COLUMNS) + (r[:, None] * COLUMNS + c[None, :])
 
 
 @gluon.jit
@@ -320,7 +323,7 @@ def store_rows(staging, row, column, out, sizes, BLOCK: gl.constexpr):
         rows, columns = sizes.rows, sizes.columns
     r = row + gl.arange(0, BLOCK.tile[0], layout=gl.SliceLayout(1, LAYOUT))
     c = column + gl.arange(0, BLOCK.tile[1], layout=gl.SliceLayout(0, LAYOUT))
-    pointers = out.c + r.to(gl.int64)[:, None] * out.row_stride + c[None, :]
+    pointers = out.c + gl.cast(r, gl.int64)[:, None] * out.row_stride + c[None, :]
     gl.store(pointers, staging.load(LAYOUT), mask=(r < rows)[:, None] & (c < columns)[None, :])
 
 

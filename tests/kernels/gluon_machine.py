@@ -1,0 +1,527 @@
+"""Runs the Gluon GEMM's own source, as Python, on a machine of mbarriers, TMA copies and asynchronous multiplies.
+
+Nothing of the kernel is copied here: its module is executed with this machine in place of Triton. Every partition of
+every CTA is a thread of which one runs at a time; at each primitive a seeded choice picks who goes on next: a partition
+that is not blocked, or an asynchronous operation in flight, which then reads or writes memory. A slot that is
+overwritten early, released early or never, a wait that nothing satisfies, or a lost C chunk shows as a wrong result or
+as ``ProtocolError``. Threads inside a partition are not modelled (the compile tests look at the barriers between them),
+and memory is sequentially consistent.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import itertools
+import random
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+POISON = np.nan
+ELEMENT_BYTES = 2
+
+
+class ProtocolError(AssertionError):
+    pass
+
+
+class Stopped(BaseException):
+    """Unwinds the threads of a run that has ended."""
+
+
+class Barrier:
+    """An mbarrier: a phase ends when all arrivals and all announced bytes are in (PTX ISA, "mbarrier")."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.phase = 0
+        self.missing = 0
+        self.bytes = 0
+
+    def init(self, count: int) -> None:
+        self.count = self.missing = count
+
+    def arrive(self, count: int = 1) -> None:
+        if self.count == 0:
+            raise ProtocolError("arrival at a barrier that was not initialised")
+        self.missing -= count
+        if self.missing < 0:
+            raise ProtocolError("more arrivals than the barrier counts in one phase")
+        self._finish()
+
+    def transfer(self, count: int) -> None:
+        self.bytes += count
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.missing == 0 and self.bytes == 0:
+            self.phase += 1
+            self.missing = self.count
+
+    def passed(self, parity: int) -> bool:
+        return self.phase & 1 != parity
+
+
+class Shared:
+    """A view of shared memory: numpy for elements, :class:`Barrier` objects where the type is int64."""
+
+    dtype = "element"
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.data = data
+
+    def index(self, i: int) -> Any:
+        if not 0 <= i < len(self.data):
+            raise ProtocolError(f"index {i} of {len(self.data)} shared tiles")
+        return self.data[i, 0] if self.data.dtype == object else Shared(self.data[i])
+
+    def permute(self, order: tuple[int, ...]) -> Shared:
+        return Shared(self.data.transpose(order))
+
+    def store(self, value: Tensor) -> None:
+        machine().step()
+        if value.data.shape != self.data.shape:
+            raise ProtocolError(f"{value.data.shape} stored into {self.data.shape}")
+        self.data[...] = value.data
+        partition().unfenced.add(_allocation(self.data))
+
+    def load(self, layout: object) -> Tensor:
+        machine().step()
+        return Tensor(self.data.copy())
+
+
+class Tensor:
+    """Registers of a partition."""
+
+    type = SimpleNamespace(layout=None)
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.values = np.asarray(data)
+        self.in_flight = 0
+
+    @property
+    def data(self) -> np.ndarray:
+        if self.in_flight:
+            raise ProtocolError("an accumulator was read with multiplies in flight")
+        return self.values
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def to(self, dtype: object) -> Tensor:
+        return self
+
+    def reshape(self, shape: list[int]) -> Tensor:
+        return Tensor(self.data.reshape(shape))
+
+    def permute(self, *order: int) -> Tensor:
+        return Tensor(self.data.transpose(order))
+
+    def split(self) -> tuple[Tensor, Tensor]:
+        return Tensor(self.data[..., 0]), Tensor(self.data[..., 1])
+
+    def __add__(self, other: Tensor) -> Tensor:
+        return Tensor(self.data + other.data)
+
+
+class Pointer:
+    def __init__(self, memory: np.ndarray, offset: Any = 0) -> None:
+        self.memory = memory
+        self.offset = offset
+
+    def __add__(self, offset: Any) -> Pointer:
+        return Pointer(self.memory, self.offset + offset)
+
+
+class Descriptor:
+    """A TMA descriptor of ``array`` with boxes of ``box`` elements; out of bounds it reads zeros and writes nothing."""
+
+    dtype = "element"
+    layout = None
+
+    def __init__(self, array: np.ndarray, box: tuple[int, int]) -> None:
+        self.array = array
+        self.box = box
+        self.block_type = SimpleNamespace(nbytes=box[0] * box[1] * ELEMENT_BYTES)
+
+    def read(self, row: int, column: int) -> np.ndarray:
+        found = self.array[row : row + self.box[0], column : column + self.box[1]]
+        padded = np.zeros(self.box)
+        padded[: found.shape[0], : found.shape[1]] = found
+        return padded
+
+    def write(self, row: int, column: int, values: np.ndarray) -> None:
+        target = self.array[row : row + self.box[0], column : column + self.box[1]]
+        target[...] = values[: target.shape[0], : target.shape[1]]
+
+
+class Partition:
+    """One partition of one CTA: a thread that holds the baton while it runs."""
+
+    def __init__(self, machine: Machine, cta: int, name: str, body: Callable[[], None]) -> None:
+        self.machine = machine
+        self.cta = cta
+        self.name = name
+        self.blocked: Callable[[], bool] = lambda: False
+        self.waits_for = ""
+        self.multiplies: list[Operation] = []
+        self.stores: list[Operation] = []
+        self.unfenced: set[int] = set()
+        self.done = False
+        self.baton = threading.Semaphore(0)
+        self.thread = threading.Thread(target=self._main, args=(body,), daemon=True)
+
+    def _main(self, body: Callable[[], None]) -> None:
+        self.baton.acquire()
+        try:
+            if not self.machine.failure:
+                _LOCAL.partition = self
+                body()
+                if self.stores or self.multiplies:
+                    raise ProtocolError(f"{self.name} ends with {len(self.stores)} stores that read shared memory")
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.machine.failure = self.machine.failure or error
+        self.done = True
+        self.machine.baton.release()
+
+
+class Operation:
+    """Asynchronous work in flight; ``ready`` says whether it may complete now."""
+
+    def __init__(self, effect: Callable[[], None], ready: Callable[[], bool] = lambda: True) -> None:
+        self.effect = effect
+        self.ready = ready
+
+
+class Machine:
+    def __init__(self, seed: int, max_steps: int = 2_000_000) -> None:
+        self.random = random.Random(seed)
+        self.programs = 1
+        self.partitions: list[Partition] = []
+        self.copied_into: set[int] = set()
+        self.in_flight: list[Operation] = []
+        self.failure: BaseException | None = None
+        self.baton = threading.Semaphore(0)
+        self.max_steps = max_steps
+        self.eager = self.random.random()
+
+    def step(self, until: Callable[[], bool] = lambda: True, what: str = "") -> None:
+        """Hand the baton back; return once chosen again with ``until`` true."""
+        me = partition()
+        me.blocked, me.waits_for = (lambda: not until()), what
+        self.baton.release()
+        me.baton.acquire()
+        if self.failure:
+            raise Stopped
+
+    def run(self) -> None:
+        for p in self.partitions:
+            p.thread.start()
+        try:
+            self._schedule()
+        finally:
+            if self.failure is None and any(not p.done for p in self.partitions):
+                self.failure = ProtocolError("stopped")
+            for p in self.partitions:
+                while not p.done:
+                    p.baton.release()
+                    self.baton.acquire()
+        if self.failure:
+            raise self.failure
+
+    def _schedule(self) -> None:
+        for _ in range(self.max_steps):
+            running = [p for p in self.partitions if not p.done and not p.blocked()]
+            completing = [o for o in self.in_flight if o.ready()]
+            if self.failure or all(p.done for p in self.partitions):
+                break
+            if completing and (not running or self.random.random() < self.eager):
+                operation = self.random.choice(completing)
+                self.in_flight.remove(operation)
+                operation.effect()
+            elif running:
+                chosen = self.random.choice(running)
+                chosen.baton.release()
+                self.baton.acquire()
+            else:
+                stuck = "; ".join(f"CTA {p.cta} {p.name}: {p.waits_for}" for p in self.partitions if not p.done)
+                self.failure = ProtocolError(f"deadlock: {stuck}")
+        else:
+            self.failure = ProtocolError(f"no end after {self.max_steps} steps")
+        if not self.failure and self.in_flight:
+            self.failure = ProtocolError(f"{len(self.in_flight)} operations in flight after the last partition ended")
+
+
+_LOCAL = threading.local()
+
+
+def partition() -> Partition:
+    return _LOCAL.partition
+
+
+def machine() -> Machine:
+    return _LOCAL.partition.machine
+
+
+def _wait(barrier: Barrier, phase: int) -> None:
+    machine().step(lambda: barrier.passed(phase), f"parity {phase} of a barrier in phase {barrier.phase}")
+
+
+def _arrive(barrier: Barrier, *, count: int = 1, pred: bool = True) -> None:
+    machine().step()
+    if pred:
+        if partition().unfenced & machine().copied_into:
+            raise ProtocolError("a slot was released with plain writes not fenced from the producer's copies")
+        barrier.arrive(count)
+
+
+def _expect(barrier: Barrier, count: int) -> None:
+    machine().step()
+    barrier.bytes += count
+    barrier.arrive()
+
+
+def _allocation(view: np.ndarray) -> int:
+    while view.base is not None:
+        view = view.base
+    return id(view)
+
+
+def _load(descriptor: Descriptor, coordinates: list[int], barrier: Barrier, target: Shared) -> None:
+    machine().step()
+    in_flight = machine().in_flight
+    machine().copied_into.add(_allocation(target.data))
+
+    def land() -> None:
+        target.data[...] = descriptor.read(*coordinates)
+        barrier.transfer(-descriptor.block_type.nbytes)
+
+    def begin() -> None:
+        # Rubbish first, as of a copy that is half way.
+        target.data.fill(POISON)
+        in_flight.append(Operation(land))
+
+    in_flight.append(Operation(begin))
+
+
+def _store(descriptor: Descriptor, coordinates: list[int], source: Shared) -> None:
+    machine().step()
+    me = partition()
+    if _allocation(source.data) in me.unfenced:
+        raise ProtocolError("a TMA store was issued before its plain writes were fenced")
+    operation = Operation(lambda: (descriptor.write(*coordinates, source.data), me.stores.remove(operation)))
+    me.stores.append(operation)
+    machine().in_flight.append(operation)
+
+
+def _store_wait(pendings: int) -> None:
+    me = partition()
+    machine().step(lambda: len(me.stores) <= pendings, "TMA stores")
+
+
+def _fence() -> None:
+    machine().step()
+    partition().unfenced.clear()
+
+
+def _multiply(a: Shared, b: Shared, acc: Tensor, *, use_acc: bool = True, is_async: bool = False) -> Tensor:
+    machine().step()
+    me = partition()
+    acc.in_flight += 1
+
+    def effect() -> None:
+        product = a.data @ b.data
+        acc.values = acc.values + product if use_acc else product
+        acc.in_flight -= 1
+        me.multiplies.remove(operation)
+
+    operation = Operation(effect, ready=lambda: me.multiplies[0] is operation)
+    me.multiplies.append(operation)
+    machine().in_flight.append(operation)
+    return acc
+
+
+def _multiply_wait(num_outstanding: int, deps: list[Tensor]) -> Tensor:
+    me = partition()
+    machine().step(lambda: len(me.multiplies) <= num_outstanding, "multiplies")
+    return deps[0]
+
+
+def _allocate(dtype: str, shape: list[int], layout: object) -> Shared:
+    if dtype == "int64":
+        barriers = np.empty(shape, dtype=object)
+        for i in np.ndindex(*shape):
+            barriers[i] = Barrier()
+        return Shared(barriers)
+    return Shared(np.full(shape, POISON))
+
+
+def _reinterpret(view: Shared, dtype: str, shape: tuple[int, ...], layout: object) -> Shared:
+    size = int(np.prod(shape))
+    if size > view.data.size:
+        raise ProtocolError(f"a chunk of {size} elements does not fit the {view.data.size} of its slot")
+    return Shared(view.data.reshape(-1)[:size].reshape(shape))
+
+
+def _gl_store(pointer: Pointer, value: Any, mask: np.ndarray | None = None) -> None:
+    machine().step()
+    values = value.data if isinstance(value, Tensor) else np.asarray(value)
+    offsets, values = np.broadcast_arrays(pointer.offset, values)
+    if mask is None:
+        pointer.memory[offsets] = values
+    else:
+        pointer.memory[offsets[mask]] = values[mask]
+
+
+def _gl_load(pointer: Pointer, cache_modifier: str = "") -> Tensor:
+    machine().step()
+    return Tensor(pointer.memory[pointer.offset])
+
+
+def _atomic_add(pointer: Pointer, value: int, sem: str, scope: str) -> int:
+    machine().step()
+    old = int(pointer.memory[pointer.offset])
+    pointer.memory[pointer.offset] = old + value
+    return old
+
+
+def _jit(fn: Any = None, **_: Any) -> Any:
+    return fn if fn is not None else lambda f: f
+
+
+class _Cta(threading.local):
+    program = 0
+    programs = 1
+    partitions: list[Any]
+
+
+_CTA = _Cta()
+
+
+def fake_compat() -> SimpleNamespace:
+    """What ``warpplan.kernels.triton_compat`` exports, on this machine."""
+    gl = SimpleNamespace(
+        tensor=object,
+        shared_memory_descriptor=object,
+        constexpr=object,
+        int64="int64",
+        float32="float32",
+        bfloat16="bfloat16",
+        float16="float16",
+        cdiv=lambda a, b: -(-a // b),
+        minimum=min,
+        static_range=range,
+        num_warps=lambda: 4,
+        cast=lambda value, dtype: value,
+        arange=lambda start, end, layout: np.arange(start, end),
+        SliceLayout=lambda dim, parent: None,
+        NVMMASharedLayout=SimpleNamespace(get_default_for=lambda shape, dtype: None),
+        NVMMADistributedLayout=lambda **kwargs: None,
+        BlockedLayout=lambda *args: None,
+        zeros=lambda shape, dtype, layout: Tensor(np.zeros(shape)),
+        zeros_like=lambda like: Tensor(np.zeros(like.shape)),
+        allocate_shared_memory=_allocate,
+        store=_gl_store,
+        load=_gl_load,
+        atomic_add=_atomic_add,
+        program_id=lambda axis: _current_cta(0),
+        num_programs=lambda axis: _current_cta(1),
+        warp_specialize=lambda functions, warps, registers: _CTA.partitions.extend(functions),
+    )
+    return SimpleNamespace(
+        gl=gl,
+        gluon=SimpleNamespace(jit=_jit, constexpr_function=lambda f: f),
+        mbarrier=SimpleNamespace(
+            MBarrierLayout=lambda: None,
+            init=lambda barrier, count: barrier.init(count),
+            wait=_wait,
+            arrive=_arrive,
+            expect=_expect,
+        ),
+        proton=SimpleNamespace(scope=lambda name: contextlib.nullcontext()),
+        fence_async_shared=_fence,
+        reinterpret=_reinterpret,
+        thread_barrier=lambda: None,
+        tma_load=_load,
+        tma_store=_store,
+        tma_store_wait=_store_wait,
+        warpgroup_mma=_multiply,
+        warpgroup_mma_wait=_multiply_wait,
+    )
+
+
+def _current_cta(which: int) -> int:
+    found = getattr(_LOCAL, "partition", None)
+    cta = found.cta if found is not None else _CTA.program
+    return (cta, found.machine.programs if found is not None else _CTA.programs)[which]
+
+
+_NAMES = itertools.count()
+
+
+def load_kernel(path: Path, edit: Callable[[str], str] = lambda source: source) -> types.ModuleType:
+    """The module at ``path`` on this machine; ``edit`` may break its source first, to see that a test notices."""
+    source = edit(path.read_text())
+    module = types.ModuleType(f"gluon_on_a_machine_{next(_NAMES)}")
+    real_import = builtins.__import__
+
+    def importing(name: str, *args: Any, **kwargs: Any) -> Any:
+        return fake_compat() if name == "warpplan.kernels.triton_compat" else real_import(name, *args, **kwargs)
+
+    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": importing}
+    sys.modules[module.__name__] = module
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def run_gemm(
+    kernel: types.ModuleType,
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    programs: int,
+    seed: int,
+    group_m: int = 2,
+    split_k: int = 1,
+    **constants: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(C, what stands beside it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written; checks the counters."""
+    constants = {"SPLIT": split_k > 1, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240, **constants}
+    m, n = len(a), len(b)
+    left, right = (b, a) if constants["SWAP"] else (a, b)
+    names = ("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "EPILOGUE_SPLIT", "STAGING_IN_RING", "SWAP", "TMA_STORE")
+    block = kernel.block(*(constants[name] for name in names), constants["SPLIT"])
+    stride = n + 3
+    c = np.full((m, stride), POISON)
+    a_desc = Descriptor(left, (block.rows, block.block_k))
+    b_desc = Descriptor(right, (block.block_n, block.block_k))
+    out: Any = Descriptor(c[:, :n], block.tile) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
+    tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
+    workspace = np.full(tiles * split_k * block.block_m * block.block_n, POISON)
+    counters = np.zeros(tiles * block.sharers, dtype=np.int64)
+
+    runner = Machine(seed)
+    runner.programs = programs
+    for cta in range(programs):
+        _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
+        kernel.gemm_kernel(
+            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), len(left), len(right), a.shape[1],
+            group_m, split_k, stride, **constants,
+        )  # fmt: skip
+        for i, (function, arguments) in enumerate(_CTA.partitions):
+            body = (lambda f=function, x=arguments: f(*x))
+            runner.partitions.append(Partition(runner, cta, f"{function.__name__} {i}", body))
+    runner.run()
+    if counters.any():
+        raise ProtocolError("an arrival counter was left above zero")
+    return c[:, :n], c[:, n:]

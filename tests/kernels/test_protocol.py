@@ -1,0 +1,122 @@
+"""The barrier protocol of every scheme, by running the kernel's own source on a machine that schedules adversarially."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+HERE = Path(__file__).parent
+KERNEL = HERE.parent.parent / "kernels" / "gemm" / "gluon.py"
+
+_spec = importlib.util.spec_from_file_location("gluon_machine", HERE / "gluon_machine.py")
+machine = importlib.util.module_from_spec(_spec)
+sys.modules["gluon_machine"] = machine
+_spec.loader.exec_module(machine)
+
+SCHEMES = ("single", "cooperative", "pingpong")
+BLOCK = {"BLOCK_M": 4, "BLOCK_N": 4, "BLOCK_K": 2}
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return machine.load_kernel(KERNEL)
+
+
+def check(kernel, m, n, k, *, seed, programs, **options):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(-4, 5, (m, k)).astype(float), rng.integers(-4, 5, (n, k)).astype(float)
+    options = {"EPILOGUE_SPLIT": 1, "STAGING_IN_RING": False, "SWAP": False, "TMA_STORE": True, **BLOCK, **options}
+    c, beside = machine.run_gemm(kernel, a, b, programs=programs, seed=seed, **options)
+    np.testing.assert_array_equal(c, a @ b.T)
+    assert np.isnan(beside).all(), "wrote beside C"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("depth", [2, 3, 8])
+@pytest.mark.parametrize("tiles", range(6))
+def test_every_number_of_units(kernel, scheme, depth, tiles):
+    """One CTA takes 0 to 5 tiles (0: a second CTA has none), of 1, 3 and 9 K blocks: fewer and more than the ring has."""
+    for k_blocks in (1, 3, 9):
+        check(kernel, 4, 4 * max(tiles, 1), 2 * k_blocks, seed=depth, programs=2 if tiles == 0 else 1, SCHEME=scheme,
+              DEPTH=depth)  # fmt: skip
+
+
+@given(
+    scheme=st.sampled_from(SCHEMES),
+    depth=st.integers(2, 8),
+    m=st.integers(1, 13),
+    n=st.integers(1, 13),
+    k=st.integers(1, 13),
+    programs=st.integers(1, 4),
+    group_m=st.integers(1, 3),
+    chunks=st.sampled_from((1, 2, 4)),
+    in_ring=st.booleans(),
+    swap=st.booleans(),
+    tma_store=st.booleans(),
+    split=st.integers(1, 4),
+    block=st.sampled_from(((4, 4, 2), (4, 8, 4), (8, 4, 4), (4, 4, 8))),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_plan_and_any_schedule(kernel, scheme, depth, m, n, k, programs, group_m, chunks, in_ring, swap, tma_store, split, block, seed):
+    block_m, block_n, block_k = block
+    k_blocks = -(-k // block_k)
+    while -(-k_blocks // -(-k_blocks // split)) != split:  # as the space demands: no split is empty
+        split -= 1
+    rows = block_m // 2 if scheme == "cooperative" else block_m
+    held = rows * block_k if scheme == "cooperative" else max(block_m, block_n) * block_k
+    check(
+        kernel, m, n, k, seed=seed, programs=programs, group_m=group_m, split_k=split, SCHEME=scheme, DEPTH=depth,
+        EPILOGUE_SPLIT=chunks, STAGING_IN_RING=in_ring and rows * block_n // chunks <= held, SWAP=swap, TMA_STORE=tma_store,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+    )  # fmt: skip
+
+
+MUTATIONS = {
+    "the slot of the multiply in flight is released": (
+        "ring.empty.index((index + BLOCK.depth - 1) % BLOCK.depth), count=1, pred=k > 0", "ring.empty.index(slot), count=1", "single"),
+    "the last slot is never released": (
+        "                mbarrier.arrive(ring.empty.index(last), count=1)\n                finish(", "                finish(", "single"),
+    "the producer waits for no slot": ("(index // BLOCK.depth & 1) ^ 1)", "(index // BLOCK.depth & 1) ^ 1) if False else None", "single"),
+    "the consumer waits for no bytes": ("index // BLOCK.depth & 1)\n            with", "1)\n            with", "single"),
+    "staging is rewritten under its store": (
+        "    if BLOCK.tma_store:\n        tma_store_wait(0)\n    thread_barrier()", "    thread_barrier()", "single"),
+    "the second consumer misses its start": ("index = k_range(gl.program_id(0), sizes, BLOCK)[1]", "index = 0", "pingpong"),
+    "both consumers of a turn start": ("(turn & 1) ^ (1 - ID)", "turn & 1", "pingpong"),
+    "one arrival frees a shared slot": ("count=BLOCK.sharers)", "count=1)", "cooperative"),
+    "the halves swap": ("slot * BLOCK.sharers + PART)\n                b =", "slot * BLOCK.sharers + 1 - PART)\n                b =", "cooperative"),
+    "the writes are not fenced": ("        fence_async_shared()\n        tma_store", "        tma_store", "single"),
+    "the kernel ends under its stores": ("    if BLOCK.tma_store:\n        tma_store_wait(0)\n\n\n@gluon.jit\ndef ring", "\n\n@gluon.jit\ndef ring", "single"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_broken_protocol_is_noticed(name):
+    old, new, scheme = MUTATIONS[name]
+    source = KERNEL.read_text()
+    assert source.count(old) == 1, "the source changed: adapt the mutation"
+    broken = machine.load_kernel(KERNEL, lambda text: text.replace(old, new))
+    with pytest.raises(AssertionError):
+        for seed in range(30):
+            check(broken, 12, 12, 10, seed=seed, programs=2, SCHEME=scheme, DEPTH=2, EPILOGUE_SPLIT=2)
+
+
+def test_a_ring_slot_released_before_its_store_is_noticed():
+    old = "                if BLOCK.tma_store:\n                    tma_store_wait(0)\n                else:"
+    source = KERNEL.read_text()
+    assert source.count(old) == 1
+    broken = machine.load_kernel(KERNEL, lambda text: text.replace(old, "                if not BLOCK.tma_store:"))
+    with pytest.raises(AssertionError):
+        for seed in range(30):
+            check(broken, 12, 12, 10, seed=seed, programs=1, SCHEME="single", DEPTH=2, STAGING_IN_RING=True, BLOCK_K=4)
+
+
+def test_a_chunk_larger_than_its_slot_is_refused(kernel):
+    with pytest.raises(AssertionError, match="does not fit"):
+        check(kernel, 4, 4, 2, seed=0, programs=1, SCHEME="cooperative", DEPTH=2, STAGING_IN_RING=True)
