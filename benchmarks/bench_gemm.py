@@ -9,6 +9,8 @@ Writes ``gemm_h200.json`` (the comparison) and ``gemm_exhaustive_h200.json`` (ev
 from __future__ import annotations
 
 import argparse
+import random
+import statistics
 import sys
 import time
 from dataclasses import replace
@@ -20,7 +22,7 @@ from gemm_operands import operands
 from gemm_peers import PEERS, Peer, configs, warm_autotune
 from gemm_prepare import default_workers, prepare
 from gemm_shapes import HELDOUT, TRAIN
-from graph_timing import capture, paired, replay_us, summary
+from graph_timing import capture, paired, run_for, summary
 from results_file import head, write
 
 from warpplan.kernels.gemm.candidates import candidates
@@ -34,6 +36,8 @@ DTYPE = "bfloat16"
 CUBLAS_EVERY = 12
 """Configurations between two readings of cuBLAS in the exhaustive search."""
 FINALISTS = 8
+POWER_LIMITED_US = 60.0
+"""Kernels longer than this are read with the clock settled."""
 
 
 def compile_job(config: GemmConfig, shape: Shape) -> Job:
@@ -48,20 +52,36 @@ def floor_us(shape: Shape) -> float:
 
 
 def exhaustive(shape: Shape, space: list[GemmConfig], sets: list[Any]) -> dict[str, Any]:
-    """Every configuration's median time, with cuBLAS read again every few configurations."""
+    """Every configuration's median time, in a shuffled order, with cuBLAS read again every few configurations.
+
+    A kernel long enough to be limited by power is run until the clock has settled before it is read: a card that
+    comes from a pause is faster for some tens of milliseconds.
+    """
     estimate = floor_us(shape)
+    settle_ms, read_ms = (40.0, 40.0) if estimate > POWER_LIMITED_US else (1.0, 6.0)
     cublas = capture(PEERS["cublas"](sets).launches, estimate)
-    replay_us(*cublas, 5)
-    times: list[list[float]] = []
+    run_for(*cublas, 10 * settle_ms)
+    order = list(range(len(space)))
+    random.Random(0).shuffle(order)
+    times: dict[int, list[float]] = {}
     baseline: list[float] = []
-    for index, config in enumerate(space):
-        if index % CUBLAS_EVERY == 0:
-            baseline.append(summary(replay_us(*cublas, 3))["us"])
-        graph = capture([prepare_launch(o.a, o.b, config, o.c) for o in sets], estimate)
-        sample = summary(replay_us(*graph, 4)[1:])
-        times.append([round(sample[key], 3) for key in ("us", "low_us", "high_us")])
+    for turn, index in enumerate(order):
+        if turn % CUBLAS_EVERY == 0:
+            run_for(*cublas, settle_ms)
+            baseline.append(round(summary(run_for(*cublas, read_ms))["us"], 3))
+        o = space[index]
+        graph = capture([prepare_launch(s.a, s.b, o, s.c) for s in sets], estimate)
+        run_for(*graph, settle_ms)
+        sample = summary(run_for(*graph, read_ms))
+        times[index] = [round(sample[key], 3) for key in ("us", "low_us", "high_us")] + [turn // CUBLAS_EVERY]
         del graph
-    return {"times": times, "cublas_us": baseline}
+    return {"times": [times[i] for i in range(len(space))], "cublas_us": baseline}
+
+
+def drift_free(search: dict[str, Any]) -> list[float]:
+    """The times, each scaled by how far cuBLAS read beside it stands from cuBLAS's median."""
+    usual = statistics.median(search["cublas_us"])
+    return [us * usual / search["cublas_us"][beside] for us, _, _, beside in search["times"]]
 
 
 def ranking(shape: Shape) -> list[tuple[GemmConfig, float]]:
@@ -90,7 +110,8 @@ def compare(
         "kernel": "gemm", "shape": shape, "dtype": DTYPE, "split": split, "cublas_us": search["cublas_us"],
         "configs": [list(vars(c).values()) for c in space], "times_us": search["times"],
     }  # fmt: skip
-    by_time = sorted(range(len(space)), key=lambda i: search["times"][i][0])
+    steady = drift_free(search)
+    by_time = sorted(range(len(space)), key=steady.__getitem__)
     ranked = [(c, t) for c, t in ranking(shape) if c in set(space)] if plan else []
     names: dict[GemmConfig, str] = {}
     for config in [c for c, _ in ranked[:FINALISTS]] + [space[i] for i in by_time[:FINALISTS]]:

@@ -16,7 +16,8 @@ TABLE = Path(__file__).parent / "results" / "gemm_exhaustive_h200.json"
 
 @dataclass(frozen=True, eq=False)
 class MeasuredShape:
-    """One shape's measured configurations; ``time_us`` in their order."""
+    """One shape's measured configurations; ``time_us`` in their order, each scaled by how far cuBLAS read beside it stood
+    from cuBLAS's median, so that the card's drift during the search does not rank configurations."""
 
     shape: tuple[int, int, int]
     dtype: str
@@ -33,7 +34,13 @@ def read(path: Path = TABLE) -> list[MeasuredShape]:
             row["dtype"],
             row["split"],
             tuple(GemmConfig(**dict(zip(data["columns"], values, strict=True))) for values in row["configs"]),
-            np.array([t[0] for t in row["times_us"]]),
+            _steady(np.array(row["times_us"]), np.array(row["cublas_us"])),
         )
         for row in data["rows"]
     ]
+
+
+def _steady(times: NDArray[np.float64], cublas_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``times`` has columns median, low, high and the index of the cuBLAS reading beside it."""
+    beside = cublas_us[times[:, 3].astype(int)]
+    return np.asarray(times[:, 0] * np.median(cublas_us) / beside)

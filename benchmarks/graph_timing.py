@@ -36,6 +36,13 @@ def replay_us(graph: torch.cuda.CUDAGraph, launches: int, replays: int) -> list[
     return [a.elapsed_time(b) * 1e3 / launches for a, b in zip(events, events[1:], strict=False)]
 
 
+def run_for(graph: torch.cuda.CUDAGraph, launches: int, milliseconds: float) -> list[float]:
+    """Replay for about so long, at least three times; microseconds a launch of each replay."""
+    first = replay_us(graph, launches, 1)
+    replays = max(2, min(200, round(milliseconds * 1e3 / (first[0] * launches))))
+    return first + replay_us(graph, launches, replays) if replays < 4 else replay_us(graph, launches, replays)
+
+
 def paired(
     contenders: Mapping[str, Sequence[Launch]], estimate_us: float, rounds: int, replays: int = 2
 ) -> dict[str, list[float]]:
