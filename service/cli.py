@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warpplan.planner.errors import InvalidInput, InvalidShape, StoreError, WarpplanError
+from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.service import cli_export
+from warpplan.service.cli_options import (
+    DeviceName,
+    Dtype,
+    Json,
+    KernelName,
+    MaybeStore,
+    ProfileFile,
+    SizeList,
+    StorePlace,
+    named,
+    open_workflow,
+    print_json,
+)
 
 if TYPE_CHECKING:
+    from warpplan.planner.predict import Prediction
     from warpplan.service.shapes import Line
-    from warpplan.service.workflow import Workflow
 
-BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+BROKEN_PIPE, BAD_INPUT, INTERRUPTED = 1, 2, 130
 SHOWN_ERRORS = 20
 """Bad lines of a shapes file that are named one by one; the rest are counted."""
 
@@ -29,23 +42,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-KernelName = Annotated[str, typer.Argument(help="Kernel, such as gemm (see: warpplan kernels).", metavar="KERNEL")]
-SizeList = Annotated[list[str], typer.Argument(help="Sizes, such as M=4096 N=4096 K=4096.", metavar="NAME=SIZE...")]
-Dtype = Annotated[str, typer.Option(help="torch's name of the dtype.")]
-DeviceName = Annotated[str | None, typer.Option(help="The GPU's full name (see: warpplan devices).")]
-ProfileFile = Annotated[Path | None, typer.Option("--profile", help="Plan with this profile, not the embedded one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-StorePlace = Annotated[str, typer.Option(help="SQLite file or postgresql:// URL.", envvar="WARPPLAN_STORE")]
-MaybeStore = Annotated[
-    str | None, typer.Option(help="Look here first and keep the answer: SQLite file or postgresql:// URL.")
-]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0; 2 for bad input, with one line on stderr; 130 for Ctrl-C."""
+    """Run one command and return its exit status: 0; 2 for bad input, with one line on stderr; 130 for Ctrl-C; 1 where
+    the reader of its output left."""
     try:
         status = app(arguments, prog_name="warpplan", standalone_mode=False)
         sys.stdout.flush()
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except WarpplanError as error:
         return _fail(str(error))
@@ -59,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         # Usage errors; their class moved between releases of typer, the method that words them did not.
         if hasattr(error, "format_message"):
+            if not error.format_message():
+                return BAD_INPUT  # no arguments: the help has been shown
             return _fail(f"{error.format_message()} (see: warpplan --help)")
         raise
 
@@ -75,7 +82,7 @@ def kernels(as_json: Json = False) -> None:
 
     found = [registry.kernel(name) for name in registry.names()]
     if as_json:
-        return _print_json(
+        return print_json(
             [
                 {"name": k.name, "description": k.description, "dimensions": k.dimensions, "dtypes": k.dtypes}
                 for k in found
@@ -96,7 +103,7 @@ def devices(as_json: Json = False) -> None:
 
     sources = Profiles().available()
     if as_json:
-        return _print_json(
+        return print_json(
             [{**asdict(d), "profile": sources[d.name].key if d.name in sources else None} for d in DEVICES.values()]
         )
     for d in DEVICES.values():
@@ -114,19 +121,19 @@ def plan(
     device: DeviceName = None,
     store: MaybeStore = None,
     profile: ProfileFile = None,
-    top: Annotated[int, typer.Option(min=1, help="Show this many candidates instead of the best one's plan.")] = 0,
+    top: Annotated[int | None, typer.Option(min=1, help="Show this many candidates, not the best one's plan.")] = None,
     as_json: Json = False,
 ) -> None:
     """Plan one kernel for one shape."""
     from warpplan.service.display import config_line, details
     from warpplan.service.problem import Item
 
-    item = Item(kernel, tuple(_sizes(sizes).items()), dtype, device)
-    workflow = _workflow(store, profile)
+    item = Item(kernel, tuple(named(sizes).items()), dtype, device)
+    workflow = open_workflow(store, profile)
     if top:
         problem, ranked = workflow.candidates(item, top)
         if as_json:
-            return _print_json([_candidate(r.config.as_dict(), r.prediction) for r in ranked])
+            return print_json([_candidate(r.config.as_dict(), r.prediction) for r in ranked])
         print(f"{problem.label} on {problem.device}")
         for number, r in enumerate(ranked, 1):
             p = r.prediction
@@ -138,7 +145,7 @@ def plan(
     if store and answer.notice:
         print(f"warpplan: warning: not kept: {answer.notice}", file=sys.stderr)
     if as_json:
-        return _print_json(answer.as_dict())
+        return print_json(answer.as_dict())
     for line in details(answer):
         print(line)
     return None
@@ -164,7 +171,7 @@ def batch(
     from warpplan.service.shapes import read_shapes
 
     lines: Iterable[Line] = bundled() if shapes == "bundled" else read_shapes(Path(shapes))
-    workflow = _workflow(store, profile, device=device, write=True)
+    workflow = open_workflow(store, profile, device=device, write=True)
     errors = Console(stderr=True)
     good = bad = planned = 0
     if not as_json:
@@ -176,7 +183,7 @@ def batch(
             planned += result.answer.kind == "planned"
             name = result.item.name if result.item else ""
             if as_json:
-                _print_json({"line": result.line, "name": name, **result.answer.as_dict()})
+                print_json({"line": result.line, "name": name, **result.answer.as_dict()})
             else:
                 print(display.row(name, result.answer))
         elif result.error is not None:
@@ -201,13 +208,49 @@ def serve(
 
     from warpplan.service.app import create_app
 
-    workflow = _workflow(store, profile, timeout_s=2.0)
+    workflow = open_workflow(store, profile, timeout_s=2.0)
     listener = _listen(host, port)
     address, bound = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     print(f"warpplan: serving {store} on http://{shown}:{bound} (documentation at /docs)", file=sys.stderr, flush=True)
     server = uvicorn.Server(uvicorn.Config(create_app(workflow), log_level="warning", access_log=False))
     server.run(sockets=[listener])
+
+
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="File for the profile.")],
+    resume: Annotated[bool, typer.Option(help="Go on from an interrupted run's measurements.")] = True,
+    passes: Annotated[int, typer.Option(min=1, help="How often each probe is measured; the passes are compared.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine's GPU into a profile. Needs an NVIDIA GPU, torch and triton."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from warpplan.planner import codec
+    from warpplan.profiler import stability
+    from warpplan.profiler.collect import collect
+
+    errors = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def tell(done: int, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label)
+
+        found = collect(out, resume=resume, progress=tell, passes=passes)
+    failures = [f"{failure.probe}: {failure.reason}" for failure in found.failures]
+    notes = [*found.notes, *map(str, stability.spread(found))]
+    costs, ceilings, gpu = len(found.costs.entries), len(found.ceilings), found.identity.gpu
+    if as_json:
+        counts = {"costs": costs, "ceilings": ceilings, "failures": failures, "notes": notes}
+        return print_json({"out": str(out), "key": codec.key(found), "gpu": gpu, **counts})
+    print(f"{out}: {costs} costs and {ceilings} ceilings of {gpu}")
+    for line in (*(f"failed: {failure}" for failure in failures), *(f"note: {note}" for note in notes)):
+        print(f"  {line}")
+    return None
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -225,47 +268,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _workflow(
-    store: str | None,
-    profile: Path | None,
-    *,
-    device: str | None = None,
-    write: bool = False,
-    timeout_s: float = 10.0,
-) -> Workflow:
-    from warpplan.planner.device import device as known_device
-    from warpplan.service.profiles import Profiles
-    from warpplan.service.workflow import Workflow
-
-    profiles = Profiles.load(profile) if profile else Profiles()
-    if device is not None:
-        profiles.default_device = known_device(device).name
-    if store is None:
-        return Workflow(None, profiles)
-    from warpplan.service.store import Store
-
-    opened = Store.open(store, timeout_s=timeout_s)
-    if write and opened.readonly:
-        raise StoreError(
-            f"store {store} is read-only: make the file and its folder writable, or name another store with --store",
-            field="store", value=store,
-        )  # fmt: skip
-    return Workflow(opened, profiles)
-
-
-def _sizes(words: Sequence[str]) -> dict[str, object]:
-    sizes: dict[str, object] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise InvalidShape(f"{word!r} is no size: write NAME=SIZE, such as M=4096", field="sizes", value=word)
-        if name in sizes:
-            raise InvalidShape(f"{name} is given twice: {sizes[name]} and {value}", field=name, value=value)
-        sizes[name] = value
-    return sizes
-
-
-def _candidate(config: dict[str, object], prediction: Any) -> dict[str, object]:
+def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, object]:
     return {
         "config": config,
         "predicted": {
@@ -277,9 +280,9 @@ def _candidate(config: dict[str, object], prediction: Any) -> dict[str, object]:
     }
 
 
-def _print_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
+# At the end: these modules add their commands to the application above.
+app.command()(cli_export.export)
+app.command()(cli_export.verify)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,6 +10,7 @@ from warpplan.planner.tuning import TuningConfig
 from warpplan.service.answers import ConfigAnswer
 from warpplan.service.problem import Problem
 
+_FIRST = ("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "SPLIT_K", "GROUP_M")
 HEADER = (
     f"{'name':<28} {'kernel':<8} {'shape':<28} {'dtype':<9} {'us':>10} {'TFLOP/s':>8} {'bound by':<9} configuration"
 )
@@ -49,8 +50,9 @@ def details(answer: ConfigAnswer) -> Iterator[str]:
 
 
 def config_line(config: TuningConfig) -> str:
-    """``SCHEME=single BLOCK_M=128 … num_warps=8``, with Triton's own fields where they differ from its defaults."""
-    fields = [*config.kwargs, ("num_warps", config.num_warps), ("num_stages", config.num_stages)]
+    """``SCHEME=single BLOCK_M=128 … num_warps=8``: tiles first, Triton's rarer fields where they are set."""
+    kwargs = sorted(config.kwargs, key=lambda pair: (_FIRST.index(pair[0]) if pair[0] in _FIRST else len(_FIRST), pair))
+    fields = [*kwargs, ("num_warps", config.num_warps), ("num_stages", config.num_stages)]
     if config.num_ctas != 1:
         fields.append(("num_ctas", config.num_ctas))
     if config.maxnreg is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -83,7 +84,8 @@ def install(app: FastAPI) -> None:
                 _document(405, "method-not-allowed", detail, field="method", value=request.method, limit=allowed),
                 headers,
             )
-        return respond(_document(error.status_code, "http-error", str(error.detail)), headers)
+        kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+        return respond(_document(error.status_code, kind, str(error.detail)), headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

@@ -149,13 +149,16 @@ class Workflow:
         unique = {c.problem: c for c in checked.values()}
         with self._planning:
             answers = self._answers_or_errors(list(unique.values()), must_keep)
+        given: set[Problem] = set()
         for at, (line, item) in enumerate(part):
             outcome = failed.get(at) or answers[checked[at].problem]
             known = None if isinstance(item, WarpplanError) else item
             if isinstance(outcome, WarpplanError):
                 yield BatchResult(line, known, None, outcome)
-            else:
-                yield BatchResult(line, known, outcome, None)
+                continue
+            again = outcome.kept and outcome.problem in given
+            given.add(outcome.problem)
+            yield BatchResult(line, known, replace(outcome, kind="exact") if again else outcome, None)
 
     def _answers(self, wanted: Sequence[_Checked], must_keep: bool) -> list[ConfigAnswer]:
         outcomes = self._answers_or_errors(wanted, must_keep)

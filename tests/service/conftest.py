@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from warpplan.service.app import create_app
+from warpplan.service.problem import Item
+from warpplan.service.store import Store
+from warpplan.service.workflow import Workflow
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path / "store.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def workflow(store: Store) -> Workflow:
+    return Workflow(store)
+
+
+@pytest.fixture
+def gemm() -> Callable[..., Item]:
+    """An item for sizes M, N, K."""
+
+    def item(m: object, n: object, k: object, **more: str) -> Item:
+        return Item("gemm", (("M", m), ("N", n), ("K", k)), **more)
+
+    return item
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[FastAPI], str]]:
+    """Serve an application on a real socket; gives the URL."""
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(app: FastAPI) -> str:
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        running.append((server, thread))
+        until = time.monotonic() + 20
+        while not server.started:
+            assert time.monotonic() < until, "the server did not start"
+            time.sleep(0.01)
+        return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+@pytest.fixture
+def url(serve: Callable[[FastAPI], str], workflow: Workflow) -> str:
+    return serve(create_app(workflow, max_items=20, max_body_bytes=20_000))
+
+
+@pytest.fixture
+def http(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=60) as client:
+        yield client

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from warpplan.service.client import Client, ClientError, ServiceRefused, ServiceUnavailable
+
+SIZES = {"M": 512, "N": 1024, "K": 2048}
+
+
+def test_config_and_entity_tag(url: str) -> None:
+    client = Client(url, timeout=60)
+    first, second, third = (client.config("gemm", **SIZES) for _ in range(3))
+    assert first is not None
+    assert set(first["config"]) == {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg"}
+    assert first == second == third
+    assert 'status="304"} 2' in httpx.get(url + "/metrics").text
+    first["config"].clear()
+    assert client.config("gemm", **SIZES) == second
+
+
+def test_a_measurement_changes_what_is_served(url: str) -> None:
+    client = Client(url, timeout=60)
+    answer = client.config("gemm", **SIZES)
+    assert answer is not None
+    assert client.measured("gemm", answer["config"], 3.5, samples=9, run="r", **SIZES)
+    assert not client.measured("gemm", answer["config"], 3.5, samples=9, run="r", **SIZES)
+    after = client.config("gemm", **SIZES)
+    assert after is not None
+    assert after["measured"] == {"time_us": 3.5, "samples": 9}
+
+
+@pytest.mark.parametrize("on_error", ["raise", "none"])
+def test_a_refusal_says_why(url: str, on_error: str) -> None:
+    with pytest.raises(ServiceRefused, match="M=0 is too small") as caught:
+        Client(url, timeout=60, on_error=on_error).config("gemm", M=0, N=1, K=8)  # type: ignore[arg-type]
+    assert caught.value.field == "M"
+    assert caught.value.problem["status"] == 422
+
+
+@pytest.fixture
+def nobody() -> str:
+    """A URL where nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_no_service(nobody: str) -> None:
+    client = Client(nobody)
+    with pytest.raises(ServiceUnavailable, match="cannot be reached"):
+        client.config("gemm", **SIZES)
+    quiet = Client(nobody, on_error="none")
+    assert quiet.config("gemm", **SIZES) is None
+    assert quiet.measured("gemm", {}, 1.0, **SIZES) is False
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, list[int]]]:
+    """A service that accepts and says nothing, with the list of who called."""
+    calls: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def accept() -> None:
+            try:
+                while True:
+                    held.append(server.accept()[0])
+                    calls.append(1)
+            except OSError:
+                return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", calls
+        for connection in held:
+            connection.close()
+
+
+def test_a_silent_service_is_waited_for_once(silent: tuple[str, list[int]]) -> None:
+    url, calls = silent
+    client = Client(url, timeout=0.2, on_error="none")
+    started = time.monotonic()
+    assert [client.config("gemm", M=m, N=8, K=8) for m in range(1, 50)] == [None] * 49
+    assert time.monotonic() - started < 2
+    assert len(calls) == 1
+
+
+def test_it_is_asked_again_after_the_pause(silent: tuple[str, list[int]]) -> None:
+    url, calls = silent
+    client = Client(url, timeout=0.05, pause=0.0, on_error="none")
+    client.config("gemm", **SIZES)
+    client.config("gemm", **SIZES)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("url", ["planner:8000", "file:///etc/passwd", ""])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(ClientError, match="expected http"):
+        Client(url)
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    script = (
+        "import sys; before = set(sys.modules); import warpplan.service.client;"
+        "new = {m.split('.')[0] for m in set(sys.modules) - before};"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['warpplan']"
