@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from warpplan.planner.cpsat import run
 from warpplan.planner.errors import InvalidInput
 
 
@@ -35,9 +36,6 @@ class Packing:
     offsets: tuple[int, ...]
     peak_bytes: int
     reason: str = ""
-
-
-DETERMINISTIC_PER_SECOND = 0.2
 
 
 def pack(blocks: Sequence[Block], capacity: int, *, time_limit_s: float = 10.0) -> Packing:
@@ -97,15 +95,10 @@ def _search(blocks: Sequence[Block], capacity: int, peak: int, time_limit_s: flo
         places.append(model.new_fixed_size_interval_var(block.alignment * step, block.size, ""))
     model.add_no_overlap_2d(times, places)
     model.add_cumulative(times, [block.size for block in blocks], capacity)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = time_limit_s * DETERMINISTIC_PER_SECOND
-    solver.parameters.max_time_in_seconds = 10 * time_limit_s
-    status = solver.solve(model)
-    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    answer, solver = run(model, time_limit_s)
+    if answer == "yes":
         return Packing("packed", tuple(solver.value(offset) for offset in offsets), peak)
-    if status == cp_model.INFEASIBLE:
+    if answer == "no":
         return Packing("infeasible", (), peak, f"no arrangement fits {capacity} bytes, {peak} of them live at once")
     return Packing("unknown", (), peak, f"the time limit of {time_limit_s} s ended the search")
 

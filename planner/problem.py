@@ -19,6 +19,9 @@ REGISTER_COUNTS = tuple(range(24, 241, 8))
 BASE_REGISTERS = 24
 """Registers a thread that no value of the graph owns: addresses, phases, loop counters."""
 MAX_OPERATIONS = 2_000
+MAX_CYCLES = 10**9
+"""Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
+MAX_DISTANCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,20 @@ class Problem:
             for use in uses
         )  # fmt: skip
 
+    def slot_bytes(self, op: int) -> int:
+        """Bytes from one slot of the operation's ring to the next."""
+        return whole_multiple(self.graph.ops[op].buffer_bytes, self.graph.ops[op].alignment)
+
+    def least_bytes(self) -> int:
+        """Shared memory that every plan takes: each ring at its given depth, or one slot, and the extra buffers."""
+        rings = [self.slot_bytes(i) for i in self.rings if self.graph.ops[i].memory == "smem"]
+        return (self.options.depth or 1) * sum(rings) + self.extra_bytes
+
+    @cached_property
+    def extra_bytes(self) -> int:
+        extras = [e for e in self.options.extra_buffers if e.shares_with is None]
+        return sum(whole_multiple(e.size, e.alignment) for e in extras)
+
     @cached_property
     def arcs(self) -> tuple[Arc, ...]:
         """Dependences, and rings too where their depth is given."""
@@ -181,6 +198,11 @@ class Problem:
         return a is not None and b is not None and a != b
 
 
+def whole_multiple(size: int, alignment: int) -> int:
+    """``size`` rounded up to ``alignment``."""
+    return -(-size // alignment) * alignment
+
+
 def _validate(graph: DependenceGraph, options: SolveOptions) -> None:
     if not graph.ops:
         raise InvalidGraph(f"graph {graph.name!r} has no operations", field="ops")
@@ -202,16 +224,27 @@ def _validate(graph: DependenceGraph, options: SolveOptions) -> None:
                 f"operation {op.id!r} has min_warps {op.min_warps}: expected 1 to {WARP_COUNTS[-1]}",
                 field="ops.min_warps", value=op.min_warps, limit=WARP_COUNTS[-1],
             )  # fmt: skip
+        for name in ("latency", "occupancy", "issue"):
+            if getattr(op, name) > MAX_CYCLES:
+                raise InvalidGraph(
+                    f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_CYCLES} cycles",
+                    field=f"ops.{name}", value=getattr(op, name), limit=MAX_CYCLES,
+                )  # fmt: skip
         if op.alignment < 1 or op.alignment & (op.alignment - 1):
             raise InvalidGraph(
                 f"operation {op.id!r} has alignment {op.alignment}: expected a power of two",
                 field="ops.alignment", value=op.alignment,
             )  # fmt: skip
     for edge in graph.edges:
-        if edge.latency is not None and edge.latency < 0:
+        if edge.latency is not None and not 0 <= edge.latency <= MAX_CYCLES:
             raise InvalidGraph(
-                f"edge {edge.src} -> {edge.dst} has latency {edge.latency}: expected 0 or more",
-                field="edges.latency", value=edge.latency, limit=0,
+                f"edge {edge.src} -> {edge.dst} has latency {edge.latency}: expected 0 to {MAX_CYCLES} cycles",
+                field="edges.latency", value=edge.latency, limit=MAX_CYCLES,
+            )  # fmt: skip
+        if edge.distance > MAX_DISTANCE:
+            raise InvalidGraph(
+                f"edge {edge.src} -> {edge.dst} has distance {edge.distance}: expected at most {MAX_DISTANCE}",
+                field="edges.distance", value=edge.distance, limit=MAX_DISTANCE,
             )  # fmt: skip
     if options.depth is not None and options.depth < 1:
         raise InvalidInput(f"depth is {options.depth}: expected 1 or more", field="depth", value=options.depth, limit=1)

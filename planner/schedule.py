@@ -12,18 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from warpplan.planner.bounds import Bound, earliest, recurrence
+from warpplan.planner.cpsat import Answer, run, spent
 from warpplan.planner.problem import BASE_REGISTERS, REGISTER_COUNTS, WARP_COUNTS, Arc, Problem
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-Answer = Literal["yes", "no", "unknown"]
-
-DETERMINISTIC_PER_SECOND = 0.2
-"""CP-SAT's deterministic time that fits into one second of a slow core; a second of work is never cut by the clock."""
 POLISH_SECONDS = 2.0
 """Most of the time limit that may go into choosing among schedules of the final interval."""
 WARP = 32
@@ -51,22 +48,22 @@ class Search:
 
 def search(problem: Problem, bound: Bound) -> Search:
     """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
-    run = _Run(problem)
+    attempt = _Run(problem)
     proven, enough = bound.ii_cycles, max(bound.ii_cycles, _serial_ii(problem))
     candidate, step = proven, max(1, proven // 8)
     while True:
-        answer, best = run.decide(candidate, share=0.5)
+        answer, best = attempt.decide(candidate, share=0.5)
         if answer == "no":
             proven = candidate + 1
         if best is not None:
-            return _descend(run, bound, *retime(problem, candidate, best), proven)
+            return _descend(attempt, bound, *retime(problem, candidate, best), proven)
         if candidate >= enough:
-            binding = _what_binds(run, candidate) if answer == "no" else "the time limit"
-            return Search(0, proven, None, binding, answer == "no", run.seconds)
+            binding = _what_binds(attempt, candidate) if answer == "no" else "the time limit"
+            return Search(0, proven, None, binding, answer == "no", attempt.seconds)
         candidate, step = min(candidate + step, enough), 2 * step
 
 
-def _descend(run: _Run, bound: Bound, found: int, best: Assignment, proven: int) -> Search:
+def _descend(attempt: _Run, bound: Bound, found: int, best: Assignment, proven: int) -> Search:
     """From a schedule down to the smallest interval.
 
     A re-timed order is often the best one, so the first questions are just below it; then halves. A refusal raises
@@ -75,9 +72,9 @@ def _descend(run: _Run, bound: Bound, found: int, best: Assignment, proven: int)
     floor, shortcuts = proven, 4
     while floor < found:
         middle = found - 1 if shortcuts > 0 else (floor + found - 1) // 2
-        answer, better = run.decide(middle, share=0.5)
+        answer, better = attempt.decide(middle, share=0.5)
         if better is not None:
-            found, best = retime(run.problem, middle, better)
+            found, best = retime(attempt.problem, middle, better)
             shortcuts -= 1
         else:
             floor = middle + 1
@@ -88,7 +85,7 @@ def _descend(run: _Run, bound: Bound, found: int, best: Assignment, proven: int)
         binding = bound.binding
     else:
         binding = f"exhaustive search: no schedule fits {found - 1} cycles"
-    return Search(found, proven, run.polish(found, best), binding, False, run.seconds)
+    return Search(found, proven, attempt.polish(found, best), binding, False, attempt.seconds)
 
 
 def retime(problem: Problem, ii: int, found: Assignment) -> tuple[int, Assignment]:
@@ -151,12 +148,13 @@ def _serial_ii(problem: Problem) -> int:
     )
 
 
-def _what_binds(run: _Run, ii: int) -> str:
+def _what_binds(attempt: _Run, ii: int) -> str:
     """Which limit, taken away alone, would make the problem solvable."""
-    for name, text in (("smem", "shared memory"), ("registers", "registers")):
-        if run.decide(ii, share=1.0, without=name)[0] == "yes":
-            return text
-    return "shared memory and registers together"
+    answers = {name: attempt.decide(ii, share=0.5, without=name)[0] for name in ("shared memory", "registers")}
+    found = [name for name, answer in answers.items() if answer == "yes"]
+    if "unknown" in answers.values() and not found:
+        return "shared memory or registers (the time limit came before saying which)"
+    return found[0] if found else "shared memory and registers together"
 
 
 class _Run:
@@ -164,44 +162,33 @@ class _Run:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.left = problem.options.time_limit_s * DETERMINISTIC_PER_SECOND
+        self.left = problem.options.time_limit_s
         self.seconds = 0.0
 
     def decide(self, ii: int, *, share: float, without: str = "") -> tuple[Answer, Assignment | None]:
-        return self._solve(_Model(self.problem, ii, without), self.left * share)
+        """Whether ``ii`` is feasible; constraint propagation alone decides it faster than with linear relaxations."""
+        return self._solve(_Model(self.problem, ii, without), self.left * share, relax=False)
 
     def polish(self, ii: int, best: Assignment) -> Assignment:
         """Among the schedules of ``ii``: fewest crossings, then short live ranges and early starts."""
-        model = _Model(self.problem, ii, "")
+        model = _Model(self.problem, ii)
         model.prefer(best)
-        return self._solve(model, min(self.left, POLISH_SECONDS * DETERMINISTIC_PER_SECOND))[1] or best
+        return self._solve(model, min(self.left, POLISH_SECONDS), relax=True)[1] or best
 
-    def _solve(self, model: _Model, deterministic: float) -> tuple[Answer, Assignment | None]:
-        from ortools.sat.python import cp_model
-
-        if deterministic <= 0:
+    def _solve(self, model: _Model, seconds: float, *, relax: bool) -> tuple[Answer, Assignment | None]:
+        if seconds <= 0:
             return "unknown", None
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers = 1
-        parameters.random_seed = 0
-        parameters.max_deterministic_time = deterministic
-        # Never reached on a working machine; without it, one stuck in swap would never answer.
-        parameters.max_time_in_seconds = 10 * self.problem.options.time_limit_s
         # Presolve costs more than a small loop's whole search.
-        parameters.cp_model_presolve = len(self.problem.graph.ops) > 12
-        status = solver.solve(model.cp)
+        answer, solver = run(model.cp, seconds, presolve=len(self.problem.graph.ops) > 12, relax=relax)
         self.seconds += solver.wall_time
-        self.left -= solver.response_proto.deterministic_time
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return "yes", model.read(solver)
-        return ("no" if status == cp_model.INFEASIBLE else "unknown"), None
+        self.left -= spent(solver)
+        return answer, model.read(solver) if answer == "yes" else None
 
 
 class _Model:
     """The constraints for one interval. ``without`` leaves one limit out, to learn what binds."""
 
-    def __init__(self, problem: Problem, ii: int, without: str) -> None:
+    def __init__(self, problem: Problem, ii: int, without: str = "") -> None:
         from ortools.sat.python import cp_model
 
         self.problem, self.ii, self.cp = problem, ii, cp_model.CpModel()
@@ -218,7 +205,7 @@ class _Model:
         self._depend()
         self._units()
         self._issue()
-        self._rings(limited=without != "smem")
+        self._rings(limited=without != "shared memory")
         if without != "registers":
             self._registers()
 
@@ -321,11 +308,10 @@ class _Model:
 
     def _rings(self, limited: bool) -> None:
         problem, graph = self.problem, self.problem.graph
-        extras = [e for e in problem.options.extra_buffers if e.shares_with is None]
-        room = graph.limits.smem_bytes - sum(whole_multiple(e.size, e.alignment) for e in extras)
+        room = graph.limits.smem_bytes - problem.extra_bytes
         terms = []
         for producer, uses in problem.rings.items():
-            slot = slot_bytes(problem, producer)
+            slot = problem.slot_bytes(producer)
             depth = problem.options.depth
             most = self._most_slots(producer) if depth is None else depth
             count = self.cp.new_int_var(1, most, "") if depth is None else depth
@@ -442,16 +428,6 @@ class _Model:
 
 def _never(literal: Any) -> bool:
     return isinstance(literal, int) and literal == 0
-
-
-def whole_multiple(size: int, alignment: int) -> int:
-    """``size`` rounded up to ``alignment``."""
-    return -(-size // alignment) * alignment
-
-
-def slot_bytes(problem: Problem, op: int) -> int:
-    """Bytes from one slot of the operation's ring to the next."""
-    return whole_multiple(problem.graph.ops[op].buffer_bytes, problem.graph.ops[op].alignment)
 
 
 def register_readers(problem: Problem, op: int) -> list[tuple[int, int, int]]:

@@ -1,7 +1,6 @@
 """From a dependence graph to a whole plan: schedule, partitions, rings, offsets.
 
-``solve`` asks :mod:`schedule` for the smallest initiation interval and dresses its answer. Whatever leaves here has
-passed :mod:`check`.
+``solve`` asks :mod:`schedule` for the smallest initiation interval and dresses its answer; :mod:`check` verifies it.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from warpplan.planner.bounds import Bound, min_ii
+from warpplan.planner.bounds import min_ii
 from warpplan.planner.errors import Infeasible, InvalidInput
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.packing import Block, pack
@@ -22,15 +21,14 @@ from warpplan.planner.problem import (
     PartitionSpec,
     Problem,
     SolveOptions,
+    whole_multiple,
 )
 from warpplan.planner.schedule import (
     Assignment,
     live_cycles,
     register_readers,
     search,
-    slot_bytes,
     slots,
-    whole_multiple,
 )
 
 __all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]
@@ -49,6 +47,7 @@ def solve(graph: DependenceGraph, options: SolveOptions | None = None) -> Outcom
     try:
         bound = min_ii(problem)
         _check_partitions(problem)
+        _check_memory(problem)
     except Infeasible as error:
         return Outcome("infeasible", None, 0, 0.0, str(error))
     found = search(problem, bound)
@@ -72,11 +71,6 @@ def effective_ii(plan: Plan, depth: int | None = None) -> int:
     """
     held = [-(-channel.live_cycles // (depth or channel.depth)) for channel in plan.channels]
     return max([plan.schedule.ii_cycles, *held])
-
-
-def lower_bound(graph: DependenceGraph, options: SolveOptions | None = None) -> Bound:
-    """MinII with what binds it, without searching for a schedule."""
-    return min_ii(Problem(graph, options or SolveOptions()))
 
 
 def _plan(problem: Problem, ii: int, found: Assignment) -> Plan:
@@ -103,7 +97,7 @@ def _channel(problem: Problem, ii: int, found: Assignment, producer: int) -> Cha
         problem.graph.ops[producer].id,
         found.partitions[producer],
         consumers,
-        slot_bytes(problem, producer),
+        problem.slot_bytes(producer),
         slots(problem, ii, found, producer),
         live_cycles(problem, ii, found, producer),
     )
@@ -145,6 +139,23 @@ def _check_partitions(problem: Problem) -> None:
         raise Infeasible(
             f"the partitions take {total} of {limits.registers} registers", field="partitions", value=total,
             limit=limits.registers,
+        )  # fmt: skip
+
+
+def _check_memory(problem: Problem) -> None:
+    limit = problem.graph.limits.smem_bytes
+    for i in problem.rings:
+        op = problem.graph.ops[i]
+        if op.memory == "smem" and op.buffer_bytes > limit:
+            raise Infeasible(
+                f"operation {op.id!r} writes {op.buffer_bytes} bytes, more than the {limit} bytes of shared memory",
+                field="ops.buffer_bytes", value=op.buffer_bytes, limit=limit,
+            )  # fmt: skip
+    if problem.least_bytes() > limit:
+        many = f"{problem.options.depth} slots" if problem.options.depth else "one slot"
+        raise Infeasible(
+            f"{many} of each ring and the extra buffers take {problem.least_bytes()} of {limit} bytes of shared memory",
+            field="limits.smem_bytes", value=problem.least_bytes(), limit=limit,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warpplan.planner import packing
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.packing import Block, pack
 
@@ -76,11 +77,11 @@ def test_the_peak_says_what_binds():
 
 
 def test_a_puzzle_that_largest_first_cannot_do():
-    """Peak 10 everywhere near; only the search finds the arrangement."""
     puzzle = [
         Block("a", 0, 2, 4), Block("b", 0, 4, 3), Block("c", 2, 6, 3), Block("d", 4, 8, 4), Block("e", 1, 7, 3),
         Block("f", 6, 9, 3),
     ]  # fmt: skip
+    assert packing._largest_first(puzzle, 10) is None
     answer = pack(puzzle, 10)
     assert answer.status == "packed"
     assert valid(puzzle, answer.offsets, 10)
