@@ -87,7 +87,7 @@ def test_bash_blocks_run(tools: dict[str, str], service: str) -> None:
 
 
 def test_python_blocks_run(tools: dict[str, str], service: str) -> None:
-    """The blocks follow on each other, as in a session."""
+    """The blocks follow on each other, as typed at one prompt."""
     text = "\n".join(text for language, text in BLOCKS if language == "python")
     assert text
     done = subprocess.run(
