@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from http import HTTPStatus
 from typing import Any
@@ -27,8 +26,6 @@ _STATUS: tuple[tuple[type[WarpplanError], int], ...] = (
     (MissingCosts, 503),
     (StoreError, 503),
 )
-
-log = logging.getLogger("warpplan.service")
 
 
 class TooLarge(InvalidInput):
@@ -89,7 +86,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
-        log.error("unexpected error at %s %s", request.method, request.url.path, exc_info=error)
+        # The server logs it, with its traceback.
         return respond(_document(500, "internal-error", "the service failed unexpectedly: its log says where"))
 
 

@@ -187,11 +187,14 @@ class Store:
             }
             for a in answers
         ]  # fmt: skip
+        if not rows:
+            return
         with self._writing() as connection:
-            self._insert(connection, PLANS, [{"id": k, "body": plans[k]} for k in sorted(plans)])
-            self._insert(
-                connection, CONFIGS, sorted(rows, key=lambda r: (r["kernel"], r["shape"], r["dtype"], r["device"]))
-            )
+            # In a fixed order, so that two writers on PostgreSQL cannot wait for each other.
+            if plans:
+                connection.execute(_insert_new(connection, PLANS), [{"id": k, "body": plans[k]} for k in sorted(plans)])
+            rows.sort(key=lambda r: (r["kernel"], r["shape"], r["dtype"], r["device"]))
+            connection.execute(_insert_new(connection, CONFIGS), rows)
 
     def record(self, measurement: Measurement) -> bool:
         """Keep a measurement; False where the same report is already there."""
@@ -201,7 +204,8 @@ class Store:
             "run": measurement.run, "created_at": measurement.created_at or _now(),
         }  # fmt: skip
         with self._writing() as connection:
-            return self._insert(connection, MEASUREMENTS, [row]) == 1
+            fresh = _insert_new(connection, MEASUREMENTS).values(row).returning(MEASUREMENTS.c.id)
+            return connection.execute(fresh).first() is not None
 
     def measured(self, problems: Iterable[Problem]) -> dict[Problem, tuple[Measurement, ...]]:
         """All measurements of each problem that has any, oldest first."""
@@ -261,13 +265,12 @@ class Store:
         ):
             yield connection
 
-    def _insert(self, connection: Connection, into: TableClause, rows: Sequence[dict[str, Any]]) -> int:
-        """Insert the rows that are not there yet and count them. Callers sort, so that two writers cannot deadlock."""
-        if not rows:
-            return 0
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        result = connection.execute(insert(into).on_conflict_do_nothing(), list(rows))
-        return int(result.rowcount)
+
+def _insert_new(connection: Connection, into: TableClause) -> postgresql.Insert | sqlite.Insert:
+    """INSERT … ON CONFLICT DO NOTHING, in the database's own words."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(into).on_conflict_do_nothing()
+    return sqlite.insert(into).on_conflict_do_nothing()
 
 
 def _sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:

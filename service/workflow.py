@@ -72,6 +72,7 @@ class Workflow:
         self._memory = _Memory(remember, remember_s, clock)
         # One loop, as JSON text: a batch meets the same few hundred again and again.
         self._loops = _Memory(4096, float("inf"), clock)
+        # One at a time, so that requests that meet unsolved loops together do not all solve them.
         self._planning = Lock()
 
     def configure(self, item: Item) -> ConfigAnswer:
@@ -85,8 +86,9 @@ class Workflow:
         remembered = self._memory.get(checked.problem)
         if isinstance(remembered, ConfigAnswer):
             return remembered
-        with self._planning:
-            (answer,) = self._answers([checked], must_keep=False)
+        answer = self._answers_or_errors([checked], must_keep=False)[checked.problem]
+        if isinstance(answer, WarpplanError):
+            raise answer
         self._memory.put(checked.problem, replace(answer, kind="exact") if answer.kept else answer)
         return answer
 
@@ -147,8 +149,7 @@ class Workflow:
             except WarpplanError as error:
                 failed[at] = error
         unique = {c.problem: c for c in checked.values()}
-        with self._planning:
-            answers = self._answers_or_errors(list(unique.values()), must_keep)
+        answers = self._answers_or_errors(list(unique.values()), must_keep)
         given: set[Problem] = set()
         for at, (line, item) in enumerate(part):
             outcome = failed.get(at) or answers[checked[at].problem]
@@ -159,16 +160,6 @@ class Workflow:
             again = outcome.kept and outcome.problem in given
             given.add(outcome.problem)
             yield BatchResult(line, known, replace(outcome, kind="exact") if again else outcome, None)
-
-    def _answers(self, wanted: Sequence[_Checked], must_keep: bool) -> list[ConfigAnswer]:
-        outcomes = self._answers_or_errors(wanted, must_keep)
-        answers = []
-        for c in wanted:
-            outcome = outcomes[c.problem]
-            if isinstance(outcome, WarpplanError):
-                raise outcome
-            answers.append(outcome)
-        return answers
 
     def _answers_or_errors(
         self, wanted: Sequence[_Checked], must_keep: bool
@@ -204,8 +195,9 @@ class Workflow:
         return found
 
     def _plan(self, c: _Checked) -> Kept:
-        best = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=1)[0]
-        plan = self._loop(c, best.config)
+        with self._planning:
+            best = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=1)[0]
+            plan = self._loop(c, best.config)
         return Kept(
             c.problem, c.source.key, planner_version(), config_json(best.config), plan, prediction_json(best.prediction)
         )
@@ -249,9 +241,11 @@ class Workflow:
     def _measured_plan(self, c: _Checked, measured: Measured) -> tuple[str, str | None]:
         """Plan and prediction of a configuration that a job measured; no prediction where it is not a candidate."""
         config = tuning_of(json.loads(measured.config))
-        ranked = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=EVERY_CANDIDATE)
+        with self._planning:
+            plan = self._loop(c, config)
+            ranked = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=EVERY_CANDIDATE)
         prediction = next((r.prediction for r in ranked if r.config == config), None)
-        return self._loop(c, config), prediction_json(prediction) if prediction else None
+        return plan, prediction_json(prediction) if prediction else None
 
     def _loop(self, c: _Checked, config: TuningConfig) -> str:
         """The solved loop behind ``config`` as canonical JSON, without the seconds that solving took here."""
