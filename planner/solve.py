@@ -11,6 +11,7 @@ from dataclasses import replace
 from warpplan.planner.bounds import min_ii
 from warpplan.planner.errors import Infeasible, InvalidInput
 from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.model import Assignment, live_cycles, register_readers, slots
 from warpplan.planner.packing import Block, pack
 from warpplan.planner.plan import Buffer, Channel, Outcome, Partition, Placement, Plan, Schedule
 from warpplan.planner.problem import (
@@ -23,13 +24,7 @@ from warpplan.planner.problem import (
     SolveOptions,
     whole_multiple,
 )
-from warpplan.planner.schedule import (
-    Assignment,
-    live_cycles,
-    register_readers,
-    search,
-    slots,
-)
+from warpplan.planner.schedule import search
 
 __all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]
 
