@@ -1,7 +1,7 @@
 """What differs between the releases of Triton that the kernels run on, in one place: they take Gluon from here alone.
 
-Tested with 3.6.0 and 3.9.0. A name is looked up by presence, not by version, so the releases in between fall on one side
-or the other by themselves.
+Tested with 3.6.0 and 3.9.0. A name is looked up by presence, not by version, so the releases in between fall on one
+side or the other by themselves.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ __all__ = [
     "gl",
     "gluon",
     "mbarrier",
+    "proton",
     "reinterpret",
     "release",
     "require_supported",
-    "proton",
     "thread_barrier",
     "tma_load",
     "tma_store",

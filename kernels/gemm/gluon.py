@@ -1,14 +1,14 @@
 """The warp-specialised GEMM for Hopper: one Gluon source, its plan in constexprs.
 
 C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation. One warp, the producer, copies A and B tiles by TMA into a ring of
-``DEPTH`` slots; one consumer ("single") or two multiply them and store C. A *unit* of work is one tile of C, or one of the
-``SPLIT_K`` ranges of its K; CTA p of G takes units p, p + G, p + 2G, …
+``DEPTH`` slots; one consumer ("single") or two multiply them and store C. A *unit* of work is one tile of C, or one of
+the ``SPLIT_K`` ranges of its K; CTA p of G takes units p, p + G, p + 2G, …
 
     ring       full[s]: its TMA bytes have landed      empty[s]: every consumer of the slot has let go of it
     turn[c]    ping-pong: consumer c may run its main loop; the consumers take units alternately
 
-Barrier phases: the n-th use of slot s waits for ``full`` with parity n & 1 and for ``empty`` with the opposite one, which a
-fresh barrier satisfies at once.
+Barrier phases: the n-th use of slot s waits for ``full`` with parity n & 1 and for ``empty`` with the opposite one,
+which a fresh barrier satisfies at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpplan.kernels.gemm.space import GemmConfig
-
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
@@ -76,7 +75,7 @@ class Ring(NamedTuple):
 
 
 class Output(NamedTuple):
-    """``c`` is a TMA descriptor, or a pointer to rows of ``row_stride`` elements. Partial sums go through ``workspace``."""
+    """``c`` is a TMA descriptor, or a pointer to rows of ``row_stride`` elements; ``workspace`` takes partial sums."""
 
     c: gl.tensor
     row_stride: gl.tensor
@@ -138,7 +137,7 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
 
 @gluon.jit
 def tile_origin(unit, sizes, BLOCK: gl.constexpr):
-    """First row and first column of a unit's tile: bands of ``group_m`` tile rows, column by column, for reuse in L2."""
+    """First row and column of a unit's tile: bands of ``group_m`` tile rows, column by column, for reuse in L2."""
     tile = unit // sizes.split_k if BLOCK.split else unit
     row_tiles = gl.cdiv(sizes.rows, BLOCK.block_m)
     column_tiles = gl.cdiv(sizes.columns, BLOCK.block_n)
@@ -216,8 +215,17 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
             if BLOCK.staging_in_ring:
                 # The other warps' multiplies read these bytes until here.
                 thread_barrier()
-                finish(acc, unit, row + PART * BLOCK.rows, column, ring_staging(ring, last, BLOCK, PART), out, sizes,
-                       BLOCK, PART)
+                finish(
+                    acc,
+                    unit,
+                    row + PART * BLOCK.rows,
+                    column,
+                    ring_staging(ring, last, BLOCK, PART),
+                    out,
+                    sizes,
+                    BLOCK,
+                    PART,
+                )
                 if BLOCK.tma_store:
                     tma_store_wait(0)
                 else:
@@ -236,7 +244,7 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
 
 @gluon.jit
 def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """A C chunk's view of bytes that only this consumer still holds: its A tile, or B's where it shares B with nobody."""
+    """A C chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
         return reinterpret(ring.b.index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)
@@ -283,7 +291,7 @@ def split_columns(x, PARTS: gl.constexpr):
 
 @gluon.jit
 def partial(like, split, tiles, tile, out, BLOCK: gl.constexpr, PART: gl.constexpr, CHUNK: gl.constexpr):
-    """Pointers to one chunk of partial sums, shaped and laid out as ``like``: workspace[split][tile][consumer][chunk]."""
+    """Pointers to one chunk of partial sums, laid out as ``like``: workspace[split][tile][consumer][chunk]."""
     ROWS: gl.constexpr = BLOCK.rows
     COLUMNS: gl.constexpr = BLOCK.chunk_columns
     r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, like.type.layout))
@@ -356,8 +364,10 @@ def gemm_kernel(
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
-    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None unless ``SPLIT``, counters all zero between
-    launches. The launch's ``num_warps`` are one consumer's: 4 or 8, and 4 where there are two consumers."""
+    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None unless ``SPLIT``.
+
+    Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of two consumers 4.
+    """
     BLOCK: gl.constexpr = block(
         SCHEME, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT
     )

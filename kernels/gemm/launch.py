@@ -40,7 +40,10 @@ def gemm(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor
 
 
 def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor) -> Callable[[], None]:
-    """A call that computes ``out`` from the present addresses of ``a`` and ``b``; the first one may compile the kernel."""
+    """A call that computes ``out`` from ``a`` and ``b`` where they lie now; the first call may compile the kernel.
+
+    Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it.
+    """
     if isinstance(config, TuningConfig):
         config = config_from(config)
     _require_operands(a, b)
@@ -50,7 +53,9 @@ def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor
     index = a.device.index
     require_valid(config, dtype, _device(index), shape)
     tma_store = rows_aligned(out)
-    return _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
+    return (
+        _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
+    )
 
 
 def config_from(tuning: TuningConfig) -> GemmConfig:
@@ -159,11 +164,12 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
             raise InvalidShape(f"{name}={size}: expected 1 or more", field=name, value=size, limit=1)
     step = TMA_ALIGNMENT_BYTES // a.element_size()
     for name, tensor in (("A", a), ("B", b)):
+        offset = tensor.data_ptr() % TMA_ALIGNMENT_BYTES
         if not rows_aligned(tensor):
             raise InvalidShape(
-                f"{name} with strides {tuple(tensor.stride())} at address offset {tensor.data_ptr() % TMA_ALIGNMENT_BYTES}: "
-                f"TMA needs adjacent columns and rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to a "
-                f"multiple of {step} elements",
+                f"{name} has strides {tuple(tensor.stride())} and starts {offset} bytes off: "
+                f"TMA needs adjacent columns and rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to "
+                f"a multiple of {step} elements",
                 field=name, value=tuple(tensor.stride()), limit=step,
             )  # fmt: skip
         if tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1]:
@@ -180,10 +186,13 @@ def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
     expected = (a.shape[0], b.shape[0])
     if tuple(out.shape) != expected or out.dtype != a.dtype or out.device != a.device:
         raise InvalidShape(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {a.dtype} {expected} on {a.device}", field="out"
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {a.dtype} {expected} on {a.device}",
+            field="out",
         )
     if out.stride(1) != 1 and out.shape[1] > 1:
-        raise InvalidShape(f"out has column stride {out.stride(1)}: expected 1", field="out", value=out.stride(1), limit=1)
+        raise InvalidShape(
+            f"out has column stride {out.stride(1)}: expected 1", field="out", value=out.stride(1), limit=1
+        )
     if out.shape[0] > 1 and out.stride(0) < out.shape[1]:
         raise InvalidShape(
             f"out has row stride {out.stride(0)}, less than its {out.shape[1]} columns: its rows overlap", field="out"

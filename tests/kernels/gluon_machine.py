@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import itertools
 import random
 import sys
@@ -495,11 +496,21 @@ def run_gemm(
     split_k: int = 1,
     **constants: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(C, what stands beside it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written; checks the counters."""
+    """(C, what stands beside it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written."""
     constants = {"SPLIT": split_k > 1, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240, **constants}
     m, n = len(a), len(b)
     left, right = (b, a) if constants["SWAP"] else (a, b)
-    names = ("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "EPILOGUE_SPLIT", "STAGING_IN_RING", "SWAP", "TMA_STORE")
+    names = (
+        "SCHEME",
+        "BLOCK_M",
+        "BLOCK_N",
+        "BLOCK_K",
+        "DEPTH",
+        "EPILOGUE_SPLIT",
+        "STAGING_IN_RING",
+        "SWAP",
+        "TMA_STORE",
+    )
     block = kernel.block(*(constants[name] for name in names), constants["SPLIT"])
     stride = n + 3
     c = np.full((m, stride), POISON)
@@ -519,8 +530,8 @@ def run_gemm(
             group_m, split_k, stride, **constants,
         )  # fmt: skip
         for i, (function, arguments) in enumerate(_CTA.partitions):
-            body = (lambda f=function, x=arguments: f(*x))
-            runner.partitions.append(Partition(runner, cta, f"{function.__name__} {i}", body))
+            name = f"{function.__name__} {i}"
+            runner.partitions.append(Partition(runner, cta, name, functools.partial(function, *arguments)))
     runner.run()
     if counters.any():
         raise ProtocolError("an arrival counter was left above zero")

@@ -1,4 +1,4 @@
-"""The barrier protocol of every scheme, by running the kernel's own source on a machine that schedules adversarially."""
+"""The barrier protocol of every scheme: the kernel's own source, run on a machine that schedules adversarially."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(kernel, m, n, k, *, seed, programs, **options):
 @pytest.mark.parametrize("depth", [2, 3, 8])
 @pytest.mark.parametrize("tiles", range(6))
 def test_every_number_of_units(kernel, scheme, depth, tiles):
-    """One CTA takes 0 to 5 tiles (0: a second CTA has none), of 1, 3 and 9 K blocks: fewer and more than the ring has."""
+    """One CTA takes 0 to 5 tiles (0: a second CTA has none), of fewer K blocks than the ring has slots, and of more."""
     for k_blocks in (1, 3, 9):
         check(kernel, 4, 4 * max(tiles, 1), 2 * k_blocks, seed=depth, programs=2 if tiles == 0 else 1, SCHEME=scheme,
               DEPTH=depth)  # fmt: skip
@@ -64,7 +64,9 @@ def test_every_number_of_units(kernel, scheme, depth, tiles):
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_plan_and_any_schedule(kernel, scheme, depth, m, n, k, programs, group_m, chunks, in_ring, swap, tma_store, split, block, seed):
+def test_any_plan_and_any_schedule(
+    kernel, scheme, depth, m, n, k, programs, group_m, chunks, in_ring, swap, tma_store, split, block, seed
+):
     block_m, block_n, block_k = block
     k_blocks = -(-k // block_k)
     while -(-k_blocks // -(-k_blocks // split)) != split:  # as the space demands: no split is empty
@@ -73,48 +75,66 @@ def test_any_plan_and_any_schedule(kernel, scheme, depth, m, n, k, programs, gro
     held = rows * block_k if scheme == "cooperative" else max(block_m, block_n) * block_k
     check(
         kernel, m, n, k, seed=seed, programs=programs, group_m=group_m, split_k=split, SCHEME=scheme, DEPTH=depth,
-        EPILOGUE_SPLIT=chunks, STAGING_IN_RING=in_ring and rows * block_n // chunks <= held, SWAP=swap, TMA_STORE=tma_store,
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+        EPILOGUE_SPLIT=chunks, STAGING_IN_RING=in_ring and rows * block_n // chunks <= held, SWAP=swap,
+        TMA_STORE=tma_store, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
     )  # fmt: skip
 
 
+RELEASE = "mbarrier.arrive(ring.empty.index(last), count=1)\n"
+STORE_WAIT = "    if BLOCK.tma_store:\n        tma_store_wait(0)\n"
+SINGLE = {"SCHEME": "single", "EPILOGUE_SPLIT": 2}
+IN_RING = {"SCHEME": "single", "STAGING_IN_RING": True, "BLOCK_K": 4}
+PINGPONG = {"SCHEME": "pingpong"}
+COOPERATIVE = {"SCHEME": "cooperative"}
+# what breaks: (the source's text, its replacement, a plan that suffers)
 MUTATIONS = {
     "the slot of the multiply in flight is released": (
-        "ring.empty.index((index + BLOCK.depth - 1) % BLOCK.depth), count=1, pred=k > 0", "ring.empty.index(slot), count=1", "single"),
-    "the last slot is never released": (
-        "                mbarrier.arrive(ring.empty.index(last), count=1)\n                finish(", "                finish(", "single"),
-    "the producer waits for no slot": ("(index // BLOCK.depth & 1) ^ 1)", "(index // BLOCK.depth & 1) ^ 1) if False else None", "single"),
-    "the consumer waits for no bytes": ("index // BLOCK.depth & 1)\n            with", "1)\n            with", "single"),
-    "staging is rewritten under its store": (
-        "    if BLOCK.tma_store:\n        tma_store_wait(0)\n    thread_barrier()", "    thread_barrier()", "single"),
-    "the second consumer misses its start": ("index = k_range(gl.program_id(0), sizes, BLOCK)[1]", "index = 0", "pingpong"),
-    "both consumers of a turn start": ("(turn & 1) ^ (1 - ID)", "turn & 1", "pingpong"),
-    "one arrival frees a shared slot": ("count=BLOCK.sharers)", "count=1)", "cooperative"),
-    "the halves swap": ("slot * BLOCK.sharers + PART)\n                b =", "slot * BLOCK.sharers + 1 - PART)\n                b =", "cooperative"),
-    "the writes are not fenced": ("        fence_async_shared()\n        tma_store", "        tma_store", "single"),
-    "the kernel ends under its stores": ("    if BLOCK.tma_store:\n        tma_store_wait(0)\n\n\n@gluon.jit\ndef ring", "\n\n@gluon.jit\ndef ring", "single"),
-}  # fmt: skip
+        "(index + BLOCK.depth - 1) % BLOCK.depth), count=1, pred=k > 0",
+        "slot), count=1",
+        SINGLE,
+    ),
+    "the last slot is never released": (f"{RELEASE}                finish(", "finish(", SINGLE),
+    "the producer waits for no slot": ("(index // BLOCK.depth & 1) ^ 1", "None", SINGLE),
+    "the consumer waits for no bytes": (
+        "index // BLOCK.depth & 1)\n            with",
+        "None)\n            with",
+        SINGLE,
+    ),
+    "staging is rewritten under its store": (f"{STORE_WAIT}    thread_barrier()", "    thread_barrier()", SINGLE),
+    "the writes are not fenced": ("        fence_async_shared()\n        tma_store", "        tma_store", SINGLE),
+    "the kernel ends under its stores": (f"{STORE_WAIT}\n\n", "\n\n", SINGLE),
+    "a slot is released under the store that reads it": (
+        "                if BLOCK.tma_store:\n                    tma_store_wait(0)\n                else:",
+        "                if not BLOCK.tma_store:",
+        IN_RING,
+    ),
+    "the second consumer misses its start": (
+        "index = k_range(gl.program_id(0), sizes, BLOCK)[1]",
+        "index = 0",
+        PINGPONG,
+    ),
+    "the consumers wait for each other's turn": ("(turn & 1) ^ (1 - ID)", "turn & 1", PINGPONG),
+    "one arrival frees a shared slot": ("count=BLOCK.sharers)", "count=1)", COOPERATIVE),
+    "the halves swap": (
+        "slot * BLOCK.sharers + PART)\n                b =",
+        "slot * BLOCK.sharers + 1 - PART)\n                b =",
+        COOPERATIVE,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_noticed(name):
-    old, new, scheme = MUTATIONS[name]
-    source = KERNEL.read_text()
-    assert source.count(old) == 1, "the source changed: adapt the mutation"
+    old, new, plan = MUTATIONS[name]
+    assert KERNEL.read_text().count(old) == 1, "the source changed: adapt the mutation"
     broken = machine.load_kernel(KERNEL, lambda text: text.replace(old, new))
-    with pytest.raises(AssertionError):
-        for seed in range(30):
-            check(broken, 12, 12, 10, seed=seed, programs=2, SCHEME=scheme, DEPTH=2, EPILOGUE_SPLIT=2)
 
-
-def test_a_ring_slot_released_before_its_store_is_noticed():
-    old = "                if BLOCK.tma_store:\n                    tma_store_wait(0)\n                else:"
-    source = KERNEL.read_text()
-    assert source.count(old) == 1
-    broken = machine.load_kernel(KERNEL, lambda text: text.replace(old, "                if not BLOCK.tma_store:"))
-    with pytest.raises(AssertionError):
+    def any_schedule():
         for seed in range(30):
-            check(broken, 12, 12, 10, seed=seed, programs=1, SCHEME="single", DEPTH=2, STAGING_IN_RING=True, BLOCK_K=4)
+            check(broken, 12, 12, 10, seed=seed, programs=2, DEPTH=2, **plan)
+
+    with pytest.raises(AssertionError):
+        any_schedule()
 
 
 def test_a_chunk_larger_than_its_slot_is_refused(kernel):

@@ -1,0 +1,58 @@
+"""Each scheme of the GEMM on a GPU, exactly: small whole numbers make every sum exact, so results match to the bit."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch with CUDA")
+pytest.importorskip("triton", reason="needs triton")
+
+from warpplan.kernels.gemm.launch import gemm  # noqa: E402
+from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
+from warpplan.kernels.gemm.space import GemmConfig, tuning, violations  # noqa: E402
+from warpplan.planner.device import H200  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
+    ),
+]
+
+CONFIGS = (
+    GemmConfig("single", 128, 256, 64, 8, 3),
+    GemmConfig("single", 64, 16, 128, 4, 4, swap=True, split_k=4, ctas_per_sm=2),
+    GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring"),
+    GemmConfig("cooperative", 128, 128, 64, 4, 4, split_k=3),
+    GemmConfig("pingpong", 64, 256, 64, 4, 4),
+    GemmConfig("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", swap=True),
+    GemmConfig("pipelined", 128, 256, 64, 8, 3),
+)
+SHAPES = ((1, 1, 8), (7, 133, 72), (129, 264, 1096), (1000, 1001, 2048))
+
+
+def _whole(rows, columns, dtype):
+    return torch.randint(-4, 5, (rows, columns), device="cuda").to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+def test_exact(config, shape, dtype):
+    if violations(config, str(dtype).removeprefix("torch."), H200, shape):
+        pytest.skip("this split leaves a range of K empty")
+    m, n, k = shape
+    a, b = _whole(m, k, dtype), _whole(n, k, dtype)
+    buffer = torch.full((m + 2, n + 5), float("nan"), device="cuda", dtype=dtype)
+    gemm(a, b, config, out=buffer[1:-1, :n])
+    assert torch.equal(buffer[1:-1, :n], reference(a, b).to(dtype))
+    assert int(buffer.isnan().sum()) == buffer.numel() - m * n
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.split_k > 1], ids=repr)
+def test_split_k_rounds_alike_every_time(config):
+    a, b = (torch.randn(520, 4168, device="cuda").bfloat16() for _ in range(2))
+    first = gemm(a, b, tuning(config))
+    assert relative_error(first, reference(a, b)) < 3e-3
+    for _ in range(10):
+        assert torch.equal(gemm(a, b, tuning(config)), first)
