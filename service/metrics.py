@@ -38,7 +38,7 @@ class Metrics:
             for (found, labels), total in sums:
                 if found == name:
                     inner = ",".join(f'{label}="{_escape(value)}"' for label, value in labels)
-                    lines.append(f"{name}{{{inner}}} {total:g}" if inner else f"{name} {total:g}")
+                    lines.append(f"{name}{{{inner}}} {total}" if inner else f"{name} {total}")
         return "\n".join(lines) + "\n"
 
 
