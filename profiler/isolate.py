@@ -49,8 +49,8 @@ def run_isolated(
 ) -> IsolatedResult:
     """Call ``target`` ("module:function") with JSON arguments in a child process.
 
-    ``time_limit_s`` is the longest silence: from the start, and from one streamed item to the next. ``on_item`` sees each
-    item as it comes. The whole process group is killed at the end, also when this process is interrupted.
+    ``time_limit_s`` is the longest silence: from the start, and from one streamed item to the next. ``on_item`` sees
+    each item as it comes. The whole process group is killed at the end, also when this process is interrupted.
     """
     begin = time.monotonic()
     request = json.dumps({"target": target, "args": list(args), "kwargs": dict(kwargs or {})})

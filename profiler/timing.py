@@ -28,7 +28,7 @@ MAX_SETS = 64
 class Timing:
     """Microseconds a launch: median, 10th and 90th percentile over ``count`` rounds.
 
-    ``ratio`` is baseline time over this time (above 1: faster than the baseline), the median of the rounds' own ratios, and
+    ``ratio`` is baseline time over this time (above 1: faster than the baseline), the median of the rounds' own ratios,
     ``ratio_p10`` and ``ratio_p90`` their spread; 1 for the baseline itself, ``None`` where there is none.
     """
 
@@ -49,7 +49,7 @@ class Timing:
 def summarize(samples_us: Sequence[float], baseline_us: Sequence[float] | None = None) -> Timing:
     """The statistics of one candidate's rounds, paired with the baseline's rounds where given.
 
-    Raises :class:`MeasurementFailed` where there are no samples, one is not a positive number, or the rounds differ in count.
+    Raises :class:`MeasurementFailed` where there are no samples, one is not a positive number, or the counts differ.
     """
     samples = _positive(samples_us)
     p10, median, p90 = (float(v) for v in np.percentile(samples, [10, 50, 90]))
@@ -105,7 +105,7 @@ def paired(
     round_ms: float = 5.0,
     warm_s: float = 0.5,
 ) -> dict[str, Timing]:
-    """Time ``candidates`` interleaved on the current GPU, each from a graph of launches over ``sets`` input sets in turn.
+    """Time ``candidates`` interleaved on the current GPU, each as a graph of launches over ``sets`` input sets in turn.
 
     ``launches`` a graph (rounded up to whole rotations) defaults to about ``round_ms`` of the slowest candidate. All
     candidates run interleaved for ``warm_s`` seconds first: seconds for sustained power, 0 for a cool card. Raises

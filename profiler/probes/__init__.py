@@ -27,8 +27,8 @@ def points(family: str) -> tuple[Point, ...]:
         raise UnknownName("probe", family, FAMILIES) from None
 
 
-def cases(point: Point, family: str) -> tuple[Any, ...]:
-    """The kernels behind ``point`` as :class:`~warpplan.profiler.probes.cases.Case`; needs triton, no GPU."""
+def kernels(point: Point, family: str) -> tuple[Any, ...]:
+    """What ``point`` launches, as :class:`~warpplan.profiler.probes.cases.Case`; needs triton, no GPU."""
     found: tuple[Any, ...] = _module(family).cases(point)
     return found
 
@@ -36,8 +36,9 @@ def cases(point: Point, family: str) -> tuple[Any, ...]:
 def measure(family: str, skip: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Measure ``family`` on the current GPU, point by point, but for the labels in ``skip``.
 
-    Yields ``{"start": label}``, the records of the point, ``{"done": label}`` or ``{"failed": label, "reason": …}``. A point
-    that raises is one failure, unless the GPU's context is lost with it: then every later launch fails, so it is raised.
+    Yields ``{"start": label}``, the records of the point, ``{"done": label}`` or ``{"failed": label, "reason": …}``. A
+    point that raises is one failure, unless the GPU's context is lost with it: every later launch would fail, so it is
+    raised.
     """
     module = _module(family)
     for point in points(family):

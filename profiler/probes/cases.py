@@ -1,4 +1,4 @@
-"""A kernel with its arguments, described once: compiled without a GPU by tests, launched with live tensors by probes."""
+"""A kernel with its arguments, described once: tests compile it without a GPU, probes launch it with live tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton.experimental.gluon import language as gl
+from warpplan.kernels.triton_compat import GluonASTSource, TensorDescriptor, gl
 
 Constant = int | str | bool
 
@@ -59,8 +59,6 @@ class Box:
         return f"tensordesc<{_TRITON_NAMES[self.dtype]}{list(self.box)},{self.layout()!r}>"
 
     def live(self) -> Any:
-        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
         matrix = _tensor(self.dtype, (self.rows, self.columns), self.fill)
         return TensorDescriptor.from_tensor(matrix, list(self.box), self.layout())
 
@@ -79,15 +77,16 @@ class Case:
         kinds = {n: a if isinstance(a, str) else a.signature() for n, a in self.arguments}
         return kinds | {name: "constexpr" for name, _ in self.constants}
 
-    def compile(self, capability: int = 90) -> Any:
-        """Triton's compiled kernel for the capability; no GPU is touched."""
-        import triton
-        from triton.backends.compiler import GPUTarget
-        from triton.experimental.gluon._runtime import GluonASTSource
+    def source(self) -> Any:
+        """What Triton compiles, specialised as a launch would be; no GPU is touched."""
+        names = [name for name, _ in self.arguments]
+        aligned = {
+            (names.index(name),): [["tt.divisibility", 16]] for name, a in self.arguments if isinstance(a, Pointer)
+        }  # fmt: skip
+        return GluonASTSource(self.kernel, self.signature(), dict(self.constants), aligned)
 
-        source = GluonASTSource(self.kernel, self.signature(), dict(self.constants))
-        options = {"num_warps": self.num_warps, **dict(self.options)}
-        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    def compile_options(self) -> dict[str, int]:
+        return {"num_warps": self.num_warps, **dict(self.options)}
 
     def live(self) -> Live:
         return Live(self, {n: a.live() for n, a in self.arguments if not isinstance(a, str)})
@@ -103,8 +102,7 @@ class Live:
     def launch(self, blocks: int, **numbers: float) -> None:
         """Start ``blocks`` blocks; ``numbers`` are the arguments that have no buffer."""
         arguments = [self.buffers[n] if n in self.buffers else numbers[n] for n, _ in self.case.arguments]
-        constants = dict(self.case.constants)
-        self.case.kernel[(blocks,)](*arguments, **constants, num_warps=self.case.num_warps, **dict(self.case.options))
+        self.case.kernel[(blocks,)](*arguments, **dict(self.case.constants), **self.case.compile_options())
 
 
 def _tensor(dtype: str, shape: tuple[int, ...], fill: str) -> Any:

@@ -3,8 +3,8 @@
 copy_bytes_per_s      a copy of 1 GiB from device to device; bytes read and written.
 read_bytes_per_s      every SM loading 16 KB boxes by TMA from a matrix of 2 GiB, each box once.
 l2_bytes_per_s        the same from a matrix of 16 MB that all SMs share.
-tensor_flops_*        a product of two 8192 × 8192 matrices by cuBLAS, after seconds of it: power and clocks have settled.
-tensor_issue_flops_*  two warp groups on every SM multiplying m64n256 from shared memory without end, after seconds of it.
+tensor_flops_*        a product of two 8192 × 8192 matrices by cuBLAS, when seconds of it have settled power and clocks.
+tensor_issue_flops_*  two warp groups on every SM multiplying m64n256 from shared memory, likewise settled.
 clock_hz_idle         one block counting cycles for a millisecond while the other SMs rest.
 clock_hz_tensor       one block counting cycles beside the sustained product of bfloat16 matrices.
 launch_us             empty kernels back to back in one CUDA graph.
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import clock, nanoseconds
+from warpplan.profiler.probes.device import clock, nanoseconds, probe_kernel
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import Record, ceiling, sm_count
 from warpplan.profiler.probes.tma import L2_ROWS, boxes, load_cases
@@ -34,9 +35,9 @@ CLOCK_SAMPLES = 40
 CLOCK_INTERVAL_NS = 1_000_000
 
 
-@gluon.jit
+@probe_kernel
 def count_cycles(stamps, samples, interval_ns):
-    """stamps[i] = (cycles, ns), int64, one pair each ``interval_ns``; ends by the clock on the wall, whatever happens."""
+    """stamps[i] = (cycles, ns), int64, a pair each ``interval_ns``; it ends by the clock on the wall."""
     begin = nanoseconds()
     for i in range(samples):
         now = nanoseconds()
@@ -107,7 +108,7 @@ def _measure(point: Point) -> list[float]:
     inner = 64 if kind == "l2_bytes_per_s" else total // sms - slots
     moved = float(BOX_BYTES) * sms * (reps * inner + slots)
     numbers = {"reps": reps, "inner": inner, "stride": 1, "spread": 1, "step": sms, "mask": total - 1}
-    return [moved / s for s in _sustained(lambda: live.launch(sms, **numbers), 0.2)]
+    return [moved / s for s in _sustained(partial(live.launch, sms, **numbers), 0.2)]
 
 
 def _dtype(point: Point) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock
+from warpplan.profiler.probes.device import active_repetitions, clock, probe_kernel
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import (
     FEW_SMS,
@@ -63,7 +63,7 @@ def _return(stamps, mine, other, n, reps):
         gl.store(base + r * 4 + 2, issued)
 
 
-@gluon.jit
+@probe_kernel
 def ping_pong(server, returner, reps, stride, SERVER_IS_WORKER: gl.constexpr, WORKER_WARPS: gl.constexpr):
     """``server`` and ``returner`` are int64 stamps [blocks · reps, 4]."""
     to_server = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())

@@ -22,7 +22,7 @@ import numpy as np
 from warpplan.kernels.triton_compat import fence_async_shared, gl, gluon, thread_barrier
 from warpplan.planner.costs import Quantiles
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock, record, wait_for
+from warpplan.profiler.probes.device import active_repetitions, clock, probe_kernel, record, wait_for
 from warpplan.profiler.probes.points import ROWS, Point
 from warpplan.profiler.probes.sampling import Record, Samples, cost, out_elements, quantiles, sample, slope
 
@@ -51,7 +51,7 @@ def _keep(sink, rows, LAYOUT: gl.constexpr, ROWS: gl.constexpr):
     gl.store(sink + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)), rows)
 
 
-@gluon.jit
+@probe_kernel
 def arithmetic(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.constexpr, N: gl.constexpr,
                OPERATION: gl.constexpr, UNROLL: gl.constexpr):  # fmt: skip
     """fp32 tiles in the accumulator's layout, UNROLL operations an iteration; OPERATION "elementwise" is the bare
@@ -67,10 +67,7 @@ def arithmetic(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.cons
         start = clock()
         for _ in range(inner):
             for _ in gl.static_range(UNROLL):
-                if OPERATION == "exp2":
-                    x = gl.exp2(x)
-                else:
-                    x = x * scale + shift
+                x = gl.exp2(x) if OPERATION == "exp2" else x * scale + shift
                 if OPERATION == "row_max":
                     best = gl.maximum(best, gl.max(x, 1))
                 if OPERATION == "row_sum":
@@ -98,7 +95,7 @@ def _consume_bfloat16(y):
     )
 
 
-@gluon.jit
+@probe_kernel
 def epilogue(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.constexpr, N: gl.constexpr,
              OPERATION: gl.constexpr):  # fmt: skip
     """Renew an fp32 tile, convert it to bf16 and store it to one of four staging buffers in turn."""
@@ -137,7 +134,7 @@ def epilogue(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.conste
     _keep(sink, rows, TILE, ROWS)
 
 
-@gluon.jit
+@probe_kernel
 def shared_load(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr, N: gl.constexpr):
     """Read int32 tiles, 16 bytes a thread and access, from four buffers in turn; ``step`` is 1, told at run time."""
     TILE: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
@@ -160,7 +157,7 @@ def shared_load(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr, 
     _keep(sink, gl.sum(x, 1), TILE, ROWS)
 
 
-@gluon.jit
+@probe_kernel
 def shared_store(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr, N: gl.constexpr):
     """Write int32 tiles, 16 bytes a thread and access, to four buffers in turn: four stores an iteration."""
     TILE: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])

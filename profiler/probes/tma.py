@@ -16,7 +16,7 @@ import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load, tma_store, tma_store_wait
 from warpplan.profiler.probes.cases import Box, Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock, idle, record
+from warpplan.profiler.probes.device import active_repetitions, clock, idle, probe_kernel, record
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import Record, Samples, cost, out_elements, quantiles, sample
 
@@ -55,7 +55,7 @@ def _load_once(desc, out, smem, bar, reps, stride, first, spread, mask):
         record(out, pid * reps + r, 2, 3, arrived - nothing)
 
 
-@gluon.jit
+@probe_kernel
 def load_latency(desc, out, reps, stride, first, spread, mask):
     smem = gl.allocate_shared_memory(desc.dtype, desc.block_type.shape, desc.layout)
     bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -101,7 +101,7 @@ def _load_many(
         slot = slot * (1 - wrapped)
 
 
-@gluon.jit
+@probe_kernel
 def load_rate(desc, out, reps, inner, stride, spread, step, mask, GROUP: gl.constexpr, SLOTS: gl.constexpr):
     BOX: gl.constexpr = desc.block_type.shape
     smem = gl.allocate_shared_memory(desc.dtype, [SLOTS * GROUP, BOX[0], BOX[1]], desc.layout)
@@ -134,7 +134,7 @@ def _store_once(desc, out, smem, reps, stride, spread, mask):
         record(out, pid * reps + r, 2, 3, released - nothing)
 
 
-@gluon.jit
+@probe_kernel
 def store_latency(desc, out, reps, stride, spread, mask):
     smem = gl.allocate_shared_memory(desc.dtype, desc.block_type.shape, desc.layout)
     gl.warp_specialize([(idle, ()), (_store_once, (desc, out, smem, reps, stride, spread, mask))], [1], [40])
@@ -158,7 +158,7 @@ def _store_many(desc, out, smem, reps, inner, stride, spread, mask, SLOTS: gl.co
     tma_store_wait(0)
 
 
-@gluon.jit
+@probe_kernel
 def store_rate(desc, out, reps, inner, stride, spread, mask, SLOTS: gl.constexpr):
     BOX: gl.constexpr = desc.block_type.shape
     smem = gl.allocate_shared_memory(desc.dtype, [SLOTS, BOX[0], BOX[1]], desc.layout)

@@ -15,7 +15,7 @@ import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, warpgroup_mma, warpgroup_mma_wait
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock, nanoseconds, record
+from warpplan.profiler.probes.device import active_repetitions, clock, probe_kernel, record
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import Record, cost, out_elements, quantiles, sample, slope
 
@@ -47,7 +47,7 @@ def _operand(data, ROWS: gl.constexpr, K: gl.constexpr):
     return gl.allocate_shared_memory(dtype, [ROWS, K], SHARED, values)
 
 
-@gluon.jit
+@probe_kernel
 def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, CHAIN: gl.constexpr,
           A_REGISTER: gl.constexpr):  # fmt: skip
     """``inner`` · CHAIN multiplies of [M, K] · [N, K]ᵀ, at most CHAIN of them in flight beyond the wait."""
@@ -55,14 +55,9 @@ def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr
     ACC: gl.constexpr = _accumulator(N, gl.num_warps(), dtype.primitive_bitwidth)
     a_smem = _operand(data, M, K)
     b_smem = _operand(data, N, K)
-    if A_REGISTER:
-        a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth))
-    else:
-        a = a_smem
+    a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth)) if A_REGISTER else a_smem
     acc = gl.zeros([M, N], gl.float32, ACC)
     pid = gl.program_id(0)
-    begin = clock()
-    begin_ns = nanoseconds()
     for r in range(active_repetitions(reps, stride)):
         start = clock()
         for _ in range(inner):
@@ -71,24 +66,18 @@ def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr
                 flying = warpgroup_mma(a, b_smem.permute((1, 0)), flying, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[flying])
         acc = warpgroup_mma_wait(0, deps=[acc])
-        record(out, pid * reps + r, 0, 3, clock() - start)
-        # The whole kernel so far: over wall time this gives the clock under load.
-        record(out, pid * reps + r, 1, 3, (clock() - begin) >> 4)
-        record(out, pid * reps + r, 2, 3, nanoseconds() - begin_ns)
+        record(out, pid * reps + r, 0, 1, clock() - start)
     _keep(sink, acc, M, N, ACC)
 
 
-@gluon.jit
+@probe_kernel
 def single(out, data, sink, reps, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, A_REGISTER: gl.constexpr):
     """One multiply of [M, K] · [N, K]ᵀ at a time."""
     dtype: gl.constexpr = data.dtype.element_ty
     ACC: gl.constexpr = _accumulator(N, gl.num_warps(), dtype.primitive_bitwidth)
     a_smem = _operand(data, M, K)
     b_smem = _operand(data, N, K)
-    if A_REGISTER:
-        a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth))
-    else:
-        a = a_smem
+    a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth)) if A_REGISTER else a_smem
     acc = gl.zeros([M, N], gl.float32, ACC)
     pid = gl.program_id(0)
     for r in range(active_repetitions(reps, stride)):
@@ -141,8 +130,8 @@ def measure(point: Point) -> Iterator[Record]:
     live = [case.live() for case in cases(point)]
     groups = live[0].case.num_warps // 4
     extra = (LONG - SHORT) * CHAIN * PER_GROUP * groups
-    short = sample(live[0], COLUMNS, inner=SHORT)[:, 0]
-    steady = slope(sample(live[0], COLUMNS, inner=LONG)[:, 0], short, extra)
+    short = sample(live[0], inner=SHORT)[:, 0]
+    steady = slope(sample(live[0], inner=LONG)[:, 0], short, extra)
     if len(live) == 1:
         yield cost(point.kind, point.parameters, latency=None, occupancy=quantiles(steady), issue=None)
         return

@@ -1,0 +1,208 @@
+"""Proton's per-warp traces of the real GEMM kernels, read back as costs and set beside the probes.
+
+The kernels carry scopes: ``producer_wait`` and ``tma_issue`` in the producer, ``consumer_wait``, ``mma`` and
+``epilogue`` in the consumers. A trace is Chrome's JSON: one complete event a scope, ``pid`` "kernel Core 7 CTA 3",
+``tid`` "warp 5 (line 0)", times in thousands of SM cycles (microseconds at a nominal 1000 MHz). Recording costs each
+scope some cycles itself, so a traced cost is an upper bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape
+from warpplan.planner.costs import CostTable, Quantiles
+from warpplan.planner.errors import MalformedFile, MeasurementFailed
+from warpplan.profiler.files import read_json
+from warpplan.profiler.isolate import run_isolated
+
+SCOPES = ("producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue")
+BUFFER_BYTES_PER_WARP = 4096
+"""A power of two; Proton's buffer must be (profiled warps) times one. It holds the last 256 scopes of each warp."""
+NOMINAL_MHZ = 1000.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """One scope of one warp, in SM cycles; ``launch`` tells apart the blocks and kernels of a file."""
+
+    scope: str
+    launch: str
+    warp: int
+    start_cycles: float
+    cycles: float
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """``ii``: cycles from one multiply's issue to the next of the same warp and tile. ``scopes``: the cycles inside
+    each scope, sorted by name. ``exposed_wait``: the part of the main loop that consumers spend waiting for data."""
+
+    ii: Quantiles
+    scopes: tuple[tuple[str, Quantiles], ...]
+    exposed_wait: float
+
+    def scope(self, name: str) -> Quantiles | None:
+        return dict(self.scopes).get(name)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A cost read from a trace beside the same cost put together from probes, in cycles."""
+
+    name: str
+    traced_cycles: float
+    probed_cycles: float
+
+    @property
+    def ratio(self) -> float:
+        return self.traced_cycles / self.probed_cycles
+
+
+def parse(path: Path) -> tuple[Event, ...]:
+    """The known scopes in ``path``, by launch, warp and time; :class:`MalformedFile` where it is no such trace."""
+    body = read_json(path)
+    if not isinstance(body, dict) or not isinstance(body.get("traceEvents"), list):
+        raise MalformedFile(path, "no Chrome trace: traceEvents is missing", field="traceEvents")
+    events = [event for index, raw in enumerate(body["traceEvents"]) for event in _event(path, index, raw)]
+    return tuple(sorted(events, key=lambda e: (e.launch, e.warp, e.start_cycles)))
+
+
+def _event(path: Path, index: int, raw: Any) -> Iterator[Event]:
+    if not isinstance(raw, dict) or raw.get("ph") != "X" or raw.get("name") not in SCOPES:
+        return
+    try:
+        warp = re.match(r"warp (\d+)", raw["tid"])
+        per_us = float(raw.get("args", {}).get("Frequency (MHz)", NOMINAL_MHZ))
+        if warp is None:
+            raise ValueError(f"tid {raw['tid']!r} names no warp")
+        yield Event(raw["name"], str(raw["pid"]), int(warp[1]), float(raw["ts"]) * per_us, float(raw["dur"]) * per_us)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedFile(path, f"trace event {index}: {error}", field=f"traceEvents[{index}]") from None
+
+
+def trace_costs(path: Path) -> TraceSummary:
+    """What the trace in ``path`` says of the loop. Raises :class:`MeasurementFailed` where no warp multiplies twice."""
+    return summarize(parse(path))
+
+
+def summarize(events: Sequence[Event]) -> TraceSummary:
+    """:func:`trace_costs` of events in order of launch, warp and time."""
+    starts: list[float] = []
+    busy = waiting = 0.0
+    for warp in _by_warp(events):
+        previous: Event | None = None
+        waited = 0.0
+        for event in warp:
+            if event.scope == "mma":
+                if previous is not None:
+                    starts.append(event.start_cycles - previous.start_cycles)
+                    busy += starts[-1]
+                    waiting += waited
+                previous, waited = event, 0.0
+            elif event.scope == "consumer_wait":
+                waited += event.cycles
+            elif event.scope == "epilogue":
+                previous = None
+    if not starts:
+        raise MeasurementFailed(
+            "the trace holds no two multiplies of one tile: trace a shape with more iterations of K"
+        )
+    scopes = {s: [e.cycles for e in events if e.scope == s] for s in sorted(SCOPES)}
+    found = tuple((s, _quantiles(cycles)) for s, cycles in scopes.items() if cycles)
+    return TraceSummary(_quantiles(starts), found, waiting / busy if busy else 0.0)
+
+
+def _by_warp(events: Sequence[Event]) -> Iterable[list[Event]]:
+    warps: dict[tuple[str, int], list[Event]] = {}
+    for event in events:
+        warps.setdefault((event.launch, event.warp), []).append(event)
+    return warps.values()
+
+
+def _quantiles(samples: Sequence[float]) -> Quantiles:
+    p50, p90 = np.percentile(np.asarray(samples), [50, 90])
+    return Quantiles(float(p50), float(p90), len(samples))
+
+
+def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTable) -> tuple[Comparison, ...]:
+    """The trace beside the probes: initiation interval against the busiest unit, the producer's issue, the epilogue.
+
+    Raises :class:`~warpplan.planner.errors.MissingCosts` where the probes lack an operation.
+    """
+    element = ELEMENT_BYTES[dtype]
+    sharers = 2 if config.scheme == "cooperative" else 1
+    boxes = [config.consumer_rows * config.block_k * element] * sharers + [config.block_n * config.block_k * element]
+    loads = [costs.lookup("tma_load", size, source="l2") for size in boxes]
+    wgmma = costs.lookup("wgmma", config.block_n, dtype=dtype, a="shared")
+    instructions = config.block_m // 64 * (config.block_k // (32 // element))
+    tensor = instructions * _median(wgmma.occupancy)
+    transfer = sum(_median(load.occupancy) for load in loads)
+    found = [Comparison("ii", summary.ii.p50, max(tensor, transfer))]
+    issue = summary.scope("tma_issue")
+    if issue is not None:
+        found.append(Comparison("tma_issue", issue.p50, sum(_median(load.issue) for load in loads)))
+    epilogue = summary.scope("epilogue")
+    if epilogue is not None:
+        # A probe's tile is one warp group's; the groups of a consumer store side by side.
+        groups = config.consumer_warps // 4
+        chunk = config.consumer_rows * config.block_n // config.epilogue_split // groups
+        each = _median(costs.lookup("epilogue_store", chunk).latency)
+        found.append(Comparison("epilogue", epilogue.p50, config.epilogue_split * each))
+    return tuple(found)
+
+
+def _median(quantiles: Quantiles | None) -> float:
+    return quantiles.p50 if quantiles is not None else 0.0
+
+
+def record(
+    stem: Path,
+    config: GemmConfig,
+    *,
+    dtype: str = "bfloat16",
+    shape: Shape = (512, 512, 4096),
+    time_limit_s: float = 120.0,
+) -> Path:
+    """Trace one launch of the GEMM kernel with ``config`` in a child and return the file, ``stem`` + ".chrome_trace".
+
+    A few tiles are enough, and a whole grid's trace takes tens of megabytes. Raises :class:`MeasurementFailed` where
+    the child fails, and for the pipelined scheme, whose source has no scopes.
+    """
+    if not config.specialized:
+        raise MeasurementFailed("the pipelined scheme has no partitions to trace")
+    arguments = [str(stem), asdict(config), dtype, list(shape)]
+    result = run_isolated("warpplan.profiler.traces:trace_in_process", arguments, time_limit_s=time_limit_s)
+    if result.status != "ok":
+        raise MeasurementFailed(f"tracing {config.scheme} {config.block_m}x{config.block_n}: {result.reason}")
+    return Path(result.value)
+
+
+def trace_in_process(stem: str, config_fields: dict[str, Any], dtype: str, shape: Sequence[int]) -> str:
+    """The child's part of :func:`record`: compile with Proton's records, launch once, write the trace."""
+    import torch
+    import triton.profiler as proton
+
+    from warpplan.kernels.gemm.launch import prepare
+
+    config = GemmConfig(**config_fields)
+    m, n, k = shape
+    kind = getattr(torch, dtype)
+    a, b = torch.randn(m, k, device="cuda", dtype=kind), torch.randn(n, k, device="cuda", dtype=kind)
+    run = prepare(a, b, config, torch.empty(m, n, device="cuda", dtype=kind))
+    mode = proton.mode.Default(
+        optimizations="clock32,time_shift",
+        buffer_type="global",
+        buffer_size=config.total_warps * BUFFER_BYTES_PER_WARP,
+    )
+    proton.start(stem, data="trace", backend="instrumentation", mode=mode)
+    run()
+    torch.cuda.synchronize()
+    proton.finalize()
+    return f"{stem}.chrome_trace"

@@ -1,0 +1,124 @@
+"""What probes make of cycle counts, with an invented GPU in place of a launch: known costs in, the same costs out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="the probes' modules hold Gluon source")
+
+from warpplan.profiler.probes import tiles, tma, wgmma
+from warpplan.profiler.probes.cases import Case
+from warpplan.profiler.probes.points import FAMILIES, Point
+from warpplan.profiler.probes.sampling import ceiling, quantiles, slope
+
+CLOCK, LOOP = 11.0, 40.0
+
+
+class FakeLive:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+
+@pytest.fixture
+def invented(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every launch takes the cycles that these formulas say; samples are constant."""
+
+    def sample(live: FakeLive, columns: int = 1, *, inner: int = 0, **_: Any) -> np.ndarray:
+        constants: dict[str, Any] = dict(live.case.constants)
+        kernel = live.case.kernel.__name__
+        if columns == 3:
+            return np.tile([CLOCK, CLOCK + 50.0, CLOCK + 700.0], (8, 1))
+        if kernel in ("load_rate", "store_rate"):
+            cycles = inner * constants.get("GROUP", 1) * 128.0
+        elif kernel == "chain":
+            groups = live.case.num_warps // 4
+            cycles = 300.0 + inner * constants["CHAIN"] * wgmma.PER_GROUP * groups * 64.0
+        else:
+            renew, op = 20.0, {"exp2": 100.0, "row_max": 30.0, "row_sum": 35.0, "convert": 15.0}
+            op |= {"epilogue_fenced": 90.0, "epilogue_store": 70.0}
+            operation = constants.get("OPERATION", kernel)
+            each = op["exp2"] if operation == "exp2" else renew + op.get(operation, 0.0)
+            each = 55.0 if kernel.startswith("shared") else each
+            repeats = constants.get("UNROLL", tiles.STORES if operation in ("epilogue_store", "shared_store") else 1)
+            cycles = LOOP + inner * repeats * each + (25.0 if inner else 0.0)
+        return np.full((8, 1), cycles)
+
+    monkeypatch.setattr(Case, "live", lambda case: FakeLive(case))
+    for module in (tma, wgmma, tiles):
+        monkeypatch.setattr(module, "sample", sample)
+    monkeypatch.setattr(tma, "_flush", lambda: None)
+
+
+def _costs(module: Any, kind: str, **parameters: Any) -> dict[str, float | None]:
+    (record,) = module.measure(Point.of(kind, **parameters))
+    assert record["parameters"] == parameters
+    return {part: q and q["p50"] for part, q in record["cost"].items()}
+
+
+@pytest.mark.usefixtures("invented")
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [("tma_load", {"bytes": 4096, "source": "l2"}), ("tma_load", {"bytes": 32768, "source": "dram"}),
+     ("tma_store", {"bytes": 8192})],
+)  # fmt: skip
+def test_copies(kind: str, parameters: dict[str, Any]) -> None:
+    assert _costs(tma, kind, **parameters) == {"latency": 700.0, "occupancy": 128.0, "issue": 50.0}
+
+
+@pytest.mark.usefixtures("invented")
+def test_wgmma_latency_is_of_one_instruction_and_occupancy_has_no_start_up() -> None:
+    found = _costs(wgmma, "wgmma", n=128, dtype="bfloat16", a="shared")
+    assert found == {"latency": 700.0 - 3 * 64.0, "occupancy": 64.0, "issue": 12.5}
+    assert _costs(wgmma, "wgmma_two_groups", n=128, dtype="bfloat16", a="shared")["occupancy"] == 64.0
+
+
+@pytest.mark.usefixtures("invented")
+@pytest.mark.parametrize("elements", [1024, 16384])
+def test_the_renewing_multiply_is_taken_off(elements: int) -> None:
+    assert _costs(tiles, "row_max", elements=elements)["occupancy"] == pytest.approx(30.0)
+    assert _costs(tiles, "exp2", elements=elements)["occupancy"] == pytest.approx(100.0)
+    assert _costs(tiles, "elementwise", elements=elements) == pytest.approx(
+        {"latency": 45.0, "occupancy": 20.0, "issue": 20.0}
+    )
+
+
+@pytest.mark.usefixtures("invented")
+def test_the_epilogues_fence_counts_in_latency_and_issue_alone() -> None:
+    assert _costs(tiles, "epilogue_store", elements=8192) == pytest.approx(
+        {"latency": 90.0, "occupancy": 70.0, "issue": 90.0}
+    )
+
+
+@pytest.mark.usefixtures("invented")
+def test_shared_memory() -> None:
+    assert _costs(tiles, "shared_load", bytes=8192) == {"latency": 80.0, "occupancy": 55.0, "issue": 55.0}
+    assert _costs(tiles, "shared_store", bytes=8192) == {"latency": None, "occupancy": 55.0, "issue": 55.0}
+
+
+@pytest.mark.usefixtures("invented")
+@pytest.mark.parametrize(("module", "families"), [(tma, ["tma"]), (wgmma, ["wgmma"]), (tiles, ["shared", "registers"])])
+def test_every_point_gives_its_entry(module: Any, families: list[str]) -> None:
+    for point in (p for f in families for p in FAMILIES[f]):
+        (record,) = module.measure(point)
+        assert (record["kind"], tuple(sorted(record["parameters"].items()))) == (point.kind, point.parameters)
+        assert record["cost"]["occupancy"]["p50"] > 0
+
+
+def test_a_load_rate_never_reads_a_dram_box_twice() -> None:
+    box = 32768
+    total = tma.boxes(box, tma.DRAM_ROWS)
+    assert total & (total - 1) == 0
+    starts = sorted(pid * (total // 128) % total for pid in range(0, 132, 33))
+    gaps = [b - a for a, b in zip(starts, [*starts[1:], total + starts[0]], strict=True)]
+    assert min(gaps) > 48 * tma.INNER + 6
+
+
+def test_statistics() -> None:
+    q = quantiles(np.array([1.0, 2.0, 3.0, 4.0, -9.0]))
+    assert (q.p50, q.count) == (2.0, 5)
+    assert quantiles(np.array([-3.0])).p50 == 0.0
+    assert slope(np.array([110.0, 130.0]), np.array([10.0, 10.0]), 4.0).tolist() == [25.0, 30.0]
+    assert ceiling("launch_us", [1.0, 2.0, 3.0])["rate"] == {"p50": 2.0, "p10": 1.2, "p90": 2.8, "count": 3}
