@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 Answer = Literal["yes", "no", "unknown"]
 
-DETERMINISTIC_PER_SECOND = 0.2
-"""CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.2 to 1)."""
+DETERMINISTIC_PER_SECOND = 0.3
+"""CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.3 to 2)."""
 CLOCK_FACTOR = 5.0
 """The wall clock ends a run only at so many times its limit: a machine that swaps must still answer."""
 

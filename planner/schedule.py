@@ -17,6 +17,8 @@ from warpplan.planner.problem import Problem
 
 POLISH_SECONDS = 2.0
 """Most of the time limit that may go into choosing among schedules of the final interval."""
+SMALL = 8
+"""Operations up to which a loop takes milliseconds, so that preparing the search costs more than searching."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,14 @@ def search(problem: Problem, bound: Bound) -> Search:
     """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
     attempt = _Run(problem)
     proven, enough = bound.ii_cycles, max(bound.ii_cycles, _serial_ii(problem))
-    candidate, step = proven, max(1, proven // 8)
+    if attempt.small:
+        # Mostly MinII is feasible: ask for its best schedule at once.
+        answer, best = attempt.polish(proven)
+        if best is not None:
+            return Search(proven, proven, best, bound.binding, False, attempt.seconds)
+        proven += answer == "no"
+    step = max(1, proven // 8)
+    candidate = proven if proven == bound.ii_cycles else min(proven + step, enough)
     while True:
         answer, best = attempt.decide(candidate, share=0.5)
         if answer == "no":
@@ -70,7 +79,7 @@ def _descend(attempt: _Run, bound: Bound, found: int, best: Assignment, proven: 
         binding = bound.binding
     else:
         binding = f"exhaustive search: no schedule fits {found - 1} cycles"
-    return Search(found, proven, attempt.polish(found, best), binding, False, attempt.seconds)
+    return Search(found, proven, attempt.polish(found, best)[1] or best, binding, False, attempt.seconds)
 
 
 def retime(problem: Problem, ii: int, found: Assignment) -> tuple[int, Assignment]:
@@ -130,23 +139,24 @@ class _Run:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.left = problem.options.time_limit_s
+        self.small = len(problem.graph.ops) <= SMALL
         self.seconds = 0.0
 
     def decide(self, ii: int, *, share: float, without: str = "") -> tuple[Answer, Assignment | None]:
-        """Whether ``ii`` is feasible; constraint propagation alone decides it faster than with linear relaxations."""
-        return self._solve(Model(self.problem, ii, without), self.left * share, relax=False)
+        """Whether ``ii`` is feasible. Large loops decide faster by propagation alone than with linear relaxations."""
+        return self._solve(Model(self.problem, ii, without), self.left * share, relax=self.small)
 
-    def polish(self, ii: int, best: Assignment) -> Assignment:
+    def polish(self, ii: int, best: Assignment | None = None) -> tuple[Answer, Assignment | None]:
         """Among the schedules of ``ii``: fewest crossings, then short live ranges and early starts."""
         model = Model(self.problem, ii)
         model.prefer(best)
-        return self._solve(model, min(self.left, POLISH_SECONDS), relax=True)[1] or best
+        return self._solve(model, min(self.left, POLISH_SECONDS), relax=True)
 
     def _solve(self, model: Model, seconds: float, *, relax: bool) -> tuple[Answer, Assignment | None]:
         if seconds <= 0:
             return "unknown", None
         # Presolve costs more than a small loop's whole search.
-        answer, solver = run(model.cp, seconds, presolve=len(self.problem.graph.ops) > 12, relax=relax)
+        answer, solver = run(model.cp, seconds, presolve=not self.small, relax=relax)
         self.seconds += solver.wall_time
         self.left -= spent(solver)
         return answer, model.read(solver) if answer == "yes" else None

@@ -37,7 +37,7 @@ def test_whatever_leaves_the_solver_passes_the_checker(graph, depth, slack):
 
 
 @given(given_.graphs(most_ops=3, most_partitions=2), st.sampled_from([256, 384, 512]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_brute_force_finds_the_same_interval(graph, smem_bytes):
     small = replace(
         graph,
