@@ -3,16 +3,18 @@
 The model. A persistent grid gives each resident block ``rounds`` units of work (tiles, or K splits of tiles), each of
 ``iterations`` loop iterations. With f the SM clock,
 
-    tensor   = rounds · iterations · II / f, II as solved, at the ring's depth, all blocks of the SM running
+    tensor   = rounds · iterations · II / f, II as solved at the ring's depth, all blocks of the SM running
     l2       = rounds · iterations · slot bytes / the block's share of the L2 rate
-    latency  = rounds · iterations · DRAM latency / depth / f                (Little's law on the ring)
+    latency  = rounds · iterations · DRAM latency / depth / f                 (Little's law on the ring)
     dram     = bytes that must come from or go to DRAM / measured rate
-    power    = executed FLOP / sustained tensor rate
-    overhead = prologue + rounds · (exposed epilogue + unit) + split-K's reduction
+    power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
+    overhead = (prologue + rounds · exposed + drain) / f + split-K's reduction
     time     = launch + overhead + (tensorᵖ + l2ᵖ + latencyᵖ + dramᵖ + powerᵖ)^(1/p)
 
-The p-norm stands for what neither a maximum (perfect overlap) nor a sum (none) describes. p and the other constants of
-``DEFAULTS`` are fitted on training shapes (``profiler.fit``); everything else is measured by probes or solved.
+``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
+loop where a second consumer, or a second block on the SM, multiplies meanwhile; and the ring's refill too where one
+partition does everything. The p-norm stands for what neither a maximum (perfect overlap) nor a sum (none) describes.
+p and the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
 """
 
 from __future__ import annotations
@@ -38,7 +40,12 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "l2_scale": 1.0,
     "dram_scale": 1.0,
     "power_scale": 1.0,
+    "energy_l2": 0.1,
+    "energy_dram": 0.1,
     "latency_scale": 1.0,
+    "plain_cycles": 8.0,
+    "refill_scale": 1.0,
+    "drain_scale": 1.0,
     "prologue_scale": 1.0,
     "split_us": 1.0,
     "split_scale": 1.0,
@@ -62,6 +69,8 @@ class Work:
 
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
+    ``plain_elements`` counts a thread's output elements where they leave without TMA, else 0; ``overlapped`` and
+    ``refilled`` are 1 where another consumer hides the epilogue and where each unit starts with an empty ring.
     """
 
     flops: float
@@ -70,6 +79,7 @@ class Work:
     family: Ints
     structure: Ints
     executed_flops: Floats
+    units: Floats
     rounds: Floats
     iterations: Floats
     ii_cycles: Floats
@@ -79,6 +89,10 @@ class Work:
     active_sms: Floats
     prologue_cycles: Floats
     epilogue_cycles: Floats
+    drain_cycles: Floats
+    plain_elements: Floats
+    overlapped: Floats
+    refilled: Floats
     dram_bytes: Floats
     dram_latency_cycles: Floats
     split_k: Floats
@@ -145,9 +159,19 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
     l2 = of_all("l2_scale") * trips * work.load_bytes / share * 1e6
     latency = of_all("latency_scale") * trips * work.dram_latency_cycles / work.depth * us_per_cycle
     dram = of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
-    power = of_all("power_scale") * work.executed_flops / rates.tensor_flops * 1e6
-    unit = of_family("exposed") * work.epilogue_cycles + of_family("unit_cycles")
-    overhead = (of_all("prologue_scale") * work.prologue_cycles + work.rounds * unit) * us_per_cycle
+    power = of_all("power_scale") * (
+        work.executed_flops / rates.tensor_flops
+        + of_all("energy_l2") * work.units * work.iterations * work.load_bytes / rates.l2_bytes_per_s
+        + of_all("energy_dram") * work.dram_bytes / rates.dram_bytes_per_s
+    ) * 1e6  # fmt: skip
+    epilogue = of_family("exposed") * work.epilogue_cycles + of_family("unit_cycles")
+    epilogue = epilogue + of_all("plain_cycles") * work.plain_elements
+    hidden = np.maximum(0.0, epilogue - work.iterations * ii) / 2
+    refill = of_all("refill_scale") * work.refilled * work.prologue_cycles
+    exposed = np.where(work.overlapped > 0, hidden, epilogue) + refill
+    ends = of_all("prologue_scale") * work.prologue_cycles + of_all("drain_scale") * work.drain_cycles
+    ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
+    overhead = (ends + work.rounds * exposed) * us_per_cycle
     reduction = of_all("split_us") + of_all("split_scale") * work.split_bytes / rates.dram_bytes_per_s * 1e6
     overhead = overhead + np.where(work.split_k > 1, reduction, 0.0)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])

@@ -375,12 +375,16 @@ def gemm_kernel(
     b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, BLOCK_N, BLOCK_K], b_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(DEPTH):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=BLOCK.sharers)
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
+    if SCHEME == "pingpong":
+        turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        for i in gl.static_range(2):
+            mbarrier.init(turn.index(i), count=1)
+    else:
+        # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
+        turn = full
     if STAGING_IN_RING:
         staging = a
     else:

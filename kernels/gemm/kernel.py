@@ -11,6 +11,7 @@ import numpy as np
 from warpplan.kernels.gemm.graph import plan_candidate
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
+    ROW_ALIGNMENT_BYTES,
     SCHEMES,
     GemmConfig,
     Shape,
@@ -27,9 +28,6 @@ from warpplan.planner.predict import Prediction, Rates, predictions, terms
 from warpplan.planner.profile import Profile
 from warpplan.planner.search import RankedPlan, best_first
 from warpplan.planner.tuning import TuningConfig
-
-ROW_ALIGNMENT_BYTES = 16
-"""TMA needs rows that start on 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
 class Gemm:

@@ -52,7 +52,8 @@ def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor
     shape = (a.shape[0], b.shape[0], a.shape[1])
     index = a.device.index
     require_valid(config, dtype, _device(index), shape)
-    tma_store = rows_aligned(out)
+    # A TMA store writes whole 16-byte units: of a row that ends inside one, it would overwrite what follows.
+    tma_store = rows_aligned(out) and out.shape[1] * out.element_size() % TMA_ALIGNMENT_BYTES == 0
     return (
         _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
     )
@@ -178,8 +179,11 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
                 f"{name}.contiguous()",
                 field=name, value=tensor.stride(0), limit=tensor.shape[1],
             )  # fmt: skip
-    if a.shape[1] < step:
-        raise InvalidShape(f"K={a.shape[1]}: expected {step} or more", field="K", value=a.shape[1], limit=step)
+    if a.shape[1] % step:
+        raise InvalidShape(
+            f"K={a.shape[1]}: TMA needs rows of a multiple of {TMA_ALIGNMENT_BYTES} bytes, so pad K to a multiple of {step}",
+            field="K", value=a.shape[1], limit=step,
+        )  # fmt: skip
 
 
 def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -22,6 +22,9 @@ Shape = tuple[int, int, int]
 SCHEMES: tuple[Scheme, ...] = ("pipelined", "single", "cooperative", "pingpong")
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
 
+ROW_ALIGNMENT_BYTES = 16
+"""TMA needs rows that start on 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""
+
 SMEM_OVERHEAD_BYTES = 2_048
 """Barriers, the arguments that warp_specialize hands to its workers, and alignment; tests compare it with the compiler."""
 SMEM_RESERVED_BYTES = 1_024
@@ -33,6 +36,7 @@ MAX_REGISTERS = 240
 MAX_DEPTH = 8
 WARP = 32
 WARP_GROUP = 4
+MMA_ROWS = 64
 
 
 @dataclass(frozen=True, order=True)
@@ -40,11 +44,12 @@ class GemmConfig:
     """One way to run the kernel.
 
     ``scheme``: "pipelined" one partition, Triton's own software pipeline (``tl.py``); "single" one consumer and one
-    producer; "cooperative" two consumers, each half of the tile's rows; "pingpong" two consumers with a tile each, one
-    multiplying while the other stores. ``consumer_warps`` is per consumer. ``depth`` counts ring slots, each one A and
+    producer; "cooperative" two or three consumers that share the tile's rows (three take 192 rows, 64 each); "pingpong" two
+    consumers with a tile each, one multiplying while the other stores. ``consumer_warps`` is per consumer. ``depth`` counts ring slots, each one A and
     one B tile: both are acquired and released by the same operation, so rings of unlike depth would only idle.
     The epilogue leaves in ``epilogue_split`` column chunks through bytes of its ``own`` or of a ``ring`` slot.
-    ``split_k`` CTAs share one tile's K and reduce in fixed order. ``ctas_per_sm`` blocks are resident together.
+    ``split_k`` CTAs share one tile's K and reduce in fixed order: every tile, or with ``split_tail`` only those of the
+    last wave, which would leave SMs idle. ``ctas_per_sm`` blocks are resident together.
     """
 
     scheme: Scheme
@@ -60,6 +65,7 @@ class GemmConfig:
     split_k: int = 1
     persistent: bool = True
     ctas_per_sm: int = 1
+    split_tail: bool = False
 
     @property
     def specialized(self) -> bool:
@@ -67,12 +73,14 @@ class GemmConfig:
 
     @property
     def consumers(self) -> int:
-        return 2 if self.scheme in ("cooperative", "pingpong") else 1
+        if self.scheme == "cooperative":
+            return 3 if self.block_m == 3 * MMA_ROWS else 2
+        return 2 if self.scheme == "pingpong" else 1
 
     @property
     def consumer_rows(self) -> int:
         """Tile rows of one consumer."""
-        return self.block_m // 2 if self.scheme == "cooperative" else self.block_m
+        return self.block_m // self.consumers if self.scheme == "cooperative" else self.block_m
 
     @property
     def total_warps(self) -> int:
@@ -137,6 +145,18 @@ class GemmConfig:
         rows, columns, _ = self.computed(shape)
         return -(-rows // self.block_m) * -(-columns // self.block_n)
 
+    def whole_tiles(self, shape: Shape, sm_count: int) -> int:
+        """Tiles whose K is not split: none where every tile is, the full waves' where only the tail is."""
+        tiles, resident = self.tiles(shape), sm_count * self.ctas_per_sm
+        if self.split_k == 1:
+            return tiles
+        return tiles // resident * resident if self.split_tail else 0
+
+    def units(self, shape: Shape, sm_count: int) -> int:
+        """Units of work: whole tiles, and ``split_k`` ranges of K of each other tile."""
+        whole = self.whole_tiles(shape, sm_count)
+        return whole + (self.tiles(shape) - whole) * self.split_k
+
 
 def violations(config: GemmConfig, dtype: str, device: Device, shape: Shape | None = None) -> tuple[str, ...]:
     """Why ``config`` cannot run on ``device`` (for ``shape``, where given); empty when it can."""
@@ -159,7 +179,7 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
         yield f"scheme {c.scheme}: expected one of {', '.join(SCHEMES)}"
         return
     for name, value, allowed in (
-        ("block_m", c.block_m, (64, 128, 256)),
+        ("block_m", c.block_m, (64, 128, 192, 256)),
         ("block_n", c.block_n, (16, 32, 64, 128, 256)),
         ("block_k", c.block_k, (64, 128, 256)),
         ("consumer_warps", c.consumer_warps, (4, 8)),
@@ -176,8 +196,12 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
             return
     if not device.has_wgmma:
         yield f"device {device.name}: the kernel needs wgmma (capability 9.0)"
-    if c.consumers == 2 and c.consumer_warps != WARP_GROUP:
-        yield f"{c.scheme} with {c.consumer_warps} warps a consumer: each of two consumers is one warp group"
+    if c.consumers > 1 and c.consumer_warps != WARP_GROUP:
+        yield f"{c.scheme} with {c.consumer_warps} warps a consumer: each of several consumers is one warp group"
+    if c.block_m == 3 * MMA_ROWS and c.scheme != "cooperative":
+        yield f"block_m {c.block_m} with {c.scheme}: 192 rows are three cooperative consumers'"
+    if c.split_tail and c.split_k == 1:
+        yield "split_tail without split_k: nothing is split"
     if c.consumer_rows < 16 * c.consumer_warps:
         yield f"{c.consumer_rows} rows for {c.consumer_warps} warps: wgmma gives each warp 16 rows"
     if c.specialized and c.depth < 2:
@@ -213,7 +237,7 @@ _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = 
     ("single", 8, ((128, 64), (128, 128), (128, 256), (256, 64), (256, 128)), 1),
     ("single", 4, ((64, 16), (64, 32), (64, 64), (64, 128), (64, 256), (128, 16), (128, 32), (128, 64), (128, 128)), 1),
     ("single", 4, ((64, 16), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128)), 2),
-    ("cooperative", 4, ((128, 128), (128, 256), (256, 128)), 1),
+    ("cooperative", 4, ((128, 128), (128, 256), (192, 128), (256, 128)), 1),
     ("pingpong", 4, ((64, 128), (64, 256), (128, 64), (128, 128)), 1),
     ("pipelined", 8, ((128, 256), (256, 128), (128, 128)), 1),
     ("pipelined", 4, ((128, 128), (64, 128), (128, 64), (64, 64)), 1),
@@ -281,6 +305,7 @@ def tuning(config: GemmConfig) -> TuningConfig:
         "STAGING_IN_RING": config.staging == "ring",
         "SWAP": config.swap,
         "SPLIT_K": config.split_k,
+        "SPLIT_TAIL": config.split_tail,
         "CTAS_PER_SM": config.ctas_per_sm,
         "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,
@@ -323,4 +348,5 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
         swap=bool(kwargs.get("SWAP", False)),
         split_k=whole("SPLIT_K"),
         ctas_per_sm=whole("CTAS_PER_SM"),
+        split_tail=bool(kwargs.get("SPLIT_TAIL", False)),
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable, Grid, grid, table
 from warpplan.kernels.gemm.graph import plan_candidate
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape, structures
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig, Shape, structures
 from warpplan.planner.costs import CostTable, Quantiles
 from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
@@ -49,6 +49,10 @@ class SolvedTable:
     depth: Floats
     prologue_cycles: Floats
     epilogue_cycles: Floats
+    drain_cycles: Floats
+    thread_elements: Floats
+    overlapped: Floats
+    refilled: Floats
     dram_latency_cycles: Floats
 
 
@@ -77,6 +81,10 @@ def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
         np.array([c.depth for c in t.configs], dtype=np.float64),
         column("prologue"),
         column("epilogue"),
+        column("drain"),
+        np.array([c.accumulator_registers for c in t.configs], dtype=np.float64),
+        np.array([c.scheme == "pingpong" or c.ctas_per_sm > 1 for c in t.configs], dtype=np.float64),
+        np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
     )
 
@@ -100,7 +108,8 @@ def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, elem
         "load_bytes": float(config.slot_bytes(element)),
         "prologue": _latency(load.latency, "tma_load"),
         "dram_latency": _latency(cold.latency, "tma_load"),
-        "epilogue": _latency(store.latency, "epilogue_store") + _latency(flush.latency, "tma_store"),
+        "epilogue": _latency(store.latency, "epilogue_store"),
+        "drain": _latency(flush.latency, "tma_store"),
     }
 
 
@@ -127,6 +136,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
             family=solved.family,
             structure=solved.structure,
             executed_flops=2.0 * g.tiles * tile * g.k_blocks * t.block_k,
+            units=units,
             rounds=np.ceil(units / (t.sm_count * t.ctas_per_sm)),
             iterations=iterations,
             ii_cycles=solved.ii_cycles,
@@ -136,6 +146,10 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
             active_sms=np.minimum(blocks, t.sm_count),
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
+            drain_cycles=solved.drain_cycles,
+            plain_elements=solved.thread_elements * float(n * element % ROW_ALIGNMENT_BYTES != 0),
+            overlapped=solved.overlapped,
+            refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
             dram_latency_cycles=solved.dram_latency_cycles,
             split_k=t.split_k.astype(np.float64),
