@@ -36,8 +36,8 @@ DTYPE = "bfloat16"
 CUBLAS_EVERY = 12
 """Configurations between two readings of cuBLAS in the exhaustive search."""
 FINALISTS = 8
-POWER_LIMITED_US = 60.0
-"""Kernels longer than this are read with the clock settled."""
+POWER_LIMITED_FLOP_PER_BYTE = 300.0
+"""Of compulsory traffic; denser shapes draw so much power that they are read with the clock settled."""
 
 
 def compile_job(config: GemmConfig, shape: Shape) -> Job:
@@ -51,14 +51,19 @@ def floor_us(shape: Shape) -> float:
     return max(2 * m * n * k / 900e12, 2 * (m * k + n * k + m * n) / 4.8e12) * 1e6 + 3
 
 
+def power_limited(shape: Shape) -> bool:
+    m, n, k = shape
+    return m * n * k / (m * k + n * k + m * n) > POWER_LIMITED_FLOP_PER_BYTE
+
+
 def exhaustive(shape: Shape, space: list[GemmConfig], sets: list[Any]) -> dict[str, Any]:
     """Every configuration's median time, in a shuffled order, with cuBLAS read again every few configurations.
 
-    A kernel long enough to be limited by power is run until the clock has settled before it is read: a card that
+    A kernel dense enough to be limited by power is run until the clock has settled before it is read: a card that
     comes from a pause is faster for some tens of milliseconds.
     """
     estimate = floor_us(shape)
-    settle_ms, read_ms = (40.0, 40.0) if estimate > POWER_LIMITED_US else (1.0, 6.0)
+    settle_ms, read_ms = (30.0, 25.0) if power_limited(shape) else (2.0, 6.0)
     cublas = capture(PEERS["cublas"](sets).launches, estimate)
     run_for(*cublas, 10 * settle_ms)
     order = list(range(len(space)))

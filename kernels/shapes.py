@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from warpplan.planner.errors import InvalidShape
@@ -27,7 +28,7 @@ def _size(kernel: str, name: str, sizes: Mapping[str, object]) -> int:
     if sizes.get(name) is None:
         raise InvalidShape(f"{kernel} needs {name}: give it as {name}=SIZE", field=name, value=None, limit=1)
     value = sizes[name]
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value.strip()) <= 20:
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,20}\s*", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidShape(f"{name}={value!r} is not a whole number", field=name, value=value, limit=1)

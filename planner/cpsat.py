@@ -30,6 +30,8 @@ def run(
     parameters.random_seed = 0
     parameters.max_deterministic_time = seconds * DETERMINISTIC_PER_SECOND
     parameters.max_time_in_seconds = seconds * CLOCK_FACTOR
+    # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
+    parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve
     parameters.linearization_level = 1 if relax else 0
     status = solver.solve(model)

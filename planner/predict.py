@@ -3,12 +3,12 @@
 The model. A persistent grid gives each resident block ``rounds`` units of work (tiles, or K splits of tiles), each of
 ``iterations`` loop iterations. With f the SM clock,
 
-    tensor   = rounds · iterations · II / f, II as solved at the ring's depth, all blocks of the SM running
-    l2       = rounds · iterations · slot bytes / the block's share of the L2 rate
-    latency  = rounds · iterations · DRAM latency / depth / f                 (Little's law on the ring)
+    tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
+    l2       = trips · slot bytes / the block's share of the L2 rate
+    latency  = trips · DRAM latency / (depth − 1) / f        (Little's law; one slot is always being multiplied)
     dram     = bytes that must come from or go to DRAM / measured rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
-    overhead = (prologue + rounds · exposed + drain) / f + split-K's reduction
+    overhead = (start + prologue + rounds · exposed + drain) / f + split-K's reduction + stores without TMA
     time     = launch + overhead + (tensorᵖ + l2ᵖ + latencyᵖ + dramᵖ + powerᵖ)^(1/p)
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
@@ -20,7 +20,7 @@ p and the other constants below are fitted on training shapes (``profiler.fit``)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +43,20 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "energy_l2": 0.1,
     "energy_dram": 0.1,
     "latency_scale": 1.0,
-    "plain_cycles": 8.0,
+    "plain_scale": 4.0,
     "refill_scale": 1.0,
     "drain_scale": 1.0,
     "prologue_scale": 1.0,
     "split_us": 1.0,
     "split_scale": 1.0,
 }
-FAMILY_DEFAULTS: Mapping[str, float] = {"tensor_scale": 1.0, "iteration_cycles": 0.0, "unit_cycles": 0.0, "exposed": 1.0}
+FAMILY_DEFAULTS: Mapping[str, float] = {
+    "tensor_scale": 1.0,
+    "iteration_cycles": 0.0,
+    "unit_cycles": 0.0,
+    "exposed": 1.0,
+    "start_cycles": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,10 @@ class Work:
 
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
-    ``plain_elements`` counts a thread's output elements where they leave without TMA, else 0; ``overlapped`` and
-    ``refilled`` are 1 where another consumer hides the epilogue and where each unit starts with an empty ring.
+    ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
+    unit. ``plain_bytes`` are the output's where it leaves without TMA, else 0; ``overlapped`` and ``refilled`` are 1
+    where another consumer hides the epilogue and where each unit starts with an empty ring. ``reduced_bytes`` is what
+    the last block of a split tile writes and reads.
     """
 
     flops: float
@@ -79,29 +87,30 @@ class Work:
     family: Ints
     structure: Ints
     executed_flops: Floats
-    units: Floats
+    loaded_bytes: Floats
     rounds: Floats
+    trips: Floats
     iterations: Floats
     ii_cycles: Floats
     load_bytes: Floats
-    depth: Floats
+    slots_in_flight: Floats
     blocks_per_sm: Floats
     active_sms: Floats
     prologue_cycles: Floats
     epilogue_cycles: Floats
     drain_cycles: Floats
-    plain_elements: Floats
+    plain_bytes: Floats
     overlapped: Floats
     refilled: Floats
     dram_bytes: Floats
     dram_latency_cycles: Floats
     split_k: Floats
-    split_bytes: Floats
+    reduced_bytes: Floats
 
     def take(self, rows: Ints) -> Work:
         """The chosen rows alone."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Work(**{n: (v[rows] if isinstance(v, np.ndarray) else v) for n, v in values.items()})
+        return replace(self, **{name: v[rows] for name, v in values.items() if isinstance(v, np.ndarray)})
 
 
 @dataclass(frozen=True)
@@ -150,30 +159,31 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
         return constants.get(name, GLOBAL_DEFAULTS[name])
 
     us_per_cycle = 1e6 / rates.clock_hz
-    trips = work.rounds * work.iterations
+    trips = work.trips
     ii = work.ii_cycles * of_family("tensor_scale") + of_family("iteration_cycles")
     tensor = trips * ii * us_per_cycle
     share = np.minimum(
         rates.l2_bytes_per_s / work.active_sms, rates.l2_bytes_per_cycle_per_sm * rates.clock_hz
     ) / work.blocks_per_sm  # fmt: skip
     l2 = of_all("l2_scale") * trips * work.load_bytes / share * 1e6
-    latency = of_all("latency_scale") * trips * work.dram_latency_cycles / work.depth * us_per_cycle
+    latency = of_all("latency_scale") * trips * work.dram_latency_cycles / work.slots_in_flight * us_per_cycle
     dram = of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
     power = of_all("power_scale") * (
         work.executed_flops / rates.tensor_flops
-        + of_all("energy_l2") * work.units * work.iterations * work.load_bytes / rates.l2_bytes_per_s
+        + of_all("energy_l2") * work.loaded_bytes / rates.l2_bytes_per_s
         + of_all("energy_dram") * work.dram_bytes / rates.dram_bytes_per_s
     ) * 1e6  # fmt: skip
     epilogue = of_family("exposed") * work.epilogue_cycles + of_family("unit_cycles")
-    epilogue = epilogue + of_all("plain_cycles") * work.plain_elements
     hidden = np.maximum(0.0, epilogue - work.iterations * ii) / 2
     refill = of_all("refill_scale") * work.refilled * work.prologue_cycles
     exposed = np.where(work.overlapped > 0, hidden, epilogue) + refill
-    ends = of_all("prologue_scale") * work.prologue_cycles + of_all("drain_scale") * work.drain_cycles
+    ends = of_family("start_cycles") + of_all("prologue_scale") * work.prologue_cycles
+    ends = ends + of_all("drain_scale") * work.drain_cycles
     ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
     overhead = (ends + work.rounds * exposed) * us_per_cycle
-    reduction = of_all("split_us") + of_all("split_scale") * work.split_bytes / rates.dram_bytes_per_s * 1e6
-    overhead = overhead + np.where(work.split_k > 1, reduction, 0.0)
+    overhead = overhead + of_all("plain_scale") * work.plain_bytes / rates.dram_bytes_per_s * 1e6
+    reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
+    overhead = overhead + np.where(work.split_k > 1, of_all("split_us") + reduction, 0.0)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])
     norm = of_all("norm")
     largest = parts[:5].max(axis=0)

@@ -19,7 +19,9 @@ class RankedPlan:
     prediction: Prediction
 
 
-def best_first(time_us: NDArray[np.float64], tie_breaks: tuple[NDArray[np.float64], ...], limit: int) -> NDArray[np.int64]:
+def best_first(
+    time_us: NDArray[np.float64], tie_breaks: tuple[NDArray[np.float64], ...], limit: int
+) -> NDArray[np.int64]:
     """Indices of the ``limit`` smallest times; equal times by ``tie_breaks`` in turn, then by position.
 
     Times are compared at a resolution of one part in 10⁶, so that the last bits of a platform's arithmetic cannot

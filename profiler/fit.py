@@ -21,23 +21,24 @@ Floats = NDArray[np.float64]
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "norm": (1.5, 20.0),
-    "launch_scale": (0.0, 6.0),
+    "launch_scale": (0.0, 12.0),
     "l2_scale": (0.1, 3.0),
     "dram_scale": (0.5, 3.0),
     "power_scale": (0.5, 2.0),
     "energy_l2": (0.0, 2.0),
     "energy_dram": (0.0, 2.0),
     "latency_scale": (0.0, 3.0),
-    "plain_cycles": (0.0, 200.0),
+    "plain_scale": (0.0, 20.0),
     "refill_scale": (0.0, 4.0),
     "drain_scale": (0.0, 4.0),
     "prologue_scale": (0.0, 4.0),
     "split_us": (0.0, 10.0),
     "split_scale": (0.0, 10.0),
-    "tensor_scale": (0.9, 1.4),
+    "tensor_scale": (0.95, 1.4),
     "iteration_cycles": (0.0, 500.0),
     "unit_cycles": (0.0, 4000.0),
-    "exposed": (0.0, 2.0),
+    "exposed": (0.0, 4.0),
+    "start_cycles": (0.0, 2000.0),
 }
 NEAR_BEST = 3.0
 """Weights fall as (best / time) to this power."""

@@ -19,6 +19,8 @@ SPLITS = (2, 3, 4, 6, 8, 16)
 SWAP_MAX_ROWS = 128
 """Operands are swapped only for so few rows: beyond, tiles of every aspect exist unswapped."""
 MIN_SPLIT_ITERATIONS = 3
+MAX_WHOLE_WAVES = 6
+"""After so many full waves a ragged last one costs too little to be split."""
 TILES_PER_SM = 8
 """Tiles smaller than 128x128 are left out where even they would make more than so many tiles an SM."""
 
@@ -37,6 +39,7 @@ class CandidateTable:
     group_m: Ints
     group_below: Ints
     split_k: Ints
+    split_tail: Bools
     swap: Bools
     specialized: Bools
     ctas_per_sm: Ints
@@ -52,6 +55,7 @@ class Grid:
     row_tiles: Ints
     column_tiles: Ints
     tiles: Ints
+    whole_tiles: Ints
     group_m: Ints
     k_blocks: Ints
     valid: Bools
@@ -67,8 +71,9 @@ def table(dtype: str, device: Device) -> CandidateTable:
                 configs.append(replace(base, swap=swap, group_m=group))
                 below.append(previous)
             if base.specialized:
-                configs += [replace(base, swap=swap, split_k=split) for split in SPLITS]
-                below += [0] * len(SPLITS)
+                for tail in (False, True) if not swap else (False,):
+                    configs += [replace(base, swap=swap, split_k=split, split_tail=tail) for split in SPLITS]
+                    below += [0] * len(SPLITS)
 
     def column(name: str) -> Ints:
         return np.array([getattr(c, name) for c in configs], dtype=np.int64)
@@ -81,6 +86,7 @@ def table(dtype: str, device: Device) -> CandidateTable:
         column("group_m"),
         np.array(below, dtype=np.int64),
         column("split_k"),
+        column("split_tail").astype(bool),
         column("swap").astype(bool),
         column("specialized").astype(bool),
         column("ctas_per_sm"),
@@ -92,7 +98,7 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     """Lay every row's tiles over ``shape`` and say which rows are worth considering there.
 
     Left out: tiles that overhang the matrix by more than half, tiles far smaller than the device needs to be filled,
-    tile orders that coincide, and K splits that leave an SM idle, a split empty or too short to fill its ring.
+    tile orders that coincide, and K splits that leave a split empty, too short to fill its ring, or SMs idle.
     """
     m, n, k = shape
     rows, columns = np.where(t.swap, n, m), np.where(t.swap, m, n)
@@ -101,7 +107,10 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     k_blocks = -(-k // t.block_k)
     row_cover, column_cover = np.where(t.swap, _cover(n), _cover(m)), np.where(t.swap, _cover(m), _cover(n))
     one_wave = tiles <= t.sm_count
+    resident = t.sm_count * t.ctas_per_sm
     split = t.split_k > 1
+    whole = np.where(split, np.where(t.split_tail, tiles // resident * resident, 0), tiles)
+    split_units = (tiles - whole) * t.split_k
     per_split = -(-k_blocks // t.split_k)
     valid = (
         (~t.swap | (m <= SWAP_MAX_ROWS))
@@ -111,10 +120,15 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
         & (t.block_m * t.block_n >= np.minimum(128 * 128, rows * columns // (TILES_PER_SM * t.sm_count)))
         & (t.block_k <= max(64, _cover(k)))
         & (split | np.where(one_wave, t.group_m == 8, t.group_below < row_tiles))
-        & (~split | (tiles * t.split_k <= 2 * t.sm_count * t.ctas_per_sm))
+        & (~split | t.split_tail | (split_units <= 2 * resident))
+        # A split tail must fit into one wave, and fill more than half of it.
+        & (~t.split_tail | ((whole > 0) & (split_units <= resident) & (2 * split_units > resident)))
+        & (~t.split_tail | (whole <= MAX_WHOLE_WAVES * resident))
         & (~split | ((k_blocks // t.split_k >= MIN_SPLIT_ITERATIONS) & (-(-k_blocks // per_split) == t.split_k)))
     )
-    return Grid(rows, columns, row_tiles, column_tiles, tiles, np.minimum(t.group_m, row_tiles), k_blocks, valid)
+    return Grid(
+        rows, columns, row_tiles, column_tiles, tiles, whole, np.minimum(t.group_m, row_tiles), k_blocks, valid
+    )  # fmt: skip
 
 
 def candidates(shape: Shape, dtype: str, device: Device) -> tuple[GemmConfig, ...]:

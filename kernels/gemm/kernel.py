@@ -89,7 +89,9 @@ class Gemm:
             valid = valid & np.isin([c.scheme for c in solved.table.configs], schemes)
         rows = np.flatnonzero(valid)
         if not rows.size:
-            raise Infeasible(f"no gemm configuration fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape)
+            raise Infeasible(
+                f"no gemm configuration fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
+            )
         chosen = all_work.take(rows)
         calibration = profile.calibration(self.name)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), dict(calibration.constants) if calibration else {})

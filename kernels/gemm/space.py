@@ -320,13 +320,17 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
     def whole(name: str) -> int:
         value = kwargs.get(name)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidConfig(f"gemm configuration: {name} is {value!r}, a whole number is needed", field=name, value=value)
+            raise InvalidConfig(
+                f"gemm configuration: {name} is {value!r}, a whole number is needed", field=name, value=value
+            )
         return value
 
     scheme = kwargs.get("SCHEME")
     if scheme not in SCHEMES:
         raise InvalidConfig(
-            f"gemm configuration: SCHEME is {scheme!r}, expected one of {', '.join(SCHEMES)}", field="SCHEME", value=scheme
+            f"gemm configuration: SCHEME is {scheme!r}, expected one of {', '.join(SCHEMES)}",
+            field="SCHEME",
+            value=scheme,
         )
     base = GemmConfig(
         scheme,  # type: ignore[arg-type]

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable, Grid, grid, table
 from warpplan.kernels.gemm.graph import plan_candidate
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig, Shape, structures
+from warpplan.kernels.gemm.space import (
+    ELEMENT_BYTES,
+    ROW_ALIGNMENT_BYTES,
+    WARP_GROUP,
+    GemmConfig,
+    Shape,
+    structures,
+)
 from warpplan.planner.costs import CostTable, Quantiles
 from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
@@ -18,6 +25,9 @@ from warpplan.planner.solve import effective_ii
 
 Floats = NDArray[np.float64]
 
+ACCUMULATOR_BYTES = 4
+PLAIN_ROW_BYTES = 128.0
+"""Without TMA each tile row begins and ends inside a 32-byte sector or two; counted as if it were so much longer."""
 L2_RESIDENT = 0.5
 """The part of L2 that operand strips can count on: it is two partitions, and lines that one fetched through the other
 are held twice (seen as a fall of reuse from half the capacity on)."""
@@ -50,7 +60,6 @@ class SolvedTable:
     prologue_cycles: Floats
     epilogue_cycles: Floats
     drain_cycles: Floats
-    thread_elements: Floats
     overlapped: Floats
     refilled: Floats
     dram_latency_cycles: Floats
@@ -82,7 +91,6 @@ def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
         column("prologue"),
         column("epilogue"),
         column("drain"),
-        np.array([c.accumulator_registers for c in t.configs], dtype=np.float64),
         np.array([c.scheme == "pingpong" or c.ctas_per_sm > 1 for c in t.configs], dtype=np.float64),
         np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
@@ -90,26 +98,30 @@ def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
 
 
 def _base(config: GemmConfig) -> GemmConfig:
-    return replace(config, swap=False, group_m=8, split_k=1)
+    return replace(config, swap=False, group_m=8, split_k=1, split_tail=False)
 
 
 def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> dict[str, float]:
     outcome = plan_candidate(config, dtype, device, costs)
     assert outcome.plan is not None  # every structure of the table is feasible by construction
-    ii = float(effective_ii(outcome.plan, config.depth))
     box = config.block_m * config.block_k * element
     load = costs.lookup("tma_load", box, source="l2")
     cold = costs.lookup("tma_load", box, source="dram")
-    elements = config.consumer_rows * config.block_n
-    store = costs.lookup("epilogue_store", elements)
-    flush = costs.lookup("tma_store", elements * element)
+    # A chunk leaves through registers → shared memory, measured for one warp group, then by TMA, which all consumers share.
+    chunk = config.consumer_rows * config.block_n // config.epilogue_split
+    groups = config.consumer_warps // WARP_GROUP
+    store = _latency(costs.lookup("epilogue_store", chunk // groups).latency, "epilogue_store")
+    sharers = config.consumers if config.scheme == "cooperative" else 1
+    flush = _latency(costs.lookup("tma_store", chunk * element * sharers).latency, "tma_store")
+    # The last chunk drains under the next main loop, unless its bytes are a ring slot's or the loop is everybody's.
+    waited = config.epilogue_split - (config.staging == "own" and config.specialized)
     return {
-        "ii": ii,
+        "ii": float(effective_ii(outcome.plan, config.depth)),
         "load_bytes": float(config.slot_bytes(element)),
         "prologue": _latency(load.latency, "tma_load"),
         "dram_latency": _latency(cold.latency, "tma_load"),
-        "epilogue": _latency(store.latency, "epilogue_store"),
-        "drain": _latency(flush.latency, "tma_store"),
+        "epilogue": config.epilogue_split * store + waited * flush,
+        "drain": flush,
     }
 
 
@@ -124,10 +136,17 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
     t, element = solved.table, ELEMENT_BYTES[dtype]
     m, n, k = shape
     g = grid(t, shape)
-    units = (g.tiles * t.split_k).astype(np.float64)
-    blocks = np.minimum(units, t.sm_count * t.ctas_per_sm)
-    iterations = (-(-g.k_blocks // t.split_k)).astype(np.float64)
+    resident = (t.sm_count * t.ctas_per_sm).astype(np.float64)
+    units = (g.whole_tiles + (g.tiles - g.whole_tiles) * t.split_k).astype(np.float64)
+    blocks = np.minimum(units, resident)
+    iterations = np.broadcast_to(g.k_blocks, units.shape).astype(np.float64)
+    per_split = np.ceil(iterations / t.split_k)
+    whole_rounds = np.where(
+        t.split_tail, g.whole_tiles // resident, np.where(t.split_k > 1, 0, np.ceil(units / resident))
+    )
+    split_rounds = np.where(t.split_k > 1, np.ceil((units - g.whole_tiles) / resident), 0)
     tile = (t.block_m * t.block_n).astype(np.float64)
+    c_bytes = float(m) * n * element
     return (
         Work(
             flops=2.0 * m * n * k,
@@ -135,25 +154,28 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
             structures=solved.structures,
             family=solved.family,
             structure=solved.structure,
-            executed_flops=2.0 * g.tiles * tile * g.k_blocks * t.block_k,
-            units=units,
-            rounds=np.ceil(units / (t.sm_count * t.ctas_per_sm)),
-            iterations=iterations,
+            executed_flops=2.0 * g.tiles * tile * iterations * t.block_k,
+            loaded_bytes=g.tiles * iterations * solved.load_bytes,
+            rounds=whole_rounds + split_rounds,
+            trips=whole_rounds * iterations + split_rounds * per_split,
+            iterations=np.where(whole_rounds > 0, iterations, per_split),
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
-            depth=solved.depth,
+            slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
             drain_cycles=solved.drain_cycles,
-            plain_elements=solved.thread_elements * float(n * element % ROW_ALIGNMENT_BYTES != 0),
+            plain_bytes=float(n * element % ROW_ALIGNMENT_BYTES != 0)
+            * c_bytes
+            * (1.0 + PLAIN_ROW_BYTES / (t.block_n * element)),
             overlapped=solved.overlapped,
             refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
             dram_latency_cycles=solved.dram_latency_cycles,
             split_k=t.split_k.astype(np.float64),
-            split_bytes=2.0 * 4.0 * tile * g.tiles * t.split_k,
+            reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
         ),
         g,
     )
