@@ -95,7 +95,7 @@ class Gemm:
         chosen = all_work.take(rows)
         calibration = profile.calibration(self.name)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), dict(calibration.constants) if calibration else {})
-        order = best_first(time_us, (chosen.split_k, -chosen.depth), limit or rows.size)
+        order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
         return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
 
