@@ -36,7 +36,7 @@ class OperationCost:
 
 @dataclass(frozen=True)
 class CostEntry:
-    """One measured point: ``parameters`` are sorted (name, value) pairs such as ``(("bytes", 16384), ("source", "l2"))``."""
+    """One measured point; ``parameters`` are sorted (name, value) pairs: ``(("bytes", 16384), ("source", "l2"))``."""
 
     kind: str
     parameters: Parameters

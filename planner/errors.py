@@ -1,16 +1,16 @@
 """The exceptions of warpplan, drawn as one tree.
 
-    WarpplanError
-    ├── InvalidInput          something the user gave cannot be used       (exit 2, HTTP 422)
-    │   ├── UnknownName       a kernel, dtype, device, target nobody knows (HTTP 404)
-    │   ├── InvalidShape      a size that is missing, not whole, too small or absurd
-    │   ├── InvalidConfig     a tuning configuration that the kernel cannot run
-    │   ├── InvalidGraph      a dependence graph that contradicts itself
-    │   └── MalformedFile     a file that does not parse, with its line
-    ├── Infeasible            no plan exists within the limits, with what binds
-    ├── MissingCosts          the profile lacks operations that the plan needs
-    ├── StoreError            the store cannot be read or written
-    └── MeasurementFailed     a probe or kernel crashed, hung or gave nothing
+WarpplanError
+├── InvalidInput          something the user gave cannot be used       (exit 2, HTTP 422)
+│   ├── UnknownName       a kernel, dtype, device, target nobody knows (HTTP 404)
+│   ├── InvalidShape      a size that is missing, not whole, too small or absurd
+│   ├── InvalidConfig     a tuning configuration that the kernel cannot run
+│   ├── InvalidGraph      a dependence graph that contradicts itself
+│   └── MalformedFile     a file that does not parse, with its line
+├── Infeasible            no plan exists within the limits, with what binds
+├── MissingCosts          the profile lacks operations that the plan needs
+├── StoreError            the store cannot be read or written
+└── MeasurementFailed     a probe or kernel crashed, hung or gave nothing
 """
 
 from __future__ import annotations

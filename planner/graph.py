@@ -135,6 +135,6 @@ def _reject_zero_cycles(graph: DependenceGraph) -> None:
     stuck = sorted(op for op, n in waiting.items() if n > 0)
     if stuck:
         raise InvalidGraph(
-            f"operations {', '.join(stuck[:6])} form a cycle of distance 0: some edge on it needs a distance of 1 or more",
+            f"operations {', '.join(stuck[:6])} form a cycle of distance 0: give one of its edges a distance of 1",
             field="edges.distance", value=stuck,
         )  # fmt: skip

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +111,8 @@ class Work:
     def take(self, rows: Ints) -> Work:
         """The chosen rows alone."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: v[rows] for name, v in values.items() if isinstance(v, np.ndarray)})
+        chosen: dict[str, Any] = {name: v[rows] for name, v in values.items() if isinstance(v, np.ndarray)}
+        return replace(self, **chosen)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ ROW_ALIGNMENT_BYTES = 16
 """TMA needs rows that start on 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 SMEM_OVERHEAD_BYTES = 2_048
-"""Barriers, the arguments that warp_specialize hands to its workers, and alignment; tests compare it with the compiler."""
+"""Barriers, the arguments that warp_specialize hands to its workers, alignment; tests compare it with the compiler."""
 SMEM_RESERVED_BYTES = 1_024
 """What the driver keeps of each block's share (CUDA C++ Programming Guide, "Shared Memory", capability 9.0)."""
 BASE_REGISTERS = 64
@@ -44,9 +44,10 @@ class GemmConfig:
     """One way to run the kernel.
 
     ``scheme``: "pipelined" one partition, Triton's own software pipeline (``tl.py``); "single" one consumer and one
-    producer; "cooperative" two or three consumers that share the tile's rows (three take 192 rows, 64 each); "pingpong" two
-    consumers with a tile each, one multiplying while the other stores. ``consumer_warps`` is per consumer. ``depth`` counts ring slots, each one A and
-    one B tile: both are acquired and released by the same operation, so rings of unlike depth would only idle.
+    producer; "cooperative" two or three consumers that share the tile's rows (three take 192 rows, 64 each);
+    "pingpong" two consumers with a tile each, one multiplying while the other stores. ``consumer_warps`` is per
+    consumer. ``depth`` counts ring slots, each one A and one B tile: both are acquired and released by the same
+    operation, so rings of unlike depth would only idle.
     The epilogue leaves in ``epilogue_split`` column chunks through bytes of its ``own`` or of a ``ring`` slot.
     ``split_k`` CTAs share one tile's K and reduce in fixed order: every tile, or with ``split_tail`` only those of the
     last wave, which would leave SMs idle. ``ctas_per_sm`` blocks are resident together.
@@ -84,7 +85,7 @@ class GemmConfig:
 
     @property
     def total_warps(self) -> int:
-        """Warps of a block as the hardware allots them: consumers, and the producer's warp rounded up to a warp group."""
+        """Warps of a block as the hardware allots them: the consumers', and a warp group for the producer's one."""
         return self.consumers * self.consumer_warps + (WARP_GROUP if self.specialized else 0)
 
     @property
@@ -214,7 +215,7 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
             f"the {c.consumer_registers} a consumer thread has"
         )
     if c.specialized and c.block_n // c.epilogue_split < 16:
-        yield f"epilogue_split {c.epilogue_split}: chunks of {c.block_n // c.epilogue_split} columns, at least 16 needed"
+        yield f"epilogue_split {c.epilogue_split}: chunks of {c.block_n // c.epilogue_split} columns, 16 at least"
     if c.specialized and c.staging == "ring" and c.staging_bytes(element) > c.slot_staging_bytes(element):
         yield (
             f"an epilogue chunk of {c.staging_bytes(element)} bytes exceeds the {c.slot_staging_bytes(element)} bytes "

@@ -107,7 +107,7 @@ def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, elem
     box = config.block_m * config.block_k * element
     load = costs.lookup("tma_load", box, source="l2")
     cold = costs.lookup("tma_load", box, source="dram")
-    # A chunk leaves through registers → shared memory, measured for one warp group, then by TMA, which all consumers share.
+    # A chunk leaves from registers to shared memory, measured for one warp group, then by TMA, which consumers share.
     chunk = config.consumer_rows * config.block_n // config.epilogue_split
     groups = config.consumer_warps // WARP_GROUP
     store = _latency(costs.lookup("epilogue_store", chunk // groups).latency, "epilogue_store")
