@@ -51,6 +51,10 @@ SHAPES = (
     (1, 1, 8), (1, 136, 72), (7, 133, 72), (64, 64, 64), (129, 257, 136), (300, 520, 1096), (33, 17, 4096),
     (16, 4096, 4096), (1000, 1000, 1000), (512, 768, 2048), (2048, 2176, 192),
 )  # fmt: skip
+TAIL_SHAPES = ((2560, 2560, 200), (3072, 1536, 328), (2557, 2555, 1160))
+"""Full waves of tiles and a ragged last one on 132 SMs, for the configurations that split it."""
+RANDOM_SHAPES = ((520, 776, 4168), (520, 776, 4096))
+RANDOM_TAIL_SHAPES = ((2560, 2560, 1480), (3072, 1536, 1480))
 TIMED_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (512, 8192, 4096), (16, 4096, 4096))
 POISON = float("nan")
 
@@ -61,6 +65,18 @@ VARIANTS = (
     G("cooperative", 128, 128, 64, 4, 4, split_k=4),
     G("cooperative", 128, 256, 64, 4, 3, split_k=2, swap=True),
     G("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring", swap=True, split_k=3),
+    G("cooperative", 128, 256, 64, 4, 3, split_k=3, split_tail=True),
+    G("cooperative", 256, 128, 64, 4, 4, epilogue_split=4, staging="ring", split_k=2, split_tail=True),
+    G("cooperative", 192, 128, 64, 4, 4),
+    G("cooperative", 192, 128, 64, 4, 4, swap=True, persistent=False),
+    G("cooperative", 192, 128, 64, 4, 5, epilogue_split=2, staging="ring"),
+    G("cooperative", 192, 128, 128, 4, 2, group_m=3),
+    G("cooperative", 192, 128, 64, 4, 4, split_k=3),
+    G("cooperative", 192, 128, 64, 4, 4, epilogue_split=2, split_k=3, split_tail=True),
+    G("cooperative", 192, 128, 64, 4, 5, epilogue_split=2, staging="ring", swap=True, split_k=2, split_tail=True),
+    G("pingpong", 128, 128, 64, 4, 4, split_k=3, split_tail=True),
+    G("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", split_k=6, split_tail=True),
+    G("pingpong", 64, 256, 64, 4, 4, swap=True, split_k=2, split_tail=True),
     G("pingpong", 64, 256, 64, 4, 4, epilogue_split=2, persistent=False),
     G("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", split_k=3),
     G("pingpong", 64, 128, 128, 4, 3, swap=True),
@@ -71,6 +87,9 @@ VARIANTS = (
     G("single", 64, 16, 128, 4, 4, swap=True, split_k=4, ctas_per_sm=2),
     G("single", 64, 32, 64, 4, 8, swap=True, split_k=4),
     G("single", 64, 16, 256, 4, 4, swap=True, split_k=4),
+    G("single", 128, 256, 64, 8, 3, split_k=2, split_tail=True),
+    G("single", 64, 64, 64, 4, 4, ctas_per_sm=2, split_k=3, split_tail=True, persistent=False),
+    G("single", 64, 64, 64, 4, 8, swap=True, split_k=6, split_tail=True),
     G("single", 128, 128, 64, 4, 2, group_m=1),
     G("single", 64, 64, 64, 4, 2, ctas_per_sm=2),
     G("pipelined", 128, 256, 64, 8, 3, persistent=False),
@@ -135,7 +154,7 @@ def check(
     run()
     torch.cuda.synchronize()
     again = bool(torch.equal(first, out))
-    row = {"case": "exact", "shape": shape, "dtype": str(dtype)[6:], "pads": pads, "tma": launch.rows_aligned(out)}
+    row = {"case": "exact", "shape": shape, "dtype": str(dtype)[6:], "pads": pads, "tma": launch.tma_stores(out)}
     if not exact:
         wrong = (first != reference(a, b).to(dtype)).nonzero()
         row |= {"wrong": len(wrong), "first_wrong": wrong[0].tolist(), "error": relative_error(first, reference(a, b))}
@@ -163,15 +182,21 @@ def check_random(config: GemmConfig, shape: tuple[int, int, int], dtype: torch.d
 
 
 def check_config(config: GemmConfig, report: Path) -> None:
+    shapes = (*SHAPES, *TAIL_SHAPES) if config.split_tail else SHAPES
+    random = RANDOM_TAIL_SHAPES if config.split_tail else RANDOM_SHAPES
     for dtype in (torch.bfloat16, torch.float16):
-        for shape in SHAPES:
+        for shape in shapes:
             m, n, _ = shape
             if violations(config, str(dtype)[6:], H200, shape) or (dtype == torch.float16 and m > 512):
                 continue
             beside = -n % 8 + 8
             for pads in ((0, 0, 0), (8, 16, beside), (0, 8, beside + 1)):
                 write(report, guarded(lambda: check(config, shape, dtype, pads), shape=shape, pads=pads))  # noqa: B023
-        write(report, guarded(lambda: check_random(config, (520, 776, 4168), dtype)))  # noqa: B023
+        shape = next((s for s in random if not violations(config, str(dtype)[6:], H200, s)), None)
+        if shape is None:
+            write(report, {"ok": False, "failed": f"none of {random} can be split {config.split_k} ways"})
+        else:
+            write(report, guarded(lambda: check_random(config, shape, dtype), shape=shape))  # noqa: B023
 
 
 def guarded(work: Any, **about: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The warp-specialised GEMM for Hopper: one Gluon source, its plan in constexprs.
 
 C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation. One warp, the producer, copies A and B tiles by TMA into a ring of
-``DEPTH`` slots; one consumer ("single") or two multiply them and store C. A *unit* of work is one tile of C, or one of
-the ``SPLIT_K`` ranges of its K; CTA p of G takes units p, p + G, p + 2G, …
+``DEPTH`` slots; one to three consumers multiply them and store C. A *unit* of work is one tile of C, or one of the
+``SPLIT_K`` ranges of its K; the first ``WHOLE_TILES`` units are tiles that are not split. CTA p of G takes units p,
+p + G, p + 2G, …
 
     ring       full[s]: its TMA bytes have landed      empty[s]: every consumer of the slot has let go of it
     turn[c]    ping-pong: consumer c may run its main loop; the consumers take units alternately
@@ -38,6 +39,7 @@ class Block:
     """Compile-time facts of one block: the plan, and what :func:`block` derives from it (sizes in elements)."""
 
     scheme: str
+    consumers: int
     block_m: int
     block_n: int
     block_k: int
@@ -47,7 +49,6 @@ class Block:
     swap: bool
     tma_store: bool
     split: bool
-    consumers: int
     sharers: int
     rows: int
     chunk_columns: int
@@ -62,6 +63,7 @@ class Sizes(NamedTuple):
     depth: gl.tensor
     group_m: gl.tensor
     split_k: gl.tensor
+    whole_tiles: gl.tensor
 
 
 class Ring(NamedTuple):
@@ -85,13 +87,12 @@ class Output(NamedTuple):
 
 
 @gluon.constexpr_function
-def block(scheme, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split):
-    sharers = 2 if scheme == "cooperative" else 1
+def block(scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split):
+    sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
     return Block(
-        scheme, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split,
-        consumers=1 if scheme == "single" else 2,
+        scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split,
         sharers=sharers,
         rows=rows,
         chunk_columns=columns,
@@ -119,8 +120,29 @@ def row_layout(tile, warps):
 
 @gluon.jit
 def unit_count(sizes, BLOCK: gl.constexpr):
+    whole, split = tile_counts(sizes, BLOCK)
+    return whole + split * sizes.split_k if BLOCK.split else whole
+
+
+@gluon.jit
+def tile_counts(sizes, BLOCK: gl.constexpr):
+    """Tiles that are one unit each, and tiles whose K is split."""
     tiles = gl.cdiv(sizes.rows, BLOCK.block_m) * gl.cdiv(sizes.columns, BLOCK.block_n)
-    return tiles * sizes.split_k
+    if BLOCK.split:
+        return sizes.whole_tiles, tiles - sizes.whole_tiles
+    else:
+        return tiles, 0
+
+
+@gluon.jit
+def place(unit, sizes, BLOCK: gl.constexpr):
+    """The tile of a unit, which range of the tile's K the unit is, and how many such ranges there are."""
+    if BLOCK.split:
+        beyond = gl.maximum(unit - sizes.whole_tiles, 0)
+        tile = gl.minimum(unit, sizes.whole_tiles) + beyond // sizes.split_k
+        return tile, beyond % sizes.split_k, gl.where(unit < sizes.whole_tiles, 1, sizes.split_k)
+    else:
+        return unit, 0, 1
 
 
 @gluon.jit
@@ -128,9 +150,9 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
     """The first K block of a unit and how many it has; the last split of a tile may have fewer."""
     blocks = gl.cdiv(sizes.depth, BLOCK.block_k)
     if BLOCK.split:
-        each = gl.cdiv(blocks, sizes.split_k)
-        first = unit % sizes.split_k * each
-        return first, gl.minimum(each, blocks - first)
+        _, split, splits = place(unit, sizes, BLOCK)
+        each = gl.cdiv(blocks, splits)
+        return split * each, gl.minimum(each, blocks - split * each)
     else:
         return 0, blocks
 
@@ -138,7 +160,7 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
 @gluon.jit
 def tile_origin(unit, sizes, BLOCK: gl.constexpr):
     """First row and column of a unit's tile: bands of ``group_m`` tile rows, column by column, for reuse in L2."""
-    tile = unit // sizes.split_k if BLOCK.split else unit
+    tile = place(unit, sizes, BLOCK)[0]
     row_tiles = gl.cdiv(sizes.rows, BLOCK.block_m)
     column_tiles = gl.cdiv(sizes.columns, BLOCK.block_n)
     band = sizes.group_m * column_tiles
@@ -258,21 +280,28 @@ def finish(acc, unit, row, column, staging, out, sizes, BLOCK: gl.constexpr, PAR
     CHUNKS: gl.constexpr = BLOCK.chunks
     parts = split_columns(acc, CHUNKS)
     if BLOCK.split:
-        tile = unit // sizes.split_k
-        tiles = unit_count(sizes, BLOCK) // sizes.split_k
-        split = unit % sizes.split_k
-        for i in gl.static_range(CHUNKS):
-            gl.store(partial(parts[i], split, tiles, tile, out, BLOCK, PART, i), parts[i])
-        # Every thread's partial sums are written before the one release below, which then covers them all.
-        thread_barrier()
-        counter = out.counters + tile * BLOCK.sharers + PART
-        if gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == sizes.split_k - 1:
-            gl.store(counter, 0)
+        tile, split, splits = place(unit, sizes, BLOCK)
+        # The workspace and the counters are those of split tiles alone.
+        tile -= sizes.whole_tiles
+        tiles = tile_counts(sizes, BLOCK)[1]
+        last = True
+        if splits > 1:
             for i in gl.static_range(CHUNKS):
-                # In the order of the splits, not of their arrival, so that every run rounds alike.
-                total = gl.zeros_like(parts[i])
-                for s in range(sizes.split_k):
-                    total += gl.load(partial(parts[i], s, tiles, tile, out, BLOCK, PART, i), cache_modifier=".cg")
+                gl.store(partial(parts[i], split, tiles, tile, out, BLOCK, PART, i), parts[i])
+            # Every thread's partial sums are written before the one release below, which then covers them all.
+            thread_barrier()
+            counter = out.counters + tile * BLOCK.sharers + PART
+            last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == sizes.split_k - 1
+            if last:
+                gl.store(counter, 0)
+        if last:
+            for i in gl.static_range(CHUNKS):
+                total = parts[i]
+                if splits > 1:
+                    # In the order of the splits, not of their arrival, so that every run rounds alike.
+                    total = gl.zeros_like(parts[i])
+                    for s in range(splits):
+                        total += gl.load(partial(parts[i], s, tiles, tile, out, BLOCK, PART, i), cache_modifier=".cg")
                 store_chunk(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
     else:
         for i in gl.static_range(CHUNKS):
@@ -335,7 +364,7 @@ def store_rows(staging, row, column, out, sizes, BLOCK: gl.constexpr):
     gl.store(pointers, staging.load(LAYOUT), mask=(r < rows)[:, None] & (c < columns)[None, :])
 
 
-RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "SPLIT_K", "C_ROW_STRIDE"]
+RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "SPLIT_K", "WHOLE_TILES", "C_ROW_STRIDE"]
 
 
 @gluon.jit(do_not_specialize=["c", *RUNTIME_INTEGERS])
@@ -350,8 +379,10 @@ def gemm_kernel(
     K,
     GROUP_M,
     SPLIT_K,
+    WHOLE_TILES,
     C_ROW_STRIDE,
     SCHEME: gl.constexpr,
+    CONSUMERS: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
@@ -366,10 +397,10 @@ def gemm_kernel(
 ):
     """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None unless ``SPLIT``.
 
-    Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of two consumers 4.
+    Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
     """
     BLOCK: gl.constexpr = block(
-        SCHEME, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT
+        SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT
     )
     a = gl.allocate_shared_memory(a_desc.dtype, [DEPTH * BLOCK.sharers, BLOCK.rows, BLOCK_K], a_desc.layout)
     b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, BLOCK_N, BLOCK_K], b_desc.layout)
@@ -391,15 +422,15 @@ def gemm_kernel(
         STAGING: gl.constexpr = shared_layout(BLOCK.tile, a_desc.dtype)
         staging = gl.allocate_shared_memory(a_desc.dtype, [BLOCK.consumers, BLOCK.tile[0], BLOCK.tile[1]], STAGING)
     ring = Ring(a, b, full, empty, turn)
-    sizes = Sizes(M, N, K, GROUP_M, SPLIT_K)
+    sizes = Sizes(M, N, K, GROUP_M, SPLIT_K, WHOLE_TILES)
     out = Output(c, C_ROW_STRIDE, staging, workspace, counters)
-    if SCHEME == "single":
+    if CONSUMERS == 1:
         gl.warp_specialize(
             [(consumer, (out, ring, sizes, BLOCK, 0)), (producer, (a_desc, b_desc, ring, sizes, BLOCK))],
             [1],
             [PRODUCER_REGISTERS],
         )
-    else:
+    elif CONSUMERS == 2:
         gl.warp_specialize(
             [
                 (consumer, (out, ring, sizes, BLOCK, 0)),
@@ -408,6 +439,17 @@ def gemm_kernel(
             ],
             [4, 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consumer, (out, ring, sizes, BLOCK, 0)),
+                (consumer, (out, ring, sizes, BLOCK, 1)),
+                (consumer, (out, ring, sizes, BLOCK, 2)),
+                (producer, (a_desc, b_desc, ring, sizes, BLOCK)),
+            ],
+            [4, 4, 1],
+            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
         )
 
 
@@ -422,6 +464,7 @@ def constants(config: GemmConfig, tma_store: bool) -> dict[str, object]:
     """The kernel's constexprs."""
     return {
         "SCHEME": config.scheme,
+        "CONSUMERS": config.consumers,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,

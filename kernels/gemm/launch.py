@@ -52,8 +52,7 @@ def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor
     shape = (a.shape[0], b.shape[0], a.shape[1])
     index = a.device.index
     require_valid(config, dtype, _device(index), shape)
-    # A TMA store writes whole 16-byte units: of a row that ends inside one, it would overwrite what follows.
-    tma_store = rows_aligned(out) and out.shape[1] * out.element_size() % TMA_ALIGNMENT_BYTES == 0
+    tma_store = tma_stores(out)
     return (
         _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
     )
@@ -72,9 +71,17 @@ def rows_aligned(tensor: Tensor) -> bool:
     return adjacent and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0 and stride % TMA_ALIGNMENT_BYTES == 0
 
 
+def tma_stores(out: Tensor) -> bool:
+    """Whether TMA can store the rows of ``out`` without a trace beside them.
+
+    It writes whole 16-byte units: of a row that ends inside one, it would overwrite what follows.
+    """
+    return rows_aligned(out) and out.shape[1] * out.element_size() % TMA_ALIGNMENT_BYTES == 0
+
+
 def grid_size(config: GemmConfig, shape: tuple[int, int, int], sm_count: int) -> int:
     """CTAs of a launch: one a unit, or what is resident at once where the kernel is persistent."""
-    units = config.tiles(shape) * config.split_k
+    units = config.units(shape, sm_count)
     return min(units, sm_count * config.ctas_per_sm) if config.persistent else units
 
 
@@ -93,7 +100,10 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
 
     boxes = gluon.descriptor_blocks(config)
     left, right = (b, a) if config.swap else (a, b)
-    workspace, counters = _split_buffers(config, shape, a.device) if config.split_k > 1 else (None, None)
+    sm_count = _sm_count(a.device.index)
+    whole_tiles = config.whole_tiles(shape, sm_count)
+    split_tiles = config.tiles(shape) - whole_tiles
+    workspace, counters = _split_buffers(config, split_tiles, a.device) if config.split_k > 1 else (None, None)
     arguments = (
         describe(left, boxes[0]),
         describe(right, boxes[1]),
@@ -105,10 +115,11 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
         depth,
         config.group_m,
         config.split_k,
+        whole_tiles,
         _row_strides(out)[0],
     )
     keywords = {**gluon.constants(config, tma_store), **gluon.launch_options(config)}
-    launch = gluon.gemm_kernel[(grid_size(config, shape, _sm_count(a.device.index)),)]
+    launch = gluon.gemm_kernel[(grid_size(config, shape, sm_count),)]
     return lambda: _run(launch, arguments, keywords)
 
 
@@ -181,7 +192,8 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
             )  # fmt: skip
     if a.shape[1] % step:
         raise InvalidShape(
-            f"K={a.shape[1]}: TMA needs rows of a multiple of {TMA_ALIGNMENT_BYTES} bytes, so pad K to a multiple of {step}",
+            f"K={a.shape[1]}: TMA needs rows of a multiple of {TMA_ALIGNMENT_BYTES} bytes, so pad K to a "
+            f"multiple of {step}",
             field="K", value=a.shape[1], limit=step,
         )  # fmt: skip
 
@@ -222,12 +234,11 @@ def _sm_count(index: int) -> int:
 _BUFFERS: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
 
-def _split_buffers(config: GemmConfig, shape: tuple[int, int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """(partial sums, arrival counters) for the current stream, shared by its launches, which follow one another.
+def _split_buffers(config: GemmConfig, tiles: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(partial sums, arrival counters) of ``tiles`` split tiles for the current stream, whose launches share them.
 
-    The counters are zeroed when made; every launch leaves them at zero again.
+    Launches of one stream follow one another. The counters are zeroed when made; every launch leaves them at zero.
     """
-    tiles = config.tiles(shape)
     sums = tiles * config.split_k * config.block_m * config.block_n
     key = (device.index, torch.cuda.current_stream(device).cuda_stream)
     workspace, counters = _BUFFERS.get(key, (None, None))

@@ -141,6 +141,11 @@ class Pointer:
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.memory, self.offset + offset)
 
+    def within(self, offsets: Any) -> Any:
+        if np.size(offsets) and not (np.min(offsets) >= 0 and np.max(offsets) < len(self.memory)):
+            raise ProtocolError(f"offsets {np.min(offsets)} to {np.max(offsets)} of {len(self.memory)} elements")
+        return offsets
+
 
 class Descriptor:
     """A TMA descriptor of ``array`` with boxes of ``box`` elements; out of bounds it reads zeros and writes nothing."""
@@ -379,19 +384,19 @@ def _gl_store(pointer: Pointer, value: Any, mask: np.ndarray | None = None) -> N
     values = value.data if isinstance(value, Tensor) else np.asarray(value)
     offsets, values = np.broadcast_arrays(pointer.offset, values)
     if mask is None:
-        pointer.memory[offsets] = values
+        pointer.memory[pointer.within(offsets)] = values
     else:
-        pointer.memory[offsets[mask]] = values[mask]
+        pointer.memory[pointer.within(offsets[mask])] = values[mask]
 
 
 def _gl_load(pointer: Pointer, cache_modifier: str = "") -> Tensor:
     machine().step()
-    return Tensor(pointer.memory[pointer.offset])
+    return Tensor(pointer.memory[pointer.within(pointer.offset)])
 
 
 def _atomic_add(pointer: Pointer, value: int, sem: str, scope: str) -> int:
     machine().step()
-    old = int(pointer.memory[pointer.offset])
+    old = int(pointer.memory[pointer.within(pointer.offset)])
     pointer.memory[pointer.offset] = old + value
     return old
 
@@ -421,6 +426,8 @@ def fake_compat() -> SimpleNamespace:
         float16="float16",
         cdiv=lambda a, b: -(-a // b),
         minimum=min,
+        maximum=max,
+        where=lambda condition, yes, no: yes if condition else no,
         static_range=range,
         num_warps=lambda: 4,
         cast=lambda value, dtype: value,
@@ -494,14 +501,25 @@ def run_gemm(
     seed: int,
     group_m: int = 2,
     split_k: int = 1,
+    whole_tiles: int = 0,
     **constants: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(C, what stands beside it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written."""
-    constants = {"SPLIT": split_k > 1, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240, **constants}
+    """(C, what stands beside it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written.
+
+    Where K is split, it is not that of the first ``whole_tiles`` tiles.
+    """
+    constants = {
+        "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2,
+        "SPLIT": split_k > 1,
+        "PRODUCER_REGISTERS": 24,
+        "CONSUMER_REGISTERS": 240,
+        **constants,
+    }
     m, n = len(a), len(b)
     left, right = (b, a) if constants["SWAP"] else (a, b)
     names = (
         "SCHEME",
+        "CONSUMERS",
         "BLOCK_M",
         "BLOCK_N",
         "BLOCK_K",
@@ -518,8 +536,8 @@ def run_gemm(
     b_desc = Descriptor(right, (block.block_n, block.block_k))
     out: Any = Descriptor(c[:, :n], block.tile) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
-    workspace = np.full(tiles * split_k * block.block_m * block.block_n, POISON)
-    counters = np.zeros(tiles * block.sharers, dtype=np.int64)
+    workspace = np.full((tiles - whole_tiles) * split_k * block.block_m * block.block_n, POISON)
+    counters = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
 
     runner = Machine(seed)
     runner.programs = programs
@@ -527,7 +545,7 @@ def run_gemm(
         _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
         kernel.gemm_kernel(
             a_desc, b_desc, out, Pointer(workspace), Pointer(counters), len(left), len(right), a.shape[1],
-            group_m, split_k, stride, **constants,
+            group_m, split_k, whole_tiles, stride, **constants,
         )  # fmt: skip
         for i, (function, arguments) in enumerate(_CTA.partitions):
             name = f"{function.__name__} {i}"

@@ -18,6 +18,7 @@ from warpplan.planner.tuning import TuningConfig  # noqa: E402
 CONFIGS = (
     GemmConfig("single", 128, 128, 64, 8, 3),
     GemmConfig("cooperative", 128, 128, 64, 4, 3, swap=True, split_k=2),
+    GemmConfig("cooperative", 192, 128, 64, 4, 4),
     GemmConfig("pingpong", 128, 128, 64, 4, 4, split_k=2),
     GemmConfig("pipelined", 128, 128, 64, 8, 3),
 )
@@ -67,7 +68,7 @@ def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatc
     a, b, out = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((m, 256), (n, 256), (m, n)))
     kernel, grid = specialised(a, b, tuning(config), out)
     monkeypatch.undo()
-    source, _ = compiling.gemm_source(config, "bf16", launch.rows_aligned(out))
+    source, _ = compiling.gemm_source(config, "bf16", launch.tma_stores(out))
     assert kernel.src.signature == source.signature
     assert kernel.src.constants == source.constants
     assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
@@ -101,7 +102,7 @@ def test_operands_on_the_cpu_are_refused():
         ({"shape": (4, 64), "stride": (1, 4)}, {"shape": (4, 64)}, "adjacent columns"),
         ({"shape": (4, 64), "stride": (0, 1)}, {"shape": (4, 64)}, "contiguous"),
         ({"shape": (0, 64)}, {"shape": (4, 64)}, "M=0"),
-        ({"shape": (1, 4)}, {"shape": (1, 4)}, "K=4: expected 8 or more"),
+        ({"shape": (1, 4)}, {"shape": (1, 4)}, "K=4: .* pad K to a multiple of 8"),
         ({"shape": (4, 4, 64)}, {"shape": (4, 64)}, "3 dimensions"),
     ],
 )
@@ -151,3 +152,12 @@ def test_the_grid_is_what_is_resident_or_all_units():
     config = GemmConfig("single", 64, 64, 64, 4, 2, split_k=2, ctas_per_sm=2)
     assert launch.grid_size(config, (6400, 6400, 640), 132) == 264
     assert launch.grid_size(config, (64, 65, 640), 132) == 4
+    tail = GemmConfig("cooperative", 192, 128, 64, 4, 4, split_k=3, split_tail=True, persistent=False)
+    assert launch.grid_size(tail, (192 * 16, 128 * 12, 640), 132) == 132 + 3 * 60
+
+
+def test_tma_stores_only_rows_that_end_on_16_bytes():
+    t = torch.zeros(16, 64, dtype=torch.bfloat16)
+    assert launch.tma_stores(t[:, :40])
+    assert not launch.tma_stores(t[:, :33])
+    assert not launch.tma_stores(t[:, 1:])

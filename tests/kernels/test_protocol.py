@@ -19,7 +19,12 @@ machine = importlib.util.module_from_spec(_spec)
 sys.modules["gluon_machine"] = machine
 _spec.loader.exec_module(machine)
 
-SCHEMES = ("single", "cooperative", "pingpong")
+PLANS = (
+    {"SCHEME": "single"},
+    {"SCHEME": "cooperative"},
+    {"SCHEME": "cooperative", "CONSUMERS": 3, "BLOCK_M": 6},
+    {"SCHEME": "pingpong"},
+)
 BLOCK = {"BLOCK_M": 4, "BLOCK_N": 4, "BLOCK_K": 2}
 
 
@@ -37,18 +42,29 @@ def check(kernel, m, n, k, *, seed, programs, **options):
     assert np.isnan(beside).all(), "wrote beside C"
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("depth", [2, 3, 8])
 @pytest.mark.parametrize("tiles", range(6))
-def test_every_number_of_units(kernel, scheme, depth, tiles):
+def test_every_number_of_units(kernel, plan, depth, tiles):
     """One CTA takes 0 to 5 tiles (0: a second CTA has none), of fewer K blocks than the ring has slots, and of more."""
     for k_blocks in (1, 3, 9):
-        check(kernel, 4, 4 * max(tiles, 1), 2 * k_blocks, seed=depth, programs=2 if tiles == 0 else 1, SCHEME=scheme,
-              DEPTH=depth)  # fmt: skip
+        check(kernel, 4, 4 * max(tiles, 1), 2 * k_blocks, seed=depth, programs=2 if tiles == 0 else 1, DEPTH=depth,
+              **plan)  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("programs", [1, 2, 3])
+@pytest.mark.parametrize("whole", range(6))
+def test_whole_tiles_and_a_split_tail(kernel, plan, programs, whole):
+    """Of five tiles the last five to none are split, three ways: units of unlike length follow one another."""
+    for seed in range(4):
+        check(kernel, 6, 20, 14, seed=seed, programs=programs, split_k=3, whole_tiles=whole, DEPTH=3,
+              **{"BLOCK_M": 6} | plan)  # fmt: skip
 
 
 @given(
-    scheme=st.sampled_from(SCHEMES),
+    scheme=st.sampled_from(("single", "cooperative", "pingpong")),
+    consumers=st.sampled_from((2, 3)),
     depth=st.integers(2, 8),
     m=st.integers(1, 13),
     n=st.integers(1, 13),
@@ -60,21 +76,29 @@ def test_every_number_of_units(kernel, scheme, depth, tiles):
     swap=st.booleans(),
     tma_store=st.booleans(),
     split=st.integers(1, 4),
+    whole=st.integers(0, 12),
     block=st.sampled_from(((4, 4, 2), (4, 8, 4), (8, 4, 4), (4, 4, 8))),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plan_and_any_schedule(
-    kernel, scheme, depth, m, n, k, programs, group_m, chunks, in_ring, swap, tma_store, split, block, seed
-):
+    kernel, scheme, consumers, depth, m, n, k, programs, group_m, chunks, in_ring, swap, tma_store, split, whole, block,
+    seed,
+):  # fmt: skip
     block_m, block_n, block_k = block
+    consumers = {"single": 1, "cooperative": consumers, "pingpong": 2}[scheme]
     k_blocks = -(-k // block_k)
     while -(-k_blocks // -(-k_blocks // split)) != split:  # as the space demands: no split is empty
         split -= 1
-    rows = block_m // 2 if scheme == "cooperative" else block_m
+    rows = block_m
+    if scheme == "cooperative":
+        rows, block_m = block_m // 2, block_m // 2 * consumers
+    lines, columns = (n, m) if swap else (m, n)
+    tiles = -(-lines // block_m) * -(-columns // block_n)
     held = rows * block_k if scheme == "cooperative" else max(block_m, block_n) * block_k
     check(
-        kernel, m, n, k, seed=seed, programs=programs, group_m=group_m, split_k=split, SCHEME=scheme, DEPTH=depth,
+        kernel, m, n, k, seed=seed, programs=programs, group_m=group_m, split_k=split, whole_tiles=min(whole, tiles),
+        SCHEME=scheme, CONSUMERS=consumers, DEPTH=depth,
         EPILOGUE_SPLIT=chunks, STAGING_IN_RING=in_ring and rows * block_n // chunks <= held, SWAP=swap,
         TMA_STORE=tma_store, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
     )  # fmt: skip
@@ -86,6 +110,7 @@ SINGLE = {"SCHEME": "single", "EPILOGUE_SPLIT": 2}
 IN_RING = {"SCHEME": "single", "STAGING_IN_RING": True, "BLOCK_K": 4}
 PINGPONG = {"SCHEME": "pingpong"}
 COOPERATIVE = {"SCHEME": "cooperative"}
+TAIL = {"SCHEME": "pingpong", "split_k": 2, "whole_tiles": 4}
 # what breaks: (the source's text, its replacement, a plan that suffers)
 MUTATIONS = {
     "the slot of the multiply in flight is released": (
@@ -114,6 +139,16 @@ MUTATIONS = {
         PINGPONG,
     ),
     "the consumers wait for each other's turn": ("(turn & 1) ^ (1 - ID)", "turn & 1", PINGPONG),
+    "a consumer takes the other's unit to be as long as its own": (
+        "k_range(unit + programs, sizes",
+        "k_range(unit, sizes",
+        TAIL,
+    ),
+    "split tiles count from the first whole tile": (
+        "        tile -= sizes.whole_tiles\n",
+        "",
+        TAIL,
+    ),
     "one arrival frees a shared slot": ("count=BLOCK.sharers)", "count=1)", COOPERATIVE),
     "the halves swap": (
         "slot * BLOCK.sharers + PART)\n                b =",
