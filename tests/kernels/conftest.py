@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from warpplan.planner.profile import Profile
+from warpplan.profiler.embedded import embedded
+
+
+@pytest.fixture(scope="session")
+def profile() -> Profile:
+    return embedded("NVIDIA H200")
