@@ -72,8 +72,8 @@ class CostTable:
         """The cost of ``kind`` at ``size`` (bytes, n or elements); :class:`MissingCosts` where never measured."""
         points = self._series.get((kind, tuple(sorted(text.items()))))
         if not points:
-            inner = ", ".join([f"{n}={v}" for n, v in sorted(text.items())] + ([f"size={size}"] if size else []))
-            raise MissingCosts([f"{kind}({inner})"])
+            inner = ", ".join(f"{n}={v}" for n, v in sorted(text.items()))
+            raise MissingCosts([f"{kind}({inner})" if inner else kind])  # at no size
         return OperationCost(
             *(
                 _interpolate([(x, getattr(c, f)) for x, c in points if getattr(c, f) is not None], size)

@@ -22,7 +22,7 @@ from warpplan.kernels.gemm.space import (
 from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
 from warpplan.kernels.shapes import parse_sizes, require_elements
 from warpplan.planner.device import Device
-from warpplan.planner.errors import Infeasible, InvalidShape, UnknownName
+from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.plan import Outcome
 from warpplan.planner.predict import Prediction, Rates, predictions, terms
 from warpplan.planner.profile import Profile
@@ -79,7 +79,11 @@ class Gemm:
         limit: int | None = None,
         schemes: tuple[str, ...] | None = None,
     ) -> list[tuple[GemmConfig, Prediction]]:
-        """The candidates with their predictions, best first; all of them where ``limit`` is ``None``."""
+        """The candidates with their predictions, best first; all of them where ``limit`` is ``None``.
+
+        Candidates with operations that the profile lacks are left out. Raises :class:`Infeasible` where nothing fits
+        the shape and :class:`MissingCosts` where the profile lacks operations of everything that fits.
+        """
         self._require_dtype(dtype)
         m, n, k = shape
         solved = _solved(dtype, device, profile)
@@ -87,10 +91,14 @@ class Gemm:
         valid = grid.valid
         if schemes is not None:
             valid = valid & np.isin([c.scheme for c in solved.table.configs], schemes)
-        rows = np.flatnonzero(valid)
+        rows = np.flatnonzero(valid & solved.known)
         if not rows.size:
+            missing = dict.fromkeys(name for i in np.flatnonzero(valid).tolist() for name in solved.missing[i])
+            if missing:
+                raise MissingCosts(missing)
+            among = f" of scheme {' or '.join(schemes)}" if schemes else ""
             raise Infeasible(
-                f"no gemm configuration fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
+                f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
             )
         chosen = all_work.take(rows)
         calibration = profile.calibration(self.name)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable, Grid, grid, table
-from warpplan.kernels.gemm.graph import plan_candidate
+from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
     ROW_ALIGNMENT_BYTES,
@@ -17,7 +20,7 @@ from warpplan.kernels.gemm.space import (
     Shape,
     structures,
 )
-from warpplan.planner.costs import CostTable, Quantiles
+from warpplan.planner.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.predict import Work
@@ -47,7 +50,10 @@ def structure(config: GemmConfig) -> str:
 
 @dataclass(frozen=True, eq=False)
 class SolvedTable:
-    """The candidate table with every loop solved: float64 arrays, one element a row, cycles of one block."""
+    """The candidate table with every loop solved: float64 arrays, one element a row, cycles of one block.
+
+    ``missing`` lists, row by row, the operations that the profile lacks; with any, the row's numbers are NaN.
+    """
 
     table: CandidateTable
     families: tuple[str, ...]
@@ -63,14 +69,29 @@ class SolvedTable:
     overlapped: Floats
     refilled: Floats
     dram_latency_cycles: Floats
+    missing: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def known(self) -> NDArray[np.bool_]:
+        """Rows of which every operation was measured."""
+        return np.array([not operations for operations in self.missing])
 
 
 def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
-    """Solve each loop of the table once. Raises :class:`MissingCosts` naming what the profile lacks."""
+    """Solve each loop of the table once. Raises :class:`MissingCosts` where the profile suffices for none."""
     t = table(dtype, device)
     element = ELEMENT_BYTES[dtype]
-    loops = {base: _loop(base, dtype, device, costs, element) for base in structures(dtype, device)}
-    by_row = [loops[_base(c)] for c in t.configs]
+    loops: dict[GemmConfig, Mapping[str, float]] = {}
+    missing: dict[GemmConfig, tuple[str, ...]] = {}
+    for base in structures(dtype, device):
+        try:
+            loops[base] = _loop(base, dtype, device, costs, element)
+        except MissingCosts:
+            missing[base] = _missing(base, dtype, device, costs, element)
+    if not loops:
+        raise MissingCosts(dict.fromkeys(name for names in missing.values() for name in names))
+    unknown = dict.fromkeys(next(iter(loops.values())), math.nan)
+    by_row = [loops.get(_base(c), unknown) for c in t.configs]
     family_names = tuple(sorted({family(c) for c in t.configs}))
     structure_names = tuple(dict.fromkeys(structure(c) for c in t.configs))
     family_index = {name: i for i, name in enumerate(family_names)}
@@ -94,6 +115,7 @@ def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
         np.array([c.scheme == "pingpong" or c.ctas_per_sm > 1 for c in t.configs], dtype=np.float64),
         np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
+        tuple(missing.get(_base(c), ()) for c in t.configs),
     )
 
 
@@ -102,8 +124,18 @@ def _base(config: GemmConfig) -> GemmConfig:
 
 
 def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> dict[str, float]:
+    ends = _ends(config, costs, element)
     outcome = plan_candidate(config, dtype, device, costs)
     assert outcome.plan is not None  # every structure of the table is feasible by construction
+    return {
+        "ii": float(effective_ii(outcome.plan, config.depth)),
+        "load_bytes": float(config.slot_bytes(element)),
+        **ends,
+    }
+
+
+def _ends(config: GemmConfig, costs: CostTable, element: int) -> dict[str, float]:
+    """What surrounds the main loop."""
     box = config.block_m * config.block_k * element
     load = costs.lookup("tma_load", box, source="l2")
     cold = costs.lookup("tma_load", box, source="dram")
@@ -116,13 +148,36 @@ def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, elem
     # The last chunk drains under the next main loop, unless its bytes are a ring slot's or the loop is everybody's.
     waited = config.epilogue_split - (config.staging == "own" and config.specialized)
     return {
-        "ii": float(effective_ii(outcome.plan, config.depth)),
-        "load_bytes": float(config.slot_bytes(element)),
         "prologue": _latency(load.latency, "tma_load"),
         "dram_latency": _latency(cold.latency, "tma_load"),
         "epilogue": config.epilogue_split * store + waited * flush,
         "drain": flush,
     }
+
+
+@dataclass(frozen=True)
+class _Noting(CostTable):
+    """Notes what was never measured and answers with a cost of nothing, so that one reading finds all of it."""
+
+    noted: dict[str, None] = field(default_factory=dict)
+
+    def lookup(self, kind: str, size: int = 0, **text: str) -> OperationCost:
+        try:
+            return super().lookup(kind, size, **text)
+        except MissingCosts as error:
+            self.noted.update(dict.fromkeys(error.operations))
+            nothing = Quantiles(0.0, 0.0, 0)
+            return OperationCost(nothing, nothing, nothing)
+
+
+def _missing(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> tuple[str, ...]:
+    noting = _Noting(costs.entries)
+    for read in (lambda: loop_graph(config, dtype, device, noting), lambda: _ends(config, noting, element)):
+        try:
+            read()
+        except MissingCosts as error:
+            noting.noted.update(dict.fromkeys(error.operations))
+    return tuple(noting.noted)
 
 
 def _latency(measured: Quantiles | None, kind: str) -> float:
