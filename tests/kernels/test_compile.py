@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 SINGLE = GemmConfig("single", 128, 256, 64, 8, 3)
 COOPERATIVE = GemmConfig("cooperative", 128, 256, 64, 4, 3)
+THREE = GemmConfig("cooperative", 192, 128, 64, 4, 4)
 PINGPONG = GemmConfig("pingpong", 64, 256, 64, 4, 4)
 PIPELINED = GemmConfig("pipelined", 128, 256, 64, 8, 4)
 CONFIGS = (
@@ -35,6 +36,12 @@ CONFIGS = (
     replace(COOPERATIVE, depth=4, epilogue_split=4, staging="ring", swap=True, split_k=3),
     replace(COOPERATIVE, swap=True, split_k=2),
     GemmConfig("cooperative", 256, 128, 64, 4, 3),
+    THREE,
+    replace(THREE, swap=True),
+    replace(THREE, depth=5, epilogue_split=2, staging="ring", split_k=2),
+    replace(THREE, split_k=3, split_tail=True),
+    replace(COOPERATIVE, split_k=3, split_tail=True),
+    replace(PINGPONG, split_k=2, split_tail=True),
     PINGPONG,
     replace(PINGPONG, epilogue_split=2, staging="ring"),
     replace(PINGPONG, swap=True, split_k=2),
@@ -67,7 +74,7 @@ def test_both_dtypes():
     assert compile_gemm(COOPERATIVE, "float16").clean
 
 
-@pytest.mark.parametrize("config", [SINGLE, COOPERATIVE, PINGPONG], ids=lambda c: c.scheme)
+@pytest.mark.parametrize("config", [SINGLE, COOPERATIVE, THREE, PINGPONG], ids=lambda c: f"{c.scheme}-{c.consumers}")
 def test_every_release_of_a_slot_follows_a_barrier_of_its_consumer(config):
     """One thread arrives for its partition: the others' multiplies must have ended too (they wait a warp at a time)."""
     lines = _events(compile_gemm(config, "bfloat16").ptx)
@@ -97,6 +104,29 @@ def test_partial_sums_are_released_by_one_acq_rel_atomic_between_barriers():
         assert "atom.global.gpu.acq_rel.add.u32" in lines[i]
         assert "bar.sync" in lines[i - 1]
         assert "bar.sync" in lines[i + 1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [GemmConfig("single", 64, 16, 64, 4, 8, ctas_per_sm=2), COOPERATIVE, THREE, replace(PINGPONG, depth=3)],
+    ids=lambda c: f"{c.scheme}-{c.consumers}",
+)
+def test_no_barrier_lies_in_the_staging(config):
+    """The compiler reuses the bytes of a barrier that it takes for dead, though the hardware may still count on it."""
+    ptx = compile_gemm(config, "bfloat16").ptx
+    inits = re.findall(r"mbarrier\.init\S* \[(%r\d+)\]", ptx)
+    stores = re.findall(r"cp\.async\.bulk\.tensor\.2d\.global\S* \[[^]]*\], \[(%r\d+)\]", ptx)
+    barriers = [_shared_offset(ptx, register) for register in inits]
+    assert len(barriers) == len(set(barriers)) == 2 * config.depth + (2 if config.scheme == "pingpong" else 0)
+    starts = sorted(_shared_offset(ptx, register) for register in stores)
+    assert starts == [starts[0] + i * config.staging_bytes(2) for i in range(config.consumers)]
+    assert not [b for b in barriers if starts[0] - 8 < b < starts[-1] + config.staging_bytes(2)]
+
+
+def _shared_offset(ptx: str, register: str) -> int:
+    """The constant part of the shared-memory address in ``register``; each warp adds its place in the tile."""
+    (found,) = re.findall(rf"add\.s32\s+{register}, %r\d+, (\d+);", ptx)
+    return int(found)
 
 
 def _events(ptx: str) -> list[str]:
