@@ -1,0 +1,147 @@
+"""Fitting: constants that made the times are found again, and noise, outliers and few measurements do little harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from warpplan.planner.predict import Work, terms
+from warpplan.profiler.fit import BOUNDS, SHRINKAGE, Measured, fit
+
+from ..planner.works import RATES, works
+
+TRUTH = {
+    "norm": 4.0, "launch_scale": 1.5, "l2_scale": 1.2, "dram_scale": 1.3, "power_scale": 1.1, "energy_l2": 0.3,
+    "energy_dram": 0.4, "latency_scale": 0.7, "plain_scale": 3.0, "refill_scale": 0.8, "drain_scale": 0.6,
+    "prologue_scale": 1.4, "split_us": 2.0, "split_scale": 1.5,
+    "tensor_scale.a": 1.05, "iteration_cycles.a": 20.0, "unit_cycles.a": 300.0, "exposed.a": 0.8,
+    "tensor_scale.b": 1.2, "iteration_cycles.b": 60.0, "unit_cycles.b": 800.0, "exposed.b": 1.6,
+    "start_cycles.a": 400.0, "start_cycles.b": 900.0,
+}  # fmt: skip
+STRUCTURES = ("x", "y", "z")
+
+
+def candidates(seed: int, rows: int = 60) -> Work:
+    """Work of every kind: some bound by each term, two families, three structures."""
+    random = np.random.default_rng(seed)
+
+    def between(low: float, high: float) -> np.ndarray:
+        return np.exp(random.uniform(np.log(low), np.log(high), rows))
+
+    rounds, iterations = np.ceil(between(1, 12)), np.ceil(between(4, 256))
+    split = random.choice([1.0, 1.0, 2.0, 4.0], rows)
+    family = random.integers(0, 2, rows)
+    work = works(
+        rows,
+        executed_flops=between(1e8, 1e12),
+        loaded_bytes=between(1e6, 1e10),
+        rounds=rounds,
+        iterations=iterations,
+        trips=rounds * iterations,
+        ii_cycles=between(64, 1200),
+        load_bytes=between(8e3, 9e4),
+        slots_in_flight=np.ceil(between(0.5, 7)),
+        prologue_cycles=between(300, 2000),
+        epilogue_cycles=between(200, 6000),
+        drain_cycles=between(300, 2000),
+        plain_bytes=random.choice([0.0, 1e6], rows),
+        overlapped=random.choice([0.0, 1.0], rows),
+        refilled=random.choice([0.0, 1.0], rows),
+        dram_bytes=between(1e5, 1e8),
+        split_k=split,
+        reduced_bytes=np.where(split > 1, 2e5 * split, 0.0),
+    )
+    structure = np.where(family > 0, random.integers(1, 3, rows), 0)
+    return replace(work, families=("a", "b"), structures=STRUCTURES, family=family, structure=structure)
+
+
+def measured(shapes: int, constants: dict[str, float], noise: float = 0.0) -> list[Measured]:
+    random = np.random.default_rng(99)
+    found = []
+    for i in range(shapes):
+        work = candidates(i)
+        times = terms(work, RATES, constants)[1]
+        found.append(Measured((i + 1, 1, 8), work, times * np.exp(noise * random.standard_normal(len(times)))))
+    return found
+
+
+def errors(constants: dict[str, float], truth: dict[str, float]) -> np.ndarray:
+    """Relative errors of the times of work that the fit has not seen."""
+    work = candidates(1000)
+    return np.abs(terms(work, RATES, constants)[1] / terms(work, RATES, truth)[1] - 1.0)
+
+
+def test_the_constants_that_made_the_times_are_found():
+    calibration = fit("toy", measured(12, TRUTH), RATES, "a table")
+    found = dict(calibration.constants)
+    ends = {"launch_scale", "start_cycles.a", "start_cycles.b"}
+    for name in TRUTH.keys() - ends:
+        assert found[name] == pytest.approx(TRUTH[name], rel=1e-2), name
+    # A launch and a start both happen once a kernel: only their sum can be known.
+    for family in "ab":
+        once = [c["launch_scale"] * RATES.launch_us + c[f"start_cycles.{family}"] / 2e3 for c in (found, TRUTH)]
+        assert once[0] == pytest.approx(once[1], rel=1e-2)
+    assert errors(found, TRUTH).max() < 1e-3
+    assert all(abs(found[f"structure.{s}"]) < 1e-3 for s in STRUCTURES)
+
+
+def test_what_a_calibration_says_of_itself():
+    shapes = measured(2, TRUTH)
+    calibration = fit("toy", shapes, RATES, "a table")
+    assert (calibration.kernel, calibration.source) == ("toy", "a table")
+    assert calibration.shapes == ((1, 1, 8), (2, 1, 8))
+    assert list(calibration.constants) == sorted(calibration.constants)
+    assert {name for name, _ in calibration.constants} == {*TRUTH, *(f"structure.{s}" for s in STRUCTURES)}
+    assert all(value == float(f"{value:.6g}") for _, value in calibration.constants)
+    assert fit("toy", shapes, RATES, "a table") == calibration
+
+
+def test_constants_stay_within_their_bounds():
+    """A device ten times slower than its ceilings say pushes every constant to its limit, and no further."""
+    slow = [replace(m, time_us=10 * m.time_us) for m in measured(3, TRUTH)]
+    for name, value in fit("toy", slow, RATES, "").constants:
+        if not name.startswith("structure."):
+            low, high = BOUNDS[name.split(".")[0]]
+            assert low <= value <= high, name
+
+
+def test_noise_and_outliers_do_little_harm():
+    shapes = measured(16, TRUTH, noise=0.02)
+    for m in shapes:
+        m.time_us[::20] *= 2.0  # one of twenty read in a bad moment
+    typical = errors(dict(fit("toy", shapes, RATES, "").constants), TRUTH)
+    assert np.median(typical) < 0.02
+    assert np.quantile(typical, 0.9) < 0.06
+
+
+def test_a_structure_keeps_what_the_model_cannot_say():
+    truth = {**TRUTH, "structure.y": 0.08, "structure.z": -0.08}
+    found = dict(fit("toy", measured(12, truth), RATES, "").constants)
+    # Shrunk, so less than what was put in; what both share would be their family's.
+    assert 0 < found["structure.y"] < 0.08
+    assert -0.08 < found["structure.z"] < 0
+    assert abs(found["structure.x"]) < 0.01
+    without = {name: value for name, value in found.items() if not name.startswith("structure.")}
+    assert np.median(errors(found, truth)) < np.median(errors(without, truth))
+
+
+def test_a_structure_measured_once_is_hardly_believed():
+    few = candidates(0, rows=40)
+    few = replace(few, structure=np.where(np.arange(40) == np.flatnonzero(few.family)[0], 1, 2 * few.family))
+    times = terms(few, RATES, TRUTH)[1]
+    once = few.structure == 1
+    assert once.sum() == 1
+    found = dict(fit("toy", [Measured((1, 1, 8), few, np.where(once, 1.2 * times, times))], RATES, "").constants)
+    assert abs(found["structure.y"]) <= 0.2 / (1 + SHRINKAGE)
+
+
+def test_a_structure_never_measured_has_no_constant():
+    shapes = [replace(m, work=replace(m.work, structures=(*STRUCTURES, "never"))) for m in measured(2, TRUTH)]
+    assert "structure.never" not in dict(fit("toy", shapes, RATES, "").constants)
+
+
+def test_nothing_measured():
+    with pytest.raises(ValueError, match="no measured shapes to fit"):
+        fit("toy", [], RATES, "a table")
