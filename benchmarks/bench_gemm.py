@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from gemm_operands import operands
 from gemm_peers import PEERS, Peer, configs, warm_autotune
 from gemm_prepare import default_workers, prepare
 from gemm_shapes import HELDOUT, TRAIN
+from gemm_table import steady_us
 from graph_timing import capture, paired, run_for, summary
 from results_file import head, write
 
@@ -83,12 +84,6 @@ def exhaustive(shape: Shape, space: list[GemmConfig], sets: list[Any]) -> dict[s
     return {"times": [times[i] for i in range(len(space))], "cublas_us": baseline}
 
 
-def drift_free(search: dict[str, Any]) -> list[float]:
-    """The times, each scaled by how far cuBLAS read beside it stands from cuBLAS's median."""
-    usual = statistics.median(search["cublas_us"])
-    return [us * usual / search["cublas_us"][beside] for us, _, _, beside in search["times"]]
-
-
 def ranking(shape: Shape) -> list[tuple[GemmConfig, float]]:
     """The planner's order with no GPU; empty where no profile is embedded yet."""
     from warpplan.kernels.gemm.kernel import Gemm
@@ -115,7 +110,7 @@ def compare(
         "kernel": "gemm", "shape": shape, "dtype": DTYPE, "split": split, "cublas_us": search["cublas_us"],
         "configs": [list(vars(c).values()) for c in space], "times_us": search["times"],
     }  # fmt: skip
-    steady = drift_free(search)
+    steady = steady_us(np.array(search["times"]), np.array(search["cublas_us"])).tolist()
     by_time = sorted(range(len(space)), key=steady.__getitem__)
     ranked = [(c, t) for c, t in ranking(shape) if c in set(space)] if plan else []
     names: dict[GemmConfig, str] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import median_filter
 
 from warpplan.kernels.gemm.space import GemmConfig
 
@@ -34,13 +35,16 @@ def read(path: Path = TABLE) -> list[MeasuredShape]:
             row["dtype"],
             row["split"],
             tuple(GemmConfig(**dict(zip(data["columns"], values, strict=True))) for values in row["configs"]),
-            _steady(np.array(row["times_us"]), np.array(row["cublas_us"])),
+            steady_us(np.array(row["times_us"]), np.array(row["cublas_us"])),
         )
         for row in data["rows"]
     ]
 
 
-def _steady(times: NDArray[np.float64], cublas_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``times`` has columns median, low, high and the index of the cuBLAS reading beside it."""
-    beside = cublas_us[times[:, 3].astype(int)]
-    return np.asarray(times[:, 0] * np.median(cublas_us) / beside)
+def steady_us(times: NDArray[np.float64], cublas_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``times`` has columns median, low, high and the index of the cuBLAS reading beside it.
+
+    cuBLAS's own readings scatter by some per cent, so the drift is their running median over five.
+    """
+    drift = median_filter(cublas_us, size=5, mode="nearest")[times[:, 3].astype(int)]
+    return np.asarray(times[:, 0] * np.median(cublas_us) / drift)

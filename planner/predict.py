@@ -4,11 +4,11 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
 ``iterations`` loop iterations. With f the SM clock,
 
     tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
-    l2       = trips · slot bytes / the block's share of the L2 rate
+    l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines
     latency  = trips · DRAM latency / (depth − 1) / f        (Little's law; one slot is always being multiplied)
     dram     = bytes that must come from or go to DRAM / measured rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
-    overhead = (start + prologue + rounds · exposed + drain) / f + split-K's reduction + stores without TMA
+    overhead = (start + prologue + rounds · exposed + drain) / f + split-K's reduction
     time     = launch + overhead + (tensorᵖ + l2ᵖ + latencyᵖ + dramᵖ + powerᵖ)^(1/p)
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
@@ -44,7 +44,7 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "energy_l2": 0.1,
     "energy_dram": 0.1,
     "latency_scale": 1.0,
-    "plain_scale": 4.0,
+    "crooked_scale": 1.0,
     "refill_scale": 1.0,
     "drain_scale": 1.0,
     "prologue_scale": 1.0,
@@ -57,6 +57,7 @@ FAMILY_DEFAULTS: Mapping[str, float] = {
     "unit_cycles": 0.0,
     "exposed": 1.0,
     "start_cycles": 0.0,
+    "plain_cycles": 20.0,
 }
 
 
@@ -77,8 +78,8 @@ class Work:
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
-    unit. ``plain_bytes`` are the output's where it leaves without TMA, else 0; ``overlapped`` and ``refilled`` are 1
-    where another consumer hides the epilogue and where each unit starts with an empty ring. ``reduced_bytes`` is what
+    unit. ``plain_elements`` are a thread's outputs where they leave without TMA, else 0; ``crooked`` is 1 where rows are no
+    whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each unit starts with an empty ring. ``reduced_bytes`` is what
     the last block of a split tile writes and reads.
     """
 
@@ -94,13 +95,14 @@ class Work:
     iterations: Floats
     ii_cycles: Floats
     load_bytes: Floats
+    crooked: Floats
     slots_in_flight: Floats
     blocks_per_sm: Floats
     active_sms: Floats
     prologue_cycles: Floats
     epilogue_cycles: Floats
     drain_cycles: Floats
-    plain_bytes: Floats
+    plain_elements: Floats
     overlapped: Floats
     refilled: Floats
     dram_bytes: Floats
@@ -167,7 +169,8 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
     share = np.minimum(
         rates.l2_bytes_per_s / work.active_sms, rates.l2_bytes_per_cycle_per_sm * rates.clock_hz
     ) / work.blocks_per_sm  # fmt: skip
-    l2 = of_all("l2_scale") * trips * work.load_bytes / share * 1e6
+    lines = 1.0 + of_all("crooked_scale") * work.crooked
+    l2 = of_all("l2_scale") * lines * trips * work.load_bytes / share * 1e6
     latency = of_all("latency_scale") * trips * work.dram_latency_cycles / work.slots_in_flight * us_per_cycle
     dram = of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
     power = of_all("power_scale") * (
@@ -176,6 +179,7 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
         + of_all("energy_dram") * work.dram_bytes / rates.dram_bytes_per_s
     ) * 1e6  # fmt: skip
     epilogue = of_family("exposed") * work.epilogue_cycles + of_family("unit_cycles")
+    epilogue = epilogue + of_family("plain_cycles") * work.plain_elements
     hidden = np.maximum(0.0, epilogue - work.iterations * ii) / 2
     refill = of_all("refill_scale") * work.refilled * work.prologue_cycles
     exposed = np.where(work.overlapped > 0, hidden, epilogue) + refill
@@ -183,7 +187,6 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
     ends = ends + of_all("drain_scale") * work.drain_cycles
     ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
     overhead = (ends + work.rounds * exposed) * us_per_cycle
-    overhead = overhead + of_all("plain_scale") * work.plain_bytes / rates.dram_bytes_per_s * 1e6
     reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
     overhead = overhead + np.where(work.split_k > 1, of_all("split_us") + reduction, 0.0)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])

@@ -28,7 +28,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "energy_l2": (0.0, 2.0),
     "energy_dram": (0.0, 2.0),
     "latency_scale": (0.0, 3.0),
-    "plain_scale": (0.0, 20.0),
+    "crooked_scale": (0.0, 8.0),
     "refill_scale": (0.0, 4.0),
     "drain_scale": (0.0, 4.0),
     "prologue_scale": (0.0, 4.0),
@@ -39,6 +39,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "unit_cycles": (0.0, 4000.0),
     "exposed": (0.0, 4.0),
     "start_cycles": (0.0, 2000.0),
+    "plain_cycles": (0.0, 200.0),
 }
 NEAR_BEST = 3.0
 """Weights fall as (best / time) to this power."""

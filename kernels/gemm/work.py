@@ -29,8 +29,8 @@ from warpplan.planner.solve import effective_ii
 Floats = NDArray[np.float64]
 
 ACCUMULATOR_BYTES = 4
-PLAIN_ROW_BYTES = 128.0
-"""Without TMA each tile row begins and ends inside a 32-byte sector or two; counted as if it were so much longer."""
+LINE_BYTES = 128
+"""A cache line; rows of another length make every box row straddle two."""
 L2_RESIDENT = 0.5
 """The part of L2 that operand strips can count on: it is two partitions, and lines that one fetched through the other
 are held twice (seen as a fall of reuse from half the capacity on)."""
@@ -66,6 +66,7 @@ class SolvedTable:
     prologue_cycles: Floats
     epilogue_cycles: Floats
     drain_cycles: Floats
+    thread_elements: Floats
     overlapped: Floats
     refilled: Floats
     dram_latency_cycles: Floats
@@ -112,6 +113,7 @@ def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
         column("prologue"),
         column("epilogue"),
         column("drain"),
+        np.array([c.accumulator_registers for c in t.configs], dtype=np.float64),
         np.array([c.scheme == "pingpong" or c.ctas_per_sm > 1 for c in t.configs], dtype=np.float64),
         np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
@@ -216,15 +218,14 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
             iterations=np.where(whole_rounds > 0, iterations, per_split),
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
+            crooked=np.full(units.shape, float(k * element % LINE_BYTES != 0)),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
             drain_cycles=solved.drain_cycles,
-            plain_bytes=float(n * element % ROW_ALIGNMENT_BYTES != 0)
-            * c_bytes
-            * (1.0 + PLAIN_ROW_BYTES / (t.block_n * element)),
+            plain_elements=solved.thread_elements * float(n * element % ROW_ALIGNMENT_BYTES != 0),
             overlapped=solved.overlapped,
             refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
