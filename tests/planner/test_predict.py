@@ -58,7 +58,8 @@ def candidates(draw: st.DrawFn, rows: int = 1) -> Work:
         prologue_cycles=column(100, 3000),
         epilogue_cycles=column(100, 9000),
         drain_cycles=column(100, 3000),
-        plain_bytes=np.array([draw(st.sampled_from([0.0, 1e6])) for _ in range(rows)]),
+        crooked=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
+        plain_elements=np.array([draw(st.sampled_from([0.0, 128.0])) for _ in range(rows)]),
         refilled=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
         overlapped=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
         dram_bytes=column(1e3, 1e10),
@@ -86,7 +87,8 @@ CONSTANTS = st.fixed_dictionaries(
     "column",
     [
         "executed_flops", "loaded_bytes", "rounds", "trips", "load_bytes", "active_sms", "blocks_per_sm",
-        "prologue_cycles", "epilogue_cycles", "drain_cycles", "plain_bytes", "dram_bytes", "dram_latency_cycles",
+        "prologue_cycles", "epilogue_cycles", "drain_cycles", "crooked", "plain_elements", "dram_bytes",
+        "dram_latency_cycles",
     ],
 )  # fmt: skip
 @given(candidates(), CONSTANTS, st.floats(1.0, 10.0))
@@ -235,7 +237,7 @@ def test_defaults_stand_where_nothing_was_fitted():
 def test_constant_names_are_all_that_the_model_reads():
     names = constant_names(("a", "b"))
     assert len(set(names)) == len(names) == len(GLOBAL_DEFAULTS) + 2 * len(FAMILY_DEFAULTS)
-    work = works(rounds=3, overlapped=0, refilled=1, split_k=2, reduced_bytes=1e5, plain_bytes=1e6)
+    work = works(rounds=3, overlapped=0, refilled=1, split_k=2, reduced_bytes=1e5, plain_elements=128.0, crooked=1)
     plain = time_us(work)[0]
     for name in constant_names(("one",)):
         value = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}[name.split(".")[0]]

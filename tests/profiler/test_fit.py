@@ -14,11 +14,11 @@ from ..planner.works import RATES, works
 
 TRUTH = {
     "norm": 4.0, "launch_scale": 1.5, "l2_scale": 1.2, "dram_scale": 1.3, "power_scale": 1.1, "energy_l2": 0.3,
-    "energy_dram": 0.4, "latency_scale": 0.7, "plain_scale": 3.0, "refill_scale": 0.8, "drain_scale": 0.6,
+    "energy_dram": 0.4, "latency_scale": 0.7, "crooked_scale": 0.5, "refill_scale": 0.8, "drain_scale": 0.6,
     "prologue_scale": 1.4, "split_us": 2.0, "split_scale": 1.5,
     "tensor_scale.a": 1.05, "iteration_cycles.a": 20.0, "unit_cycles.a": 300.0, "exposed.a": 0.8,
     "tensor_scale.b": 1.2, "iteration_cycles.b": 60.0, "unit_cycles.b": 800.0, "exposed.b": 1.6,
-    "start_cycles.a": 400.0, "start_cycles.b": 900.0,
+    "start_cycles.a": 400.0, "start_cycles.b": 900.0, "plain_cycles.a": 15.0, "plain_cycles.b": 30.0,
 }  # fmt: skip
 STRUCTURES = ("x", "y", "z")
 
@@ -46,7 +46,8 @@ def candidates(seed: int, rows: int = 60) -> Work:
         prologue_cycles=between(300, 2000),
         epilogue_cycles=between(200, 6000),
         drain_cycles=between(300, 2000),
-        plain_bytes=random.choice([0.0, 1e6], rows),
+        crooked=random.choice([0.0, 1.0], rows),
+        plain_elements=random.choice([0.0, 128.0], rows),
         overlapped=random.choice([0.0, 1.0], rows),
         refilled=random.choice([0.0, 1.0], rows),
         dram_bytes=between(1e5, 1e8),
