@@ -18,7 +18,7 @@ IMPORTS := build/imports
 # Tools that read source need the packages under their import names; the folders stand at the root.
 ROOMS := planner profiler kernels service
 
-.PHONY: help run test lint format profile bench-gemm bench-regret bench-planning build clean imports
+.PHONY: help run test golden lint format profile bench-gemm bench-regret bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+golden: $(VENV)/.test  ## rewrite the recorded plans after a deliberate change of the model or the profile
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/kernels/test_golden.py
 
 lint: $(VENV)/.test imports  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
