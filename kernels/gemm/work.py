@@ -203,7 +203,6 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
     )
     split_rounds = np.where(t.split_k > 1, np.ceil((units - g.whole_tiles) / resident), 0)
     tile = (t.block_m * t.block_n).astype(np.float64)
-    c_bytes = float(m) * n * element
     return (
         Work(
             flops=2.0 * m * n * k,
