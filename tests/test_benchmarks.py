@@ -1,0 +1,206 @@
+"""The benchmarks that need no GPU: reading the exhaustive table, replaying the ranking against it, fitting to it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import fit_gemm
+import gemm_table
+import regret
+from gemm_shapes import HELDOUT, TRAIN
+
+from warpplan.kernels.gemm.candidates import candidates
+from warpplan.kernels.gemm.kernel import Gemm
+from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.planner.device import H200
+from warpplan.planner.predict import Rates, terms
+from warpplan.planner.profile import Calibration
+from warpplan.profiler.embedded import embedded
+from warpplan.profiler.fit import Measured
+
+SHAPE = (2048, 2048, 2048)
+COLUMNS = list(vars(GemmConfig("single", 64, 64, 64, 4, 2)))
+
+
+def ranked(shape: tuple[int, int, int] = SHAPE) -> tuple[tuple[GemmConfig, ...], np.ndarray]:
+    pairs = Gemm().ranked(shape, "bfloat16", H200, embedded(H200.name))
+    return tuple(c for c, _ in pairs), np.array([p.time_us for _, p in pairs])
+
+
+def measured(configs: tuple[GemmConfig, ...], times: np.ndarray, shape: tuple[int, int, int] = SHAPE) -> Any:
+    return gemm_table.MeasuredShape(shape, "bfloat16", "train", configs, times)
+
+
+def write(path: Path, shapes: dict[tuple[int, int, int], np.ndarray]) -> Path:
+    """A table of those shapes with one time a candidate, cuBLAS steady."""
+    rows = [
+        {
+            "kernel": "gemm", "shape": shape, "dtype": "bfloat16", "split": "train", "cublas_us": [20.0, 20.0],
+            "configs": [list(vars(c).values()) for c in candidates(shape, "bfloat16", H200)],
+            "times_us": [[t, t, t, i % 2] for i, t in enumerate(times.tolist())],
+        }
+        for shape, times in shapes.items()
+    ]  # fmt: skip
+    path.write_text(json.dumps({"columns": COLUMNS, "rows": rows}))
+    return path
+
+
+def times_of(shape: tuple[int, int, int]) -> np.ndarray:
+    """Predicted times in the order of the candidates."""
+    by_config = dict(zip(*ranked(shape), strict=True))
+    return np.array([by_config[c] for c in candidates(shape, "bfloat16", H200)])
+
+
+# The shapes
+
+
+def test_shapes_that_are_fitted_and_shapes_that_are_judged_are_different_ones():
+    assert not set(TRAIN) & set(HELDOUT)
+    assert len(set(TRAIN)) == len(TRAIN) >= 12
+    assert len(set(HELDOUT)) == len(HELDOUT) >= 12
+
+
+@pytest.mark.parametrize("shape", TRAIN + HELDOUT, ids=str)
+def test_every_shape_can_be_planned(shape):
+    sizes = dict(zip(("M", "N", "K"), shape, strict=True))
+    assert Gemm().parse_shape(sizes, "bfloat16") == shape
+    assert len(candidates(shape, "bfloat16", H200)) > 8
+
+
+# The table
+
+
+def test_a_table_is_read_back(tmp_path):
+    times = times_of(SHAPE)
+    (row,) = gemm_table.read(write(tmp_path / "table.json", {SHAPE: times}))
+    assert (row.shape, row.dtype, row.split) == (SHAPE, "bfloat16", "train")
+    assert row.configs == candidates(SHAPE, "bfloat16", H200)
+    np.testing.assert_allclose(row.time_us, times)
+
+
+def test_the_cards_drift_is_taken_out():
+    """The card slows by half during the search, and cuBLAS with it: the times are those of one card."""
+    turns = 40
+    slowing = np.linspace(1.0, 1.5, turns)
+    times = np.array([[10.0 * s, 9.0, 11.0, i] for i, s in enumerate(slowing)])
+    steady = gemm_table.steady_us(times, 20.0 * slowing)
+    assert np.ptp(times[:, 0]) > 4
+    assert np.ptp(steady) / np.median(steady) < 0.05
+    assert np.median(steady) == pytest.approx(np.median(times[:, 0]), rel=0.02)
+
+
+def test_a_single_bad_reading_of_cublas_changes_nothing():
+    cublas = np.full(21, 20.0)
+    cublas[10] = 40.0
+    times = np.array([[10.0, 9.0, 11.0, i] for i in range(21)])
+    np.testing.assert_allclose(gemm_table.steady_us(times, cublas), 10.0)
+
+
+# The replay
+
+
+def test_a_prediction_that_comes_true_has_no_regret():
+    row = regret.replay(measured(*ranked()), embedded(H200.name))
+    assert row["best_over_chosen"] == row["best_over_best_of_8"] == 1.0
+    assert row["kendall_tau"] == pytest.approx(1.0)
+    assert row["median_error"] == row["chosen_error"] == 0.0
+    assert row["configurations"] == len(candidates(SHAPE, "bfloat16", H200))
+
+
+def test_a_prediction_that_is_upside_down():
+    configs, times = ranked()
+    row = regret.replay(measured(configs, times[::-1]), embedded(H200.name))
+    assert row["best_over_chosen"] == pytest.approx(times[0] / times[-1])
+    assert row["best_over_best_of_8"] == pytest.approx(times[0] / times[-8])
+    assert row["kendall_tau"] < -0.95  # equal times are neither
+
+
+def test_a_best_that_is_ranked_third_is_among_the_first_eight():
+    configs, times = ranked()
+    times = times.copy()
+    times[2] = times[0] / 1.25
+    row = regret.replay(measured(configs, times), embedded(H200.name))
+    assert row["best_over_chosen"] == pytest.approx(0.8)
+    assert row["best_over_best_of_8"] == 1.0
+    assert row["chosen_error"] == 0.0
+
+
+def test_what_was_not_measured_is_left_out():
+    configs, times = ranked()
+    row = regret.replay(measured(configs[1::2], 2 * times[1::2]), embedded(H200.name))
+    assert row["configurations"] == len(configs[1::2])
+    assert row["best_over_chosen"] == 1.0
+    assert row["median_error"] == pytest.approx(0.5)
+
+
+def test_summary():
+    row = {
+        "best_over_chosen": 1.0, "best_over_best_of_8": 1.0, "kendall_tau": 0.8,
+        "median_error": 0.1, "chosen_error": 0.2,
+    }  # fmt: skip
+    worse = row | {"best_over_chosen": 0.64, "kendall_tau": 0.6, "median_error": 0.3}
+    summary = regret.summary([row, worse])
+    assert summary["shapes"] == 2
+    assert summary["best_over_chosen_geomean"] == pytest.approx(0.8)
+    assert summary["best_over_chosen_worst"] == 0.64
+    assert summary["kendall_tau_median"] == pytest.approx(0.7)
+    assert summary["median_error"] == pytest.approx(0.2)
+
+
+def test_the_command_reports_both_kinds_of_shapes_apart(tmp_path, monkeypatch, capsys):
+    table = write(tmp_path / "table.json", {s: times_of(s) for s in (TRAIN[1], HELDOUT[0], HELDOUT[1])})
+    monkeypatch.setattr(sys, "argv", ["regret.py", "--table", str(table), "--json"])
+    regret.main()
+    heldout, train = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert heldout["heldout"]["shapes"] == 2
+    assert train["train"]["shapes"] == 1
+    assert heldout["heldout"]["best_over_chosen_geomean"] == pytest.approx(1.0)
+
+
+# The fit
+
+
+@pytest.fixture
+def handed(monkeypatch) -> list[Measured]:
+    """What the command hands to the fit."""
+    given: list[Measured] = []
+
+    def fit(kernel: str, measured: list[Measured], rates: Rates, source: str) -> Calibration:
+        given.extend(measured)
+        return Calibration(kernel, (("launch_scale", 2.0),), tuple(m.shape for m in measured), source)
+
+    monkeypatch.setattr(fit_gemm, "fit", fit)
+    return given
+
+
+def test_held_out_shapes_never_reach_the_fit(tmp_path, handed):
+    table = write(tmp_path / "table.json", {s: times_of(s) for s in (HELDOUT[0], *TRAIN[1:3], HELDOUT[1])})
+    profile = embedded(H200.name)
+    fitted = fit_gemm.calibrated(profile, gemm_table.read(table), "a table")
+    assert [m.shape for m in handed] == list(TRAIN[1:3])
+    calibration = fitted.calibration("gemm")
+    assert calibration == Calibration("gemm", (("launch_scale", 2.0),), TRAIN[1:3], "a table")
+    assert len(fitted.calibrations) == 1
+    assert (fitted.costs, fitted.ceilings) == (profile.costs, profile.ceilings)
+
+
+def test_each_time_meets_the_work_of_its_configuration(handed):
+    """With times as predicted, the model's times of the works handed on are those times, in their order."""
+    profile = embedded(H200.name)
+    configs, times = ranked(TRAIN[1])
+    shuffled = np.random.default_rng(0).permutation(len(configs))
+    table = [measured(tuple(configs[i] for i in shuffled), times[shuffled], TRAIN[1])]
+    fit_gemm.calibrated(profile, table, "a table")
+    calibration = profile.calibration("gemm")
+    constants = dict(calibration.constants) if calibration else {}
+    predicted = terms(handed[0].work, Rates.of(profile, "bfloat16"), constants)[1]
+    np.testing.assert_allclose(predicted, handed[0].time_us, rtol=1e-12)
+    np.testing.assert_array_equal(handed[0].time_us, times[shuffled])
