@@ -156,8 +156,11 @@ def test_summary():
 
 
 def test_the_command_reports_both_kinds_of_shapes_apart(tmp_path, monkeypatch, capsys):
-    table = write(tmp_path / "table.json", {s: times_of(s) for s in (TRAIN[1], HELDOUT[0], HELDOUT[1])})
-    monkeypatch.setattr(sys, "argv", ["regret.py", "--table", str(table), "--json"])
+    tables = [
+        write(tmp_path / "train.json", {TRAIN[1]: times_of(TRAIN[1])}),
+        write(tmp_path / "heldout.json", {s: times_of(s) for s in HELDOUT[:2]}),
+    ]
+    monkeypatch.setattr(sys, "argv", ["regret.py", *map(str, tables), "--json"])
     regret.main()
     heldout, train = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert heldout["heldout"]["shapes"] == 2
