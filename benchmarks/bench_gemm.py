@@ -2,8 +2,8 @@
 
     python benchmarks/bench_gemm.py --shapes all --out benchmarks/results
 
-Writes ``gemm_h200.json`` (the comparison) and ``gemm_exhaustive_h200.json`` (every configuration's time, from which
-``benchmarks/regret.py`` replays the ranking without a GPU). Each shape's contenders are timed in turn in one process.
+For training and held-out shapes apart, writes ``gemm_h200_*.json`` (the comparison) and ``gemm_exhaustive_h200_*.json``
+(every configuration's time, from which ``benchmarks/regret.py`` replays the ranking without a GPU). Each shape's contenders are timed in turn in one process.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gemm_operands import operands
-from gemm_peers import PEERS, Peer, configs, warm_autotune
-from gemm_prepare import default_workers, prepare
+from gemm_operands import Operands, operands
+from gemm_peers import PEERS, Peer
+from gemm_prepare import compile_peers, default_workers, prepare
 from gemm_shapes import HELDOUT, TRAIN
-from gemm_table import steady_us
+from gemm_table import RESULTS, read, steady_us
 from graph_timing import capture, paired, run_for, summary
 from results_file import head, write
 
@@ -33,6 +34,8 @@ from warpplan.planner.device import device
 
 Shape = tuple[int, int, int]
 Job = tuple[GemmConfig, bool]
+Row = dict[str, Any]
+TARGET = device("NVIDIA H200")
 DTYPE = "bfloat16"
 CUBLAS_EVERY = 12
 """Configurations between two readings of cuBLAS in the exhaustive search."""
@@ -57,7 +60,7 @@ def power_limited(shape: Shape) -> bool:
     return m * n * k / (m * k + n * k + m * n) > POWER_LIMITED_FLOP_PER_BYTE
 
 
-def exhaustive(shape: Shape, space: list[GemmConfig], sets: list[Any]) -> dict[str, Any]:
+def exhaustive(shape: Shape, space: list[GemmConfig], sets: list[Operands]) -> dict[str, Any]:
     """Every configuration's median time, in a shuffled order, with cuBLAS read again every few configurations.
 
     A kernel dense enough to be limited by power is run until the clock has settled before it is read: a card that
@@ -90,31 +93,44 @@ def ranking(shape: Shape) -> list[tuple[GemmConfig, float]]:
     from warpplan.planner.errors import WarpplanError
     from warpplan.profiler.embedded import embedded
 
-    target = device("NVIDIA H200")
     try:
-        ranked = Gemm().ranked(shape, DTYPE, target, embedded(target.name))
+        ranked = Gemm().ranked(shape, DTYPE, TARGET, embedded(TARGET.name))
     except WarpplanError as error:
         print(f"no ranking: {error}", file=sys.stderr)
         return []
     return [(config, prediction.time_us) for config, prediction in ranked]
 
 
-def compare(
-    shape: Shape, split: str, failed: set[Job], peers: list[str], rounds: int, plan: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(comparison row, exhaustive row) of one shape."""
-    space = [c for c in candidates(shape, DTYPE, device("NVIDIA H200")) if compile_job(c, shape) not in failed]
-    sets = operands(shape, torch.bfloat16)
-    search = exhaustive(shape, space, sets)
+def relative_error(launch: Callable[[], object], o: Operands) -> float:
+    """‖C − ref‖ / ‖ref‖ of one launch into a poisoned C; the reference is fp32 without TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    o.c.fill_(float("nan"))
+    launch()
+    reference = o.a.float() @ o.b.float().T
+    return ((o.c.float() - reference).norm() / reference.norm()).item()
+
+
+def search(shape: Shape, failed: set[Job], sets: list[Operands], table: Path | None) -> tuple[list[GemmConfig], Row]:
+    """The configurations, best first, and the raw row: measured now, or read from an earlier table."""
+    if table is not None:
+        (measured,) = [m for m in read(table) if m.shape == shape]
+        return [measured.configs[i] for i in np.argsort(measured.time_us)], {}
+    space = [c for c in candidates(shape, DTYPE, TARGET) if compile_job(c, shape) not in failed]
+    found = exhaustive(shape, space, sets)
     raw = {
-        "kernel": "gemm", "shape": shape, "dtype": DTYPE, "split": split, "cublas_us": search["cublas_us"],
-        "configs": [list(vars(c).values()) for c in space], "times_us": search["times"],
+        "kernel": "gemm", "shape": shape, "dtype": DTYPE, "split": split_of(shape), "cublas_us": found["cublas_us"],
+        "configs": [list(vars(c).values()) for c in space], "times_us": found["times"],
     }  # fmt: skip
-    steady = steady_us(np.array(search["times"]), np.array(search["cublas_us"])).tolist()
-    by_time = sorted(range(len(space)), key=steady.__getitem__)
-    ranked = [(c, t) for c, t in ranking(shape) if c in set(space)] if plan else []
+    steady = steady_us(np.array(found["times"]), np.array(found["cublas_us"]))
+    return [space[i] for i in np.argsort(steady)], raw
+
+
+def compare(shape: Shape, best_first: list[GemmConfig], sets: list[Operands], peers: list[str], rounds: int) -> Row:
+    """The chosen plan, the best few of the ranking and of the search, and the peers, timed in turn."""
+    known = set(best_first)
+    ranked = [(c, t) for c, t in ranking(shape) if c in known]
     names: dict[GemmConfig, str] = {}
-    for config in [c for c, _ in ranked[:FINALISTS]] + [space[i] for i in by_time[:FINALISTS]]:
+    for config in [c for c, _ in ranked[:FINALISTS]] + best_first[:FINALISTS]:
         names.setdefault(config, f"config{len(names)}")
     contenders = {name: [prepare_launch(o.a, o.b, c, o.c) for o in sets] for c, name in names.items()}
     ran: dict[str, Peer] = {}
@@ -124,71 +140,78 @@ def compare(
             contenders[peer] = ran[peer].launches
         except Exception as error:
             print(f"{shape}: peer {peer} failed: {type(error).__name__}: {error}", file=sys.stderr)
-    times = {name: summary(t) for name, t in paired(contenders, floor_us(shape), rounds).items()}
+    durations = (20.0, 15.0) if power_limited(shape) else (1.0, 4.0)
+    times = {name: summary(t) for name, t in paired(contenders, floor_us(shape), rounds, *durations).items()}
     ours = {config: times[name] for config, name in names.items()}
     best = min(ours, key=lambda c: ours[c]["us"])
-    row: dict[str, Any] = {
-        "kernel": "gemm", "shape": shape, "dtype": DTYPE, "split": split,
+    row: Row = {
+        "kernel": "gemm", "shape": shape, "dtype": DTYPE, "split": split_of(shape),
         "best_us": ours[best]["us"], "best_config": vars(best),
-        "peers": {p: times[p]["us"] for p in ran if p in times},
+        "peers": {p: times[p]["us"] for p in ran},
         "search_seconds": {p: round(r.search_seconds, 2) for p, r in ran.items()},
         "spread": {name: [round(t["low_us"], 3), round(t["high_us"], 3)] for name, t in times.items()},
-        "configurations": len(space),
+        "configurations": len(best_first),
     }  # fmt: skip
     if ranked:
         chosen, predicted = ranked[0]
         row |= {
             "chosen_us": ours[chosen]["us"], "config": vars(chosen), "predicted_us": predicted,
             "best_of_8_us": min(ours[c]["us"] for c, _ in ranked[:FINALISTS]),
-            "chosen_name": names[chosen],
+            "chosen_name": names[chosen], "chosen_relative_error": relative_error(contenders[names[chosen]][0], sets[0]),
         }  # fmt: skip
-    return row, raw
+    return row
+
+
+def split_of(shape: Shape) -> str:
+    return "heldout" if shape in HELDOUT else "train"
+
+
+def line(row: Row) -> str:
+    """The row in one line: times of the peers and of the best configuration over the chosen plan's."""
+    us = row.get("chosen_us", row["best_us"])
+    others = {"best": row["best_us"], **row["peers"]}
+    return f"{row['split']} {row['shape']}: {us:.2f} us; " + ", ".join(f"{n} {t / us:.3f}" for n, t in others.items())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", choices=("train", "heldout", "all"), default="all")
     parser.add_argument("--peers", default="cublas,autotune,inductor")
-    parser.add_argument("--no-plan", action="store_true", help="exhaustive search only, before any profile exists")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--table", type=Path, help="take the search's best from this raw table instead of searching")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--workers", type=int, default=default_workers())
-    parser.add_argument(
-        "--limit-s", type=float, default=570.0, help="stop before this many seconds, keeping what is done"
-    )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="start no shape later; what is done is kept")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     started = time.monotonic()
-    chosen = [(s, "heldout") for s in HELDOUT if arguments.shapes != "train"]
-    chosen += [(s, "train") for s in TRAIN if arguments.shapes != "heldout"]
-    jobs = sorted({compile_job(c, s) for s, _ in chosen for c in candidates(s, DTYPE, device("NVIDIA H200"))})
+    shapes = [s for s in HELDOUT + TRAIN if arguments.shapes in ("all", split_of(s))]
+    if arguments.table is not None:
+        shapes = [m.shape for m in read(arguments.table) if m.shape in shapes]
+    jobs = sorted({compile_job(c, s) for s in shapes for c in candidates(s, DTYPE, TARGET)})
     failures = prepare(jobs, workers=arguments.workers)
     peers = arguments.peers.split(",")
     if "autotune" in peers:
-        from pebble import ProcessPool
-
-        with ProcessPool(max_workers=arguments.workers) as pool:
-            list(pool.map(warm_autotune, range(len(configs())), timeout=90).result())
+        compile_peers(arguments.workers)
     name = torch.cuda.get_device_name()
-    compared, raw = head("gemm", name), head("gemm_exhaustive", name)
-    compared["rows"], raw["rows"] = [], []
-    raw["columns"] = list(vars(jobs[0][0]))
-    raw["failures"] = [{"config": vars(c), "tma_store": tma, "reason": why} for (c, tma), why in failures.items()]
-    for shape, split in chosen:
-        if time.monotonic() - started > arguments.limit_s:
-            print(f"out of time before {shape}", flush=True)
-            break
-        row, exhaustive_row = compare(shape, split, set(failures), peers, arguments.rounds, not arguments.no_plan)
-        compared["rows"].append(row)
-        raw["rows"].append(exhaustive_row)
-        write(arguments.out / "gemm_h200.json", compared)
-        write(arguments.out / "gemm_exhaustive_h200.json", raw)
-        torch.cuda.empty_cache()
-        peer_text = " ".join(f"{p} {us / row['best_us']:.3f}" for p, us in row["peers"].items())
-        chosen_text = f"chosen {row['best_us'] / row['chosen_us']:.3f}" if "chosen_us" in row else ""
-        print(
-            f"{split} {shape}: best {row['best_us']:.2f} us; {peer_text}; {chosen_text}; {time.monotonic() - started:.0f} s",
-            flush=True,
-        )
+    columns = list(vars(jobs[0][0]))
+    failed = [{"config": vars(c), "tma_store": tma, "reason": why} for (c, tma), why in failures.items()]
+    for split in ("heldout", "train"):
+        compared = {**head("gemm", name), "rows": []}
+        raw = {**head("gemm_exhaustive", name), "columns": columns, "failures": failed, "rows": []}
+        for shape in [s for s in shapes if split_of(s) == split]:
+            if time.monotonic() - started > arguments.limit_s:
+                print(f"out of time before {shape}", flush=True)
+                break
+            sets = operands(shape, torch.bfloat16)
+            best_first, raw_row = search(shape, set(failures), sets, arguments.table)
+            compared["rows"].append(compare(shape, best_first, sets, peers, arguments.rounds))
+            write(arguments.out / f"gemm_h200_{split}.json", compared)
+            if raw_row:
+                raw["rows"].append(raw_row)
+                write(arguments.out / f"gemm_exhaustive_h200_{split}.json", raw)
+            del sets
+            torch.cuda.empty_cache()
+            print(f"{line(compared['rows'][-1])}; {time.monotonic() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from gemm_shapes import TRAIN
-from gemm_table import TABLE, MeasuredShape, read
+from gemm_table import TABLES, MeasuredShape, read
 
 from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
 from warpplan.planner.device import Device, device
@@ -46,7 +46,7 @@ def calibrated(profile: Profile, table: list[MeasuredShape], source: str) -> Pro
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--table", type=Path, default=TABLES[0])
     parser.add_argument("--profile", type=Path, default=PROFILE)
     arguments = parser.parse_args()
     profile = calibrated(load(arguments.profile), read(arguments.table), f"benchmarks/results/{arguments.table.name}")

@@ -69,5 +69,17 @@ def prepare(
     return failures
 
 
+def compile_peers(workers: int, limit_s: float = 90.0) -> None:
+    """Compile the autotuned peer's list on all cores, so that its search is timed without compilation."""
+    from gemm_peers import configs, warm_autotune
+    from pebble import ProcessPool
+
+    with ProcessPool(max_workers=workers, context=get_context("spawn")) as pool:
+        futures = [pool.schedule(warm_autotune, args=(i,), timeout=limit_s) for i in range(len(configs()))]
+        for index, future in enumerate(futures):
+            if (error := future.exception()) is not None:
+                print(f"autotuned peer, configuration {index}: {type(error).__name__}", file=sys.stderr)
+
+
 def default_workers() -> int:
     return max(1, (os.cpu_count() or 2) - 2)

@@ -12,7 +12,8 @@ from scipy.ndimage import median_filter
 
 from warpplan.kernels.gemm.space import GemmConfig
 
-TABLE = Path(__file__).parent / "results" / "gemm_exhaustive_h200.json"
+RESULTS = Path(__file__).parent / "results"
+TABLES = tuple(RESULTS / f"gemm_exhaustive_h200_{split}.json" for split in ("train", "heldout"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,12 @@ class MeasuredShape:
     time_us: NDArray[np.float64]
 
 
-def read(path: Path = TABLE) -> list[MeasuredShape]:
+def read(*paths: Path) -> list[MeasuredShape]:
+    """The shapes of all tables (those of ``TABLES`` that exist, where none is named)."""
+    return [shape for path in paths or [t for t in TABLES if t.exists()] for shape in _read(path)]
+
+
+def _read(path: Path) -> list[MeasuredShape]:
     data = json.loads(path.read_text())
     return [
         MeasuredShape(

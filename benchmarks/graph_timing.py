@@ -44,17 +44,21 @@ def run_for(graph: torch.cuda.CUDAGraph, launches: int, milliseconds: float) -> 
 
 
 def paired(
-    contenders: Mapping[str, Sequence[Launch]], estimate_us: float, rounds: int, replays: int = 2
+    contenders: Mapping[str, Sequence[Launch]], estimate_us: float, rounds: int, settle_ms: float, read_ms: float
 ) -> dict[str, list[float]]:
-    """Times of every contender, all of them in each round, so that clock and power drift alike for all."""
+    """Each round's median time of every contender, the order reversed from round to round, so that drift is shared.
+
+    A contender runs for ``settle_ms`` before it is read: the clock then answers to its own power draw.
+    """
     graphs = {name: capture(launches, estimate_us) for name, launches in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     names = list(graphs)
     for turn in range(rounds + 1):
         for name in names if turn % 2 else reversed(names):
-            sample = replay_us(*graphs[name], replays)
+            run_for(*graphs[name], settle_ms)
+            sample = statistics.median(run_for(*graphs[name], read_ms))
             if turn:  # the first round only warms up
-                times[name].append(statistics.median(sample))
+                times[name].append(sample)
     return times
 
 

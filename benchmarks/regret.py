@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from gemm_shapes import HELDOUT
-from gemm_table import TABLE, MeasuredShape, read
+from gemm_table import MeasuredShape, read
 from scipy.stats import kendalltau
 
 from warpplan.kernels.gemm.kernel import Gemm
@@ -56,11 +56,11 @@ def summary(rows: list[dict[str, float | int]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("tables", type=Path, nargs="*", help="raw tables; the committed ones by default")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     profile = embedded("NVIDIA H200")
-    table = read(arguments.table)
+    table = read(*arguments.tables)
     rows = {m.shape: replay(m, profile) for m in table}
     for split in ("heldout", "train"):
         group = [m for m in table if (m.shape in HELDOUT) == (split == "heldout")]

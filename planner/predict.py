@@ -6,15 +6,15 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
     tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
     l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines
     latency  = trips · DRAM latency / (depth − 1) / f        (Little's law; one slot is always being multiplied)
-    dram     = bytes that must come from or go to DRAM / measured rate
+    dram     = ramp + bytes that must come from or go to DRAM / measured rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
     overhead = (start + prologue + rounds · exposed + drain) / f + split-K's reduction
-    time     = launch + overhead + (tensorᵖ + l2ᵖ + latencyᵖ + dramᵖ + powerᵖ)^(1/p)
+    time     = launch + overhead + ‖ ‖ ‖tensor, l2, latency‖, power ‖, dram ‖
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
 loop where a second consumer, or a second block on the SM, multiplies meanwhile; and the ring's refill too where one
-partition does everything. The p-norm stands for what neither a maximum (perfect overlap) nor a sum (none) describes.
-p and the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
+partition does everything. The p-norms, each with its own p, stand for what neither a maximum (perfect
+overlap) nor a sum (none) describes. Their p and the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ TERMS = ("tensor", "l2", "latency", "dram", "power", "overhead")
 """What can bound a kernel, in the words of ``Prediction.bound_by``."""
 
 GLOBAL_DEFAULTS: Mapping[str, float] = {
-    "norm": 6.0,
+    "block_norm": 6.0,
+    "power_norm": 4.0,
+    "memory_norm": 6.0,
     "launch_scale": 1.0,
     "l2_scale": 1.0,
     "dram_scale": 1.0,
+    "dram_ramp_us": 1.0,
     "power_scale": 1.0,
     "energy_l2": 0.1,
     "energy_dram": 0.1,
@@ -172,7 +175,7 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
     lines = 1.0 + of_all("crooked_scale") * work.crooked
     l2 = of_all("l2_scale") * lines * trips * work.load_bytes / share * 1e6
     latency = of_all("latency_scale") * trips * work.dram_latency_cycles / work.slots_in_flight * us_per_cycle
-    dram = of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
+    dram = of_all("dram_ramp_us") + of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
     power = of_all("power_scale") * (
         work.executed_flops / rates.tensor_flops
         + of_all("energy_l2") * work.loaded_bytes / rates.l2_bytes_per_s
@@ -190,11 +193,16 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
     reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
     overhead = overhead + np.where(work.split_k > 1, of_all("split_us") + reduction, 0.0)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])
-    norm = of_all("norm")
-    largest = parts[:5].max(axis=0)
-    body = largest * ((parts[:5] / largest) ** norm).sum(axis=0) ** (1.0 / norm)
+    block = _norm(of_all("block_norm"), tensor, l2, latency)
+    body = _norm(of_all("memory_norm"), _norm(of_all("power_norm"), block, power), dram)
     residual = np.array([constants.get(f"structure.{s}", 0.0) for s in work.structures])[work.structure]
     return parts, of_all("launch_scale") * rates.launch_us + (overhead + body) * np.exp(residual)
+
+
+def _norm(p: float, *terms_us: Floats) -> Floats:
+    stacked = np.stack(terms_us)
+    largest = stacked.max(axis=0)
+    return np.asarray(largest * ((stacked / largest) ** p).sum(axis=0) ** (1.0 / p))
 
 
 def predictions(work: Work, parts: Floats, time_us: Floats, rows: Ints) -> tuple[Prediction, ...]:

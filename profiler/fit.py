@@ -20,10 +20,13 @@ from warpplan.planner.profile import Calibration
 Floats = NDArray[np.float64]
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "norm": (1.5, 20.0),
+    "block_norm": (1.2, 20.0),
+    "power_norm": (1.2, 20.0),
+    "memory_norm": (1.2, 20.0),
     "launch_scale": (0.0, 12.0),
     "l2_scale": (0.1, 3.0),
-    "dram_scale": (0.5, 3.0),
+    "dram_scale": (0.9, 1.3),
+    "dram_ramp_us": (0.0, 4.0),
     "power_scale": (0.5, 2.0),
     "energy_l2": (0.0, 2.0),
     "energy_dram": (0.0, 2.0),
@@ -38,13 +41,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "iteration_cycles": (0.0, 500.0),
     "unit_cycles": (0.0, 4000.0),
     "exposed": (0.0, 4.0),
-    "start_cycles": (0.0, 2000.0),
+    "start_cycles": (0.0, 5000.0),
     "plain_cycles": (0.0, 200.0),
 }
-NEAR_BEST = 3.0
+NEAR_BEST = 5.0
 """Weights fall as (best / time) to this power."""
-SHRINKAGE = 3.0
-"""A structure's residual counts as if so many further measurements had shown none."""
+SHRINKAGE = 1.0
+"""A structure's residual counts as if one further measurement had shown none."""
 
 
 @dataclass(frozen=True, eq=False)
