@@ -3,7 +3,8 @@
     python benchmarks/bench_gemm.py --shapes all --out benchmarks/results
 
 For training and held-out shapes apart, writes ``gemm_h200_*.json`` (the comparison) and ``gemm_exhaustive_h200_*.json``
-(every configuration's time, from which ``benchmarks/regret.py`` replays the ranking without a GPU). Each shape's contenders are timed in turn in one process.
+(every configuration's time, from which ``benchmarks/regret.py`` replays the ranking without a GPU). Each shape's
+contenders are timed in turn in one process.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ def compare(shape: Shape, best_first: list[GemmConfig], sets: list[Operands], pe
         row |= {
             "chosen_us": ours[chosen]["us"], "config": vars(chosen), "predicted_us": predicted,
             "best_of_8_us": min(ours[c]["us"] for c, _ in ranked[:FINALISTS]),
-            "chosen_name": names[chosen], "chosen_relative_error": relative_error(contenders[names[chosen]][0], sets[0]),
+            "chosen_name": names[chosen],
+            "chosen_relative_error": relative_error(contenders[names[chosen]][0], sets[0]),
         }  # fmt: skip
     return row
 

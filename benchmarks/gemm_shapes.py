@@ -1,4 +1,4 @@
-"""The GEMM shapes (M, N, K) of the benchmarks. Constants are fitted on TRAIN alone; HELDOUT was fixed before any fit."""
+"""The GEMM shapes (M, N, K) of the benchmarks. Constants are fitted on TRAIN alone; HELDOUT was fixed before."""
 
 TRAIN: tuple[tuple[int, int, int], ...] = (
     (512, 512, 512),

@@ -18,8 +18,11 @@ TABLES = tuple(RESULTS / f"gemm_exhaustive_h200_{split}.json" for split in ("tra
 
 @dataclass(frozen=True, eq=False)
 class MeasuredShape:
-    """One shape's measured configurations; ``time_us`` in their order, each scaled by how far cuBLAS read beside it stood
-    from cuBLAS's median, so that the card's drift during the search does not rank configurations."""
+    """One shape's measured configurations.
+
+    ``time_us`` is in their order, each scaled by how far cuBLAS read beside it stood from cuBLAS's median, so that the
+    card's drift during the search does not rank configurations.
+    """
 
     shape: tuple[int, int, int]
     dtype: str

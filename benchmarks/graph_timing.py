@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
@@ -33,7 +34,7 @@ def replay_us(graph: torch.cuda.CUDAGraph, launches: int, replays: int) -> list[
         graph.replay()
         event.record()
     events[-1].synchronize()
-    return [a.elapsed_time(b) * 1e3 / launches for a, b in zip(events, events[1:], strict=False)]
+    return [a.elapsed_time(b) * 1e3 / launches for a, b in itertools.pairwise(events)]
 
 
 def run_for(graph: torch.cuda.CUDAGraph, launches: int, milliseconds: float) -> list[float]:

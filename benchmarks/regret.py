@@ -70,8 +70,9 @@ def main() -> None:
             for m in group:
                 r = rows[m.shape]
                 print(
-                    f"{split:8}{m.shape!s:24} chosen {r['best_over_chosen']:.3f}  best of 8 {r['best_over_best_of_8']:.3f}  "
-                    f"tau {r['kendall_tau']:.2f}  error {r['median_error']:.1%}"
+                    f"{split:8}{m.shape!s:24} chosen {r['best_over_chosen']:.3f}  "
+                    f"best of 8 {r['best_over_best_of_8']:.3f}  tau {r['kendall_tau']:.2f}  "
+                    f"error {r['median_error']:.1%}"
                 )
         print(json.dumps({split: summary([rows[m.shape] for m in group])}))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def head(bench: str, device: str) -> dict[str, Any]:
-    """``{"bench", "device", "versions", "date", "command"}``; versions of what is installed among the parts that matter."""
+    """``{"bench", "device", "versions", "date", "command"}``; versions of the installed parts that matter."""
     versions = {"python": platform.python_version()}
     for package in ("warpplan", "torch", "triton", "numpy", "scipy", "ortools"):
         try:

@@ -13,8 +13,9 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
 loop where a second consumer, or a second block on the SM, multiplies meanwhile; and the ring's refill too where one
-partition does everything. The p-norms, each with its own p, stand for what neither a maximum (perfect
-overlap) nor a sum (none) describes. Their p and the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
+partition does everything. The p-norms, each with its own p, stand for what neither a maximum (perfect overlap) nor a
+sum (none) describes. Their p and the other constants below are fitted on training shapes (``profiler.fit``); everything
+else is measured or solved.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class Work:
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
-    unit. ``plain_elements`` are a thread's outputs where they leave without TMA, else 0; ``crooked`` is 1 where rows are no
-    whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each unit starts with an empty ring. ``reduced_bytes`` is what
-    the last block of a split tile writes and reads.
+    unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``crooked`` is 1 where rows are
+    no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
+    unit starts with an empty ring. ``reduced_bytes`` is what the last block of a split tile writes and reads.
     """
 
     flops: float
