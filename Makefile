@@ -18,7 +18,7 @@ IMPORTS := build/imports
 # Tools that read source need the packages under their import names; the folders stand at the root.
 ROOMS := planner profiler kernels service
 
-.PHONY: help run test golden lint format profile bench-gemm bench-regret bench-planning build clean imports
+.PHONY: help run test golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,12 @@ bench-gemm: $(VENV)/.gpu  ## GPU: chosen plans against cuBLAS, exhaustive search
 bench-regret: $(VENV)/.core  ## no GPU: replay the recorded exhaustive table against today's ranking
 	$(BIN)/python benchmarks/regret.py
 
+bench-traces: $(VENV)/.gpu  ## GPU: Proton traces of the real kernels beside the probes
+	$(BIN)/python benchmarks/trace_gemm.py --out benchmarks/results
+
+bench-report: $(VENV)/.core  ## no GPU: the summary of the recorded GEMM results
+	$(BIN)/python benchmarks/gemm_report.py
+
 bench-planning: $(VENV)/.core  ## no GPU: how fast and how small planning is
 	$(BIN)/python benchmarks/planning_speed.py
 
@@ -76,7 +82,7 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.made
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.gpu: pyproject.toml | $(VENV)/.made
-	$(BIN)/python -m pip install --quiet -e ".[gpu]"
+	$(BIN)/python -m pip install --quiet -e ".[gpu,bench]"
 	@touch $@ $(VENV)/.core
 
 # --clear: an interrupted creation leaves a folder without pip.

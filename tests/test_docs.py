@@ -6,6 +6,7 @@ a network or a GPU, so of those only the commands and targets that they name are
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -162,3 +163,11 @@ def _has_triton() -> bool:
     except ImportError:
         return False
     return True
+
+
+def test_the_table_of_results_is_the_recorded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import gemm_report
+
+    rows = json.loads((gemm_report.RESULTS / "gemm_h200_heldout.json").read_text())["rows"]
+    assert gemm_report.table(rows) in README

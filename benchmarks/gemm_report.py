@@ -1,0 +1,81 @@
+"""What the GEMM benchmark showed, from its committed results: the summary file and the README's table. No GPU needed.
+
+    python benchmarks/gemm_report.py
+
+Writes ``results/gemm_summary_h200.json`` and prints the table in Markdown. Ratios are the other's time over the chosen
+plan's: above 1 the chosen plan is faster.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from gemm_table import RESULTS, read
+from regret import replay, summary
+from results_file import head, write
+
+from warpplan.profiler.embedded import embedded
+
+SPLITS = ("heldout", "train")
+PEERS = ("cublas", "autotune", "inductor")
+TMA_COLUMNS = 8
+"""16-bit columns that make rows of whole 16-byte units; other widths are a weak spot of the peers."""
+
+
+def geomean(values: np.ndarray) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric mean and extremes of each peer's, the search's and the first eight's time over the chosen plan's."""
+    chosen = np.array([r["chosen_us"] for r in rows])
+    regular = np.array([r["shape"][1] % TMA_COLUMNS == 0 for r in rows])
+    found: dict[str, Any] = {"shapes": len(rows)}
+    for peer in PEERS:
+        ratio = np.array([r["peers"][peer] for r in rows]) / chosen
+        found[f"{peer}_over_chosen"] = {
+            "geomean": round(geomean(ratio), 4),
+            "geomean_regular_widths": round(geomean(ratio[regular]), 4),
+            "worst": round(float(ratio.min()), 4),
+            "best": round(float(ratio.max()), 4),
+        }
+    best = np.array([r["best_us"] for r in rows])
+    eight = np.array([r["best_of_8_us"] for r in rows])
+    error = np.abs(np.array([r["predicted_us"] for r in rows]) / chosen - 1.0)
+    regret = best / chosen
+    found["search_over_chosen"] = {"geomean": round(geomean(regret), 4), "worst": round(float(regret.min()), 4)}
+    found["search_over_best_of_8"] = {"geomean": round(geomean(best / eight), 4)}
+    found["chosen_time_error_median"] = round(float(np.median(error)), 4)
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line a shape: the chosen plan's time and rate, and the others' times over it."""
+    lines = ["| M, N, K | chosen, µs | TFLOP/s | search | cuBLAS | autotune | Inductor |", "|---|" + "---|" * 6]
+    for r in rows:
+        m, n, k = r["shape"]
+        us = r["chosen_us"]
+        others = [r["best_us"], *(r["peers"][p] for p in PEERS)]
+        cells = [f"{m}, {n}, {k}", f"{us:.1f}", f"{2 * m * n * k / us * 1e-6:.0f}", *(f"{t / us:.2f}" for t in others)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    profile = embedded("NVIDIA H200")
+    result = {**head("gemm_summary", "NVIDIA H200"), "rows": {}}
+    measured = read()
+    for split in SPLITS:
+        rows = json.loads((RESULTS / f"gemm_h200_{split}.json").read_text())["rows"]
+        ranking = summary([replay(m, profile) for m in measured if m.split == split])
+        result["rows"][split] = ratios(rows) | {"ranking": {k: round(v, 4) for k, v in ranking.items()}}
+        if split == "heldout":
+            print(table(rows))
+    print(json.dumps(result["rows"], indent=1))
+    write(RESULTS / "gemm_summary_h200.json", result)
+
+
+if __name__ == "__main__":
+    main()
