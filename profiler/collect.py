@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from warpplan.planner.errors import InvalidInput, MalformedFile, MeasurementFailed, WarpplanError
-from warpplan.planner.profile import Failure, Identity, Profile
+from warpplan.planner.profile import Calibration, Failure, Identity, Profile
 from warpplan.profiler import stability
+from warpplan.profiler.embedded import available, embedded
 from warpplan.profiler.files import read_json, save, write_json
 from warpplan.profiler.isolate import IsolatedResult, run_isolated
 from warpplan.profiler.probes import points
@@ -211,7 +212,14 @@ def _profile(partial: Partial) -> Profile:
         first, second = (profile_of(partial.identity, [records]) for records in (passes[0], later))
         notes += [str(finding) for finding in stability.compare(first, second)]
     failed = tuple(Failure(label, reason) for label, reason in failures.items())
-    return profile_of(partial.identity, passes, failed, tuple(dict.fromkeys(notes)))
+    profile = profile_of(partial.identity, passes, failed, tuple(dict.fromkeys(notes)))
+    return replace(profile, calibrations=recorded_calibrations(partial.identity.gpu))
+
+
+def recorded_calibrations(gpu: str) -> tuple[Calibration, ...]:
+    """Those of the embedded profile of the same GPU model, if there is one: they scale measured costs, and stay valid
+    for another recording of them."""
+    return embedded(gpu).calibrations if gpu in available() else ()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -188,3 +188,12 @@ def test_bad_requests(machine: Machine, tmp_path: Path) -> None:
         collect(tmp_path / "p.json", passes=0)
     with pytest.raises(InvalidInput, match="cannot be written"):
         collect(tmp_path / "missing" / "p.json")
+
+
+def test_a_new_recording_of_a_known_gpu_keeps_its_calibrations():
+    from warpplan.profiler.collect import recorded_calibrations
+    from warpplan.profiler.embedded import available, embedded
+
+    (known, *_) = available()
+    assert recorded_calibrations(known) == embedded(known).calibrations != ()
+    assert recorded_calibrations("NVIDIA Imaginary") == ()
