@@ -212,7 +212,7 @@ def predictions(work: Work, parts: Floats, time_us: Floats, rows: Ints) -> tuple
         Prediction(
             float(time_us[r]),
             work.flops / float(time_us[r]) * 1e-6,
-            TERMS[int(parts[:, r].argmax())],
+            TERMS[int(np.argmax(parts[:, r]))],
             tuple(zip(TERMS, map(float, parts[:, r]), strict=True)),
         )
         for r in rows.tolist()

@@ -27,6 +27,6 @@ def best_first(
     Times are compared at a resolution of one part in 10⁶, so that the last bits of a platform's arithmetic cannot
     give two ranks of a job different plans.
     """
-    coarse = np.round(time_us / np.maximum(time_us.min(initial=np.inf), 1e-9), 6)
+    coarse = np.round(time_us / np.maximum(np.min(time_us, initial=np.inf), 1e-9), 6)
     order = np.lexsort((*reversed(tie_breaks), coarse))
     return order[:limit]
