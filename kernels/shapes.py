@@ -28,10 +28,19 @@ def _size(kernel: str, name: str, sizes: Mapping[str, object]) -> int:
     if sizes.get(name) is None:
         raise InvalidShape(f"{kernel} needs {name}: give it as {name}=SIZE", field=name, value=None, limit=1)
     value = sizes[name]
-    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,20}\s*", value):
-        value = int(value)
+    if isinstance(value, str):
+        if re.fullmatch(r"\s*[0-9]{21,}\s*", value):
+            shown = f"{value.strip()[:20]}…"  # Python reads no number of thousands of digits
+            raise InvalidShape(
+                f"{name}={shown} is too large: expected {MAX_ELEMENTS} or less",
+                field=name, value=shown, limit=MAX_ELEMENTS,
+            )  # fmt: skip
+        if re.fullmatch(r"\s*-?[0-9]{1,20}\s*", value):
+            value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidShape(f"{name}={value!r} is not a whole number", field=name, value=value, limit=1)
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
+        raise InvalidShape(f"{name}={shown} is not a whole number", field=name, value=value, limit=1)
     if value < 1:
         raise InvalidShape(f"{name}={value} is too small: expected 1 or more", field=name, value=value, limit=1)
     if value > MAX_ELEMENTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from warpplan.service.shapes import Line
 
 BROKEN_PIPE, BAD_INPUT, INTERRUPTED = 1, 2, 130
+_WRITE_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 SHOWN_ERRORS = 20
 """Bad lines of a shapes file that are named one by one; the rest are counted."""
 
@@ -48,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     the reader of its output left."""
     try:
         status = app(arguments, prog_name="warpplan", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # started with stdout closed: print writes nowhere
+            sys.stdout.flush()
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
@@ -58,9 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("warpplan: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader left. Python flushes once more at exit; that must not fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _WRITE_FAILED:
+            raise
+        _discard_output()
+        return _fail(f"cannot write the output: {error.strerror}")
     except Exception as error:
         # Usage errors; their class moved between releases of typer, the method that words them did not.
         if hasattr(error, "format_message"):
@@ -68,6 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return BAD_INPUT  # no arguments: the help has been shown
             return _fail(f"{error.format_message()} (see: warpplan --help)")
         raise
+
+
+def _discard_output() -> None:
+    """Python flushes stdout once more at exit; that must not fail too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:
@@ -193,7 +205,8 @@ def batch(
                 _fail(f"{where}{result.error}")
     print(f"{good} shapes in {store}: {planned} planned now, {good - planned} kept before", file=sys.stderr)
     if bad:
-        raise InvalidInput(f"{bad} of {good + bad} lines could not be planned, named above (the first {SHOWN_ERRORS})")
+        first = f" (the first {SHOWN_ERRORS})" if bad > SHOWN_ERRORS else ""
+        raise InvalidInput(f"{bad} of {good + bad} lines could not be planned, named above{first}")
 
 
 @app.command()

@@ -63,7 +63,11 @@ def install(app: FastAPI) -> None:
         first, *more = error.errors()
         # A path into the body; the first element only says where the value came from.
         field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
-        detail = f"{field}: {first['msg']}" + (f" (and {len(more)} more)" if more else "")
+        message = first["msg"]
+        if first["type"] == "json_invalid":
+            # Here the path holds the character at which the parser gave up.
+            message, field = f"not JSON at character {field}: {first['ctx']['error']}", "body"
+        detail = f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
         limit = next((v for k, v in first.get("ctx", {}).items() if k in _LIMITS), None)
         return respond(_document(422, "invalid-request", detail, field=field, value=first.get("input"), limit=limit))
 

@@ -45,7 +45,9 @@ class Profiles:
             text = path.read_bytes()
         except OSError as error:
             raise MalformedFile(path, f"cannot be read: {error.strerror}", field="profile") from None
-        return cls(codec.loads(text, path, Profile))
+        profile = codec.loads(text, path, Profile)
+        _require_possible(profile, path)
+        return cls(profile)
 
     def of(self, name: str) -> Source:
         """The profile of device ``name``; :class:`UnknownName` where none was given and none is embedded."""
@@ -74,6 +76,18 @@ class Profiles:
         if key not in known:
             raise UnknownName("profile", key, known)
         return known[key]
+
+
+def _require_possible(profile: Profile, path: Path) -> None:
+    """Raise :class:`MalformedFile` for a time below zero or a ceiling of nothing, by which times are divided."""
+    for entry in profile.costs.entries:
+        for quantiles in (entry.cost.latency, entry.cost.occupancy, entry.cost.issue):
+            if quantiles is not None and quantiles.p50 < 0:
+                reason = f"costs.entries: {entry.label} takes {quantiles.p50} cycles: expected 0 or more"
+                raise MalformedFile(path, reason, field="profile")
+    for name, rate in profile.ceilings:
+        if rate.p50 <= 0:
+            raise MalformedFile(path, f"ceilings.{name} is {rate.p50}: expected more than 0", field="profile")
 
 
 @cache

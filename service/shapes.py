@@ -134,11 +134,16 @@ def _json_line(path: Path, number: int, text: str | MalformedFile) -> Line:
     if isinstance(text, MalformedFile):
         return number, text
     try:
-        fields = json.loads(text, parse_constant=_reject_constant)
+        fields = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         return number, MalformedFile(path, f"not JSON: {error.msg} at column {error.colno}", line=number)
-    except (ValueError, RecursionError) as error:
-        return number, MalformedFile(path, f"not JSON: {error}", line=number)
+    except InvalidInput as error:
+        return number, MalformedFile(path, str(error), line=number, field=error.field)
+    except RecursionError:
+        return number, MalformedFile(path, "not JSON: nested too deeply", line=number)
+    except ValueError:
+        # Python reads no number of thousands of digits, and says so in words for programmers.
+        return number, MalformedFile(path, "not JSON that holds sizes: a number is too long", line=number)
     if not isinstance(fields, dict):
         return number, MalformedFile(path, f'{text[:40]!r} is not an object such as {{"M": 4096, …}}', line=number)
     try:
@@ -148,4 +153,13 @@ def _json_line(path: Path, number: int, text: str | MalformedFile) -> Line:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a size")
+    raise InvalidInput(f"not JSON: {name} is not a size", value=name)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"{twice!r} is given twice: give it once", field=twice)
+    return fields

@@ -192,6 +192,8 @@ class Workflow:
         for key in {c.source.key for c in wanted}:
             mine = [c.problem for c in wanted if c.source.key == key]
             found |= self.store.find(mine, key, planner_version())
+        for problem, kept in found.items():
+            _require_json(self.store, problem, kept.config, kept.plan, kept.prediction)
         return found
 
     def _plan(self, c: _Checked) -> Kept:
@@ -259,6 +261,21 @@ class Workflow:
         plan = canonical_json(fields).decode()
         self._loops.put(key, plan)
         return plan
+
+
+def _require_json(store: Store, problem: Problem, *texts: str | None) -> None:
+    """Raise :class:`StoreError` where a kept row does not hold the objects that are written here."""
+    for body in texts:
+        try:
+            whole = body is None or isinstance(json.loads(body), dict)
+        except (ValueError, TypeError):
+            whole = False
+        if not whole:
+            raise StoreError(
+                f"store {store.name} is damaged: {problem.label} holds {str(body)[:40]!r}, which is no JSON object: "
+                "restore it from a copy, or move it away and plan again",
+                field="store", value=store.name,
+            )  # fmt: skip
 
 
 class _Memory:

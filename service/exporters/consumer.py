@@ -129,7 +129,7 @@ def _module(spec: str, source: str) -> ModuleType:
         return _run_file(path.resolve())
     except WarpplanError:
         raise
-    except Exception as error:  # the consumer's own code runs here and may raise anything
+    except (Exception, SystemExit) as error:  # the consumer's own code runs here and may raise anything
         raise _bad(spec, f"importing {source} raised {type(error).__name__}: {error}") from error
 
 

@@ -256,3 +256,52 @@ def test_profile_without_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "cannot be profiled" in bad(capsys, "profile", "--out", "p.json")
     assert not Path("p.json").exists()
+
+
+def test_a_kept_answer_that_was_tampered_with(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    good(capsys, *GEMM, "--store", "s.sqlite")
+    with sqlite3.connect("s.sqlite") as connection:
+        connection.execute("UPDATE configs SET config = '{bad'")
+    connection.close()
+    err = bad(capsys, *GEMM, "--store", "s.sqlite")
+    assert "s.sqlite is damaged" in err
+    assert "M=512 N=1024 K=2048" in err
+    assert "move it away" in err
+
+
+@pytest.mark.parametrize("path", ["costs.entries", "ceilings"])
+def test_a_profile_with_an_impossible_number(capsys: pytest.CaptureFixture[str], path: str) -> None:
+    profile: dict[str, Any] = codec.to_json(Profiles().of("NVIDIA H200").profile)
+    if path == "ceilings":
+        profile["ceilings"]["clock_hz_idle"]["p50"] = 0
+    else:
+        profile["costs"]["entries"][0]["cost"]["issue"]["p50"] = -5
+    Path("p.json").write_text(json.dumps(profile))
+    err = bad(capsys, *GEMM, "--profile", "p.json")
+    assert path in err
+    assert "expected" in err
+
+
+@pytest.mark.parametrize("size", ["9" * 30, "9" * 6000])
+def test_a_size_beyond_every_integer(capsys: pytest.CaptureFixture[str], size: str) -> None:
+    err = bad(capsys, "plan", "gemm", f"M={size}", "N=8", "K=8")
+    assert "M=99999999999999999999… is too large" in err
+
+
+def test_a_line_that_gives_a_size_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.jsonl").write_text('{"M": 8, "M": 9, "N": 8, "K": 8}\n{"M": ' + "9" * 6000 + ', "N": 8, "K": 8}\n')
+    assert main(["batch", "s.jsonl"]) == 2
+    err = capsys.readouterr().err
+    assert "s.jsonl:1: 'M' is given twice" in err
+    assert "s.jsonl:2: not JSON that holds sizes: a number is too long" in err
+    assert "2 of 2 lines could not be planned, named above\n" in err
+
+
+def test_output_that_cannot_be_written() -> None:
+    closed = subprocess.run(f"{sys.executable} -m warpplan.service.cli kernels >&-", shell=True, capture_output=True)
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    if Path("/dev/full").exists():
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([*COMMAND, "kernels"], stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == 2
+        assert done.stderr == b"warpplan: error: cannot write the output: No space left on device\n"
