@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape, structures
+from warpplan.kernels.gemm.space import GemmConfig, Shape, structures
 from warpplan.planner.device import Device
 
 Ints = NDArray[np.int64]
@@ -141,6 +141,3 @@ def candidates(shape: Shape, dtype: str, device: Device) -> tuple[GemmConfig, ..
 def _cover(size: int) -> int:
     """The smallest power of two that is not below ``size``."""
     return 1 << max(0, size - 1).bit_length()
-
-
-__all__ = ["ELEMENT_BYTES", "CandidateTable", "Grid", "candidates", "grid", "table"]

@@ -45,7 +45,7 @@ def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor
     Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it.
     """
     if isinstance(config, TuningConfig):
-        config = config_from(config)
+        config = config_of(config)
     _require_operands(a, b)
     _require_output(a, b, out)
     dtype = str(a.dtype).removeprefix("torch.")
@@ -56,11 +56,6 @@ def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor
     return (
         _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
     )
-
-
-def config_from(tuning: TuningConfig) -> GemmConfig:
-    """The configuration that ``tuning`` encodes; :class:`InvalidConfig` where a field is missing."""
-    return config_of(tuning)
 
 
 def rows_aligned(tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ triton = pytest.importorskip("triton", reason="launching needs triton")
 
 from warpplan.kernels import compile as compiling  # noqa: E402
 from warpplan.kernels.gemm import gluon, launch, tl  # noqa: E402
-from warpplan.kernels.gemm.space import GemmConfig, tuning  # noqa: E402
+from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
 from warpplan.planner.tuning import TuningConfig  # noqa: E402
 
@@ -140,12 +140,12 @@ def test_rows_aligned():
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.scheme)
 def test_a_tuning_configuration_gives_its_gemm_configuration_back(config):
-    assert launch.config_from(tuning(config)) == config
+    assert config_of(tuning(config)) == config
 
 
 def test_a_tuning_configuration_without_its_fields_is_refused():
     with pytest.raises(InvalidConfig, match="SCHEME"):
-        launch.config_from(TuningConfig.of({"BLOCK_M": 64}, num_warps=4, num_stages=1))
+        config_of(TuningConfig.of({"BLOCK_M": 64}, num_warps=4, num_stages=1))
 
 
 def test_the_grid_is_what_is_resident_or_all_units():
