@@ -315,8 +315,29 @@ def tuning(config: GemmConfig) -> TuningConfig:
 
 
 def config_of(tuning_config: TuningConfig) -> GemmConfig:
-    """The inverse of :func:`tuning`; :class:`InvalidConfig` where a field is missing or of the wrong kind."""
+    """The inverse of :func:`tuning`; :class:`InvalidConfig` where a field is missing, of the wrong kind, or says other
+    than what the launch would use (registers and stages follow from the rest)."""
+    config = _read(tuning_config)
+    expected, given = dict(tuning(config).kwargs), dict(tuning_config.kwargs)
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            raise InvalidConfig(
+                f"gemm configuration: {name} is {given.get(name)!r}, but the rest makes it {expected.get(name)!r}",
+                field=name,
+                value=given.get(name),
+                limit=expected.get(name),
+            )
+    return config
+
+
+def _read(tuning_config: TuningConfig) -> GemmConfig:
     kwargs = dict(tuning_config.kwargs)
+    if tuning_config.num_warps not in (WARP_GROUP, 2 * WARP_GROUP):
+        raise InvalidConfig(
+            f"gemm configuration: num_warps is {tuning_config.num_warps}, expected 4 or 8",
+            field="num_warps",
+            value=tuning_config.num_warps,
+        )
 
     def whole(name: str) -> int:
         value = kwargs.get(name)
@@ -325,6 +346,11 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
                 f"gemm configuration: {name} is {value!r}, a whole number is needed", field=name, value=value
             )
         return value
+
+    def positive(name: str) -> int:
+        if (number := whole(name)) < 1:
+            raise InvalidConfig(f"gemm configuration: {name} is {number}, expected 1 or more", field=name, value=number)
+        return number
 
     scheme = kwargs.get("SCHEME")
     if scheme not in SCHEMES:
@@ -352,6 +378,6 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
         staging="ring" if kwargs.get("STAGING_IN_RING") else "own",
         swap=bool(kwargs.get("SWAP", False)),
         split_k=whole("SPLIT_K"),
-        ctas_per_sm=whole("CTAS_PER_SM"),
+        ctas_per_sm=positive("CTAS_PER_SM"),
         split_tail=bool(kwargs.get("SPLIT_TAIL", False)),
     )

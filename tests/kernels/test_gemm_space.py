@@ -304,3 +304,11 @@ def test_fields_of_the_wrong_kind(fields, text):
         config_of(changed(SINGLE, **fields))
     assert text in str(caught.value)
     assert caught.value.field == next(iter(fields))
+
+
+@pytest.mark.parametrize(("name", "value"), [("CONSUMER_REGISTERS", 200), ("PRODUCER_REGISTERS", 40), ("SWAP", "no")])
+def test_a_configuration_that_says_other_than_it_does_is_refused(name: str, value: int | str) -> None:
+    good = tuning(GemmConfig("single", 128, 128, 64, 8, 4))
+    wrong = replace(good, kwargs=tuple(sorted((dict(good.kwargs) | {name: value}).items())))
+    with pytest.raises(InvalidConfig, match=name):
+        config_of(wrong)
