@@ -69,8 +69,10 @@ def main() -> None:
     measured = read()
     for split in SPLITS:
         rows = json.loads((RESULTS / f"gemm_h200_{split}.json").read_text())["rows"]
-        ranking = summary([replay(m, profile) for m in measured if m.split == split])
-        result["rows"][split] = ratios(rows) | {"ranking": {k: round(v, 4) for k, v in ranking.items()}}
+        replayed = {m.shape: replay(m, profile) for m in measured if m.split == split}
+        ranking = {k: round(v, 4) for k, v in summary(list(replayed.values())).items()}
+        taus = {"x".join(map(str, shape)): round(float(r["kendall_tau"]), 4) for shape, r in replayed.items()}
+        result["rows"][split] = ratios(rows) | {"ranking": ranking, "kendall_tau": taus}
         if split == "heldout":
             print(table(rows))
     print(json.dumps(result["rows"], indent=1))

@@ -74,9 +74,5 @@ class Profile:
         """The identity's hash: cheap, and equal for equal profiles (solved loops are kept under the profile)."""
         return hash(self.identity)
 
-    def ceiling(self, name: str) -> float:
-        """The median of ceiling ``name``; KeyError where absent."""
-        return dict(self.ceilings)[name].p50
-
     def calibration(self, kernel: str) -> Calibration | None:
         return next((c for c in self.calibrations if c.kernel == kernel), None)
