@@ -22,10 +22,11 @@ from warpplan.planner.errors import InvalidInput, MalformedFile
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.plan import Outcome, Placement, Plan, Schedule
 from warpplan.planner.profile import Profile
+from warpplan.planner.timeline import Timeline
 from warpplan.planner.tuning import TuningConfig
 
-Value = DependenceGraph | Plan | Outcome | Profile | TuningConfig
-V = TypeVar("V", DependenceGraph, Plan, Outcome, Profile, TuningConfig)
+Value = DependenceGraph | Plan | Outcome | Profile | TuningConfig | Timeline
+V = TypeVar("V", DependenceGraph, Plan, Outcome, Profile, TuningConfig, Timeline)
 Json = dict[str, Any]
 
 SCHEMAS: dict[type, tuple[str, int]] = {
@@ -34,6 +35,7 @@ SCHEMAS: dict[type, tuple[str, int]] = {
     Outcome: ("outcome", 1),
     Profile: ("profile", 1),
     TuningConfig: ("config", 1),
+    Timeline: ("timeline", 1),
 }
 """Name and version of each value's schema; a reader takes this version only."""
 
@@ -153,7 +155,7 @@ def _plan_to_json(plan: Plan) -> Json:
     }
 
 
-_PLAN_LISTS = ("partitions", "channels", "buffers")
+_PLAN_LISTS = ("partitions", "channels", "buffers", "reuses")
 
 
 def _plan_from_json(body: Json) -> Plan:
@@ -172,7 +174,10 @@ def _plan_from_json(body: Json) -> Plan:
         graph=_decode(_required(body, "graph", ""), str, "graph"),
         schedule=Schedule(_decode(_required(body, "ii", ""), int, "ii"), tuple(placements)),
         smem_bytes=_decode(_required(body, "smem_bytes", ""), int, "smem_bytes"),
-        **{name: _decode(_required(body, name, ""), _hints(Plan)[name], name) for name in _PLAN_LISTS},
+        # Plans written before reuses existed have none.
+        **{
+            name: _decode(_required({"reuses": [], **body}, name, ""), _hints(Plan)[name], name) for name in _PLAN_LISTS
+        },
     )
 
 

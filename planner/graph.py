@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -10,6 +11,11 @@ from warpplan.planner.device import UNITS
 from warpplan.planner.errors import InvalidGraph
 
 EdgeKind = Literal["data", "token", "anti"]
+Memory = Literal["smem", "tmem"]
+Architecture = Literal["any", "hopper", "blackwell"]
+
+TMEM_LANES = (64, 128)
+"""Heights of a value in tensor memory: a 64-row accumulator takes half of the 128 lanes (PTX ISA, "Tensor Memory")."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,8 @@ class Operation:
 
     ``unit`` is one of ``device.UNITS`` or ``None`` (no unit held). ``buffer_bytes`` is the size of the value it
     writes into ``memory``; 0 where the value stays in registers. ``registers`` are the 32-bit registers per thread
-    that its value occupies. ``min_warps`` 4 marks a warp-group operation (wgmma).
+    that its value occupies. ``min_warps`` 4 marks a warp-group operation (wgmma). ``spread`` is by how many cycles the
+    latency's upper quantile (p90) exceeds its median. ``lanes`` is the height of a value in tensor memory.
     """
 
     id: str
@@ -28,42 +35,67 @@ class Operation:
     issue: int
     min_warps: int = 1
     buffer_bytes: int = 0
-    memory: Literal["smem", "tmem"] = "smem"
+    memory: Memory = "smem"
     alignment: int = 8
     registers: int = 0
+    spread: int = 0
+    lanes: int = 128
+
+    @property
+    def register_bytes(self) -> int:
+        """Bytes of the value while it is in registers only: what crosses when another partition reads it."""
+        return 0 if self.buffer_bytes else 4 * 32 * self.registers * self.min_warps
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """``dst`` of iteration i needs ``src`` of iteration i − ``distance``. ``latency`` overrides the source's own."""
+    """``dst`` of iteration i needs ``src`` of iteration i − ``distance``. ``latency`` overrides the source's own, and
+    ``handoff`` the limits' ``handoff_cycles``."""
 
     src: str
     dst: str
     distance: int = 0
     kind: EdgeKind = "data"
     latency: int | None = None
+    handoff: int | None = None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the device leaves to one block. ``handoff_cycles`` is charged where an edge crosses partitions."""
+    """What the device leaves to one block, and what crossing costs.
+
+    ``handoff_cycles`` is charged where an edge crosses partitions, ``handoff_cycles_per_kb`` on top for each KB (begun)
+    of a value that has to leave registers for it, ``barrier_cycles`` is the issue time of one barrier wait or arrive.
+    ``base_registers`` a thread belong to no value of the graph: addresses, phases, counters. ``architecture`` adds the
+    assignment rules of Hopper (wgmma) or Blackwell (tcgen05, tensor memory); RULES.md has them all.
+    """
 
     max_partitions: int = 4
     smem_bytes: int = 232_448
     registers: int = 65_536
     handoff_cycles: int = 0
+    handoff_cycles_per_kb: int = 0
+    barrier_cycles: int = 0
+    tmem_columns: int = 512
+    base_registers: int = 24
+    architecture: Architecture = "any"
 
 
 @dataclass(frozen=True)
 class DependenceGraph:
     """A loop body. Raises :class:`InvalidGraph`, naming the element, for duplicate ids, dangling edges, unknown units,
-    negative costs and distance-0 cycles."""
+    negative costs and distance-0 cycles.
+
+    ``clones`` lists interchangeable copies of one subgraph (the data partitions of a tile): one tuple of ids a copy, in
+    like order. Swapping two of them must give the same graph.
+    """
 
     name: str
     ops: tuple[Operation, ...]
     edges: tuple[Dependence, ...]
     limits: Limits = Limits()
     units: tuple[tuple[str, int], ...] = tuple((u, 1) for u in UNITS)
+    clones: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -80,6 +112,13 @@ class DependenceGraph:
         """Cycles from the source's issue to the earliest issue of the destination, hand-off not counted."""
         return self.by_id[edge.src].latency if edge.latency is None else edge.latency
 
+    def edge_handoff(self, edge: Dependence) -> int:
+        """Cycles that ``edge`` costs on top where its ends are in different partitions."""
+        source = self.by_id[edge.src]
+        fixed = self.limits.handoff_cycles if edge.handoff is None else edge.handoff
+        kilobytes = -(-source.register_bytes // 1024) if edge.kind == "data" else 0
+        return fixed + kilobytes * self.limits.handoff_cycles_per_kb
+
 
 def _validate(graph: DependenceGraph) -> None:
     seen: set[str] = set()
@@ -93,13 +132,18 @@ def _validate(graph: DependenceGraph) -> None:
                 f"operation {op.id!r} uses unknown unit {op.unit!r}: expected one of {', '.join(capacity)} or null",
                 field="ops.unit", value=op.unit, limit=list(capacity),
             )  # fmt: skip
-        for name in ("latency", "occupancy", "issue", "buffer_bytes", "registers"):
+        for name in ("latency", "occupancy", "issue", "buffer_bytes", "registers", "spread"):
             value = getattr(op, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise InvalidGraph(
                     f"operation {op.id!r} has {name} {value!r}: expected a whole number of 0 or more",
                     field=f"ops.{name}", value=value, limit=0,
                 )  # fmt: skip
+        if op.lanes not in TMEM_LANES:
+            raise InvalidGraph(
+                f"operation {op.id!r} has lanes {op.lanes}: expected one of {', '.join(map(str, TMEM_LANES))}",
+                field="ops.lanes", value=op.lanes, limit=list(TMEM_LANES),
+            )  # fmt: skip
     for unit, units in graph.units:
         if units < 1:
             raise InvalidGraph(f"unit {unit!r} has capacity {units}: expected 1 or more", field="units", value=units)
@@ -116,6 +160,38 @@ def _validate(graph: DependenceGraph) -> None:
                 field="edges.distance", value=edge.distance, limit=0,
             )  # fmt: skip
     _reject_zero_cycles(graph)
+    _check_clones(graph)
+
+
+def _check_clones(graph: DependenceGraph) -> None:
+    """Swapping the first clone with each other one must map operations and edges onto themselves."""
+    named = [name for clone in graph.clones for name in clone]
+    for name in named:
+        if name not in graph.by_id or named.count(name) > 1:
+            raise InvalidGraph(
+                f"clones name operation {name!r}, which "
+                f"{'is in two places' if name in graph.by_id else 'does not exist'}",
+                field="clones", value=name,
+            )  # fmt: skip
+    edges = Counter(graph.edges)
+    for clone in graph.clones[1:]:
+        first = graph.clones[0]
+        if len(clone) != len(first):
+            raise InvalidGraph(
+                f"clones of {len(first)} and {len(clone)} operations: expected equally many", field="clones",
+                value=len(clone), limit=len(first),
+            )  # fmt: skip
+        swap = dict(zip((*first, *clone), (*clone, *first), strict=True))
+        for a, b in zip(first, clone, strict=True):
+            if replace(graph.by_id[a], id=b) != graph.by_id[b]:
+                raise InvalidGraph(f"clones {a!r} and {b!r} differ: expected equal costs", field="clones", value=b)
+        swapped = Counter(replace(e, src=swap.get(e.src, e.src), dst=swap.get(e.dst, e.dst)) for e in graph.edges)
+        if swapped != edges:
+            odd = next(iter((swapped - edges) or (edges - swapped)))
+            raise InvalidGraph(
+                f"clones of {first[0]!r} and {clone[0]!r} are not interchangeable: see edge {odd.src} -> {odd.dst}",
+                field="clones", value=clone[0],
+            )  # fmt: skip
 
 
 def _reject_zero_cycles(graph: DependenceGraph) -> None:

@@ -48,6 +48,14 @@ class ExtraBuffer:
 
 
 @dataclass(frozen=True)
+class Spill:
+    """What ptxas reported: a partition that runs all of ``ops`` needs more than ``registers`` a thread."""
+
+    ops: tuple[str, ...]
+    registers: int
+
+
+@dataclass(frozen=True)
 class SolveOptions:
     """``pinned`` puts operations into partitions by index and ``partitions`` dimensions them; ``depth`` fixes every
     ring's slots (``None``: as few as the live ranges need). ``slack_cycles`` is added to every live range.
@@ -59,6 +67,7 @@ class SolveOptions:
     pinned: Mapping[str, int] = field(default_factory=dict)
     partitions: tuple[PartitionSpec, ...] = ()
     extra_buffers: tuple[ExtraBuffer, ...] = ()
+    spills: tuple[Spill, ...] = ()
 
 
 @dataclass(frozen=True)

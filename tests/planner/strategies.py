@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from warpplan.planner.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
-from warpplan.planner.plan import Buffer, Channel, Outcome, Partition, Placement, Plan, Schedule
+from warpplan.planner.plan import Buffer, Channel, Outcome, Partition, Placement, Plan, Reuse, Schedule
 from warpplan.planner.profile import Calibration, Failure, Identity, Profile, Rate
+from warpplan.planner.timeline import Span, Timeline
 from warpplan.planner.tuning import TuningConfig
 
 cycles = st.integers(0, 12)
@@ -97,7 +98,19 @@ plans = st.builds(
         tuple
     ),
     st.lists(st.builds(Channel, names, counts, whole_tuples, counts, counts, counts), max_size=2).map(tuple),
-    st.lists(st.builds(Buffer, names, counts, counts, counts, st.none() | names), max_size=2).map(tuple),
+    st.lists(
+        st.builds(Buffer, names, counts, counts, counts, st.none() | names, st.sampled_from(["smem", "tmem"])),
+        max_size=2,
+    ).map(tuple),
+    counts,
+    st.lists(st.builds(Reuse, names, names, st.integers(-3, 3)), max_size=2).map(tuple),
+)
+timelines = st.builds(
+    Timeline,
+    texts,
+    counts,
+    st.lists(names, max_size=2).map(tuple),
+    st.lists(st.builds(Span, names, counts, counts, st.none() | names, *(counts,) * 5, texts), max_size=3).map(tuple),
     counts,
 )
 outcomes = st.builds(

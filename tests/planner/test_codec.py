@@ -34,7 +34,7 @@ GRAPH_FILE = {
 }
 
 
-@given(given_.graphs() | given_.plans | given_.outcomes | given_.profiles | given_.configs)
+@given(given_.graphs() | given_.plans | given_.outcomes | given_.profiles | given_.configs | given_.timelines)
 def test_every_value_survives_json(value):
     assert from_json(to_json(value)) == value
     again = from_json(json.loads(canonical(value)), type(value))
@@ -157,6 +157,7 @@ def test_another_kind_than_the_one_expected_is_refused():
 def test_schema_names():
     assert sorted(schema(kind) for kind in SCHEMAS) == [
         "warpplan/config-1", "warpplan/graph-1", "warpplan/outcome-1", "warpplan/plan-1", "warpplan/profile-1",
+        "warpplan/timeline-1",
     ]  # fmt: skip
 
 
