@@ -8,23 +8,15 @@ table cell by cell, do not grow with it, and what is proven is proven for the co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from warpplan.planner.assignment import Assignment
 from warpplan.planner.problem import BASE_REGISTERS, REGISTER_COUNTS, WARP_COUNTS, Arc, Problem
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 WARP = 32
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """One solution: per operation its start cycle and its partition."""
-
-    starts: tuple[int, ...]
-    partitions: tuple[int, ...]
 
 
 def live_cycles(problem: Problem, ii: int, found: Assignment, producer: int) -> int:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from warpplan.planner.assignment import Assignment
 from warpplan.planner.bounds import Bound, earliest, recurrence
 from warpplan.planner.cpsat import Answer, run, spent
-from warpplan.planner.model import Assignment, Model, slots
+from warpplan.planner.model import Model, slots
 from warpplan.planner.problem import Problem
 
 POLISH_SECONDS = 2.0

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from warpplan.planner.assignment import Assignment
 from warpplan.planner.bounds import min_ii
 from warpplan.planner.errors import Infeasible, InvalidInput
 from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.model import Assignment, live_cycles, register_readers, slots
+from warpplan.planner.model import live_cycles, register_readers, slots
 from warpplan.planner.packing import Block, pack
 from warpplan.planner.plan import Buffer, Channel, Outcome, Partition, Placement, Plan, Schedule
 from warpplan.planner.problem import (
