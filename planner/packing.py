@@ -1,17 +1,21 @@
-"""Byte offsets for buffers that are live for part of the time, in one linear memory.
+"""Byte offsets in one linear memory: for buffers that are live for part of the time, or with given conflicts.
 
-Two buffers may share bytes where their live ranges [lower, upper) do not meet. Largest first is tried before the exact
-search: without alignment gaps it is enough whenever all buffers are live together.
+Each entry is exact: offsets, or the proof that there are none, or "unknown" where the limit came first. The limit is
+in search steps, calibrated to a slow machine's seconds, so that the same input gives the same answer everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from warpplan.planner.cpsat import run
+import networkx as nx
+
 from warpplan.planner.errors import InvalidInput
+from warpplan.planner.packing_search import pieces, search
+
+Status = Literal["packed", "infeasible", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -29,78 +33,102 @@ class Block:
 class Packing:
     """``offsets`` in the order of the blocks where ``status`` is "packed". ``reason`` says what binds otherwise.
 
-    ``peak_bytes`` is the largest sum of sizes live at once: no capacity below it can do.
+    ``peak_bytes`` is the largest sum of sizes that must be apart at once: no capacity below it can do. ``conflict``
+    are the indices of blocks that cannot be placed together, where ``status`` is "infeasible": no other matters.
     """
 
-    status: Literal["packed", "infeasible", "unknown"]
+    status: Status
     offsets: tuple[int, ...]
     peak_bytes: int
     reason: str = ""
+    conflict: tuple[int, ...] = ()
 
 
 def pack(blocks: Sequence[Block], capacity: int, *, time_limit_s: float = 10.0) -> Packing:
-    """Offsets within [0, ``capacity``), or the proof that there are none, or "unknown" at the time limit."""
+    """Offsets within [0, ``capacity``) at which no two blocks share a byte while both are live.
+
+    Blocks of no size or an empty life are placed at 0. Raises :class:`InvalidInput`, naming the block, for an id that
+    appears twice, a size above the capacity, a negative size, a life that ends before it begins, an alignment below 1.
+    """
     _validate(blocks, capacity)
-    peak, at = _peak(blocks)
+    times = sorted({b.lower for b in blocks})
+    alive = [[i for i, b in enumerate(blocks) if b.size and b.lower <= time < b.upper] for time in times]
+    loads = [sum(blocks[i].size for i in group) for group in alive]
+    peak = max(loads, default=0)
     if peak > capacity:
-        names = [b.id for b in blocks if b.lower <= at < b.upper]
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        return Packing("infeasible", (), peak, f"at time {at} {shown} need {peak} of {capacity} bytes")
-    offsets = _largest_first(blocks, capacity)
-    if offsets is not None:
-        return Packing("packed", offsets, peak)
-    return _search(blocks, capacity, peak, time_limit_s)
+        at = loads.index(peak)
+        needed = tuple(alive[at])
+        names = _names([blocks[i].id for i in needed])
+        return Packing("infeasible", (), peak, f"at time {times[at]} {names} need {peak} of {capacity} bytes", needed)
+    packing = _pack([b.size for b in blocks], [b.alignment for b in blocks], alive, peak, capacity, time_limit_s)
+    if packing.status == "infeasible":
+        names = _names([blocks[i].id for i in packing.conflict])
+        return replace(packing, reason=f"no arrangement of {names} fits {capacity} bytes, {peak} of them live at once")
+    return packing
 
 
-def _peak(blocks: Sequence[Block]) -> tuple[int, int]:
-    """The most bytes live at once and when; sweeping the ends, releases before acquisitions."""
-    events = sorted((time, change) for b in blocks for time, change in ((b.lower, b.size), (b.upper, -b.size)))
-    live, peak, at = 0, 0, 0
-    for time, change in events:
-        live += change
-        if live > peak:
-            peak, at = live, time
-    return peak, at
+def pack_conflicts(
+    sizes: Sequence[int],
+    alignments: Sequence[int],
+    conflicts: Collection[frozenset[int]],
+    capacity: int,
+    *,
+    time_limit_s: float = 10.0,
+) -> Packing:
+    """Offsets within [0, ``capacity``) at which no two pieces of a pair in ``conflicts`` share a byte.
+
+    ``conflicts`` holds pairs of indices into ``sizes`` (bytes) and ``alignments``: what lives that wrap around the
+    circle of II cycles come to. Pieces in no pair are placed at 0. A piece above the capacity is infeasible, not an
+    error; ``Packing.conflict`` is then that one, and otherwise a set of pieces that cannot be placed together. Raises
+    :class:`InvalidInput` for a negative size, an alignment below 1, a pair of other than two known indices.
+    """
+    count = len(sizes)
+    if len(alignments) != count or any(s < 0 for s in sizes) or any(a < 1 for a in alignments):
+        raise InvalidInput(f"sizes {list(sizes)} and alignments {list(alignments)}: expected as many, ≥ 0 and ≥ 1")
+    for pair in conflicts:
+        if len(pair) != 2 or not all(0 <= i < count for i in pair):
+            raise InvalidInput(
+                f"conflict {sorted(pair)}: expected two different indices below {count}", field="conflicts"
+            )
+    for i, size in enumerate(sizes):
+        if size > capacity:
+            return Packing("infeasible", (), size, f"piece {i} has {size} bytes, the memory {capacity}", (i,))
+    graph = nx.Graph(sorted(tuple(sorted(p)) for p in conflicts if all(sizes[i] for i in p)))
+    cliques = sorted(sorted(clique) for clique in nx.find_cliques(graph))
+    loads = [sum(sizes[i] for i in clique) for clique in cliques]
+    peak = max([*loads, *sizes], default=0)
+    if peak > capacity:
+        needed = tuple(cliques[loads.index(peak)])
+        return Packing("infeasible", (), peak, f"{_pieces(needed)} need {peak} of {capacity} bytes", needed)
+    packing = _pack(sizes, alignments, cliques, peak, capacity, time_limit_s)
+    if packing.status == "infeasible":
+        return replace(packing, reason=f"no arrangement of {_pieces(packing.conflict)} fits {capacity} bytes")
+    return packing
 
 
-def _largest_first(blocks: Sequence[Block], capacity: int) -> tuple[int, ...] | None:
-    """Each block at the lowest place free during its life; widest alignment, then size, decides who goes first."""
-    offsets: dict[int, int] = {}
-    for i in sorted(range(len(blocks)), key=lambda i: (-blocks[i].alignment, -blocks[i].size, i)):
-        block = blocks[i]
-        offset = 0
-        for low, high in sorted(
-            (offsets[j], offsets[j] + blocks[j].size)
-            for j in offsets
-            if blocks[j].lower < block.upper and block.lower < blocks[j].upper
-        ):
-            if offset + block.size <= low:
-                break
-            offset = max(offset, -(-high // block.alignment) * block.alignment)
-        if offset + block.size > capacity:
-            return None
-        offsets[i] = offset
-    return tuple(offsets[i] for i in range(len(blocks)))
-
-
-def _search(blocks: Sequence[Block], capacity: int, peak: int, time_limit_s: float) -> Packing:
-    from ortools.sat.python import cp_model
-
-    model = cp_model.CpModel()
-    offsets, times, places = [], [], []
-    for block in blocks:
-        step = model.new_int_var(0, (capacity - block.size) // block.alignment, "")
-        offsets.append(block.alignment * step)
-        times.append(model.new_fixed_size_interval_var(block.lower, block.upper - block.lower, ""))
-        places.append(model.new_fixed_size_interval_var(block.alignment * step, block.size, ""))
-    model.add_no_overlap_2d(times, places)
-    model.add_cumulative(times, [block.size for block in blocks], capacity)
-    answer, solver = run(model, time_limit_s)
+def _pack(
+    sizes: Sequence[int],
+    alignments: Sequence[int],
+    cliques: Sequence[Sequence[int]],
+    peak: int,
+    capacity: int,
+    seconds: float,
+) -> Packing:
+    problem = pieces(sizes, alignments, cliques, capacity)
+    answer, offsets = search(problem, seconds)
     if answer == "yes":
-        return Packing("packed", tuple(solver.value(offset) for offset in offsets), peak)
+        return Packing("packed", tuple(problem.unit * offset for offset in offsets), peak)
     if answer == "no":
-        return Packing("infeasible", (), peak, f"no arrangement fits {capacity} bytes, {peak} of them live at once")
-    return Packing("unknown", (), peak, f"the time limit of {time_limit_s} s ended the search")
+        return Packing("infeasible", (), peak, conflict=tuple(sorted({i for clique in cliques for i in clique})))
+    return Packing("unknown", (), peak, f"the time limit of {seconds} s ended the search")
+
+
+def _names(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:6]) + (f" and {len(ids) - 6} more" if len(ids) > 6 else "")
+
+
+def _pieces(indices: Sequence[int]) -> str:
+    return "pieces " + _names([str(i) for i in indices])
 
 
 def _validate(blocks: Sequence[Block], capacity: int) -> None:
