@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service import cli_export
+from warpplan.service import cli_export, cli_solve
 from warpplan.service.cli_options import (
     DeviceName,
     Dtype,
@@ -296,6 +296,7 @@ def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, o
 # At the end: these modules add their commands to the application above.
 app.command()(cli_export.export)
 app.command()(cli_export.verify)
+app.command()(cli_solve.pack)
 
 if __name__ == "__main__":
     sys.exit(main())
