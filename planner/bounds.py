@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from warpplan.planner.assignment import barriers
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem import Problem
 
@@ -28,23 +29,25 @@ class Bound:
 def min_ii(problem: Problem) -> Bound:
     """The largest of all bounds; at least 1. Raises :class:`Infeasible` where no interval at all would do."""
     bounds = [Bound(1, "an interval is at least one cycle"), *resource_bounds(problem), recurrence_bound(problem)]
+    bounds += memory_bounds(problem)
     return max(bounds, key=lambda bound: bound.ii_cycles)
 
 
 def resource_bounds(problem: Problem) -> list[Bound]:
     """Units by their occupancy, issue slots by what their partition must issue."""
-    graph, limits = problem.graph, problem.graph.limits
+    ops, limits = problem.ops, problem.graph.limits
     bounds = []
-    for unit, capacity in graph.units:
-        busy = sum(op.occupancy for op in graph.ops if op.unit == unit)
+    for unit, capacity in problem.graph.units:
+        busy = sum(op.occupancy for op in ops if op.unit == unit)
         if busy:
             bounds.append(Bound(-(-busy // capacity), f"unit {unit}: {busy} cycles of work for {capacity}"))
+    before, after = barriers(problem, problem.surely_cross) if limits.barrier_cycles else ((0,) * len(ops),) * 2
     issued: dict[str, int] = {}
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(ops):
         partition = problem.partition_of(i)
-        together = f"operations tied to {graph.ops[problem.cluster[i]].id}"
+        together = f"operations tied to {ops[problem.cluster[i]].id}"
         place = together if partition is None else f"partition {partition}"
-        issued[place] = issued.get(place, 0) + op.issue
+        issued[place] = issued.get(place, 0) + op.issue + limits.barrier_cycles * (before[i] + after[i])
     total = sum(issued.values())
     bounds += [Bound(cycles, f"issue of {place}: {cycles} cycles") for place, cycles in sorted(issued.items())]
     bounds.append(Bound(-(-total // limits.max_partitions), f"issue of all {limits.max_partitions} partitions"))
@@ -53,9 +56,12 @@ def resource_bounds(problem: Problem) -> list[Bound]:
 
 def recurrence_bound(problem: Problem) -> Bound:
     """RecMII over dependences and rings of given depth; a hand-off counts where both ends are pinned apart."""
-    arcs = [(a.src, a.dst, a.cycles + (a.handoff if problem.surely_cross(a) else 0), a.distance) for a in problem.arcs]
-    ii, cycle = recurrence(len(problem.graph.ops), arcs)
-    names = [problem.graph.ops[i].id for i in cycle]
+    arcs = [
+        (a.src, a.dst, a.cycles + (a.handoff if problem.surely_cross(a.src, a.dst) else 0), a.distance)
+        for a in problem.arcs
+    ]
+    ii, cycle = recurrence(len(problem.ops), arcs)
+    names = [problem.ops[i].id for i in cycle]
     if ii is None:
         raise Infeasible(
             f"the ring of depth {problem.options.depth} is too short for the cycle {' -> '.join(names)}: "
@@ -63,6 +69,50 @@ def recurrence_bound(problem: Problem) -> Bound:
             field="depth", value=problem.options.depth, limit="depth",
         )  # fmt: skip
     return Bound(ii, f"recurrence {' -> '.join(names)}" if cycle else "no recurrence")
+
+
+def memory_bounds(problem: Problem) -> list[Bound]:
+    """Little's law: a slot is held for a while in every iteration, so the interval must give its memory that long.
+
+    A ring of one slot may lie in another's place while that is free, and is counted for as long as it is held; a ring
+    of more has its place to itself. Each hold is at least the value's latency and its reader's.
+    """
+    bounds = []
+    limits = problem.graph.limits
+    for memory, name, room, size in (
+        ("smem", "shared memory", limits.smem_bytes - problem.extra_bytes, problem.slot_bytes),
+        ("tmem", "tensor memory", 128 * limits.tmem_columns, problem.slot_area),
+    ):
+        rings = [(size(i), _least_hold(problem, i)) for i in problem.rings if problem.memory(i) == memory]
+        if rings and (ii := _least_interval(rings, room)) > 1:
+            bounds.append(Bound(ii, f"{name}: {room} {'bytes' if memory == 'smem' else 'words'} for what is in flight"))
+    return bounds
+
+
+def _least_hold(problem: Problem, producer: int) -> int:
+    written = [problem.latency(edge) for _, edge in problem.readers[producer]] or [0]
+    return max(
+        before + use.cycles + use.margin + (use.handoff if problem.surely_cross(producer, use.consumer) else 0)
+        for before, use in zip(written, problem.rings[producer], strict=True)
+    )
+
+
+def _least_interval(rings: list[tuple[int, int]], room: int) -> int:
+    """The smallest interval at which (slot size, cycles held) fit; 1 where none does, which is another's to say."""
+
+    def fits(ii: int) -> bool:
+        # Sizes times ``ii``, so that everything stays whole.
+        return sum(size * (-(-cycles // ii) * ii if cycles > ii else cycles) for size, cycles in rings) <= room * ii
+
+    high = max([cycles for _, cycles in rings] + [1])
+    high = max(high, -(-sum(size * cycles for size, cycles in rings) // max(1, room)))
+    low = 1
+    if not fits(high):
+        return 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return low
 
 
 def recurrence(nodes: int, arcs: Iterable[WeightedArc]) -> tuple[int | None, tuple[int, ...]]:

@@ -8,6 +8,7 @@ WarpplanError
 │   ├── InvalidGraph      a dependence graph that contradicts itself
 │   └── MalformedFile     a file that does not parse, with its line
 ├── Infeasible            no plan exists within the limits, with what binds
+├── InvalidPlan           the solver's own plan breaks a rule: a bug
 ├── MissingCosts          the profile lacks operations that the plan needs
 ├── StoreError            the store cannot be read or written
 └── MeasurementFailed     a probe or kernel crashed, hung or gave nothing
@@ -73,6 +74,10 @@ class MalformedFile(InvalidInput):
 
 class Infeasible(WarpplanError):
     """No plan exists within the limits; ``limit`` names the constraint that binds."""
+
+
+class InvalidPlan(WarpplanError):
+    """A plan that breaks a rule left the solver: a mistake in the solver or in the checker, never an answer."""
 
 
 class MissingCosts(WarpplanError):

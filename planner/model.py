@@ -11,66 +11,48 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.problem import BASE_REGISTERS, REGISTER_COUNTS, WARP_COUNTS, Arc, Problem
+from warpplan.planner.cpsat import Truth, always, given, negated, never
+from warpplan.planner.problem import Arc, Problem, Use
+from warpplan.planner.registers import add_registers
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-WARP = 32
-
-
-def live_cycles(problem: Problem, ii: int, found: Assignment, producer: int) -> int:
-    """Cycles from ``producer``'s start to the last release of its slot, hand-off included."""
-    released = [
-        found.starts[use.consumer]
-        + ii * use.distance
-        + use.cycles
-        + (use.handoff if found.partitions[use.consumer] != found.partitions[producer] else 0)
-        for use in problem.rings[producer]
-    ]
-    return max(released) - found.starts[producer]
-
-
-def slots(problem: Problem, ii: int, found: Assignment, producer: int) -> int:
-    """The ring's depth: the caller's, or the least that its live range and the slack need."""
-    held = live_cycles(problem, ii, found, producer) + problem.options.slack_cycles
-    return problem.options.depth or max(1, -(-held // ii))
-
 
 class Model:
-    """The constraints for one interval. ``without`` leaves one limit out, to learn what binds."""
+    """The constraints for one interval, but for the limits named in ``without``."""
 
-    def __init__(self, problem: Problem, ii: int, without: str = "") -> None:
+    def __init__(self, problem: Problem, ii: int, without: Iterable[str] = ()) -> None:
         from ortools.sat.python import cp_model
 
         self.problem, self.ii, self.cp = problem, ii, cp_model.CpModel()
-        graph = problem.graph
-        self.ops = range(len(graph.ops))
+        without = set(without)
+        self.ops = range(len(problem.ops))
         self.stages = _stage_limit(problem, ii)
-        self.distances = max((e.distance for e in graph.edges), default=0)
+        self.distances = max((e.distance for e in problem.graph.edges), default=0)
         self.phase = [self.cp.new_int_var(0, ii - 1, "") for _ in self.ops]
         self.stage = [self.cp.new_int_var(0, self.stages, "") for _ in self.ops]
         self.start = [self.phase[i] + ii * self.stage[i] for i in self.ops]
         # The circle has no beginning: let the longest occupancy mark it.
-        self.cp.add(self.phase[max(self.ops, key=lambda i: graph.ops[i].occupancy)] == 0)
+        self.cp.add(self.phase[max(self.ops, key=lambda i: problem.ops[i].occupancy)] == 0)
+        self._any: dict[tuple[int, ...], Truth] = {}
         self._place()
         self._depend()
         self._units()
         self._issue()
-        self._rings(limited=without != "shared memory")
-        if without != "registers":
-            self._registers()
+        self._retire()
+        self._rings()
+        self._memory(without)
+        if "registers" not in without:
+            add_registers(self)
 
-    # Partitions: a cluster is in exactly one; names are interchangeable unless some are pinned.
+    # Partitions: a cluster is in exactly one; names are interchangeable unless some are pinned, clones always.
 
     def _place(self) -> None:
         problem = self.problem
-        self.count = 1 + max(problem.pins.values(), default=-1)
+        self.count = problem.most_partitions
         free = [c for c in problem.clusters if c not in problem.pins]
-        if free:
-            self.count = min(problem.graph.limits.max_partitions, len(problem.clusters))
-            self.count = max(self.count, 1 + max(problem.pins.values(), default=-1))
-        self.member: dict[tuple[int, int], Any] = {}
+        self.member: dict[tuple[int, int], Truth] = {}
         for c in problem.clusters:
             for g in range(self.count):
                 self.member[c, g] = int(problem.pins[c] == g) if c in problem.pins else self.cp.new_bool_var("")
@@ -81,68 +63,143 @@ class Model:
                 for g in range(1, self.count):
                     earlier = [self.member[e, g - 1] for e in free[:at]]
                     self.cp.add_bool_or([*earlier, self.member[c, g].Not()])
-        self.crossing: dict[tuple[int, int], Any] = {}
+        self._crossing: dict[tuple[int, int], Truth] = {}
+        for first, second in problem.clone_order:
+            self.cp.add(self.start[first] <= self.start[second])
 
-    def crosses(self, a: int, b: int) -> Any:
-        """0, 1 or a literal that is true where the two operations are in different partitions."""
+    def inside(self, op: int, partition: int) -> Truth:
+        return self.member[self.problem.cluster[op], partition]
+
+    def crosses(self, a: int, b: int) -> Truth:
+        """True where the two operations are in different partitions."""
         a, b = sorted((self.problem.cluster[a], self.problem.cluster[b]))
         if a == b:
             return 0
         if a in self.problem.pins and b in self.problem.pins:
             return int(self.problem.pins[a] != self.problem.pins[b])
-        if (a, b) not in self.crossing:
+        if (a, b) not in self._crossing:
             apart = self.cp.new_bool_var("")
             for g in range(self.count):
                 one, other = self.member[a, g], self.member[b, g]
                 self.cp.add(one - other <= apart)
                 self.cp.add(other - one <= apart)
                 self.cp.add(one + other + apart <= 2)
-            self.crossing[a, b] = apart
-        return self.crossing[a, b]
+            self._crossing[a, b] = apart
+        return self._crossing[a, b]
+
+    def any_crosses(self, op: int, others: Iterable[int]) -> Truth:
+        """Not false where one of ``others`` is in another partition than ``op``."""
+        truths = [self.crosses(op, other) for other in sorted(set(others))]
+        if any(always(x) for x in truths):
+            return 1
+        literals = {x.index: x for x in truths if not never(x)}
+        if len(literals) < 2:
+            return next(iter(literals.values()), 0)
+        key = tuple(sorted(literals))
+        if key not in self._any:
+            self._any[key] = self._or(literals.values())
+        return self._any[key]
 
     # Dependences
 
     def _depend(self) -> None:
         for arc in self.problem.dependences:
-            self._reach(arc, -arc.distance)
+            self.reach(arc, -arc.distance)
 
-    def _reach(self, arc: Arc, iterations: Any) -> None:
-        """start[dst] ≥ start[src] + cycles + hand-off + II · iterations."""
+    def reach(self, arc: Arc, iterations: Any, where: Truth = 1) -> None:
+        """start[dst] ≥ start[src] + cycles + hand-off + II · iterations, where ``where`` holds."""
+        if never(where):
+            return
         handoff = arc.handoff * self.crosses(arc.src, arc.dst) if arc.handoff else 0
-        self.cp.add(self.start[arc.dst] >= self.start[arc.src] + arc.cycles + handoff + self.ii * iterations)
+        rule = self.cp.add(self.start[arc.dst] >= self.start[arc.src] + arc.cycles + handoff + self.ii * iterations)
+        given(rule, where)
+
+    def _retire(self) -> None:
+        """wgmma groups retire in order: with i last issued d cycles before k, k's readers wait for i's results too."""
+        for i, k, edges in self.problem.retirements:
+            turned = self.cp.new_bool_var("")
+            self.cp.add(self.phase[k] < self.phase[i]).only_enforce_if(turned)
+            apart = self.crosses(i, k)
+            for j, edge in edges:
+                handoff = self.problem.graph.edge_handoff(edge) * self.crosses(k, j)
+                issued = self.phase[i] + self.ii * (self.stage[k] - turned)
+                ready = issued + self.problem.ops[i].latency + handoff
+                given(self.cp.add(self.start[j] + self.ii * edge.distance >= ready), negated(apart))
 
     # Units and issue slots: intervals on the circle
 
     def _units(self) -> None:
         for unit, capacity in self.problem.graph.units:
-            users = [(i, op.occupancy) for i, op in enumerate(self.problem.graph.ops) if op.unit == unit]
-            users = [(i, cycles) for i, cycles in users if cycles]
+            users = [(i, op.occupancy) for i, op in enumerate(self.problem.ops) if op.unit == unit and op.occupancy]
             if capacity == 1:
-                self._exclude(users, lambda _: 1)
+                self._exclude([(self.phase[i], cycles, 1) for i, cycles in users])
             else:
                 self._share(users, capacity)
 
     def _issue(self) -> None:
-        users = [(i, op.issue) for i, op in enumerate(self.problem.graph.ops) if op.issue]
+        spans = [self._issue_span(i) for i in self.ops]
         for g in range(self.count):
-            self._exclude(users, lambda i, g=g: self.member[self.problem.cluster[i], g])
+            users = []
+            for i, (begin, length, busy) in enumerate(spans):
+                present = self.inside(i, g)
+                if not never(busy) and not never(present):
+                    users.append((begin, length, self._both(present, busy)))
+            self._exclude(users)
 
-    def _exclude(self, users: Iterable[tuple[int, int]], present: Any) -> None:
-        """No two intervals overlap, and all of them lie within one turn of the circle from the first one's start."""
+    def _issue_span(self, i: int) -> tuple[Any, Any, Truth]:
+        """Where on the circle the operation's issue begins, how long it is with its barriers, and whether it is any."""
+        problem, cost = self.problem, self.problem.graph.limits.barrier_cycles
+        issue = problem.ops[i].issue
+        if not cost:
+            return self.phase[i], issue, int(issue > 0)
+        waits = {problem.graph.index[e.src] for e in problem.graph.edges if e.dst == problem.ops[i].id}
+        tells = {problem.graph.index[e.dst] for e in problem.graph.edges if e.src == problem.ops[i].id}
+        reads = [k for k in sorted(waits) if problem.has_value(k) and any(r == i for r, _ in problem.readers[k])]
+        before = [self.crosses(k, i) for k in sorted(waits)]
+        if problem.has_value(i):
+            before.append(self.any_crosses(i, (r for r, _ in problem.readers[i])))
+        after = [self.any_crosses(i, tells), *(self.crosses(k, i) for k in reads)]
+        before, after = ([x for x in side if not never(x)] for side in (before, after))
+        if not before and not after:
+            return self.phase[i], issue, int(issue > 0)
+        begin, length = self.cp.new_int_var(0, self.ii - 1, ""), issue + cost * sum(before) + cost * sum(after)
+        turned = self.cp.new_bool_var("") if before else 0
+        self.cp.add(begin == self.phase[i] - cost * sum(before) + self.ii * turned)
+        if isinstance(length, int):
+            return begin, length, 1
+        size = self.cp.new_int_var(issue, issue + cost * (len(before) + len(after)), "")
+        self.cp.add(size == length)
+        return begin, size, 1 if issue else self._or([*before, *after])
+
+    def _or(self, literals: Iterable[Truth]) -> Truth:
+        """True where one of ``literals`` is; it may be true beside."""
+        literals = list(literals)
+        if any(always(x) for x in literals):
+            return 1
+        result = self.cp.new_bool_var("")
+        for x in literals:
+            self.cp.add_implication(x, result)
+        return result
+
+    def _both(self, a: Truth, b: Truth) -> Truth:
+        if always(a) or always(b):
+            return b if always(a) else a
+        result = self.cp.new_bool_var("")
+        self.cp.add_bool_or([a.Not(), b.Not(), result])
+        return result
+
+    def _exclude(self, users: list[tuple[Any, Any, Truth]]) -> None:
+        """No two (begin, length, present) overlap; all lie within one turn of the circle from the first one's start."""
         first = self.cp.new_int_var(0, self.ii - 1, "")
         intervals = []
-        for i, cycles in users:
-            literal = present(i)
-            if _never(literal):
-                continue
-            begins = self.cp.add(self.phase[i] >= first)
-            ends = self.cp.add(self.phase[i] + cycles <= first + self.ii)
-            if isinstance(literal, int):
-                intervals.append(self.cp.new_fixed_size_interval_var(self.phase[i], cycles, ""))
+        for begin, length, present in users:
+            given(self.cp.add(begin >= first), present)
+            given(self.cp.add(begin + length <= first + self.ii), present)
+            if isinstance(length, int):
+                intervals.append(self.cp.new_optional_fixed_size_interval_var(begin, length, present, ""))
             else:
-                begins.only_enforce_if(literal)
-                ends.only_enforce_if(literal)
-                intervals.append(self.cp.new_optional_fixed_size_interval_var(self.phase[i], cycles, literal, ""))
+                end = self.cp.new_int_var(0, 2 * self.ii, "")
+                intervals.append(self.cp.new_optional_interval_var(begin, length, end, present, ""))
         if len(intervals) > 1:
             self.cp.add_no_overlap(intervals)
 
@@ -156,92 +213,65 @@ class Model:
                 intervals.append(self.cp.new_fixed_size_interval_var(self.phase[i] + self.ii, rest, ""))
         self.cp.add_cumulative(intervals, [1] * len(intervals), capacity - whole)
 
-    # Rings: enough slots for the live range, and the bytes for the slots
+    # Rings: enough slots for the live range, and room for the slots
 
-    def _rings(self, limited: bool) -> None:
-        problem, graph = self.problem, self.problem.graph
-        room = graph.limits.smem_bytes - problem.extra_bytes
-        terms = []
-        for producer, uses in problem.rings.items():
-            slot = problem.slot_bytes(producer)
-            depth = problem.options.depth
-            most = self._most_slots(producer) if depth is None else depth
-            count = self.cp.new_int_var(1, most, "") if depth is None else depth
-            for use in uses:
-                arc = Arc(use.consumer, producer, use.cycles + problem.options.slack_cycles, use.handoff, 0)
-                self._reach(arc, use.distance - count)
-            if graph.ops[producer].memory == "smem":
-                terms.append(slot * count)
-        if limited and terms:
-            self.cp.add(sum(terms) <= room)
+    def _rings(self) -> None:
+        """Per ring, how many slots it has: none where a register value does not cross."""
+        self.depth: dict[int, Any] = {}
+        for producer, uses in self.problem.rings.items():
+            self.depth[producer] = self._ring(producer, uses, 1)
+        for producer, uses in self.problem.crossings.items():
+            crossed = self.any_crosses(producer, (u.consumer for u in uses))
+            if not never(crossed):
+                self.depth[producer] = self._ring(producer, uses, crossed)
 
-    def _most_slots(self, producer: int) -> int:
-        cycles = max(u.cycles + u.handoff for u in self.problem.rings[producer]) + self.problem.options.slack_cycles
+    def _ring(self, producer: int, uses: tuple[Use, ...], needed: Truth) -> Any:
+        fixed = self.problem.options.depth
+        if fixed is not None:
+            count = fixed * needed
+        else:
+            least = self.problem.least_slots(producer)
+            most = max(least, min(self._most_slots(producer, uses), self.problem.most_slots(producer)))
+            count = self.cp.new_int_var(least if always(needed) else 0, most, "")
+            given(self.cp.add(count >= 1), needed)
+        for use in uses:
+            arc = Arc(use.consumer, producer, use.cycles + use.margin, use.handoff, 0)
+            reads = 1 if producer in self.problem.rings else self.crosses(producer, use.consumer)
+            self.reach(arc, use.distance - (count if fixed is None else fixed), reads)
+        return count
+
+    def _most_slots(self, producer: int, uses: Iterable[Use]) -> int:
+        cycles = max(u.cycles + u.margin + u.handoff for u in uses)
         return self.distances + self.stages + 2 + -(-cycles // self.ii)
 
-    # Registers: per partition the largest sum of live values, and what all partitions take together
+    def _memory(self, without: set[str]) -> None:
+        """All rings side by side."""
+        problem = self.problem
+        flat = [(p, count) for p, count in self.depth.items() if problem.memory(p) == "smem"]
+        if flat and "shared memory" not in without:
+            room = problem.graph.limits.smem_bytes - problem.extra_bytes
+            self.cp.add(sum(problem.slot_bytes(p) * count for p, count in flat) <= room)
+        tall = [(p, count) for p, count in self.depth.items() if problem.memory(p) == "tmem"]
+        if tall and "tensor memory" not in without:
+            self._columns(tall)
 
-    def _registers(self) -> None:
-        problem, graph = self.problem, self.problem.graph
-        if problem.options.partitions:
-            return  # The caller has dimensioned them; solve checks the sum.
-        spans = {i: self._value_span(i) for i, op in enumerate(graph.ops) if op.registers}
-        least = WARP * 4 * REGISTER_COUNTS[0] * (WARP_COUNTS[-1] // 4) * self.count
-        if not spans and least <= graph.limits.registers:
-            return
-        totals = []
-        for g in range(self.count):
-            octets = self.cp.new_int_var(REGISTER_COUNTS[0] // 8, REGISTER_COUNTS[-1] // 8, "")
-            self._live_values(g, spans, octets)
-            totals.append(self._partition_registers(g, octets))
-        self.cp.add(sum(totals) <= graph.limits.registers)
-
-    def _value_span(self, i: int) -> tuple[Any, Any, Any]:
-        """Whole turns and rest (in [0, II)) of the time that operation ``i``'s registers are held; phase + rest."""
-        turns = self.cp.new_int_var(0, self._most_turns(), "")
-        rest = self.cp.new_int_var(0, self.ii - 1, "")
-        for reader, cycles, distance in register_readers(self.problem, i):
-            self.cp.add(self.start[i] + self.ii * (turns - distance) + rest >= self.start[reader] + cycles)
-        end = self.cp.new_int_var(0, 2 * self.ii, "")
-        self.cp.add(end == self.phase[i] + rest)
-        return turns, rest, end
-
-    def _most_turns(self) -> int:
-        slowest = max(op.latency for op in self.problem.graph.ops)
-        return self.distances + self.stages + 2 + slowest // self.ii
-
-    def _live_values(self, g: int, spans: dict[int, tuple[Any, Any, Any]], octets: Any) -> None:
-        intervals, demands, always = [], [], []
-        for i, (turns, rest, end) in spans.items():
-            inside = self.member[self.problem.cluster[i], g]
-            count = self.problem.graph.ops[i].registers
-            if _never(inside):
+    def _columns(self, rings: list[tuple[int, Any]]) -> None:
+        """Each ring of half height is on one half; each half is wide enough for its rings and the full ones."""
+        halves: tuple[list[Any], list[Any]] = ([], [])
+        columns = self.problem.graph.limits.tmem_columns
+        for p, count in rings:
+            width = self.problem.slot_columns(p) * count
+            if self.problem.ops[p].lanes == 128:
+                for half in halves:
+                    half.append(width)
                 continue
-            held = turns
-            if not isinstance(inside, int):
-                held = self.cp.new_int_var(0, self._most_turns(), "")
-                self.cp.add(held >= turns).only_enforce_if(inside)
-            always.append(count * held)
-            for turn in (0, self.ii):
-                begin = self.phase[i] + turn
-                intervals.append(self.cp.new_optional_interval_var(begin, rest, end + turn, inside, ""))
-                demands.append(count)
-        room = self.cp.new_int_var(0, REGISTER_COUNTS[-1], "")
-        self.cp.add(room + sum(always) + BASE_REGISTERS <= 8 * octets)
-        if intervals:
-            self.cp.add_cumulative(intervals, demands, room)
-
-    def _partition_registers(self, g: int, octets: Any) -> Any:
-        """32 · warps rounded up to 4 · registers, 0 where the partition is empty."""
-        total = self.cp.new_int_var(0, WARP * WARP_COUNTS[-1] * REGISTER_COUNTS[-1], "")
-        for i in self.ops:
-            warps = -(-self.problem.graph.ops[i].min_warps // 4) * 4
-            inside = self.member[self.problem.cluster[i], g]
-            if not _never(inside):
-                rule = self.cp.add(total >= WARP * warps * 8 * octets)
-                if not isinstance(inside, int):
-                    rule.only_enforce_if(inside)
-        return total
+            upper = self.cp.new_bool_var("")
+            for half, there in zip(halves, (upper.Not(), upper), strict=True):
+                taken = self.cp.new_int_var(0, columns, "")
+                self.cp.add(taken >= width).only_enforce_if(there)
+                half.append(taken)
+        for half in halves:
+            self.cp.add(sum(half) <= columns)
 
     # What is best among equals
 
@@ -260,48 +290,44 @@ class Model:
         crossings = [c for c in crossings if not isinstance(c, int)]
         self.cp.minimize(sum(spread) + len(spread) * longest * sum(crossings))
         if hint is not None:
-            self._hint(hint)
+            self.hint(hint)
 
-    def _hint(self, hint: Assignment) -> None:
+    def hint(self, known: Assignment) -> None:
+        anchor = max(self.ops, key=lambda i: self.problem.ops[i].occupancy)
+        turn = -known.starts[anchor] % self.ii
         for i in self.ops:
-            self.cp.add_hint(self.phase[i], hint.starts[i] % self.ii)
-            self.cp.add_hint(self.stage[i], hint.starts[i] // self.ii)
+            self.cp.add_hint(self.phase[i], (known.starts[i] + turn) % self.ii)
+            self.cp.add_hint(self.stage[i], (known.starts[i] + turn) // self.ii)
         for (c, g), literal in self.member.items():
             if not isinstance(literal, int):
-                self.cp.add_hint(literal, hint.partitions[c] == g)
+                self.cp.add_hint(literal, known.partitions[c] == g)
 
     def read(self, solver: cp_model.CpSolver) -> Assignment:
         partitions = []
         for i in self.ops:
-            literals = [self.member[self.problem.cluster[i], g] for g in range(self.count)]
+            literals = [self.inside(i, g) for g in range(self.count)]
             partitions.append(next(g for g, x in enumerate(literals) if (x if isinstance(x, int) else solver.value(x))))
         return Assignment(tuple(solver.value(t) for t in self.start), tuple(partitions))
-
-
-def _never(literal: Any) -> bool:
-    return isinstance(literal, int) and literal == 0
-
-
-def register_readers(problem: Problem, op: int) -> list[tuple[int, int, int]]:
-    """(operation, cycles after its start, distance) at each of which the registers of ``op``'s value are still held.
-
-    Registers are read when their reader issues. A value that goes on to a buffer leaves them when it is written.
-    """
-    graph = problem.graph
-    name = graph.ops[op].id
-    readers = [(graph.index[e.dst], 0, e.distance) for e in graph.edges if e.src == name and e.kind == "data"]
-    if graph.ops[op].buffer_bytes or not readers:
-        return [(op, graph.ops[op].latency, 0)]
-    return readers
 
 
 def _stage_limit(problem: Problem, ii: int) -> int:
     """A stage that no operation of some best schedule exceeds.
 
-    For given phases the least stages are longest paths over ⌈(cycles + hand-off + II − 1) / II⌉ − distance an arc.
+    For given phases the least stages are longest paths over ⌈(cycles + hand-off + II − 1) / II⌉ − distance an arc, and
+    the arcs that keep values and slots no longer than they were kept are among them.
     """
-    worst = [0] * len(problem.graph.ops)
-    for arc in (*problem.dependences, *problem.ring_arcs(problem.options.depth or 1)):
+    worst = [0] * len(problem.ops)
+    arcs = [*problem.dependences, *problem.ring_arcs(problem.options.depth or 1)]
+    for producer in problem.crossings:
+        arcs += problem.ring_arcs(problem.options.depth or 1, producer)
+    for i, k, edges in problem.retirements:
+        arcs += [
+            Arc(k, j, problem.ops[i].latency, problem.graph.edge_handoff(edge), edge.distance) for j, edge in edges
+        ]
+    for op, readers in problem.readers.items():
+        if problem.ops[op].registers and not problem.ops[op].buffer_bytes:
+            arcs += [Arc(reader, op, 0, 0, -edge.distance) for reader, edge in readers]
+    for arc in arcs:
         turns = -(-(arc.cycles + arc.handoff + ii - 1) // ii) - arc.distance
         worst[arc.src] = max(worst[arc.src], turns)
     return sum(worst) + 1

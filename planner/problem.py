@@ -1,4 +1,4 @@
-"""A graph and its options in the solver's own terms: indices, arcs, clusters.
+"""A graph and its options in the solver's own terms: indices, arcs, uses, clusters.
 
 An :class:`Arc` is the one kind of inequality between two start times; dependences and rings of known depth both become
 arcs, so that one longest-path routine bounds both. A *cluster* is a set of operations that must share a partition.
@@ -7,21 +7,19 @@ arcs, so that one longest-path routine bounds both. A *cluster* is a set of oper
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
-from warpplan.planner.errors import Infeasible, InvalidGraph, InvalidInput
-from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.errors import Infeasible
+from warpplan.planner.graph import Dependence, DependenceGraph, Memory, Operation
+from warpplan.planner.validate import validate
 
 WARP_COUNTS = (1, 2, 4, 8)
+WARP_GROUP = 4
+"""Warps that registers are allotted to, and that reach all four sub-partitions of an SM."""
 REGISTER_COUNTS = tuple(range(24, 241, 8))
 """What ``setmaxnreg`` takes (PTX ISA, "setmaxnreg"), within what the compiler hands out."""
-BASE_REGISTERS = 24
-"""Registers a thread that no value of the graph owns: addresses, phases, loop counters."""
-MAX_OPERATIONS = 2_000
-MAX_CYCLES = 10**9
-"""Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
-MAX_DISTANCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -84,70 +82,187 @@ class Arc:
 @dataclass(frozen=True)
 class Use:
     """``consumer`` has left the slot of an operation's ring ``cycles`` after its own start, ``distance`` iterations
-    later (plus ``handoff`` when it must tell another partition)."""
+    later (plus ``handoff`` when it must tell another partition); ``margin`` is kept beyond it for late arrivals."""
 
     consumer: int
     cycles: int
     handoff: int
     distance: int
+    margin: int
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything the solver derives from a graph before it searches."""
+    """Everything the solver derives from a graph before it searches. RULES.md numbers the rules it speaks of."""
 
     graph: DependenceGraph
     options: SolveOptions
 
     def __post_init__(self) -> None:
-        _validate(self.graph, self.options)
+        validate(self.graph, self.options)
+
+    # Costs
+
+    @cached_property
+    def ops(self) -> tuple[Operation, ...]:
+        """The operations with the costs they have in the partitions that the caller dimensioned (rule 0)."""
+        if not self.options.partitions or not any(map(self._is_slow, range(len(self.graph.ops)))):
+            return self.graph.ops
+        return tuple(
+            replace(
+                op,
+                latency=op.latency + self._delay[i],
+                occupancy=op.occupancy + self._delay[i],
+                issue=op.issue * (WARP_GROUP // self._given_warps(i)),
+            )
+            if self._is_slow(i)
+            else op
+            for i, op in enumerate(self.graph.ops)
+        )
+
+    @cached_property
+    def _delay(self) -> tuple[int, ...]:
+        """Cycles that too few warps add to an operation's occupancy, and so to its latency."""
+        return tuple(
+            (WARP_GROUP // self._given_warps(i) - 1) * op.occupancy if self._is_slow(i) else 0
+            for i, op in enumerate(self.graph.ops)
+        )
+
+    def _is_slow(self, op: int) -> bool:
+        return self.graph.ops[op].unit in ("ALU", "SFU") and self._given_warps(op) < WARP_GROUP
+
+    def _given_warps(self, op: int) -> int:
+        """Warps of the partition that the caller dimensioned and pinned ``op`` to; enough where there is none."""
+        at = self.options.pinned.get(self.graph.ops[op].id, 0 if self.graph.limits.max_partitions == 1 else None)
+        specs = self.options.partitions
+        return specs[at].warps if at is not None and at < len(specs) else WARP_COUNTS[-1]
+
+    def latency(self, edge: Dependence) -> int:
+        """Cycles from the source's issue to the destination's, hand-off not counted."""
+        return self.graph.edge_latency(edge) + self._delay[self.graph.index[edge.src]]
+
+    @cached_property
+    def warps(self) -> tuple[int, ...]:
+        """Per operation, the warps that its partition needs at least (rules 0 and 4)."""
+        graph, architecture = self.graph, self.graph.limits.architecture
+        least = [op.min_warps for op in graph.ops]
+        for i, op in enumerate(graph.ops):
+            dimensioned = bool(self.options.partitions)
+            if (op.unit in ("ALU", "SFU") and not dimensioned) or (op.unit == "TENSOR" and architecture == "hopper"):
+                least[i] = max(least[i], WARP_GROUP)
+        if architecture == "blackwell":
+            held = {op.id for op in graph.ops if op.memory == "tmem" and op.buffer_bytes}
+            touching = held | {e.dst for e in graph.edges if e.kind == "data" and e.src in held}
+            for i, op in enumerate(graph.ops):
+                if op.id in touching and op.unit not in ("TENSOR", "TMA"):
+                    least[i] = max(least[i], WARP_GROUP)
+        return tuple(least)
+
+    # Dependences and rings
 
     @cached_property
     def dependences(self) -> tuple[Arc, ...]:
-        index, h = self.graph.index, self.graph.limits.handoff_cycles
+        index = self.graph.index
         return tuple(
-            Arc(index[e.src], index[e.dst], self.graph.edge_latency(e), h if e.src != e.dst else 0, e.distance)
+            Arc(
+                index[e.src], index[e.dst], self.latency(e), self.graph.edge_handoff(e) if e.src != e.dst else 0,
+                e.distance,
+            )
             for e in self.graph.edges
+        )  # fmt: skip
+
+    @cached_property
+    def readers(self) -> dict[int, tuple[tuple[int, Dependence], ...]]:
+        """Per operation, who reads its value, and along which edge."""
+        index = self.graph.index
+        found: dict[int, list[tuple[int, Dependence]]] = {i: [] for i in range(len(self.graph.ops))}
+        for edge in self.graph.edges:
+            if edge.kind == "data":
+                found[index[edge.src]].append((index[edge.dst], edge))
+        return {i: tuple(edges) for i, edges in found.items()}
+
+    def has_value(self, op: int) -> bool:
+        """Whether the operation writes something that a reader in another partition must be handed."""
+        return self.graph.ops[op].buffer_bytes > 0 or self.graph.ops[op].registers > 0
+
+    @cached_property
+    def retirements(self) -> tuple[tuple[int, int, tuple[tuple[int, Dependence], ...]], ...]:
+        """(i, k, edges k → j): Hopper's wgmma pairs of which k, issued later, may retire late because of i (rule 3).
+
+        On a unit of capacity 1, k starts no earlier than i's occupancy after i: where that makes up for a longer
+        latency of i, waiting for k says all.
+        """
+        if self.graph.limits.architecture != "hopper":
+            return ()
+        single = dict(self.graph.units).get("TENSOR", 1) == 1
+        groups = [i for i, op in enumerate(self.ops) if op.unit == "TENSOR"]
+        waiting = {
+            k: tuple(
+                (self.graph.index[e.dst], e)
+                for e in self.graph.edges
+                if e.src == self.ops[k].id and e.kind != "anti" and e.latency is None
+            )
+            for k in groups
+        }
+        return tuple(
+            (i, k, waiting[k])
+            for k in groups
+            for i in groups
+            if i != k and waiting[k] and not self.surely_cross(i, k)
+            if self.ops[k].latency
+            < self.ops[i].latency - (self.ops[i].occupancy if single and self.ops[k].occupancy else 0)
+        )
+
+    def _uses(self, producer: int) -> tuple[Use, ...]:
+        limits, slack = self.graph.limits, self.options.slack_cycles
+        late = self.ops[producer].spread
+        return tuple(
+            Use(
+                reader,
+                self.ops[reader].latency,
+                limits.handoff_cycles if edge.handoff is None else edge.handoff,
+                edge.distance,
+                late + (self.ops[reader].spread if reader != producer else 0) + slack,
+            )
+            for reader, edge in self.readers[producer]
         )
 
     @cached_property
     def rings(self) -> dict[int, tuple[Use, ...]]:
-        """Per operation that writes a buffer: who frees its slot, and when. With no consumer it frees it itself."""
-        graph, index = self.graph, self.graph.index
-        uses: dict[int, list[Use]] = {index[op.id]: [] for op in graph.ops if op.buffer_bytes}
-        for edge in graph.edges:
-            producer = index[edge.src]
-            if edge.kind == "data" and producer in uses:
-                consumer = graph.by_id[edge.dst]
-                uses[producer].append(
-                    Use(index[edge.dst], consumer.latency, graph.limits.handoff_cycles, edge.distance)
-                )
-        return {i: tuple(found) or (Use(i, graph.ops[i].latency, 0, 0),) for i, found in uses.items()}
-
-    def ring_arcs(self, depth: int, only: int | None = None) -> tuple[Arc, ...]:
-        """Rings (or ``only`` that operation's) of ``depth`` slots as arcs: iteration i refills what i − depth freed."""
+        """Per operation that writes a buffer: who frees its slot, and when. With no reader it frees it itself."""
         slack = self.options.slack_cycles
-        return tuple(
-            Arc(use.consumer, producer, use.cycles + slack, use.handoff if use.consumer != producer else 0,
-                depth - use.distance)
-            for producer, uses in self.rings.items()
-            if only in (None, producer)
-            for use in uses
-        )  # fmt: skip
-
-    def slot_bytes(self, op: int) -> int:
-        """Bytes from one slot of the operation's ring to the next."""
-        return whole_multiple(self.graph.ops[op].buffer_bytes, self.graph.ops[op].alignment)
-
-    def least_bytes(self) -> int:
-        """Shared memory that every plan takes: each ring at its given depth, or one slot, and the extra buffers."""
-        rings = [self.slot_bytes(i) for i in self.rings if self.graph.ops[i].memory == "smem"]
-        return (self.options.depth or 1) * sum(rings) + self.extra_bytes
+        return {
+            i: self._uses(i) or (Use(i, op.latency, self.graph.limits.handoff_cycles, 0, op.spread + slack),)
+            for i, op in enumerate(self.ops)
+            if op.buffer_bytes
+        }
 
     @cached_property
-    def extra_bytes(self) -> int:
-        extras = [e for e in self.options.extra_buffers if e.shares_with is None]
-        return sum(whole_multiple(e.size, e.alignment) for e in extras)
+    def crossings(self) -> dict[int, tuple[Use, ...]]:
+        """Per value in registers that may leave its partition: the readers for which it would, and need a ring."""
+        return {
+            i: uses
+            for i, op in enumerate(self.ops)
+            if op.registers and not op.buffer_bytes
+            if (uses := tuple(u for u in self._uses(i) if self.may_cross(i, u.consumer)))
+        }
+
+    def ring_arcs(self, depth: int, only: int | None = None) -> tuple[Arc, ...]:
+        """Rings (or ``only`` that operation's) of ``depth`` slots as arcs: iteration i refills what i − depth freed.
+
+        Of the values that may cross only those that surely do, unless it is asked for one by name.
+        """
+        rings = self.rings if only is None or only in self.rings else self.crossings
+        found = {p: uses for p, uses in rings.items() if only in (None, p)}
+        if only is None:
+            for p, uses in self.crossings.items():
+                found[p] = tuple(u for u in uses if self.surely_cross(p, u.consumer))
+        return tuple(
+            Arc(use.consumer, producer, use.cycles + use.margin, use.handoff if use.consumer != producer else 0,
+                depth - use.distance)
+            for producer, uses in found.items()
+            for use in uses
+        )  # fmt: skip
 
     @cached_property
     def arcs(self) -> tuple[Arc, ...]:
@@ -155,12 +270,59 @@ class Problem:
         depth = self.options.depth
         return self.dependences + (self.ring_arcs(depth) if depth is not None else ())
 
+    # Memory
+
+    def slot_bytes(self, op: int) -> int:
+        """Bytes from one slot of the operation's ring to the next."""
+        value = self.graph.ops[op]
+        return whole_multiple(value.buffer_bytes or value.register_bytes, value.alignment)
+
+    def slot_columns(self, op: int) -> int:
+        """Columns of tensor memory that one slot takes, 4 bytes a lane each."""
+        return -(-self.graph.ops[op].buffer_bytes // (4 * self.graph.ops[op].lanes))
+
+    def slot_area(self, op: int) -> int:
+        """Lanes × columns of one slot in tensor memory."""
+        return self.graph.ops[op].lanes * self.slot_columns(op)
+
+    def memory(self, op: int) -> Memory:
+        """Where the operation's ring lies; a value that has to leave registers does so through shared memory."""
+        return self.graph.ops[op].memory if self.graph.ops[op].buffer_bytes else "smem"
+
+    @cached_property
+    def extra_bytes(self) -> int:
+        extras = [e for e in self.options.extra_buffers if e.shares_with is None]
+        return sum(whole_multiple(e.size, e.alignment) for e in extras)
+
+    def least_slots(self, op: int) -> int:
+        """Slots without which an extra buffer that lies in the operation's ring would reach beyond it."""
+        inside = [e for e in self.options.extra_buffers if e.shares_with == self.graph.ops[op].id]
+        return max((-(-e.size // self.slot_bytes(op)) + e.slot for e in inside), default=1)
+
+    def ring_alignment(self, op: int) -> int:
+        """The alignment of a ring and of the extra buffers in it."""
+        inside = [e.alignment for e in self.options.extra_buffers if e.shares_with == self.graph.ops[op].id]
+        return max([self.graph.ops[op].alignment, *inside])
+
+    def most_slots(self, op: int) -> int:
+        """Slots beyond which the operation's ring leaves no room, or none for the largest other one. Only rings of one
+        slot can lie where another lies."""
+        if self.memory(op) == "tmem":
+            room, taken = self.graph.limits.tmem_columns, self.slot_columns
+        else:
+            room, taken = self.graph.limits.smem_bytes - self.extra_bytes, self.slot_bytes
+        others = [taken(i) for i in self.rings if i != op and self.memory(i) == self.memory(op)]
+        beside = max(others, default=0) if self.memory(op) == "smem" else 0
+        return max(1, (room - beside) // max(1, taken(op)))
+
+    # Partitions
+
     @cached_property
     def cluster(self) -> tuple[int, ...]:
-        """Per operation, the smallest index of the operations that must share its partition.
+        """Per operation, the smallest index of the operations that must share its partition (rule 4).
 
-        A value in registers (no buffer) stays where it is when it is carried to a later iteration, or when the graph
-        says how many registers it takes: other warps cannot see it.
+        A value without a buffer stays in its partition where it is carried to a later iteration; a wgmma accumulator
+        stays with all its readers.
         """
         root = list(range(len(self.graph.ops)))
 
@@ -170,11 +332,13 @@ class Problem:
                 i = root[i]
             return i
 
-        for edge in self.graph.edges:
-            source = self.graph.by_id[edge.src]
-            if edge.kind == "data" and source.buffer_bytes == 0 and (edge.distance > 0 or source.registers > 0):
-                a, b = find(self.graph.index[edge.src]), find(self.graph.index[edge.dst])
-                root[max(a, b)] = min(a, b)
+        hopper = self.graph.limits.architecture == "hopper"
+        for source, edges in self.readers.items():
+            op = self.graph.ops[source]
+            for reader, edge in edges:
+                if op.buffer_bytes == 0 and (edge.distance > 0 or (hopper and op.unit == "TENSOR")):
+                    a, b = find(source), find(reader)
+                    root[max(a, b)] = min(a, b)
         return tuple(find(i) for i in range(len(root)))
 
     @cached_property
@@ -198,82 +362,38 @@ class Problem:
                 )  # fmt: skip
         return pins
 
+    @cached_property
+    def most_partitions(self) -> int:
+        """As many as there may be, and as there is something to put into."""
+        pinned = 1 + max(self.pins.values(), default=-1)
+        if len(self.pins) == len(self.clusters):
+            return pinned
+        return max(min(self.graph.limits.max_partitions, len(self.clusters)), pinned)
+
+    @cached_property
+    def clone_order(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of operations of which the first may be taken to start no later: clones have no order of their own,
+        unless the options tell one from another."""
+        options, index = self.options, self.graph.index
+        told = {*options.pinned, *(name for spill in options.spills for name in spill.ops)}
+        told |= {extra.shares_with for extra in options.extra_buffers if extra.shares_with is not None}
+        alike = [clone for clone in self.graph.clones if clone and not told.intersection(clone)]
+        return tuple((index[a[0]], index[b[0]]) for a, b in pairwise(alike))
+
     def partition_of(self, op: int) -> int | None:
         return self.pins.get(self.cluster[op])
 
-    def surely_cross(self, arc: Arc) -> bool:
-        """Whether both ends are pinned, apart."""
-        a, b = self.partition_of(arc.src), self.partition_of(arc.dst)
-        return a is not None and b is not None and a != b
+    def surely_cross(self, a: int, b: int) -> bool:
+        """Whether both operations are pinned, apart."""
+        here, there = self.partition_of(a), self.partition_of(b)
+        return here is not None and there is not None and here != there
+
+    def may_cross(self, a: int, b: int) -> bool:
+        """Whether some assignment has them in different partitions."""
+        here, there = self.partition_of(a), self.partition_of(b)
+        return self.cluster[a] != self.cluster[b] and (here is None or there is None or here != there)
 
 
 def whole_multiple(size: int, alignment: int) -> int:
     """``size`` rounded up to ``alignment``."""
     return -(-size // alignment) * alignment
-
-
-def _validate(graph: DependenceGraph, options: SolveOptions) -> None:
-    if not graph.ops:
-        raise InvalidGraph(f"graph {graph.name!r} has no operations", field="ops")
-    if len(graph.ops) > MAX_OPERATIONS:
-        raise InvalidGraph(
-            f"graph {graph.name!r} has {len(graph.ops)} operations: at most {MAX_OPERATIONS} can be scheduled",
-            field="ops", value=len(graph.ops), limit=MAX_OPERATIONS,
-        )  # fmt: skip
-    limits = graph.limits
-    for name, least in (("max_partitions", 1), ("smem_bytes", 0), ("registers", 0), ("handoff_cycles", 0)):
-        if getattr(limits, name) < least:
-            raise InvalidGraph(
-                f"limits.{name} is {getattr(limits, name)}: expected {least} or more",
-                field=f"limits.{name}", value=getattr(limits, name), limit=least,
-            )  # fmt: skip
-    for op in graph.ops:
-        if not 1 <= op.min_warps <= WARP_COUNTS[-1]:
-            raise InvalidGraph(
-                f"operation {op.id!r} has min_warps {op.min_warps}: expected 1 to {WARP_COUNTS[-1]}",
-                field="ops.min_warps", value=op.min_warps, limit=WARP_COUNTS[-1],
-            )  # fmt: skip
-        for name in ("latency", "occupancy", "issue"):
-            if getattr(op, name) > MAX_CYCLES:
-                raise InvalidGraph(
-                    f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_CYCLES} cycles",
-                    field=f"ops.{name}", value=getattr(op, name), limit=MAX_CYCLES,
-                )  # fmt: skip
-        if op.alignment < 1 or op.alignment & (op.alignment - 1):
-            raise InvalidGraph(
-                f"operation {op.id!r} has alignment {op.alignment}: expected a power of two",
-                field="ops.alignment", value=op.alignment,
-            )  # fmt: skip
-    for edge in graph.edges:
-        if edge.latency is not None and not 0 <= edge.latency <= MAX_CYCLES:
-            raise InvalidGraph(
-                f"edge {edge.src} -> {edge.dst} has latency {edge.latency}: expected 0 to {MAX_CYCLES} cycles",
-                field="edges.latency", value=edge.latency, limit=MAX_CYCLES,
-            )  # fmt: skip
-        if edge.distance > MAX_DISTANCE:
-            raise InvalidGraph(
-                f"edge {edge.src} -> {edge.dst} has distance {edge.distance}: expected at most {MAX_DISTANCE}",
-                field="edges.distance", value=edge.distance, limit=MAX_DISTANCE,
-            )  # fmt: skip
-    if options.depth is not None and options.depth < 1:
-        raise InvalidInput(f"depth is {options.depth}: expected 1 or more", field="depth", value=options.depth, limit=1)
-    if not options.time_limit_s > 0:
-        raise InvalidInput(
-            f"time limit is {options.time_limit_s} s: expected more than 0", field="time_limit_s",
-            value=options.time_limit_s, limit=0,
-        )  # fmt: skip
-    for op_id, partition in options.pinned.items():
-        if op_id not in graph.index:
-            raise InvalidInput(f"pinned operation {op_id!r} is not in the graph", field="pinned", value=op_id)
-        if not 0 <= partition < limits.max_partitions:
-            raise InvalidInput(
-                f"operation {op_id!r} is pinned to partition {partition}: expected 0 to {limits.max_partitions - 1}",
-                field="pinned", value=partition, limit=limits.max_partitions - 1,
-            )  # fmt: skip
-    rings = {op.id for op in graph.ops if op.buffer_bytes}
-    for extra in options.extra_buffers:
-        if extra.shares_with is not None and extra.shares_with not in rings:
-            raise InvalidInput(
-                f"buffer {extra.name!r} shares with {extra.shares_with!r}, which has no ring",
-                field="extra_buffers", value=extra.shares_with, limit=sorted(rings),
-            )  # fmt: skip

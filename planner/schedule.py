@@ -7,15 +7,18 @@ proof that no smaller II exists.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.bounds import Bound, earliest, recurrence
+from warpplan.planner.bounds import Bound
 from warpplan.planner.cpsat import Answer, run, spent
-from warpplan.planner.model import Model, slots
+from warpplan.planner.model import Model
 from warpplan.planner.problem import Problem
+from warpplan.planner.retime import retime
 
+Progress = Callable[[int, int, int | None], None]
+"""Told (interval asked about, proven bound, best interval found or None)."""
 POLISH_SECONDS = 2.0
 """Most of the time limit that may go into choosing among schedules of the final interval."""
 SMALL = 8
@@ -34,7 +37,7 @@ class Search:
     seconds: float
 
 
-def search(problem: Problem, bound: Bound) -> Search:
+def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> Search:
     """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
     attempt = _Run(problem)
     proven, enough = bound.ii_cycles, max(bound.ii_cycles, _serial_ii(problem))
@@ -83,45 +86,21 @@ def _descend(attempt: _Run, bound: Bound, found: int, best: Assignment, proven: 
     return Search(found, proven, attempt.polish(found, best)[1] or best, binding, False, attempt.seconds)
 
 
-def retime(problem: Problem, ii: int, found: Assignment) -> tuple[int, Assignment]:
-    """The smallest interval that keeps ``found``'s order: who follows whom on each unit and issue slot, in which stage
-    of the loop, with how many slots a ring. Given these everything is an arc, and the answer a maximum cycle ratio.
-
-    Left as it is where a unit has several copies or registers limit: their order does not say all.
-    """
-    graph, ops = problem.graph, range(len(problem.graph.ops))
-    shared = any(capacity > 1 and any(op.unit == unit for op in graph.ops) for unit, capacity in graph.units)
-    if shared or (not problem.options.partitions and any(op.registers for op in graph.ops)):
-        return ii, found
-    phase, stage = [t % ii for t in found.starts], [t // ii for t in found.starts]
-    queues = [[(i, graph.ops[i].occupancy) for i in ops if graph.ops[i].unit == unit] for unit, _ in graph.units]
-    queues += [[(i, graph.ops[i].issue) for i in ops if found.partitions[i] == g] for g in set(found.partitions)]
-    arcs = []
-    for queue in queues:
-        line = sorted((user for user in queue if user[1]), key=lambda user: phase[user[0]])
-        arcs += [(i, j, cycles, stage[i] - stage[j]) for (i, cycles), (j, _) in pairwise(line)]
-        if line:
-            (last, cycles), (first, _) = line[-1], line[0]
-            arcs.append((last, first, cycles, stage[last] - stage[first] + 1))
-    rings = [a for i in problem.rings for a in problem.ring_arcs(slots(problem, ii, found, i), i)]
-    for arc in (*problem.dependences, *rings):
-        apart = found.partitions[arc.src] != found.partitions[arc.dst]
-        arcs.append((arc.src, arc.dst, arc.cycles + (arc.handoff if apart else 0), arc.distance))
-    least, _ = recurrence(len(ops), arcs)
-    assert least is not None
-    least = max(least, 1)
-    starts = earliest(len(ops), arcs, least)
-    assert starts is not None
-    return least, Assignment(starts, found.partitions)
-
-
 def _serial_ii(problem: Problem) -> int:
     """An interval at which one iteration can end before the next begins: if even that fails, every interval does."""
-    slowest = [0] * len(problem.graph.ops)
-    for arc in (*problem.dependences, *problem.ring_arcs(1)):
+    slowest = [0] * len(problem.ops)
+    rings = [a for p in (*problem.rings, *problem.crossings) for a in problem.ring_arcs(1, p)]
+    for arc in (*problem.dependences, *rings):
         slowest[arc.src] = max(slowest[arc.src], arc.cycles + arc.handoff)
-    return 1 + sum(
-        max(slow, op.latency, op.occupancy, op.issue) + 1 for slow, op in zip(slowest, problem.graph.ops, strict=True)
+    cost, handoff = problem.graph.limits.barrier_cycles, problem.graph.limits.handoff_cycles
+    edges = 4 * len(problem.graph.edges)
+    return (
+        1
+        + cost * edges
+        + sum(
+            max(slow, op.latency, op.occupancy, op.issue) + handoff + 1
+            for slow, op in zip(slowest, problem.ops, strict=True)
+        )
     )
 
 

@@ -1,0 +1,137 @@
+"""What a graph and the options of a solve must be before anything is planned.
+
+``DependenceGraph`` refuses what contradicts itself; here is what cannot be *planned*: absurd sizes, rules of an
+architecture that no schedule can repair, options that name what is not there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warpplan.planner.errors import InvalidGraph, InvalidInput
+from warpplan.planner.graph import DependenceGraph
+
+if TYPE_CHECKING:
+    from warpplan.planner.problem import SolveOptions
+
+MOST_WARPS = 8
+MAX_OPERATIONS = 2_000
+MAX_CYCLES = 10**9
+"""Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
+MAX_DISTANCE = 1_000
+LEAST_LIMITS = {
+    "max_partitions": 1, "smem_bytes": 0, "registers": 0, "handoff_cycles": 0, "handoff_cycles_per_kb": 0,
+    "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
+}  # fmt: skip
+
+
+def validate(graph: DependenceGraph, options: SolveOptions) -> None:
+    """Raises :class:`InvalidGraph` or :class:`InvalidInput`, naming the element, its value and its limit."""
+    if not graph.ops:
+        raise InvalidGraph(f"graph {graph.name!r} has no operations", field="ops")
+    if len(graph.ops) > MAX_OPERATIONS:
+        raise InvalidGraph(
+            f"graph {graph.name!r} has {len(graph.ops)} operations: at most {MAX_OPERATIONS} can be scheduled",
+            field="ops", value=len(graph.ops), limit=MAX_OPERATIONS,
+        )  # fmt: skip
+    _validate_limits(graph)
+    _validate_operations(graph)
+    _validate_edges(graph)
+    _validate_options(graph, options)
+
+
+def _validate_limits(graph: DependenceGraph) -> None:
+    for name, least in LEAST_LIMITS.items():
+        value = getattr(graph.limits, name)
+        if value < least:
+            raise InvalidGraph(
+                f"limits.{name} is {value}: expected {least} or more", field=f"limits.{name}", value=value, limit=least
+            )
+        if name.endswith(("cycles", "_kb")) and value > MAX_CYCLES:
+            raise InvalidGraph(
+                f"limits.{name} is {value}: expected at most {MAX_CYCLES} cycles", field=f"limits.{name}", value=value,
+                limit=MAX_CYCLES,
+            )  # fmt: skip
+
+
+def _validate_operations(graph: DependenceGraph) -> None:
+    for op in graph.ops:
+        if not 1 <= op.min_warps <= MOST_WARPS:
+            raise InvalidGraph(
+                f"operation {op.id!r} has min_warps {op.min_warps}: expected 1 to {MOST_WARPS}",
+                field="ops.min_warps", value=op.min_warps, limit=MOST_WARPS,
+            )  # fmt: skip
+        for name in ("latency", "occupancy", "issue", "spread"):
+            if getattr(op, name) > MAX_CYCLES:
+                raise InvalidGraph(
+                    f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_CYCLES} cycles",
+                    field=f"ops.{name}", value=getattr(op, name), limit=MAX_CYCLES,
+                )  # fmt: skip
+        if op.alignment < 1 or op.alignment & (op.alignment - 1):
+            raise InvalidGraph(
+                f"operation {op.id!r} has alignment {op.alignment}: expected a power of two",
+                field="ops.alignment", value=op.alignment,
+            )  # fmt: skip
+        if graph.limits.architecture == "blackwell" and op.unit == "TENSOR" and op.registers:
+            raise InvalidGraph(
+                f"operation {op.id!r} runs on TENSOR and takes {op.registers} registers: "
+                "on Blackwell its result is in tensor memory (a buffer) or shared memory, not in registers",
+                field="ops.registers", value=op.registers, limit=0,
+            )  # fmt: skip
+
+
+def _validate_edges(graph: DependenceGraph) -> None:
+    for edge in graph.edges:
+        for name in ("latency", "handoff"):
+            cycles = getattr(edge, name)
+            if cycles is not None and not 0 <= cycles <= MAX_CYCLES:
+                raise InvalidGraph(
+                    f"edge {edge.src} -> {edge.dst} has {name} {cycles}: expected 0 to {MAX_CYCLES} cycles",
+                    field=f"edges.{name}", value=cycles, limit=MAX_CYCLES,
+                )  # fmt: skip
+        if edge.distance > MAX_DISTANCE:
+            raise InvalidGraph(
+                f"edge {edge.src} -> {edge.dst} has distance {edge.distance}: expected at most {MAX_DISTANCE}",
+                field="edges.distance", value=edge.distance, limit=MAX_DISTANCE,
+            )  # fmt: skip
+
+
+def _validate_options(graph: DependenceGraph, options: SolveOptions) -> None:
+    if options.depth is not None and options.depth < 1:
+        raise InvalidInput(f"depth is {options.depth}: expected 1 or more", field="depth", value=options.depth, limit=1)
+    if not options.time_limit_s > 0:
+        raise InvalidInput(
+            f"time limit is {options.time_limit_s} s: expected more than 0", field="time_limit_s",
+            value=options.time_limit_s, limit=0,
+        )  # fmt: skip
+    if options.slack_cycles < 0:
+        raise InvalidInput(
+            f"slack is {options.slack_cycles} cycles: expected 0 or more", field="slack_cycles",
+            value=options.slack_cycles, limit=0,
+        )  # fmt: skip
+    most = graph.limits.max_partitions - 1
+    for op_id, partition in options.pinned.items():
+        if op_id not in graph.index:
+            raise InvalidInput(f"pinned operation {op_id!r} is not in the graph", field="pinned", value=op_id)
+        if not 0 <= partition <= most:
+            raise InvalidInput(
+                f"operation {op_id!r} is pinned to partition {partition}: expected 0 to {most}",
+                field="pinned", value=partition, limit=most,
+            )  # fmt: skip
+    rings = {op.id for op in graph.ops if op.buffer_bytes}
+    for extra in options.extra_buffers:
+        if extra.shares_with is not None and extra.shares_with not in rings:
+            raise InvalidInput(
+                f"buffer {extra.name!r} shares with {extra.shares_with!r}, which has no ring",
+                field="extra_buffers", value=extra.shares_with, limit=sorted(rings),
+            )  # fmt: skip
+    for spill in options.spills:
+        for name in spill.ops:
+            if name not in graph.index:
+                raise InvalidInput(f"spill names operation {name!r}, which is not in the graph", field="spills",
+                                   value=name)  # fmt: skip
+        if not spill.ops or spill.registers < 0:
+            raise InvalidInput(
+                f"spill of {len(spill.ops)} operations at {spill.registers} registers: expected at least one "
+                "operation and 0 registers or more", field="spills", value=spill.registers,
+            )  # fmt: skip
