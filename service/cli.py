@@ -296,6 +296,7 @@ def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, o
 # At the end: these modules add their commands to the application above.
 app.command()(cli_export.export)
 app.command()(cli_export.verify)
+app.command()(cli_solve.solve)
 app.command()(cli_solve.pack)
 
 if __name__ == "__main__":

@@ -11,12 +11,70 @@ import typer
 from warpplan.service.cli_options import Json, print_json
 
 if TYPE_CHECKING:
+    from warpplan.planner.graph import DependenceGraph
     from warpplan.planner.packing import Packing
+    from warpplan.planner.plan import Outcome
+    from warpplan.planner.problem import SolveOptions
 
 NO_ANSWER = 1
 """Exit status of a question that was understood and has no plan, or none within the time limit."""
 
 TimeLimit = Annotated[float, typer.Option(min=0.001, max=1e6, help="Seconds on a slow core; the answer is the same.")]
+
+
+GraphFile = Annotated[str, typer.Argument(help='A file of schema warpplan/graph-1, or "-" for stdin.')]
+Depth = Annotated[int | None, typer.Option(min=1, max=1024, help="Give every ring so many slots, not the fewest.")]
+Slack = Annotated[int, typer.Option(min=0, max=10**9, help="Cycles of margin that every ring keeps.")]
+
+
+def solve(
+    graph: GraphFile,
+    time_limit: TimeLimit = 10.0,
+    depth: Depth = None,
+    slack: Slack = 0,
+    as_json: Json = False,
+) -> int | None:
+    """Find the software pipeline and warp partition with the smallest initiation interval of a loop body.
+
+    Prints the schedule, partitions, channels and buffers, with the proof or the gap that the time limit left. Exit
+    status 1: there is no plan, or none was found in time.
+    """
+    from warpplan.planner import codec
+    from warpplan.service.views.text import outcome_lines
+
+    loop = _graph(graph)
+    outcome = _solve(loop, _options(time_limit, depth, slack))
+    if as_json:
+        print_json(codec.to_json(outcome))
+    else:
+        for line in outcome_lines(loop, outcome):
+            print(line)
+    return None if outcome.plan is not None else NO_ANSWER
+
+
+def _graph(path: str) -> DependenceGraph:
+    from warpplan.planner import codec
+    from warpplan.planner.graph import DependenceGraph
+    from warpplan.service.files import read_bytes, source_name
+
+    loop: DependenceGraph = codec.loads(read_bytes(path), source_name(path), DependenceGraph)
+    return loop
+
+
+def _options(time_limit: float, depth: int | None, slack: int) -> SolveOptions:
+    from warpplan.planner.problem import SolveOptions
+
+    return SolveOptions(time_limit_s=time_limit, depth=depth, slack_cycles=slack)
+
+
+def _solve(loop: DependenceGraph, options: SolveOptions) -> Outcome:
+    """Solve, telling a terminal how far it is."""
+    from rich.console import Console
+
+    from warpplan.planner.solve import solve
+
+    with Console(stderr=True).status(f"solving {len(loop.ops)} operations"):
+        return solve(loop, options)
 
 
 def pack(

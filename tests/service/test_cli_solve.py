@@ -1,4 +1,4 @@
-"""``warpplan solve`` and ``warpplan pack`` as a user runs them; ``explain`` has its own file of views."""
+"""``warpplan solve`` and ``warpplan pack`` as a user runs them; ``explain`` has a file of its own."""
 
 from __future__ import annotations
 
@@ -9,14 +9,40 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from warpplan.planner import codec
+from warpplan.planner.check import check
+from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.plan import Outcome
 from warpplan.service.buffers import MAX_ROWS
 from warpplan.service.cli import main
 
 COMMAND = [sys.executable, "-m", "warpplan.service.cli"]
 EXAMPLES = Path(__file__).parents[3] / "shared" / "data" / "minimalloc"
+GRAPH: dict[str, Any] = {
+    "schema": "warpplan/graph-1",
+    "name": "gemm 128x256x64",
+    "ops": [
+        {"id": "load", "unit": "TMA", "latency": 700, "occupancy": 288, "issue": 30, "buffer_bytes": 49152},
+        {
+            "id": "mma",
+            "unit": "TENSOR",
+            "latency": 560,
+            "occupancy": 512,
+            "issue": 120,
+            "min_warps": 4,
+            "registers": 128,
+        },
+    ],
+    "edges": [
+        {"src": "load", "dst": "mma"},
+        {"src": "mma", "dst": "mma", "distance": 1, "latency": 512},
+    ],
+    "limits": {"max_partitions": 2, "handoff_cycles": 60},
+}
 BUFFERS = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
 
@@ -50,6 +76,114 @@ def assert_packed(text: str, capacity: int) -> None:
         for b in rows:
             if a is not b and a["lower"] < b["upper"] and b["lower"] < a["upper"]:
                 assert a["offset"] + a["size"] <= b["offset"] or b["offset"] + b["size"] <= a["offset"], (a, b)
+
+
+def changed(**fields: object) -> str:
+    """:data:`GRAPH` with other fields; ``mma__latency`` is a field of that operation."""
+    body = json.loads(json.dumps(GRAPH))
+    for name, value in fields.items():
+        op, _, cost = name.partition("__")
+        if cost:
+            next(o for o in body["ops"] if o["id"] == op)[cost] = value
+        else:
+            body[name] = value
+    return json.dumps(body)
+
+
+def test_solve_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("g.json").write_text(json.dumps(GRAPH))
+    status, out, err = run(capsys, "solve", "g.json")
+    assert (status, err) == (0, "")
+    assert "status       optimal" in out
+    assert "II           512 cycles" in out
+    assert "proven bound 512 cycles, gap 0" in out
+    assert "unit TENSOR" in out
+    lines = [line.split() for line in out.splitlines()]
+    for head in ("operation partition cycle stage phase", "partition warps registers operations"):
+        assert head.split() in lines
+    assert [words[0] for words in lines if words and words[0] in ("load", "mma")] == ["load", "mma", "load", "load"]
+    assert re.search(r"shared memory \d+ of 232448 B", out)
+
+
+def test_solve_as_json_from_stdin(capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run(
+        [*COMMAND, "solve", "-", "--json", "--depth", "3", "--slack", "100"],
+        input=json.dumps(GRAPH), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    outcome = codec.loads(done.stdout, kind=Outcome)
+    assert (outcome.status, outcome.plan.schedule.ii_cycles, outcome.plan.channels[0].depth) == ("optimal", 512, 3)
+    assert check(outcome.plan, codec.loads(json.dumps(GRAPH), kind=DependenceGraph), slack_cycles=100) == ()
+
+
+def test_solve_of_what_has_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("g.json").write_text(changed(load__buffer_bytes=300_000))
+    status, out, err = run(capsys, "solve", "g.json")
+    assert (status, err) == (1, "")
+    assert "status       infeasible" in out
+    assert "operation 'load' writes 300000 bytes, more than the 232448 bytes of shared memory" in out
+    status, out, _ = run(capsys, "solve", "g.json", "--json")
+    assert (status, json.loads(out)["status"]) == (1, "infeasible")
+    assert "300000" in json.loads(out)["reason"]
+
+
+EDGE = GRAPH["edges"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "g.json:1: not JSON"),
+        (json.dumps(GRAPH)[:200], "g.json:1: not JSON"),
+        ("[" * 100_000, "g.json: not JSON"),
+        ("[]", "g.json: the document is []: expected an object"),
+        ("{}", "g.json: schema is missing: expected one of warpplan/graph-1"),
+        (changed(schema="warpplan/graph-9"), "'warpplan/graph-9' is newer"),
+        (changed(schema="warpplan/plan-1"), "'warpplan/plan-1' is not the 'warpplan/graph-1' expected"),
+        (changed(mma__latency=-5), "g.json: operation 'mma' has latency -5: expected a whole number of 0 or more"),
+        (changed(mma__occupancy=0.5), "g.json: ops[1](mma).occupancy is 0.5: expected a whole number"),
+        (changed(mma__issue="12"), "g.json: ops[1](mma).issue is '12': expected a whole number"),
+        (changed(mma__latency=True), "ops[1](mma).latency is True"),
+        (changed(mma__latency=10**30), "operation 'mma' has latency 10000"),
+        (changed(mma__latency=float("nan")), "g.json: not JSON: NaN is not a number"),
+        (changed(mma__latency=float("inf")), "g.json: not JSON: Infinity is not a number"),
+        (changed(mma__unit="GPU"), "operation 'mma' uses unknown unit 'GPU': expected one of TMA, TENSOR"),
+        (changed(mma__id="load"), "operation 'load' appears twice"),
+        (changed(mma__latancy=5), "unknown field ops[1](mma).latancy"),
+        (changed(mma__min_warps=16), "operation 'mma' has min_warps 16"),
+        (changed(load__alignment=24), "operation 'load' has alignment 24"),
+        (changed(units={"TMA": 0, "TENSOR": 1}), "unit 'TMA' has capacity 0"),
+        (changed(edges=[{"src": "load", "dst": "nma"}]), "edge load -> nma names operation 'nma', which does not"),
+        (changed(edges=[{**EDGE, "distance": -1}]), "edge load -> mma has distance -1"),
+        (changed(edges=[{**EDGE, "kind": "date"}]), "edges[0].kind is 'date'"),
+        (changed(edges=[EDGE, {"src": "mma", "dst": "load"}]), "operations load, mma form a cycle of distance 0"),
+        (changed(edges=[{"src": "mma", "dst": "mma"}]), "operations mma form a cycle of distance 0"),
+        (changed(ops=[], edges=[]), "graph 'gemm 128x256x64' has no operations"),
+        (changed(limits={"max_partitions": 0}), "limits.max_partitions is 0"),
+        (changed(ops=[{**GRAPH["ops"][0], "id": f"o{i}"} for i in range(100_000)], edges=[]), "has 100000 operations"),
+    ],
+    ids=lambda value: None if len(value) > 90 else value,
+)  # fmt: skip
+def test_solve_of_bad_graphs(capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
+    Path("g.json").write_text(text)
+    assert says in bad(capsys, "solve", "g.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no.json"], "no.json: cannot be read: No such file"),
+        (["."], ".: cannot be read: Is a directory"),
+        ([], "Missing argument 'graph'"),
+        (["g.json", "--depth", "0"], "--depth"),
+        (["g.json", "--slack", "-1"], "--slack"),
+        (["g.json", "--time-limit", "-1"], "--time-limit"),
+        (["g.json", "--time-limit", "soon"], "--time-limit"),
+    ],
+)
+def test_solve_with_bad_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    Path("g.json").write_text(json.dumps(GRAPH))
+    assert says in bad(capsys, "solve", *arguments)
 
 
 def test_pack_prints_offsets(capsys: pytest.CaptureFixture[str]) -> None:
