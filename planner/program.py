@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -96,6 +97,14 @@ class Program:
     dependences: tuple[tuple[int, int, int, int], ...]
     reuses: tuple[tuple[Ring, Ring, int], ...]
     unguarded: tuple[tuple[int, str], ...]
+
+    @cached_property
+    def offset(self) -> int:
+        """Cycles by which all starts are later than the plan's, for the barrier waits before its first cycle."""
+        return max(0, *(step.before - step.cycle for step in self.steps))
+
+    def planned_cycle(self, step: Step, iteration: int) -> int:
+        return self.offset + step.cycle + self.plan.schedule.ii_cycles * iteration
 
     def instances(self, members: Iterable[int], trip_count: int) -> Iterator[tuple[int, int]]:
         """(operation, iteration) of ``members`` in the plan's order: by tᵢ + n·II, ties by rank."""

@@ -76,7 +76,7 @@ def simulate(
     run = _played(compiled, trip_count, draws, order or ("planned" if draws is None else "arrival"))
     spans = [
         Span(step.op, n, step.partition, graph.ops[i].unit, ready, start, start + step.issue, start + step.occupancy,
-             done, reason if start > ready + step.before else "")
+             done, reason)
         for i, step in enumerate(compiled.steps)
         for n, (ready, start, done, reason) in enumerate(
             zip(run.readies[i], run.starts[i], run.retired[i], run.reasons[i], strict=True)
@@ -88,10 +88,11 @@ def simulate(
 
 
 def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
-    """The faults of ``plan`` over a few trip counts, once with drawn latencies; empty for a good plan.
+    """What is wrong with ``plan`` over a few trip counts, once with drawn latencies; empty for a good plan.
 
-    The longest count lets each ring turn and each distance span once more after every stage has begun, as far as
-    ``MOST_VERIFIED`` allows.
+    Beside the faults that :func:`simulate` raises, an operation that is late although everything before it was in time:
+    the plan cannot keep its own interval. The longest count lets each ring turn and each distance span once more after
+    every stage has begun, as far as ``MOST_VERIFIED`` allows.
     """
     try:
         compiled = program(plan, graph)
@@ -101,13 +102,27 @@ def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
     turns = max((ring.depth for ring in compiled.rings), default=1)
     reach = max((distance for _, _, distance, _ in compiled.dependences), default=0)
     enough = min(stages + max(turns, reach) + 2, max(MOST_VERIFIED // max(len(graph.ops), 1), stages + 2))
-    faults: dict[str, None] = {}
-    for count, draws in ((1, None), (stages, None), (enough, None), (enough, Draws())):
-        try:
-            _played(compiled, count, draws, "planned" if draws is None else "arrival")
-        except SimulationFault as fault:
-            faults[str(fault)] = None
-    return tuple(faults)
+    try:
+        for trip_count in (1, stages, enough):
+            _played(compiled, trip_count)
+        _played(compiled, enough, Draws(), "arrival")
+        return _late(compiled, _played(compiled, enough, in_step=True))
+    except SimulationFault as fault:
+        return (str(fault),)
+
+
+def _late(compiled: Program, run: Run) -> tuple[str, ...]:
+    """The first start of a play in step that is later than planned."""
+    late = [
+        (start, step.op, n, planned)
+        for step, starts in zip(compiled.steps, run.starts, strict=True)
+        for n, start in enumerate(starts)
+        if start > (planned := compiled.planned_cycle(step, n))
+    ]
+    return tuple(
+        f"operation {op}, iteration {n}, cycle {start}: planned for cycle {planned}"
+        for start, op, n, planned in sorted(late)[:1]
+    )
 
 
 def steady_ii(timeline: Timeline) -> float | None:
@@ -140,10 +155,13 @@ def waits(timeline: Timeline) -> dict[str, dict[str, float]]:
 # Playing
 
 
-def _played(compiled: Program, trip_count: int, draws: Draws | None, order: Order) -> Run:
+def _played(
+    compiled: Program, trip_count: int, draws: Draws | None = None, order: Order = "planned", in_step: bool = False
+) -> Run:
+    """The cycles of a play without fault; ``in_step``: in which nothing starts before its planned cycle."""
     spreads = [op.spread for op in compiled.graph.ops]
     late = draws.late_cycles(spreads, trip_count) if draws is not None and any(spreads) else None
-    play = _Play(compiled, trip_count, late, order)
+    play = _Play(compiled, trip_count, late, order, in_step)
     play.run()
     # Contents do not change what waits for what: until its first hazard a play is right, whatever comes after.
     fault = first_hazard(compiled, play.record, trip_count) or play.deadlock()
@@ -159,10 +177,12 @@ class _Play:
     that was not granted yet and comes no earlier than any request that is known: granting the earliest is safe.
     """
 
-    def __init__(self, compiled: Program, trip_count: int, late: list[list[int]] | None, order: Order) -> None:
+    def __init__(
+        self, compiled: Program, trip_count: int, late: list[list[int]] | None, order: Order, in_step: bool
+    ) -> None:
         steps, self.trip_count, self.late = compiled.steps, trip_count, late
-        self.compiled, self.steps, self.planned = compiled, steps, order == "planned"
-        self.ii = compiled.plan.schedule.ii_cycles
+        self.compiled, self.steps, self.planned, self.in_step = compiled, steps, order == "planned", in_step
+        self.ii, self.offset = compiled.plan.schedule.ii_cycles, compiled.offset
         done: list[list[int]] = [[] for _ in steps]
         self.record = Run(
             [[] for _ in steps], [[] for _ in steps], done,
@@ -218,7 +238,9 @@ class _Play:
             elif barrier:
                 self._park(g, source, ready, wait)
                 return
-        planned = step.cycle + self.ii * n
+        planned = self.offset + step.cycle + self.ii * n
+        if self.in_step:
+            when = max(when, planned)
         heappush(self.requests, (planned if self.planned else when, planned, step.rank, g, ready, when, why))
 
     def _park(self, g: int, source: int, since: int, wait: Wait | None) -> None:
