@@ -3,26 +3,32 @@
 The kernels carry scopes: ``producer_wait`` and ``tma_issue`` in the producer, ``consumer_wait``, ``mma`` and
 ``epilogue`` in the consumers. A trace is Chrome's JSON: one complete event a scope, ``pid`` "kernel Core 7 CTA 3",
 ``tid`` "warp 5 (line 0)", times in thousands of SM cycles (microseconds at a nominal 1000 MHz). Recording costs each
-scope some cycles itself, so a traced cost is an upper bound.
+scope some cycles itself: :func:`recording_cycles` measures how many an empty one shows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape
+from warpplan.kernels.gemm.work import epilogue_cycles
 from warpplan.planner.costs import CostTable, Quantiles
+from warpplan.planner.device import Device
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
+from warpplan.planner.simulate import simulate, steady_ii
 from warpplan.profiler.files import read_json
 from warpplan.profiler.isolate import run_isolated
 
 SCOPES = ("producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue")
+EMPTY_SCOPE = "empty"
 BUFFER_BYTES_PER_WARP = 4096
 """A power of two; Proton's buffer must be (profiled warps) times one. It holds the last 256 scopes of each warp."""
 NOMINAL_MHZ = 1000.0
@@ -75,7 +81,7 @@ def parse(path: Path) -> tuple[Event, ...]:
 
 
 def _event(path: Path, index: int, raw: Any) -> Iterator[Event]:
-    if not isinstance(raw, dict) or raw.get("ph") != "X" or raw.get("name") not in SCOPES:
+    if not isinstance(raw, dict) or raw.get("ph") != "X" or raw.get("name") not in (*SCOPES, EMPTY_SCOPE):
         return
     try:
         warp = re.match(r"warp (\d+)", raw["tid"])
@@ -162,6 +168,59 @@ def _median(quantiles: Quantiles | None) -> float:
     return quantiles.p50 if quantiles is not None else 0.0
 
 
+@dataclass(frozen=True)
+class Phases:
+    """Median cycles: from one multiply's issue to the next (``multiply``), a consumer's wait for data, the producer's
+    for a free slot, one tile's epilogue. ``None`` where a trace shows none."""
+
+    multiply: float
+    load_wait: float | None
+    slot_wait: float | None
+    epilogue: float | None
+
+
+def traced_phases(summary: TraceSummary, recording: float) -> Phases:
+    """The phases of a trace, less the ``recording`` cycles that each scope shows too many."""
+
+    def scope(name: str) -> float | None:
+        found = summary.scope(name)
+        return None if found is None else max(0.0, found.p50 - recording)
+
+    return Phases(summary.ii.p50, scope("consumer_wait"), scope("producer_wait"), scope("epilogue"))
+
+
+def predicted_phases(config: GemmConfig, dtype: str, device: Device, costs: CostTable, trips: int) -> Phases:
+    """The phases of the plan of ``config``, its loop of ``trips`` iterations played by the simulator.
+
+    The simulator's multiply waits for its data and for the tensor cores, the kernel's scope for data alone. A wait that
+    finds its barrier complete still costs the probe's ``barrier_ready``. Raises
+    :class:`~warpplan.planner.errors.MissingCosts`, and :class:`MeasurementFailed` where the configuration has no plan.
+    """
+    graph = loop_graph(config, dtype, device, costs)
+    plan = plan_candidate(config, dtype, device, costs).plan
+    if plan is None:
+        raise MeasurementFailed(f"{config} has no plan to play")
+    timeline = simulate(plan, graph, trips)
+    operands = [edge for edge in graph.edges if edge.dst == "mma0" and graph.by_id[edge.src].unit == "TMA"]
+    loads = [timeline.of(edge.src) for edge in operands]
+    handoff = max(map(graph.edge_handoff, operands)) if config.specialized else 0
+    data = [max(spans[i].done for spans in loads) + handoff for i in range(trips)]
+    waits = [max(0, at - span.ready) for at, span in zip(data, timeline.of("mma0"), strict=True)]
+    # Until every slot has been filled once there is nothing to wait for. The simulated producer also waits for the TMA
+    # unit, the real one queues its copies there and then waits so much longer for the slot.
+    slots = [sum(spans[i].wait_cycles for spans in loads) for i in range(config.depth, trips)]
+    return Phases(
+        multiply=steady_ii(timeline) or 0.0,
+        load_wait=max(float(np.median(waits)), _ready(costs, "group")),
+        slot_wait=max(float(np.median(slots)), _ready(costs, "warp")) if slots else None,
+        epilogue=epilogue_cycles(config, dtype, costs),
+    )
+
+
+def _ready(costs: CostTable, scope: str) -> float:
+    return _median(costs.lookup("barrier_ready", scope=scope).issue)
+
+
 def record(
     stem: Path,
     config: GemmConfig,
@@ -187,7 +246,6 @@ def record(
 def trace_in_process(stem: str, config_fields: dict[str, Any], dtype: str, shape: Sequence[int]) -> str:
     """The child's part of :func:`record`: compile with Proton's records, launch once, write the trace."""
     import torch
-    import triton.profiler as proton
 
     from warpplan.kernels.gemm.launch import prepare
 
@@ -196,13 +254,45 @@ def trace_in_process(stem: str, config_fields: dict[str, Any], dtype: str, shape
     kind = getattr(torch, dtype)
     a, b = torch.randn(m, k, device="cuda", dtype=kind), torch.randn(n, k, device="cuda", dtype=kind)
     run = prepare(a, b, config, torch.empty(m, n, device="cuda", dtype=kind))
+    return _traced(stem, config.total_warps, run)
+
+
+def recording_cycles(time_limit_s: float = 60.0) -> float:
+    """Cycles that a scope with nothing in it shows, the median over warps that record side by side.
+
+    Raises :class:`MeasurementFailed` where the child fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [str(Path(folder) / "empty")]
+        result = run_isolated("warpplan.profiler.traces:trace_empty_scopes", arguments, time_limit_s=time_limit_s)
+        if result.status != "ok":
+            raise MeasurementFailed(f"tracing an empty scope: {result.reason}")
+        cycles = [e.cycles for e in parse(Path(result.value)) if e.scope == EMPTY_SCOPE]
+    if not cycles:
+        raise MeasurementFailed("tracing an empty scope: the trace has none")
+    return float(np.median(cycles))
+
+
+def trace_empty_scopes(stem: str) -> str:
+    """The child's part of :func:`recording_cycles`."""
+    import torch
+
+    from warpplan.profiler.probes.scopes import WARPS, empty_scopes
+
+    out = torch.zeros(32 * WARPS, device="cuda", dtype=torch.int32)
+    return _traced(stem, WARPS, lambda: empty_scopes[(1,)](out, 200, num_warps=WARPS))
+
+
+def _traced(stem: str, warps: int, launch: Callable[[], object]) -> str:
+    """The file of one recorded launch; the kernel must not have been compiled in this process before."""
+    import torch
+    import triton.profiler as proton
+
     mode = proton.mode.Default(
-        optimizations="clock32,time_shift",
-        buffer_type="global",
-        buffer_size=config.total_warps * BUFFER_BYTES_PER_WARP,
+        optimizations="clock32,time_shift", buffer_type="global", buffer_size=warps * BUFFER_BYTES_PER_WARP
     )
     proton.start(stem, data="trace", backend="instrumentation", mode=mode)
-    run()
+    launch()
     torch.cuda.synchronize()
     proton.finalize()
     return f"{stem}.chrome_trace"

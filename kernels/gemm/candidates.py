@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.kernels.gemm.space import GemmConfig, Shape, structures
+from warpplan.kernels.gemm.graph import robust_depth
+from warpplan.kernels.gemm.space import EPILOGUES, MAX_DEPTH, GemmConfig, Shape, structures, violations
+from warpplan.planner.costs import CostTable
 from warpplan.planner.device import Device
+from warpplan.planner.errors import MissingCosts
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -61,11 +65,42 @@ class Grid:
     valid: Bools
 
 
+def planned_structures(dtype: str, device: Device, costs: CostTable) -> tuple[GemmConfig, ...]:
+    """The space's structures, which are as deep as fits, and each block at its robust depth, in a fixed order.
+
+    Operands that no SM has read yet come from DRAM, so that is the latency a ring must be robust against. What a
+    shallower ring leaves of shared memory goes to the epilogue: the first in order that then fits. Where none fits, or
+    the loop's costs were not measured, the deepest rings are all there is.
+    """
+    depths: dict[tuple[object, ...], int | None] = {}
+    found: dict[GemmConfig, None] = {}
+    for base in structures(dtype, device):
+        found[base] = None
+        if base.loop_key not in depths:
+            depths[base.loop_key] = _robust(base, dtype, device, costs)
+        depth = depths[base.loop_key]
+        options = (replace(base, depth=depth or 0, staging=t, epilogue_split=n) for t, n in EPILOGUES)
+        fitting = next((c for c in options if not violations(c, dtype, device)), None)
+        if fitting is not None:
+            found[fitting] = None
+    return tuple(found)
+
+
+def _robust(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> int | None:
+    try:
+        depth = robust_depth(config, dtype, device, costs, "dram")
+    except MissingCosts:
+        return None
+    return depth if 2 <= depth <= MAX_DEPTH else None
+
+
 @lru_cache(maxsize=16)
-def table(dtype: str, device: Device) -> CandidateTable:
+def table(dtype: str, device: Device, costs: CostTable | None = None) -> CandidateTable:
+    """The rows for ``costs``; without any, those of the deepest rings alone."""
     configs: list[GemmConfig] = []
     below: list[int] = []
-    for base in structures(dtype, device):
+    bases = structures(dtype, device) if costs is None else planned_structures(dtype, device, costs)
+    for base in bases:
         for swap in (False, True) if base.specialized else (False,):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
                 configs.append(replace(base, swap=swap, group_m=group))
@@ -74,6 +109,11 @@ def table(dtype: str, device: Device) -> CandidateTable:
                 for tail in (False, True) if not swap else (False,):
                     configs += [replace(base, swap=swap, split_k=split, split_tail=tail) for split in SPLITS]
                     below += [0] * len(SPLITS)
+    return tabulate(configs, below, device)
+
+
+def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: Device) -> CandidateTable:
+    """``configs`` as a table of their own, in their order."""
 
     def column(name: str) -> Ints:
         return np.array([getattr(c, name) for c in configs], dtype=np.int64)
@@ -84,7 +124,7 @@ def table(dtype: str, device: Device) -> CandidateTable:
         column("block_n"),
         column("block_k"),
         column("group_m"),
-        np.array(below, dtype=np.int64),
+        np.array(group_below, dtype=np.int64),
         column("split_k"),
         column("split_tail").astype(bool),
         column("swap").astype(bool),
@@ -131,9 +171,9 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     )  # fmt: skip
 
 
-def candidates(shape: Shape, dtype: str, device: Device) -> tuple[GemmConfig, ...]:
-    """The configurations considered for ``shape``, in the table's order."""
-    t = table(dtype, device)
+def candidates(shape: Shape, dtype: str, device: Device, costs: CostTable | None = None) -> tuple[GemmConfig, ...]:
+    """The configurations considered for ``shape``, in the order of :func:`table`."""
+    t = table(dtype, device, costs)
     g = grid(t, shape)
     return tuple(replace(t.configs[i], group_m=int(g.group_m[i])) for i in np.flatnonzero(g.valid))
 

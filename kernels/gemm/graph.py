@@ -12,7 +12,10 @@ two resident blocks take turns in the same way.
 
 from __future__ import annotations
 
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, SMEM_RESERVED_BYTES, GemmConfig
+from dataclasses import replace
+from typing import Literal
+
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, PRODUCER_REGISTERS, SMEM_RESERVED_BYTES, GemmConfig
 from warpplan.planner.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
@@ -26,32 +29,50 @@ TMA_ALIGNMENT = 1_024
 MMA_ROWS = 64
 MMA_K_BYTES = 32
 BARRIER_BYTES = 8
+UNLIMITED_BYTES = 1 << 30
+
+Source = Literal["l2", "dram"]
 
 
-def loop_graph(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> DependenceGraph:
-    """The loop body of ``config``. Raises :class:`MissingCosts` naming what the profile lacks."""
+def loop_graph(
+    config: GemmConfig, dtype: str, device: Device, costs: CostTable, source: Source = "l2"
+) -> DependenceGraph:
+    """The loop body of ``config``, its operands in L2 or in DRAM. Raises :class:`MissingCosts` naming what the profile
+    lacks.
+
+    Latencies are medians; ``spread`` is what the 90th percentile adds, so that a ring is deep enough for it.
+    """
     c, element = config, ELEMENT_BYTES[dtype]
     consumers = 1 if c.scheme == "pingpong" else c.consumers
     # A cooperative consumer multiplies its own rows of A by the whole of B.
     loads = [(_a(i, consumers), c.consumer_rows * c.block_k * element) for i in range(consumers)]
     loads.append(("load_b", c.block_n * c.block_k * element))
-    ops = [_load(name, size, costs) for name, size in loads]
+    ops = [_load(name, size, costs, source) for name, size in loads]
     edges: list[Dependence] = []
-    handoff = _handoff(costs) if c.specialized else 0
+    full = _handoff(costs, "warp_to_group") if c.specialized else 0
+    empty = _handoff(costs, "group_to_warp") if c.specialized else 0
     arrive = _blocked(costs.lookup("handoff", scope="group_to_warp")) if c.specialized else 0
     for i in range(consumers):
         mma, release = _consumer(c, dtype, costs, i, arrive)
         ops += [mma, release]
         for load in (_a(i, consumers), "load_b"):
-            edges.append(Dependence(load, mma.id))
-            edges.append(Dependence(load, release.id, distance=1))
+            edges.append(Dependence(load, mma.id, handoff=full))
+            # It frees the slot: what crosses is the producer's leave to fill it again.
+            edges.append(Dependence(load, release.id, distance=1, handoff=empty))
         # Successive wgmma on one accumulator follow each other through the tensor cores without a gap.
         edges.append(Dependence(mma.id, mma.id, distance=1, latency=mma.occupancy))
         edges.append(Dependence(mma.id, release.id, kind="token", latency=mma.issue))
         edges.append(Dependence(mma.id, release.id, distance=1, kind="token"))
     partitions = 1 + c.consumers if c.specialized else 1
     name = f"gemm {c.scheme} {c.block_m}x{c.block_n}x{c.block_k} {c.consumer_warps} warps {dtype}"
-    limits = Limits(partitions, _smem_share(c, device), device.registers_per_sm // c.ctas_per_sm, handoff)
+    limits = Limits(
+        partitions,
+        _smem_share(c, device),
+        device.registers_per_sm // c.ctas_per_sm,
+        handoff_cycles=max(full, empty),
+        base_registers=PRODUCER_REGISTERS,
+        architecture="hopper",
+    )
     return DependenceGraph(name, tuple(ops), tuple(edges), limits)
 
 
@@ -63,24 +84,42 @@ def plan_candidate(config: GemmConfig, dtype: str, device: Device, costs: CostTa
     Raises :class:`MissingCosts` naming what the profile lacks.
     """
     graph = loop_graph(config, dtype, device, costs)
-    producer = config.consumers
-    pinned = {op.id: producer if op.unit == "TMA" else int(op.id[-1]) for op in graph.ops}
     options = SolveOptions(
         depth=config.depth,
-        pinned=pinned if config.specialized else {},
+        pinned=_pinned(config, graph),
         partitions=_partitions(config),
         extra_buffers=_extra_buffers(config, ELEMENT_BYTES[dtype]),
     )
     return solve(graph, options)
 
 
+def robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTable, source: Source = "l2") -> int:
+    """The fewest slots with which the loop keeps the interval that its units allow, loads taking their 90th percentile
+    from ``source``; however much memory that takes. ``config.depth`` and the epilogue play no part.
+
+    Both operands are acquired together, so the deeper ring decides. Raises :class:`MissingCosts`.
+    """
+    graph = loop_graph(config, dtype, device, costs, source)
+    graph = replace(graph, limits=replace(graph.limits, smem_bytes=UNLIMITED_BYTES))
+    options = SolveOptions(pinned=_pinned(config, graph), partitions=_partitions(config))
+    outcome = solve(graph, options)
+    assert outcome.plan is not None  # memory alone could forbid a depth
+    return max(channel.depth for channel in outcome.plan.channels)
+
+
+def _pinned(config: GemmConfig, graph: DependenceGraph) -> dict[str, int]:
+    if not config.specialized:
+        return {}
+    return {op.id: config.consumers if op.unit == "TMA" else int(op.id[-1]) for op in graph.ops}
+
+
 def _a(consumer: int, sharers: int) -> str:
     return f"load_a{consumer}" if sharers > 1 else "load_a"
 
 
-def _load(name: str, size: int, costs: CostTable) -> Operation:
-    label = f"tma_load(bytes={size}, source=l2)"
-    cost = costs.lookup("tma_load", size, source="l2")
+def _load(name: str, size: int, costs: CostTable, source: Source) -> Operation:
+    label = f"tma_load(bytes={size}, source={source})"
+    cost = costs.lookup("tma_load", size, source=source)
     return Operation(
         name,
         "TMA",
@@ -89,6 +128,7 @@ def _load(name: str, size: int, costs: CostTable) -> Operation:
         issue=_blocked(cost),
         buffer_bytes=size,
         alignment=TMA_ALIGNMENT,
+        spread=_spread(cost),
     )
 
 
@@ -112,6 +152,7 @@ def _consumer(
         issue=min(occupancy, count * _blocked(cost)),
         min_warps=config.consumer_warps,
         registers=config.accumulator_registers,
+        spread=_spread(cost),
     )
     return mma, Operation(f"release{consumer}", None, latency=0, occupancy=0, issue=release_issue)
 
@@ -154,17 +195,17 @@ def _smem_share(config: GemmConfig, device: Device) -> int:
     return min(device.smem_bytes_per_block, device.smem_bytes_per_sm // config.ctas_per_sm - SMEM_RESERVED_BYTES)
 
 
-def _handoff(costs: CostTable) -> int:
-    """Full and empty barriers join a producer warp and a warp group; the slower direction stands for both."""
-    return max(
-        _cycles(costs.lookup("handoff", scope=scope).latency, f"handoff(scope={scope}) latency")
-        for scope in ("warp_to_group", "group_to_warp")
-    )
+def _handoff(costs: CostTable, scope: str) -> int:
+    return _cycles(costs.lookup("handoff", scope=scope).latency, f"handoff(scope={scope}) latency")
 
 
 def _blocked(cost: OperationCost) -> int:
     """Issue cycles; an issue too short to have been measured blocks nobody."""
     return round(cost.issue.p50) if cost.issue is not None else 0
+
+
+def _spread(cost: OperationCost) -> int:
+    return max(0, round(cost.latency.p90 - cost.latency.p50)) if cost.latency is not None else 0
 
 
 def _cycles(measured: Quantiles | None, label: str) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
+from warpplan.kernels.gemm.candidates import tabulate
 from warpplan.kernels.gemm.graph import plan_candidate
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
@@ -19,7 +20,7 @@ from warpplan.kernels.gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
+from warpplan.kernels.gemm.work import SolvedTable, relatives, solve_table, work
 from warpplan.kernels.shapes import parse_sizes, require_elements
 from warpplan.planner.device import Device
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
@@ -28,6 +29,9 @@ from warpplan.planner.predict import Prediction, Rates, predictions, terms
 from warpplan.planner.profile import Profile
 from warpplan.planner.search import RankedPlan, best_first
 from warpplan.planner.tuning import TuningConfig
+
+RESIDUAL = "structure."
+"""Prefix of the constants that calibrate one structure (``planner.predict``)."""
 
 
 class Gemm:
@@ -101,11 +105,27 @@ class Gemm:
                 f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
             )
         chosen = all_work.take(rows)
-        calibration = profile.calibration(self.name)
-        parts, time_us = terms(chosen, Rates.of(profile, dtype), dict(calibration.constants) if calibration else {})
+        parts, time_us = terms(chosen, Rates.of(profile, dtype), self._constants(profile, chosen.structures))
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
         return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
+
+    def predicted(
+        self, configs: Sequence[GemmConfig], shape: Shape, dtype: str, device: Device, profile: Profile
+    ) -> tuple[Prediction, ...]:
+        """What each of ``configs`` should take at ``shape``, in their order, whether the space proposes it or not.
+
+        Raises :class:`InvalidConfig` where one cannot run and :class:`MissingCosts` where the profile lacks an
+        operation of one.
+        """
+        for config in configs:
+            require_valid(config, dtype, device, shape)
+        solved = solve_table(dtype, device, profile.costs, tabulate(configs, [0] * len(configs), device))
+        if not solved.known.all():
+            raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
+        all_work, _ = work(solved, dtype, device, shape)
+        parts, time_us = terms(all_work, Rates.of(profile, dtype), self._constants(profile, all_work.structures))
+        return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
@@ -113,6 +133,20 @@ class Gemm:
         candidate = config_of(config)
         require_valid(candidate, dtype, device)
         return plan_candidate(candidate, dtype, device, profile.costs)
+
+    def _constants(self, profile: Profile, structures: Iterable[str]) -> dict[str, float]:
+        """The calibration's constants; a structure that it does not know has the residual of its nearest relatives,
+        the same block with another ring or epilogue: most of what the model misses lies in the block."""
+        calibration = profile.calibration(self.name)
+        constants = dict(calibration.constants) if calibration else {}
+        known: dict[str, list[float]] = {}
+        for name, value in constants.items():
+            if name.startswith(RESIDUAL):
+                known.setdefault(relatives(name), []).append(value)
+        for name in structures:
+            if (key := RESIDUAL + name) not in constants and (kin := known.get(relatives(key))):
+                constants[key] = sum(kin) / len(kin)
+        return constants
 
     def _require_dtype(self, dtype: str) -> None:
         if dtype not in self.dtypes:

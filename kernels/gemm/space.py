@@ -233,6 +233,9 @@ def require_valid(config: GemmConfig, dtype: str, device: Device, shape: Shape |
         raise InvalidConfig(f"invalid gemm configuration: {found[0]}", field="config", value=repr(config))
 
 
+EPILOGUES: tuple[tuple[Staging, int], ...] = tuple((s, n) for s in ("own", "ring") for n in (1, 2, 4))  # type: ignore[misc]
+"""(staging, split), best first: bytes of its own let the store overlap the next tile, few chunks are few waits."""
+
 # scheme, consumer warps, (rows, columns) of the tile, blocks an SM
 _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = (
     ("single", 8, ((128, 64), (128, 128), (128, 256), (256, 64), (256, 128)), 1),
@@ -249,8 +252,9 @@ _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = 
 def structures(dtype: str, device: Device) -> tuple[GemmConfig, ...]:
     """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults.
 
-    Depth is the largest that fits (the loop's own need is far below it; a deeper ring only hides more latency), at
-    most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue variant stays only where it buys depth.
+    Depth is the largest that fits, at most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue
+    variant stays only where it buys depth. What depth the loop needs is the planner's to say
+    (``candidates.planned_structures``).
     """
     found: list[GemmConfig] = []
     for scheme, warps, tiles, ctas in _STRUCTURES:
@@ -280,11 +284,10 @@ def _pipelined(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]
 def _epilogues(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
     """Staging of its own first: its store overlaps the next tile. Each further variant must buy a deeper ring."""
     kept: list[GemmConfig] = []
-    for staging in ("own", "ring"):
-        for split in (1, 2, 4):
-            option = _deepest(replace(base, staging=staging, epilogue_split=split), dtype, device)
-            if option is not None and option.depth > max((c.depth for c in kept), default=2):
-                kept.append(option)
+    for staging, split in EPILOGUES:
+        option = _deepest(replace(base, staging=staging, epilogue_split=split), dtype, device)
+        if option is not None and option.depth > max((c.depth for c in kept), default=2):
+            kept.append(option)
     return kept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +19,6 @@ from warpplan.kernels.gemm.space import (
     WARP_GROUP,
     GemmConfig,
     Shape,
-    structures,
 )
 from warpplan.planner.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.device import Device
@@ -46,6 +46,11 @@ def structure(config: GemmConfig) -> str:
     c = config
     swapped = "-swap" if c.swap else ""
     return f"{family(c)}-{c.block_m}x{c.block_n}x{c.block_k}-d{c.depth}e{c.epilogue_split}{c.staging}{swapped}"
+
+
+def relatives(name: str) -> str:
+    """What the names of structures that differ in ring or epilogue alone have in common."""
+    return re.sub(r"-d\d+e\d+(own|ring)", "", name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +83,14 @@ class SolvedTable:
         return np.array([not operations for operations in self.missing])
 
 
-def solve_table(dtype: str, device: Device, costs: CostTable) -> SolvedTable:
-    """Solve each loop of the table once. Raises :class:`MissingCosts` where the profile suffices for none."""
-    t = table(dtype, device)
+def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable | None = None) -> SolvedTable:
+    """Solve each loop of ``t`` (by default, of every candidate) once. Raises :class:`MissingCosts` where the profile
+    suffices for none."""
+    t = table(dtype, device, costs) if t is None else t
     element = ELEMENT_BYTES[dtype]
     loops: dict[GemmConfig, Mapping[str, float]] = {}
     missing: dict[GemmConfig, tuple[str, ...]] = {}
-    for base in structures(dtype, device):
+    for base in dict.fromkeys(map(_base, t.configs)):
         try:
             loops[base] = _loop(base, dtype, device, costs, element)
         except MissingCosts:
@@ -134,6 +140,11 @@ def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, elem
         "load_bytes": float(config.slot_bytes(element)),
         **ends,
     }
+
+
+def epilogue_cycles(config: GemmConfig, dtype: str, costs: CostTable) -> float:
+    """What stands between a consumer's last multiply and its next tile. Raises :class:`MissingCosts`."""
+    return _ends(config, costs, ELEMENT_BYTES[dtype])["epilogue"]
 
 
 def _ends(config: GemmConfig, costs: CostTable, element: int) -> dict[str, float]:
