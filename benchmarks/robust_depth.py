@@ -3,9 +3,9 @@
     python benchmarks/robust_depth.py --out benchmarks/results
     python benchmarks/robust_depth.py --dry-run        # depths and predictions, no GPU needed
 
-Writes ``robust_depth_h200.json``: ten blocks at every depth from two slots to the deepest that fits, each with the
-first epilogue that then fits, at four shapes; the measured and the predicted time of each, and the fewest slots that
-keep the loop's interval for the 90th percentile of a load's latency, from L2 and from DRAM.
+Writes ``robust_depth_h200.json``: blocks of every scheme at every depth from two slots to the deepest that fits, each
+with the first epilogue that then fits, at four shapes; the measured and the predicted time of each, and the fewest
+slots that keep the loop's interval for the 90th percentile of a load's latency, from L2 and from DRAM.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ BLOCKS: tuple[GemmConfig, ...] = (
     GemmConfig("pingpong", 64, 256, 64, 4, 2),
     GemmConfig("pingpong", 128, 128, 64, 4, 2),
     GemmConfig("pipelined", 128, 128, 64, 4, 2),
+    GemmConfig("pipelined", 128, 64, 64, 4, 2),
+    GemmConfig("pipelined", 64, 64, 128, 4, 2),
 )
 SPLIT_TILES = 64
 """With fewer tiles than this K is split in four, as a plan would."""

@@ -31,7 +31,9 @@ COLUMNS = list(vars(GemmConfig("single", 64, 64, 64, 4, 2)))
 
 
 def ranked(shape: tuple[int, int, int] = SHAPE) -> tuple[tuple[GemmConfig, ...], np.ndarray]:
-    pairs = Gemm().ranked(shape, "bfloat16", H200, embedded(H200.name))
+    """Of the structures that need no costs to be named: the recorded tables hold those."""
+    known = set(candidates(shape, "bfloat16", H200))
+    pairs = [(c, p) for c, p in Gemm().ranked(shape, "bfloat16", H200, embedded(H200.name)) if c in known]
     return tuple(c for c, _ in pairs), np.array([p.time_us for _, p in pairs])
 
 

@@ -15,7 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, PRODUCER_REGISTERS, SMEM_RESERVED_BYTES, GemmConfig
+from warpplan.kernels.gemm.space import (
+    BASE_REGISTERS,
+    ELEMENT_BYTES,
+    PRODUCER_REGISTERS,
+    SMEM_RESERVED_BYTES,
+    GemmConfig,
+)
 from warpplan.planner.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
@@ -70,7 +76,8 @@ def loop_graph(
         _smem_share(c, device),
         device.registers_per_sm // c.ctas_per_sm,
         handoff_cycles=max(full, empty),
-        base_registers=PRODUCER_REGISTERS,
+        # One number for all partitions: what the least of them is dimensioned with.
+        base_registers=PRODUCER_REGISTERS if c.specialized else BASE_REGISTERS,
         architecture="hopper",
     )
     return DependenceGraph(name, tuple(ops), tuple(edges), limits)

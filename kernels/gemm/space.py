@@ -29,8 +29,12 @@ SMEM_OVERHEAD_BYTES = 2_048
 """Barriers, the arguments that warp_specialize hands to its workers, alignment; tests compare it with the compiler."""
 SMEM_RESERVED_BYTES = 1_024
 """What the driver keeps of each block's share (CUDA C++ Programming Guide, "Shared Memory", capability 9.0)."""
-BASE_REGISTERS = 64
-"""Addresses, phases and the epilogue's temporaries beside the accumulator; from ptxas's reports of these kernels."""
+BASE_REGISTERS = 40
+"""Addresses, phases and the epilogue's temporaries beside the accumulator: the largest that ptxas reports of the
+pipelined kernels is 32, the specialised ones compile without a spill with 40 (``benchmarks/fit_registers.py``)."""
+LAUNCH_REGISTERS = 26
+"""What ptxas wants *at launch* beside the accumulator of one wgmma, whatever ``setmaxnreg`` grants later (its error
+C7602; ``benchmarks/fit_registers.py``)."""
 PRODUCER_REGISTERS = 24
 MAX_REGISTERS = 240
 MAX_DEPTH = 8
@@ -213,6 +217,11 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
         yield (
             f"{c.accumulator_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
             f"the {c.consumer_registers} a consumer thread has"
+        )
+    if c.block_n // 2 + LAUNCH_REGISTERS > c.max_registers:
+        yield (
+            f"a wgmma of {c.block_n} columns needs {c.block_n // 2 + LAUNCH_REGISTERS} registers a thread at launch, "
+            f"and {c.total_warps * c.ctas_per_sm} warps an SM leave {c.max_registers}"
         )
     if c.specialized and c.block_n // c.epilogue_split < 16:
         yield f"epilogue_split {c.epilogue_split}: chunks of {c.block_n // c.epilogue_split} columns, 16 at least"

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpplan.kernels import registry
-from warpplan.kernels.gemm.candidates import candidates
+from warpplan.kernels.gemm.candidates import candidates, planned_structures
 from warpplan.kernels.gemm.graph import loop_graph
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, config_of, structures, tuning, violations
-from warpplan.kernels.gemm.work import solve_table
+from warpplan.kernels.gemm.work import solve_table, structure
 from warpplan.kernels.shapes import MAX_ELEMENTS
 from warpplan.planner.check import check
 from warpplan.planner.costs import CostTable
@@ -111,7 +111,7 @@ def test_every_candidate_is_ranked_once_best_first(profile, m, n, k):
     shape = (m, n, k)
     ranked = GEMM.ranked(shape, "bfloat16", H200, profile)
     configs = [config for config, _ in ranked]
-    assert sorted(configs) == sorted(candidates(shape, "bfloat16", H200))
+    assert sorted(configs) == sorted(candidates(shape, "bfloat16", H200, profile.costs))
     times = [prediction.time_us for _, prediction in ranked]
     assert times[0] > 0
     # Ties are resolved at one part in a million of the best time.
@@ -173,7 +173,49 @@ def test_ranking_is_repeatable_from_an_equal_profile(profile):
 
 def test_a_profile_without_calibration_still_ranks(profile):
     bare = replace(profile, calibrations=())
-    assert len(GEMM.ranked(SQUARE, "bfloat16", H200, bare)) == len(candidates(SQUARE, "bfloat16", H200))
+    assert len(GEMM.ranked(SQUARE, "bfloat16", H200, bare)) == len(candidates(SQUARE, "bfloat16", H200, bare.costs))
+
+
+def test_what_the_space_proposes_is_predicted_alike_when_asked_for(profile):
+    ranked = GEMM.ranked(SQUARE, "bfloat16", H200, profile)
+    alone = GEMM.predicted([c for c, _ in ranked], SQUARE, "bfloat16", H200, profile)
+    assert list(alone) == [p for _, p in ranked]
+
+
+def test_what_the_space_does_not_propose_is_predicted_too(profile):
+    """A ring of two slots leaves every load's latency exposed; the next slot hides most of it."""
+    depths = [GemmConfig("single", 128, 128, 64, 8, d) for d in (2, 3, 4, 5)]
+    times = [p.time_us for p in GEMM.predicted(depths, SQUARE, "bfloat16", H200, profile)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1.2 * times[-1]
+
+
+def test_what_cannot_run_is_not_predicted(profile):
+    good = GemmConfig("single", 128, 128, 64, 8, 4)
+    with pytest.raises(InvalidConfig, match="bytes of shared memory exceed"):
+        GEMM.predicted([good, replace(good, depth=9)], SQUARE, "bfloat16", H200, profile)
+    with pytest.raises(MissingCosts, match=r"no measured cost for handoff\("):
+        GEMM.predicted([good], SQUARE, "bfloat16", H200, without(profile, "handoff"))
+
+
+def test_a_structure_that_was_never_measured_has_its_relatives_residual(profile):
+    """Another ring of the same block: what the model misses there is taken to be what it misses here."""
+    known, unknown = (GemmConfig("single", 128, 128, 64, 8, d) for d in (6, 4))
+    names = [f"structure.{structure(c)}" for c in (known, unknown)]
+
+    def times(*constants: tuple[str, float]) -> list[float]:
+        (calibration,) = profile.calibrations
+        others = tuple(c for c in calibration.constants if not c[0].startswith("structure."))
+        changed = replace(profile, calibrations=(replace(calibration, constants=(*others, *constants)),))
+        found = GEMM.predicted([known, unknown], SQUARE, "bfloat16", H200, changed)
+        return [p.time_us for p in found]
+
+    plain, slowed = times(), times((names[0], 0.1))
+    assert slowed[0] > 1.05 * plain[0]
+    assert slowed[1] / plain[1] == pytest.approx(slowed[0] / plain[0], rel=1e-3)
+    apart = times((names[0], 0.1), (names[1], 0.0))
+    assert apart == pytest.approx([slowed[0], plain[1]])
+    assert times(("structure.single8-128x256x64-d3e1own", 0.1)) == plain
 
 
 def test_nothing_fits(profile):
@@ -203,7 +245,7 @@ def test_the_plan_of_the_best_candidate_of_each_scheme_is_right(profile, scheme,
 
 
 def test_every_structure_has_a_plan_that_the_checker_passes(profile):
-    for config in structures("bfloat16", H200):
+    for config in planned_structures("bfloat16", H200, profile.costs):
         outcome = GEMM.plan(tuning(config), "bfloat16", H200, profile)
         assert outcome.plan is not None
         assert check(outcome.plan, loop_graph(config, "bfloat16", H200, profile.costs)) == ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,10 +16,14 @@ from warpplan.kernels.gemm.candidates import (
     SWAP_MAX_ROWS,
     candidates,
     grid,
+    planned_structures,
     table,
 )
+from warpplan.kernels.gemm.graph import robust_depth
 from warpplan.kernels.gemm.space import (
+    BASE_REGISTERS,
     ELEMENT_BYTES,
+    LAUNCH_REGISTERS,
     MAX_DEPTH,
     SCHEMES,
     SMEM_OVERHEAD_BYTES,
@@ -29,6 +35,7 @@ from warpplan.kernels.gemm.space import (
     tuning,
     violations,
 )
+from warpplan.planner.costs import CostTable
 from warpplan.planner.device import B200, H100, H200
 from warpplan.planner.errors import InvalidConfig
 from warpplan.planner.tuning import TuningConfig
@@ -72,6 +79,26 @@ def test_an_epilogue_variant_buys_a_deeper_ring():
         assert depths == sorted(set(depths))
 
 
+@pytest.mark.parametrize("device", [H200, H100], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_each_block_is_also_planned_at_its_robust_depth(profile, dtype, device):
+    """Where that fits: with the first epilogue in order that it leaves room for."""
+    space, planned = structures(dtype, device), planned_structures(dtype, device, profile.costs)
+    assert set(space) <= set(planned)
+    assert len(set(planned)) == len(planned) <= 1.5 * len(space)
+    for base in space:
+        depth = robust_depth(base, dtype, device, profile.costs, "dram")
+        options = [replace(base, depth=depth, staging=s, epilogue_split=n) for s in ("own", "ring") for n in (1, 2, 4)]
+        fitting = [c for c in options if depth <= MAX_DEPTH and not violations(c, dtype, device)]
+        assert not fitting or fitting[0] in planned
+    for config in planned:
+        assert violations(config, dtype, device) == ()
+
+
+def test_without_costs_there_are_the_deepest_rings_alone():
+    assert planned_structures("bfloat16", H200, CostTable(())) == structures("bfloat16", H200)
+
+
 def test_no_structure_for_a_device_without_wgmma():
     assert structures("bfloat16", B200) == ()
     assert "capability 9.0" in violations(SINGLE, "bfloat16", B200)[0]
@@ -79,11 +106,12 @@ def test_no_structure_for_a_device_without_wgmma():
 
 @given(SHAPES)
 @settings(deadline=None, max_examples=60)
-def test_every_candidate_is_valid_for_its_shape_unique_and_in_a_fixed_order(shape):
-    found = candidates(shape, "bfloat16", H200)
+def test_every_candidate_is_valid_for_its_shape_unique_and_in_a_fixed_order(profile, shape):
+    found = candidates(shape, "bfloat16", H200, profile.costs)
     assert found
     assert len(set(found)) == len(found)
-    assert found == candidates(shape, "bfloat16", H200)
+    assert found == candidates(shape, "bfloat16", H200, profile.costs)
+    assert set(candidates(shape, "bfloat16", H200)) <= set(found)
     for config in found:
         assert violations(config, "bfloat16", H200, shape) == ()
         assert config_of(tuning(config)) == config
@@ -196,6 +224,10 @@ BAD = {
     "pipelined splits": (replace(PIPELINED, split_k=2), "bfloat16", "the pipelined scheme has no split-K"),
     "pipelined swaps": (replace(PIPELINED, swap=True), "bfloat16", "the pipelined scheme has no split-K"),
     "registers": (GemmConfig("single", 128, 256, 64, 4, 2), "bfloat16", "256 accumulator registers a thread and"),
+    "registers at launch": (
+        GemmConfig("single", 64, 256, 64, 4, 2, epilogue_split=2, ctas_per_sm=2), "bfloat16",
+        "a wgmma of 256 columns needs 154 registers a thread at launch, and 16 warps an SM leave 128",
+    ),
     "narrow chunks": (
         replace(SINGLE, block_n=32, epilogue_split=4), "bfloat16", "epilogue_split 4: chunks of 8 columns, 16 at least",
     ),
@@ -312,3 +344,26 @@ def test_a_configuration_that_says_other_than_it_does_is_refused(name: str, valu
     wrong = replace(good, kwargs=tuple(sorted((dict(good.kwargs) | {name: value}).items())))
     with pytest.raises(InvalidConfig, match=name):
         config_of(wrong)
+
+
+# Registers, as ptxas reported them
+
+
+def test_register_constants_are_what_ptxas_reported():
+    """``benchmarks/fit_registers.py`` recorded the reports; the constants are the largest of them."""
+    recorded = json.loads((Path(__file__).parents[2] / "benchmarks/results/gemm_registers_sm90.json").read_text())
+    summary = recorded["summary"]
+    assert max(summary["base_pipelined"], summary["base_specialized"]) == BASE_REGISTERS
+    assert summary["at_launch"] == LAUNCH_REGISTERS
+    assert len(recorded["rows"]) > 40
+
+
+@pytest.mark.slow
+def test_ptxas_refuses_too_few_registers_at_launch():
+    pytest.importorskip("triton", reason="compiling needs triton")
+    from warpplan.kernels.compile import compile_gemm
+
+    config = GemmConfig("single", 64, 256, 64, 4, 2, epilogue_split=2, ctas_per_sm=2)
+    with pytest.raises(InvalidConfig) as caught:
+        compile_gemm(config, "bfloat16")
+    assert f"register target of {256 // 2 + LAUNCH_REGISTERS} or higher" in str(caught.value.__cause__)

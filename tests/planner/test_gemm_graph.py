@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
+from warpplan.kernels.gemm.graph import loop_graph, plan_candidate, robust_depth
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, structures, violations
 from warpplan.planner.check import check
 from warpplan.planner.costs import CostTable
 from warpplan.planner.device import H100, H200
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.solve import effective_ii
+from warpplan.planner.problem import PartitionSpec, SolveOptions
+from warpplan.planner.solve import effective_ii, solve
 
 SINGLE = GemmConfig("single", 128, 256, 64, 8, 3)
 COOPERATIVE = GemmConfig("cooperative", 128, 256, 64, 4, 3)
@@ -72,11 +73,13 @@ def test_a_slot_is_held_until_the_multiply_after_it_is_issued(costs):
     graph = loop_graph(SINGLE, "bfloat16", H200, costs)
     assert plan is not None
     at = {p.op: p.cycle for p in plan.schedule.placements}
-    ii, handoff = plan.schedule.ii_cycles, graph.limits.handoff_cycles
-    assert handoff == 60
+    ii = plan.schedule.ii_cycles
+    full, empty = 50, 60  # hand-offs to the consumer and back
+    assert {e.handoff for e in graph.edges if e.src == "load_a"} == {full, empty}
     for channel in plan.channels:
-        assert channel.live_cycles >= at["mma0"] + ii + graph.by_id["mma0"].issue + handoff - at[channel.name]
-        assert channel.live_cycles >= at["mma0"] + graph.by_id["mma0"].latency + handoff - at[channel.name]
+        assert at["mma0"] >= at[channel.name] + graph.by_id[channel.name].latency + full
+        assert channel.live_cycles >= at["mma0"] + ii + graph.by_id["mma0"].issue + empty - at[channel.name]
+        assert channel.live_cycles >= at["mma0"] + graph.by_id["mma0"].latency + full - at[channel.name]
 
 
 def test_a_ring_too_short_for_the_load_lengthens_the_interval(costs):
@@ -87,6 +90,53 @@ def test_a_ring_too_short_for_the_load_lengthens_the_interval(costs):
         intervals.append(plan.schedule.ii_cycles)
     assert intervals == sorted(intervals, reverse=True)
     assert intervals[0] > intervals[-1] == 512
+
+
+@pytest.mark.parametrize("config", EACH, ids=lambda c: c.scheme)
+@pytest.mark.parametrize("source", ["l2", "dram"])
+def test_the_robust_depth_is_the_fewest_slots_that_keep_the_interval(costs, config, source):
+    """Solved again with rings of every depth, each latency at its 90th percentile."""
+    config = replace(config, block_n=128)
+    robust = robust_depth(config, "bfloat16", H200, costs, source)
+    graph = loop_graph(config, "bfloat16", H200, costs, source)
+    limits = replace(graph.limits, smem_bytes=1 << 24)
+    late = tuple(replace(op, latency=op.latency + op.spread, spread=0) for op in graph.ops)
+    pinned = {op.id: config.consumers if op.unit == "TMA" else int(op.id[-1]) for op in graph.ops}
+    specs = plan_candidate(replace(config, depth=2), "bfloat16", H200, costs).plan.partitions
+    intervals = []
+    for depth in range(1, robust + 3):
+        options = SolveOptions(
+            depth=depth,
+            pinned=pinned if config.specialized else {},
+            partitions=tuple(PartitionSpec(p.name, p.warps, p.registers) for p in specs),
+        )
+        outcome = solve(replace(graph, ops=late, limits=limits), options)
+        intervals.append(outcome.plan.schedule.ii_cycles if outcome.plan else None)
+    own = intervals[-1]
+    assert own == 4 * (config.block_m // 64) * 64
+    assert intervals[robust - 1 :] == [own] * 3
+    assert intervals[robust - 2] is None or intervals[robust - 2] > own
+
+
+def test_a_noisier_load_needs_a_deeper_ring(costs):
+    noisy = CostTable(
+        tuple(
+            replace(e, cost=replace(e.cost, latency=replace(e.cost.latency, p90=e.cost.latency.p50 + 1500)))
+            if e.kind == "tma_load"
+            else e
+            for e in costs.entries
+        )
+    )
+    config = replace(SINGLE, block_n=128)
+    graph = loop_graph(config, "bfloat16", H200, noisy)
+    assert {op.spread for op in graph.ops if op.unit == "TMA"} == {1500}
+    steady, late = (robust_depth(config, "bfloat16", H200, c) for c in (costs, noisy))
+    assert late >= steady + 2  # 1,500 cycles are most of three iterations of 512
+
+
+def test_the_depth_asked_for_plays_no_part_in_the_robust_one(costs):
+    depths = {robust_depth(replace(SINGLE, depth=d), "bfloat16", H200, costs) for d in (2, 3, 8)}
+    assert len(depths) == 1
 
 
 def test_staging_inside_the_ring_takes_no_bytes_of_its_own(costs):

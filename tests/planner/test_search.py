@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.planner.search import best_first
+from warpplan.planner.search import best_first, diverse
 
 TIMES = st.lists(st.one_of(st.sampled_from([1.0, 2.0, 3.0]), st.floats(1e-2, 1e6)), min_size=1, max_size=30)
 
@@ -58,3 +58,34 @@ def test_resolution_is_one_part_in_a_million_of_the_best():
 
 def test_nothing_to_rank():
     assert best_first(np.array([]), (), 8).tolist() == []
+
+
+# Diverse plans
+
+RANKED = st.lists(st.sampled_from("abcd"), max_size=12)
+
+
+@given(RANKED, st.integers(0, 14))
+def test_diverse_plans_are_as_many_as_asked_in_order(kinds, count):
+    ranked = list(enumerate(kinds))
+    found = diverse(ranked, count, lambda plan: plan[1])
+    assert len(found) == min(count, len(ranked))
+    assert found == sorted(set(found))
+    assert found[: (count + 1) // 2] == ranked[: (count + 1) // 2]
+
+
+@given(RANKED, st.integers(1, 14))
+def test_no_kind_is_left_out_for_a_second_of_another(kinds, count):
+    """Beyond the first half a plan like an earlier one is taken only when every kind is there."""
+    found = diverse(list(enumerate(kinds)), count, lambda plan: plan[1])
+    repeated = [i for i, (_, kind) in enumerate(found) if kind in {k for _, k in found[:i]}]
+    if {kind for _, kind in found} != set(kinds):
+        assert len(repeated) <= (count + 1) // 2
+        assert all(i < (count + 1) // 2 for i in repeated)
+
+
+def test_the_best_of_each_other_kind_comes_before_more_of_the_same():
+    assert diverse("aaaabbc", 4, str) == list("aabc")
+    assert diverse("aaaabbc", 6, str) == list("aaaabc")
+    assert diverse("aaaa", 3, str) == list("aaa")
+    assert diverse("", 3, str) == []
