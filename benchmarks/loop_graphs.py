@@ -408,15 +408,16 @@ def fused_hopper(
             if mma:
                 loop.edges.append(Dependence(mma, name, latency=cost.occupancy))
             mma = name
-        _epilogue(loop, i, mma, rows, n, rows * n // THREADS, activation=activation, residual=residual)
+        _epilogue(loop, i, mma, rows, n, WARP_GROUP, activation=activation, residual=residual)
     parts = ["bias", *(["gelu"] if activation else []), *(["residual"] if residual else [])]
     return loop.graph(f"fused-epilogue {'+'.join(parts)} {64 * clones}x{n}x{BLOCK_K * blocks} x{clones}", 2 + clones,
                       clones)  # fmt: skip
 
 
 def fused_blackwell(n: int, blocks: int, *, activation: bool = False, residual: bool = False) -> DependenceGraph:
-    """128 rows; the accumulator is a ring in tensor memory, which the first product opens and the epilogue frees."""
-    loop, rows = Loop("blackwell"), 128
+    """128 rows; the accumulator is a ring in tensor memory, which the first product opens and the epilogue frees. Eight
+    warps share the epilogue, half of the columns each group."""
+    loop, rows, warps = Loop("blackwell"), 128, 8
     first, mma, cost = "", "", tcgen05(n, BLOCK_K)
     for j in range(blocks):
         a, b = loop.load(f"load_a_{j}", rows * BLOCK_K * 2), loop.load(f"load_b_{j}", n * BLOCK_K * 2)
@@ -425,30 +426,31 @@ def fused_blackwell(n: int, blocks: int, *, activation: bool = False, residual: 
         if mma:
             loop.order(mma, name, latency=cost.occupancy)
         first, mma = first or name, name
-    here = loop.tile("load_acc", "LSU", tensor_memory(rows * n), first, registers=n)
+    here = loop.tile("load_acc", "LSU", tensor_memory(rows * n), first, registers=n // 2, warps=warps)
     loop.order(mma, here)
-    _epilogue(loop, 0, here, rows, n, n, activation=activation, residual=residual)
+    _epilogue(loop, 0, here, rows, n, warps, activation=activation, residual=residual)
     parts = ["bias", *(["gelu"] if activation else []), *(["residual"] if residual else [])]
     return loop.graph(f"fused-epilogue {'+'.join(parts)} {rows}x{n}x{BLOCK_K * blocks}", 5)
 
 
 def _epilogue(
-    loop: Loop, i: int, value: str, rows: int, n: int, registers: int, *, activation: bool, residual: bool
+    loop: Loop, i: int, value: str, rows: int, n: int, warps: int, *, activation: bool, residual: bool
 ) -> None:
-    size = rows * n
+    size, registers = rows * n, rows * n // (32 * warps)
+    full = {"registers": registers, "warps": warps}
     row = loop.load(f"load_bias{i}", n * 4, ROW_LOAD)
-    value = loop.tile(f"bias{i}", "ALU", measured("elementwise", size), value, row, registers=registers)
+    value = loop.tile(f"bias{i}", "ALU", measured("elementwise", size), value, row, **full)
     if activation:
         cubic, exponential, product = gelu(size)
-        inner = loop.tile(f"gelu_in{i}", "ALU", cubic, value, registers=registers)
-        curve = loop.tile(f"gelu_exp{i}", "SFU", exponential, inner, registers=registers)
-        value = loop.tile(f"gelu_out{i}", "ALU", product, value, curve, registers=registers)
+        inner = loop.tile(f"gelu_in{i}", "ALU", cubic, value, **full)
+        curve = loop.tile(f"gelu_exp{i}", "SFU", exponential, inner, **full)
+        value = loop.tile(f"gelu_out{i}", "ALU", product, value, curve, **full)
     if residual:
-        skip = loop.load(f"load_residual{i}", size * 2)
-        read = loop.tile(f"read_residual{i}", "LSU", measured("shared_load", size * 2), skip, registers=registers // 2)
-        value = loop.tile(f"residual{i}", "ALU", measured("elementwise", size), value, read, registers=registers)
-    staged = loop.tile(f"stage{i}", "LSU", measured("epilogue_store", size), value, buffer_bytes=size * 2,
-                       alignment=TMA_ALIGNMENT)  # fmt: skip
+        skip, half = loop.load(f"load_residual{i}", size * 2), {"registers": registers // 2, "warps": warps}
+        read = loop.tile(f"read_residual{i}", "LSU", measured("shared_load", size * 2), skip, **half)
+        value = loop.tile(f"residual{i}", "ALU", measured("elementwise", size), value, read, **full)
+    staged = loop.tile(f"stage{i}", "LSU", measured("epilogue_store", size), value, warps=warps,
+                       buffer_bytes=size * 2, alignment=TMA_ALIGNMENT)  # fmt: skip
     loop.add(f"store{i}", "TMA", measured("tma_store", size * 2), staged)
 
 
