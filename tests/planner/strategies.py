@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -20,35 +21,20 @@ numbers = st.floats(-1e12, 1e12)
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most_ops: int = 6, most_partitions: int = 3, buffers: bool = True) -> DependenceGraph:
-    """Forward edges of distance 0 and up, backward and self edges of distance 1 and up: never a cycle of distance 0."""
-    count = draw(st.integers(1, most_ops))
-    ops = tuple(
-        Operation(
-            f"op{i}",
-            draw(st.sampled_from(["TMA", "TENSOR", "ALU", None])),
-            draw(cycles),
-            draw(cycles),
-            draw(st.integers(0, 4)),
-            draw(st.sampled_from([1, 2, 4])),
-            buffer_bytes=draw(st.sampled_from([0, 0, 96, 128])) if buffers else 0,
-            alignment=draw(st.sampled_from([8, 64])),
-            registers=draw(st.sampled_from([0, 0, 16, 40])) if buffers else 0,
-        )
-        for i in range(count)
-    )
-    edges = []
-    for _ in range(draw(st.integers(0, 2 * count))):
-        a, b = draw(st.integers(0, count - 1)), draw(st.integers(0, count - 1))
-        edges.append(
-            Dependence(
-                f"op{a}",
-                f"op{b}",
-                draw(st.integers(0 if a < b else 1, 2)),
-                draw(st.sampled_from(["data", "data", "token", "anti"])),
-                draw(st.sampled_from([None, None, 3])),
-            )
-        )
+def graphs(
+    draw: st.DrawFn, most_ops: int = 6, most_partitions: int = 3, buffers: bool = True, rules: bool = False
+) -> DependenceGraph:
+    """Forward edges of distance 0 and up, backward and self edges of distance 1 and up: never a cycle of distance 0.
+
+    ``rules`` draws what only some machines and kernels have too: spread, hand-offs of an edge's own and per KB,
+    barriers, architectures, tensor memory, many base registers, clones.
+    """
+    count = draw(st.sampled_from([*range(1, most_ops + 1), most_ops, most_ops]) if rules else st.integers(1, most_ops))
+    architecture = draw(st.sampled_from(["any", "any", "hopper", "blackwell"])) if rules else "any"
+    ops = tuple(draw(_operations(f"op{i}", buffers, rules, architecture)) for i in range(count))
+    edges = tuple(draw(_edges(count, rules)) for _ in range(draw(st.integers(0, 2 * count))))
+    if rules:  # Loops mostly hand values on.
+        edges += tuple(Dependence(f"op{i}", f"op{i + 1}") for i in range(count - 1) if draw(st.integers(0, 2)))
     capacity = draw(st.integers(1, 2))
     limits = Limits(
         draw(st.integers(1, most_partitions)),
@@ -56,7 +42,98 @@ def graphs(draw: st.DrawFn, most_ops: int = 6, most_partitions: int = 3, buffers
         draw(st.sampled_from([20_000, 65_536])) if buffers else 65_536,
         draw(st.integers(0, 5)),
     )
-    return DependenceGraph("random", ops, tuple(edges), limits, (("TMA", 1), ("TENSOR", 1), ("ALU", capacity)))
+    if rules:
+        limits = replace(
+            limits,
+            handoff_cycles_per_kb=draw(st.sampled_from([0, 0, 1, 3])),
+            barrier_cycles=draw(st.sampled_from([0, 0, 1, 2])),
+            tmem_columns=draw(st.sampled_from([2, 4, 512])),
+            base_registers=draw(st.sampled_from([24, 24, 200])),
+            architecture=architecture,
+        )
+    graph = DependenceGraph("random", ops, edges, limits, (("TMA", 1), ("TENSOR", 1), ("ALU", capacity)))
+    copied = draw(st.integers(0, min(2, most_ops - count))) if rules else 0
+    return _with_clones(graph, copied) if copied else graph
+
+
+@st.composite
+def tiny_graphs(draw: st.DrawFn, most_ops: int = 3, most_partitions: int = 2) -> DependenceGraph:
+    """Few operations of few cycles, little memory and few registers: all plans of small intervals can be tried."""
+    graph = draw(graphs(most_ops, most_partitions, rules=True))
+    ops = tuple(
+        replace(
+            op,
+            latency=op.latency % 5,
+            occupancy=op.occupancy % 4,
+            issue=op.issue % 3,
+            spread=op.spread % 3,
+            registers=min(op.registers, draw(st.sampled_from([1, 1, 2, 8, 80]))) if not graph.clones else op.registers,
+        )
+        for op in graph.ops
+    )
+    base = draw(st.sampled_from([24, 24, 28, 100, 237]))
+    limits = replace(
+        graph.limits,
+        smem_bytes=draw(st.sampled_from([128, 256, 384, 512, 1024, 1024])),
+        registers=draw(st.sampled_from([1, 2, 3])) * 128 * min(240, -(-base // 8) * 8 + draw(st.sampled_from([0, 8]))),
+        base_registers=base,
+        tmem_columns=draw(st.sampled_from([1, 2, 3, 4])),
+        handoff_cycles=graph.limits.handoff_cycles % 4,
+    )
+    return replace(graph, ops=ops, limits=limits)
+
+
+@st.composite
+def _operations(draw: st.DrawFn, name: str, buffers: bool, rules: bool, architecture: str) -> Operation:
+    op = Operation(
+        name,
+        draw(st.sampled_from(["TMA", "TENSOR", "ALU", None])),
+        draw(cycles),
+        draw(cycles),
+        draw(st.integers(0, 4)),
+        draw(st.sampled_from([1, 2, 4])),
+        buffer_bytes=draw(st.sampled_from([0, 0, 96, 128])) if buffers else 0,
+        alignment=draw(st.sampled_from([8, 64])),
+        registers=draw(st.sampled_from([0, 0, 16, 40])) if buffers else 0,
+    )
+    if not rules:
+        return op
+    if architecture == "blackwell" and op.unit == "TENSOR":
+        op = replace(op, registers=0)
+    tmem = bool(op.buffer_bytes) and draw(st.booleans())
+    return replace(
+        op,
+        min_warps=draw(st.sampled_from([op.min_warps, op.min_warps, 1, 1, 8])),
+        spread=draw(st.sampled_from([0, 0, 1, 5])),
+        memory="tmem" if tmem else "smem",
+        lanes=draw(st.sampled_from([64, 128])) if tmem else 128,
+        buffer_bytes=draw(st.sampled_from([128, 600, 1024])) if tmem else op.buffer_bytes,
+    )
+
+
+@st.composite
+def _edges(draw: st.DrawFn, count: int, rules: bool) -> Dependence:
+    a, b = draw(st.integers(0, count - 1)), draw(st.integers(0, count - 1))
+    return Dependence(
+        f"op{a}",
+        f"op{b}",
+        draw(st.integers(0 if a < b else 1, 2)),
+        draw(st.sampled_from(["data", "data", "token", "anti"])),
+        draw(st.sampled_from([None, None, 3])),
+        draw(st.sampled_from([None, None, None, 0, 7])) if rules else None,
+    )
+
+
+def _with_clones(graph: DependenceGraph, copied: int) -> DependenceGraph:
+    """The graph with a second copy of its last ``copied`` operations, and of every edge that touches one of them."""
+    copy = {op.id: f"{op.id}c" for op in graph.ops[-copied:]}
+    ops = (*graph.ops, *(replace(op, id=copy[op.id]) for op in graph.ops if op.id in copy))
+    touching = [e for e in graph.edges if e.src in copy or e.dst in copy]
+    edges = (
+        *graph.edges,
+        *(replace(e, src=copy.get(e.src, e.src), dst=copy.get(e.dst, e.dst)) for e in touching),
+    )
+    return replace(graph, ops=ops, edges=edges, clones=(tuple(copy), tuple(copy.values())))
 
 
 quantiles = st.builds(Quantiles, numbers, numbers, st.integers(0, 10**6))
