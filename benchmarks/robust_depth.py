@@ -11,13 +11,14 @@ slots that keep the loop's interval for the 90th percentile of a load's latency,
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gemm_table import RESULTS
+from gemm_table import RESULTS, MeasuredShape
 from plan_accuracy import DTYPE, TARGET, Shape, compile_all, measure, plans_of
 from results_file import head, write
 
@@ -108,6 +109,23 @@ def _spread(ratios: list[float]) -> dict[str, float]:
         "worst": round(float(values.max()), 4),
         "best": round(float(values.min()), 4),
     }
+
+
+def read(path: Path) -> list[MeasuredShape]:
+    """The measured rows as ``gemm_table`` gives those of the exhaustive search, for fitting."""
+    data = json.loads(path.read_text())
+    by_shape: dict[Shape, dict[GemmConfig, float]] = {}
+    for row in data["rows"]:
+        if "measured_us" in row:
+            shape, config = tuple(row["shape"]), GemmConfig(**row["config"])
+            # As a plan says it: no more rows of tiles in a group than there are.
+            row_tiles = -(-config.computed(shape)[0] // config.block_m)
+            clipped = replace(config, group_m=min(config.group_m, row_tiles))
+            by_shape.setdefault(shape, {})[clipped] = row["measured_us"]
+    return [
+        MeasuredShape(shape, data["dtype"], "train", tuple(times), np.array(list(times.values())))
+        for shape, times in by_shape.items()
+    ]
 
 
 def print_groups(rows: list[Row]) -> None:

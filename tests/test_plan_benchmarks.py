@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import plan_accuracy
 import robust_depth
 from gemm_shapes import HELDOUT, TRAIN
+from results_file import write
 
 from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, violations
 from warpplan.planner.device import H200
@@ -70,6 +71,14 @@ def test_robust_depths_are_compared_with_the_deepest():
     found = robust_depth.summary([*rows, row(1.0, None, 6, l2=3, dram=9)])
     assert found["l2"]["geomean"] == pytest.approx(20 / 15, abs=1e-4)
     assert found["dram"]["worst"] == found["best"]["worst"] == 1.0
+
+
+def test_measured_depths_are_read_back_for_fitting(tmp_path):
+    rows = [row(1.0, us, depth, l2=3, dram=9) | {"shape": (64, 8192, 512)} for depth, us in ((2, 30.0), (3, 20.0))]
+    write(tmp_path / "depths.json", {"dtype": "bfloat16", "rows": [*rows, row(1.0, None, 4)]})
+    (found,) = robust_depth.read(tmp_path / "depths.json")
+    assert (found.shape, found.split, found.time_us.tolist()) == ((64, 8192, 512), "train", [30.0, 20.0])
+    assert [(c.depth, c.group_m) for c in found.configs] == [(2, 1), (3, 1)]
 
 
 def test_every_depth_of_a_block_is_predicted():
