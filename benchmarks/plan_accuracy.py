@@ -57,7 +57,7 @@ TRACED: tuple[GemmConfig, ...] = (
     GemmConfig("pingpong", 64, 256, 64, 4, 4),
 )
 TRACE_SHAPE: Shape = (512, 512, 4096)
-"""A few tiles, whose operands the untraced first launch leaves in L2: what the loop's costs are measured for."""
+"""A few tiles, whose operands are in L2 from being made: what the loop's costs are measured for."""
 ROUNDS = 7
 SETTLE_MS, READ_MS = 20.0, 12.0
 

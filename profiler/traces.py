@@ -143,7 +143,7 @@ def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTa
     Raises :class:`~warpplan.planner.errors.MissingCosts` where the probes lack an operation.
     """
     element = ELEMENT_BYTES[dtype]
-    sharers = 2 if config.scheme == "cooperative" else 1
+    sharers = config.consumers if config.scheme == "cooperative" else 1
     boxes = [config.consumer_rows * config.block_k * element] * sharers + [config.block_n * config.block_k * element]
     loads = [costs.lookup("tma_load", size, source="l2") for size in boxes]
     wgmma = costs.lookup("wgmma", config.block_n, dtype=dtype, a="shared")

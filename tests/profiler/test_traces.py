@@ -96,6 +96,13 @@ def test_the_comparison_takes_the_busiest_unit(tmp_path: Path) -> None:
     assert epilogue.probed_cycles == pytest.approx(0.3 * 128 * 256 / 2)
 
 
+def test_three_consumers_load_three_tiles_of_a(tmp_path: Path) -> None:
+    costs = profile_of(IDENTITY, [records()]).costs
+    config = GemmConfig("cooperative", 192, 128, 64, 4, 4)
+    _, issue, _ = compare(trace_costs(_write(tmp_path / "t", _trace())), config, "bfloat16", costs)
+    assert issue.probed_cycles == pytest.approx(0.01 * (3 * 64 + 128) * 64 * 2)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
