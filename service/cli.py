@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service import cli_export, cli_solve
+from warpplan.service import cli_explain, cli_export, cli_solve
 from warpplan.service.cli_options import (
     DeviceName,
     Dtype,
@@ -298,6 +298,7 @@ app.command()(cli_export.export)
 app.command()(cli_export.verify)
 app.command()(cli_solve.solve)
 app.command()(cli_solve.pack)
+app.command()(cli_explain.explain)
 
 if __name__ == "__main__":
     sys.exit(main())

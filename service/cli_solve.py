@@ -42,8 +42,8 @@ def solve(
     from warpplan.planner import codec
     from warpplan.service.views.text import outcome_lines
 
-    loop = _graph(graph)
-    outcome = _solve(loop, _options(time_limit, depth, slack))
+    loop = read_graph(graph)
+    outcome = solve_telling(loop, solver_options(time_limit, depth, slack))
     if as_json:
         print_json(codec.to_json(outcome))
     else:
@@ -52,7 +52,9 @@ def solve(
     return None if outcome.plan is not None else NO_ANSWER
 
 
-def _graph(path: str) -> DependenceGraph:
+def read_graph(path: str) -> DependenceGraph:
+    """The loop body in ``path``; :class:`MalformedFile` where it cannot be read, :class:`InvalidGraph` names what is
+    wrong in it."""
     from warpplan.planner import codec
     from warpplan.planner.graph import DependenceGraph
     from warpplan.service.files import read_bytes, source_name
@@ -61,20 +63,26 @@ def _graph(path: str) -> DependenceGraph:
     return loop
 
 
-def _options(time_limit: float, depth: int | None, slack: int) -> SolveOptions:
+def solver_options(time_limit: float, depth: int | None, slack: int) -> SolveOptions:
     from warpplan.planner.problem import SolveOptions
 
     return SolveOptions(time_limit_s=time_limit, depth=depth, slack_cycles=slack)
 
 
-def _solve(loop: DependenceGraph, options: SolveOptions) -> Outcome:
+def solve_telling(loop: DependenceGraph, options: SolveOptions) -> Outcome:
     """Solve, telling a terminal how far it is."""
     from rich.console import Console
 
     from warpplan.planner.solve import solve
 
-    with Console(stderr=True).status(f"solving {len(loop.ops)} operations"):
-        return solve(loop, options)
+    work = f"solving {len(loop.ops)} operations"
+    with Console(stderr=True).status(work) as line:
+
+        def progress(asked: int, proven: int, best: int | None) -> None:
+            found = f"best II {best}" if best is not None else "no plan yet"
+            line.update(f"{work}: {found}, proven bound {proven}, asking {asked}")
+
+        return solve(loop, options, progress=progress)
 
 
 def pack(

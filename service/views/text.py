@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 
 from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Buffer, Outcome, Plan
+from warpplan.planner.plan import Outcome
+from warpplan.service.views import sections
+from warpplan.service.views.lanes import WAIT, Bar, Lane, end_of
+from warpplan.service.views.sections import Section
 
 
 def outcome_lines(graph: DependenceGraph, outcome: Outcome) -> Iterator[str]:
     """The answer to one graph: status, interval, proof, and the plan's tables."""
-    count = len(graph.ops)
-    yield f"{graph.name}: {count} operations, {len(graph.edges)} dependences"
-    yield f"  status       {outcome.status}"
+    yield f"{graph.name}: {len(graph.ops)} operations, {len(graph.edges)} dependences"
+    yield f"  status        {outcome.status}"
     if outcome.plan is None:
-        yield (
-            f"  bound        no interval below {outcome.bound} cycles"
-            if outcome.bound
-            else "  bound        none proven"
-        )
-        yield f"  reason       {outcome.reason}"
+        yield f"  proven bound  {f'{outcome.bound} cycles' if outcome.bound else 'none'}"
+        yield f"  reason        {outcome.reason}"
         return
-    plan = outcome.plan
-    gap = outcome.gap_cycles or 0
-    share = f" ({100 * gap / outcome.bound:.1f} %)" if outcome.bound else ""
-    yield f"  II           {plan.schedule.ii_cycles} cycles, {plan.schedule.stages} stages"
-    yield f"  proven bound {outcome.bound} cycles, gap {gap}{share if gap else ''}"
-    yield f"  binds        {outcome.reason}"
-    for lines in (schedule_lines(plan), resource_lines(graph, plan)):
+    schedule, gap = outcome.plan.schedule, outcome.gap_cycles or 0
+    share = f" ({100 * gap / outcome.bound:.1f} %)" if gap and outcome.bound else ""
+    yield f"  II            {schedule.ii_cycles} cycles, {schedule.stages} stages"
+    yield f"  proven bound  {outcome.bound} cycles, gap {gap}{share}"
+    yield f"  binds         {outcome.reason}"
+    for section in sections.plan(graph, outcome.plan):
         yield ""
-        yield from lines
-
-
-def schedule_lines(plan: Plan) -> Iterator[str]:
-    """Every operation in the order in which an iteration runs it."""
-    names = [p.name for p in plan.partitions]
-    rows = sorted(plan.schedule.placements, key=lambda p: p.cycle)
-    yield from table(
-        ("operation", "partition", "cycle", "stage", "phase"),
-        [(p.op, names[p.partition], p.cycle, p.stage, p.phase) for p in rows],
-    )
-
-
-def resource_lines(graph: DependenceGraph, plan: Plan) -> Iterator[str]:
-    """Partitions, channels, buffers and shared bytes."""
-    names = [p.name for p in plan.partitions]
-    yield from table(
-        ("partition", "warps", "registers", "operations"),
-        [(p.name, p.warps, p.registers, ", ".join(p.ops)) for p in plan.partitions],
-    )
-    if plan.channels:
-        yield ""
-        readers = {c.name: ", ".join(names[g] for g in c.consumers) for c in plan.channels}
-        yield from table(
-            ("channel", "from", "to", "depth", "slot B", "held cycles"),
-            [(c.name, names[c.producer], readers[c.name], c.depth, c.slot_bytes, c.live_cycles) for c in plan.channels],
-        )
-    if plan.buffers:
-        yield ""
-        yield from table(
-            ("buffer", "offset", "size", "alignment", "place"),
-            [(b.name, b.offset, b.size, b.alignment, _place(b)) for b in plan.buffers],
-        )
-        yield f"shared memory {plan.smem_bytes} of {graph.limits.smem_bytes} B"
-    for reuse in plan.reuses:
-        yield f"reuse: {reuse.after} takes the bytes of {reuse.before}, {reuse.distance} iterations later"
+        yield from section_lines(section)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
@@ -76,7 +39,52 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str
         yield "  ".join(f"{c:{a}{w}}" for c, a, w in zip(line, aligned, widths, strict=True)).rstrip()
 
 
-def _place(buffer: Buffer) -> str:
-    if buffer.memory == "tmem":
-        return f"tensor memory, lanes {buffer.lane} to {buffer.lane + buffer.lanes - 1}"
-    return f"within {buffer.shares_with}" if buffer.shares_with else "shared memory"
+def section_lines(section: Section) -> Iterator[str]:
+    """A title, its table, and its notes."""
+    yield section.title
+    if section.rows:
+        yield from (f"  {line}" for line in table(section.head, section.rows))
+    yield from (f"  {note}" for note in section.notes)
+
+
+NARROWEST, WIDEST = 80, 120
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WAITING = "·"
+
+
+def gantt(lanes: Sequence[Lane], width: int = 100) -> Iterator[str]:
+    """Rows of lanes over a common axis of cycles, 80 to 120 columns in all.
+
+    An operation has a letter, capital in odd iterations; waits are dots. A column shows the operation that fills most
+    of it, so that short ones stay visible among long waits.
+    """
+    width = min(max(width, NARROWEST), WIDEST)
+    margin = 2 + max((len(lane.name) for lane in lanes), default=0)
+    columns = width - margin
+    step = max(1, -(-int(end_of(lanes)) // columns))
+    labels = list(dict.fromkeys(b.label for lane in lanes for b in lane.bars if b.kind != WAIT))
+    letters = {label: LETTERS[i % len(LETTERS)] for i, label in enumerate(labels)}
+    ticks = [f"{column * step:<10}" for column in range(0, columns - 9, 10)]
+    yield f"{'':<{margin}}{''.join(ticks).rstrip()}"
+    group = ""
+    for lane in lanes:
+        if lane.group != group:
+            group = lane.group
+            yield group
+        yield f"{lane.name:<{margin}}{_row(lane.bars, letters, step, columns)}".rstrip()
+    used = ", ".join(f"{letter} {label}" for label, letter in letters.items())
+    yield from wrap(f"{step} cycles a column; {WAITING} waits; capitals in odd iterations; {used}", width)
+
+
+def _row(bars: Sequence[Bar], letters: Mapping[str, str], step: int, columns: int) -> str:
+    most = [(0, 0.0)] * columns  # (not a wait, cycles) of what each column shows
+    shown = [" "] * columns
+    for bar in bars:
+        works = bar.kind != WAIT
+        letter = letters[bar.label] if works else WAITING
+        letter = letter.upper() if bar.iteration is not None and bar.iteration % 2 else letter
+        for column in range(max(0, int(bar.start // step)), min(columns, int(-(-bar.end // step)))):
+            covered = min(bar.end, (column + 1) * step) - max(bar.start, column * step)
+            if covered > 0 and (works, covered) > most[column] and (works or 2 * covered >= step):
+                most[column], shown[column] = (works, covered), letter
+    return "".join(shown)
