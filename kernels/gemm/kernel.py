@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -105,7 +105,7 @@ class Gemm:
                 f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
             )
         chosen = all_work.take(rows)
-        parts, time_us = terms(chosen, Rates.of(profile, dtype), self._constants(profile, chosen.structures))
+        parts, time_us = terms(chosen, Rates.of(profile, dtype), _constants(profile, chosen.structures))
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
         return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
@@ -124,7 +124,7 @@ class Gemm:
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
         all_work, _ = work(solved, dtype, device, shape)
-        parts, time_us = terms(all_work, Rates.of(profile, dtype), self._constants(profile, all_work.structures))
+        parts, time_us = terms(all_work, Rates.of(profile, dtype), _constants(profile, all_work.structures))
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
@@ -134,20 +134,6 @@ class Gemm:
         require_valid(candidate, dtype, device)
         return plan_candidate(candidate, dtype, device, profile.costs)
 
-    def _constants(self, profile: Profile, structures: Iterable[str]) -> dict[str, float]:
-        """The calibration's constants; a structure that it does not know has the residual of its nearest relatives,
-        the same block with another ring or epilogue: most of what the model misses lies in the block."""
-        calibration = profile.calibration(self.name)
-        constants = dict(calibration.constants) if calibration else {}
-        known: dict[str, list[float]] = {}
-        for name, value in constants.items():
-            if name.startswith(RESIDUAL):
-                known.setdefault(relatives(name), []).append(value)
-        for name in structures:
-            if (key := RESIDUAL + name) not in constants and (kin := known.get(relatives(key))):
-                constants[key] = sum(kin) / len(kin)
-        return constants
-
     def _require_dtype(self, dtype: str) -> None:
         if dtype not in self.dtypes:
             raise UnknownName("dtype", dtype, self.dtypes)
@@ -156,3 +142,19 @@ class Gemm:
 @lru_cache(maxsize=16)
 def _solved(dtype: str, device: Device, profile: Profile) -> SolvedTable:
     return solve_table(dtype, device, profile.costs)
+
+
+@lru_cache(maxsize=16)
+def _constants(profile: Profile, structures: tuple[str, ...]) -> Mapping[str, float]:
+    """The calibration's constants; a structure that it does not know has the residual of its nearest relatives, the
+    same block with another ring or epilogue: most of what the model misses lies in the block."""
+    calibration = profile.calibration(Gemm.name)
+    constants = dict(calibration.constants) if calibration else {}
+    known: dict[str, list[float]] = {}
+    for name, value in constants.items():
+        if name.startswith(RESIDUAL):
+            known.setdefault(relatives(name), []).append(value)
+    for name in structures:
+        if (key := RESIDUAL + name) not in constants and (kin := known.get(relatives(key))):
+            constants[key] = sum(kin) / len(kin)
+    return constants
