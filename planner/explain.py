@@ -124,15 +124,19 @@ class _Plan:
     def _ring(self, producer: str, depth: int) -> Iterator[WeightedArc]:
         """Rule 6: iteration i refills the slot that i − depth has freed."""
         graph, index = self.graph, self.graph.index
-        writer = graph.by_id[producer]
-        for edge in graph.edges:
-            if edge.src == producer and edge.kind == "data":
-                reader = graph.by_id[edge.dst]
-                crosses = self.home[reader.id] != self.home[producer]
-                handoff = graph.limits.handoff_cycles if edge.handoff is None else edge.handoff
-                margin = self.slack + writer.spread + (reader.spread if reader is not writer else 0)
-                hold = reader.latency + self._late(reader.id) + margin + (handoff if crosses else 0)
-                yield index[reader.id], index[producer], hold, depth - edge.distance
+        writer, reads = graph.by_id[producer], [e for e in graph.edges if e.src == producer and e.kind == "data"]
+        if not writer.buffer_bytes:  # in its own partition the value stays in registers
+            reads = [e for e in reads if self.home[e.dst] != self.home[producer]]
+        for edge in reads:
+            reader = graph.by_id[edge.dst]
+            handoff = graph.limits.handoff_cycles if edge.handoff is None else edge.handoff
+            crossing = handoff if self.home[reader.id] != self.home[producer] else 0
+            margin = self.slack + writer.spread + (reader.spread if reader is not writer else 0)
+            hold = reader.latency + self._late(reader.id) + crossing + margin
+            yield index[reader.id], index[producer], hold, depth - edge.distance
+        if not reads:
+            hold = writer.latency + self._late(producer) + writer.spread + self.slack
+            yield index[producer], index[producer], hold, depth
 
     def _recurrence(self, name: str, arcs: list[WeightedArc]) -> Demand | None:
         ii, cycle = recurrence(len(self.graph.ops), arcs)
