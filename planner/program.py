@@ -27,7 +27,8 @@ WARP_GROUP = 4
 
 
 class Wait(NamedTuple):
-    """Iteration n waits, from n = ``first`` on, until ``offset`` cycles after ``source`` of iteration n − ``back``.
+    """Iteration n waits, from n = ``first`` on, until ``offset`` cycles after ``source`` of iteration n − ``back``, or
+    of the loop's last iteration where that one is beyond it.
 
     ``retired``: after all wgmma groups issued before it, too. ``barrier``: the source is in another partition, so the
     wait lasts until it has run; without, only what was issued already is waited for.
@@ -223,13 +224,12 @@ class _Builder:
             yield Wait(i, e.distance, e.distance, offset, apart, retired, f"data {e.src}"), j
 
     def _slot_waits(self) -> Iterator[tuple[Wait, int]]:
-        """A ring that shares its bytes has the reuses' barriers in place of its own."""
-        shared = {ring.producer for before, after, _ in self.reuses for ring in (before, after)}
+        """Rings on the same bytes wait for their own release too: the reuses say nothing of the first and the last
+        iterations, whose partners in the other ring do not exist."""
         for p, ring in self.rings.items():
-            if p not in shared:
-                for wait in self._releases(ring, p, ring.depth):
-                    if not wait.barrier or self._wired(p, self.home[wait.source]):
-                        yield wait, p
+            for wait in self._releases(ring, p, ring.depth):
+                if not wait.barrier or self._wired(p, self.home[wait.source]):
+                    yield wait, p
 
     def _reuse_waits(self) -> Iterator[tuple[Wait, int]]:
         for before, after, distance in self.reuses:
@@ -298,17 +298,26 @@ class _Builder:
     # Order of operations that start in the same cycle
 
     def _ranks(self, waits: Sequence[Sequence[Wait]]) -> list[int]:
-        """Distance-0 topological order, but whoever is waited for in the very cycle in which the waiter starts comes
-        first: with a latency of 0 that may be a later iteration's."""
+        """Distance-0 topological order; but first whoever is waited for in the very cycle in which the waiter starts (a
+        slot, or with a latency of 0 another iteration), and who has issued by then."""
         ops = range(len(self.graph.ops))
         rank = _topological(len(ops), [(i, j) for i, j, e in self.edges if e.distance == 0], list(ops))
         ii = self.plan.schedule.ii_cycles
-        tied = [
-            (w.source, j) for j in ops for w in waits[j] if self.cycle[w.source] == self.cycle[j] + ii * w.back
-        ]  # fmt: skip
+        tied = [(w.source, j) for j in ops for w in waits[j] if self.cycle[w.source] == self.cycle[j] + ii * w.back]
+        if self.graph.limits.barrier_cycles:
+            tied += self._barriers_first()
         if any(rank[i] > rank[j] for i, j in tied):
             rank = _topological(len(ops), tied, rank)
         return rank
+
+    def _barriers_first(self) -> list[tuple[int, int]]:
+        """Of two operations that a partition starts in the same cycle, one may be done issuing by then, with nothing
+        but barriers to wait for, while the other begins."""
+        ii = self.plan.schedule.ii_cycles
+        issues = [op.issue > 0 or after > 0 for op, (_, after) in zip(self.graph.ops, self.barriers, strict=True)]
+        at = [(g, cycle % ii) for g, cycle in zip(self.home, self.cycle, strict=True)]
+        early = [i for i, (before, _) in enumerate(self.barriers) if before and not issues[i]]
+        return [(i, j) for i in early for j in range(len(at)) if issues[j] and at[i] == at[j]]
 
 
 def _topological(count: int, arcs: Sequence[tuple[int, int]], priority: Sequence[int]) -> list[int]:

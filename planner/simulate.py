@@ -75,7 +75,8 @@ def simulate(
     compiled = program(plan, graph)
     run = _played(compiled, trip_count, draws, order or ("planned" if draws is None else "arrival"))
     spans = [
-        Span(step.op, n, step.partition, graph.ops[i].unit, ready, start, start + step.issue, start + step.occupancy,
+        Span(step.op, n, step.partition, graph.ops[i].unit, ready, start, start + step.issue + step.after,
+             start + step.occupancy,
              done, reason)
         for i, step in enumerate(compiled.steps)
         for n, (ready, start, done, reason) in enumerate(
@@ -225,12 +226,12 @@ class _Play:
         i, n = head
         step, record = self.steps[i], self.record
         ready = self.last_start[g] if step.silent else max(self.issued[g], self.last_start[g])
-        when, why = ready + step.before, ""
+        when, why, last = ready + step.before, "", self.trip_count - 1
         for wait in step.waits:
             source, back, first, offset, barrier, retired, reason = wait
-            m = n - back
-            if n < first or m >= self.trip_count:
+            if n < first:
                 continue
+            m = min(n - back, last)
             done = record.retired[source] if retired else record.done[source]
             if m < len(done):
                 if done[m] + offset > when:
@@ -287,13 +288,14 @@ class _Play:
         said = []
         for g, (_, source, wait) in sorted(self.blocked.items()):
             i, n = self._at(g)
+            m = min(n - wait.back, self.trip_count - 1) if wait is not None else n
             name, other = self.compiled.plan.partitions[g].name, self.steps[source].op
             if wait is None:
                 what = f"its turn on unit {self.compiled.graph.ops[i].unit} after {other}"
             elif wait.reason == "slot":
-                what = f"a free slot, to be released by {other} of iteration {n - wait.back}"
+                what = f"a free slot, to be released by {other} of iteration {m}"
             else:
-                what = f"{other} of iteration {n - wait.back}"
+                what = f"{other} of iteration {m}"
             said.append(f"{name} waits with {self.steps[i].op} of iteration {n} for {what}")
         cycle = max(since for since, _, _ in self.blocked.values())
         i, n = self._at(min(self.blocked))

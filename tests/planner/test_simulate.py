@@ -74,15 +74,15 @@ def without(plan: Plan, channel: str) -> Plan:
 @st.composite
 def solved(draw: st.DrawFn) -> tuple[DependenceGraph, Plan]:
     """A slot that is read and filled again in the same cycle is nothing that could run: latencies are 1 and up."""
-    graph = draw(given_.graphs())
+    graph = draw(given_.graphs(most_ops=5))
     graph = replace(graph, ops=tuple(replace(op, latency=max(op.latency, 1)) for op in graph.ops))
-    plan = solve(graph, SolveOptions(depth=draw(st.sampled_from([None, None, 1, 2, 3])))).plan
+    plan = solve(graph, SolveOptions(1.0, draw(st.sampled_from([None, None, 1, 2, 3])))).plan
     assume(plan is not None)
     return graph, plan
 
 
 @given(solved(), st.integers(0, 12))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_solved_plan_keeps_its_own_cycles_at_every_trip_count(case, trip_count):
     graph, plan = case
     timeline = simulate(plan, graph, trip_count)
@@ -97,7 +97,7 @@ def test_a_solved_plan_keeps_its_own_cycles_at_every_trip_count(case, trip_count
 
 
 @given(solved(), st.integers(0, 9), st.sampled_from(["planned", "arrival"]), st.none() | st.integers(0, 99))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_dependences_slots_units_and_issue_hold_by_inspection(case, trip_count, order, seed):
     graph, plan = case
     timeline = simulate(plan, graph, trip_count, order=order, draws=None if seed is None else Draws(seed))
@@ -105,37 +105,44 @@ def test_dependences_slots_units_and_issue_hold_by_inspection(case, trip_count, 
     at = {(s.op, s.iteration): s for s in timeline.spans}
     assert len(at) == len(timeline.spans)
     for edge in graph.edges:
-        own = 0 if edge.latency is None else edge.latency - graph.by_id[edge.src].latency
+        own = graph.by_id[edge.src].latency if edge.latency is None else edge.latency
+        after = latency(plan, graph, edge.src) + own - graph.by_id[edge.src].latency
         handoff = graph.edge_handoff(edge) if home[edge.src] != home[edge.dst] else 0
         for n in range(edge.distance, trip_count):
             source = at[edge.src, n - edge.distance]
-            assert at[edge.dst, n].start >= source.done + own + handoff
+            usable = source.done if edge.latency is None and edge.kind != "anti" else source.start + after
+            assert at[edge.dst, n].start >= usable + handoff
     for channel in plan.channels:
         readers = [e for e in graph.edges if e.src == channel.name and e.kind == "data"]
+        if not graph.by_id[channel.name].buffer_bytes:
+            readers = [e for e in readers if home[e.dst] != channel.producer]
         for n in range(trip_count - channel.depth):
             refill = at[channel.name, n + channel.depth].start
-            assert readers or refill >= at[channel.name, n].done
+            assert readers or refill >= at[channel.name, n].start + latency(plan, graph, channel.name)
             for edge in readers:
-                handoff = graph.limits.handoff_cycles if home[edge.dst] != home[edge.src] else 0
+                fixed = graph.limits.handoff_cycles if edge.handoff is None else edge.handoff
+                handoff = fixed if home[edge.dst] != home[edge.src] else 0
                 if n + edge.distance < trip_count:
-                    assert refill >= at[edge.dst, n + edge.distance].done + handoff
+                    read = at[edge.dst, n + edge.distance].start + latency(plan, graph, edge.dst)
+                    assert refill >= read + handoff
     for unit, capacity in graph.units:
         held = [s for s in timeline.spans if s.unit == unit and s.released > s.start]
         assert all(sum(s.start <= t.start < s.released for s in held) <= capacity for t in held)
     for g in range(len(plan.partitions)):
         inside = sorted((s for s in timeline.spans if s.partition == g and home[s.op] == g), key=planned_key(plan))
         assert all(a.start <= b.start for a, b in pairwise(inside))
-        issuing = [s for s in inside if s.issued > s.start]
-        assert all(a.issued <= b.start for a, b in pairwise(issuing))
+        before = {s.op: issue_cycles(plan, graph, s.op)[0] for s in inside}
+        issuing = [s for s in inside if s.issued > s.start - before[s.op]]
+        assert all(a.issued <= b.start - before[b.op] for a, b in pairwise(issuing))
         assert all(s.ready <= s.start <= s.issued for s in inside)
 
 
 @given(solved(), st.integers(1, 9), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_late_results_never_make_anything_earlier(case, trip_count, seed):
     """Max-plus monotonicity: each start is a maximum of sums of latencies as long as units keep the plan's order."""
     graph, plan = case
-    late = replace(graph, ops=tuple(replace(op, spread=3 * (i % 3)) for i, op in enumerate(graph.ops)))
+    late = replace(graph, ops=tuple(replace(op, spread=3 * (i % 3)) for i, op in enumerate(graph.ops)), clones=())
     # The rings were sized without these spreads: an operation that reads the slot that it fills may be too slow now.
     assume(not any(e.src == e.dst and late.by_id[e.src].spread for e in graph.edges))
     drawn = simulate(plan, late, trip_count, draws=Draws(seed), order="planned")
@@ -160,7 +167,7 @@ def planned_key(plan: Plan):
 
 
 def latency(plan: Plan, graph: DependenceGraph, op: str) -> int:
-    """Rule 0, once more."""
+    """As rule 0 has it."""
     value = graph.by_id[op]
     warps = next(p.warps for p in plan.partitions if op in p.ops)
     slow = 4 // warps if value.unit in ("ALU", "SFU") and warps < 4 else 1
@@ -168,7 +175,7 @@ def latency(plan: Plan, graph: DependenceGraph, op: str) -> int:
 
 
 def issue_cycles(plan: Plan, graph: DependenceGraph, op: str) -> tuple[int, int]:
-    """Cycles of the barriers before and after an operation (rule 3), once more."""
+    """Cycles of the barriers before and after an operation, as rule 3 counts them."""
     home = {p.op: p.partition for p in plan.schedule.placements}
     b = graph.limits.barrier_cycles
     values = {o.id for o in graph.ops if o.buffer_bytes or o.registers}
@@ -402,10 +409,17 @@ def sharing(*reuses: Reuse, memory: str = "smem", lanes: int = 128) -> tuple[Dep
 
 def test_two_rings_take_turns_in_the_same_bytes():
     graph, plan = sharing(Reuse("a", "b", 0), Reuse("b", "a", 1))
-    assert starts(simulate(plan, graph, 2)) == {
-        "a": [0, 140], "use_a": [45, 185], "b": [70, 210], "use_b": [115, 255],
-    }  # fmt: skip
+    alternating = {"a": [0, 140], "use_a": [45, 185], "b": [70, 210], "use_b": [115, 255]}
+    assert starts(simulate(plan, graph, 2)) == alternating
     assert verify(plan, graph) == ()
+    late = replace(graph, ops=tuple(replace(op, spread=30) for op in graph.ops))
+    drawn = [simulate(plan, late, 20, draws=Draws(seed)).cycles for seed in range(10)]
+    assert min(drawn) > simulate(plan, graph, 20).cycles
+    # The same turns, with the second ring's operations planned a whole interval later.
+    places = {"a": (0, 0), "use_a": (45, 1), "b": (210, 0), "use_b": (255, 1)}
+    staged = plan_of(graph, 140, places, offsets={"a": 0, "b": 0}, reuses=(Reuse("a", "b", -1), Reuse("b", "a", 2)))
+    assert starts(simulate(staged, graph, 3))["b"] == [140, 280, 350]
+    assert verify(staged, graph) == ()
 
 
 @pytest.mark.parametrize("reuses", [(), (Reuse("a", "b", 0),), (Reuse("b", "a", 1),), (Reuse("a", "b", 1),)])
@@ -456,7 +470,7 @@ def crossing(draw: st.DrawFn) -> tuple[DependenceGraph, Plan]:
     ops = (replace(ops[0], buffer_bytes=96), *ops[1:], Operation("reader", "LSU", draw(st.integers(1, 40)), 1, 1))
     edges = (*graph.edges, Dependence("op0", "reader", draw(st.integers(0, 2))))
     graph = replace(graph, ops=ops, edges=edges, limits=Limits(3, handoff_cycles=draw(st.integers(0, 5))),
-                    units=(*graph.units, ("LSU", 1)))  # fmt: skip
+                    units=(*graph.units, ("LSU", 1)), clones=())  # fmt: skip
     plan = solve(graph, SolveOptions(pinned={"op0": 0, "reader": 1})).plan
     assume(plan is not None)
     return graph, plan
