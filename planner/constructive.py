@@ -11,80 +11,47 @@ that made trouble moved to the front (Joslin and Clements, "Squeaky wheel optimi
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from warpplan.planner.assignment import Assignment, issue_spans, rings
+from warpplan.planner.assignment import Assignment, retirement_arcs, rings
 from warpplan.planner.bounds import WeightedArc, earliest
+from warpplan.planner.circle import Circle
+from warpplan.planner.loop import NEVER, Loop, connected, loop_of, overfull, ring_arcs, tight_paths, weighted
 from warpplan.planner.problem import Arc, Problem
+from warpplan.planner.retime import fits
 
 ATTEMPTS = 6
 BUDGET = 6
 """Placements an attempt may make, per operation."""
-SMALL = 16
-"""Nodes up to which networkx takes longer to load than to do without."""
-NEVER = -(2**60)
-"""A longest path that does not exist; sums of two still fit 64 bits."""
-
-Resource = tuple[str, int]
-"""("unit", its index in the graph) or ("issue", a partition)."""
-
-
-@dataclass(frozen=True)
-class Usage:
-    """An operation that starts at t holds ``resource`` during [t + ``offset``, t + ``offset`` + ``cycles``)."""
-
-    resource: Resource
-    offset: int
-    cycles: int
 
 
 def first_schedule(problem: Problem, ii: int) -> Assignment | None:
-    """A schedule of interval ``ii``, or ``None`` where none was found (which proves nothing).
+    """A schedule of interval ``ii`` that obeys every rule, or ``None`` where none was found (which proves nothing).
 
-    It obeys dependences with their hand-offs, rings of given depth, units, issue slots with their barriers, pins and
-    clusters. Shared memory, registers, and wgmma groups that retire in order are left to the caller to verify.
+    A schedule that breaks only what placing does not see is tried once more: in the order that its wgmma groups retire
+    in, and with rings no deeper than memory allows.
     """
     for partitions in partition_choices(problem):
-        starts = place(loop_of(problem, partitions), ii)
-        if starts is not None:
-            return Assignment(starts, partitions)
+        loop = loop_of(problem, partitions)
+        for repaired in (False, True):
+            starts = place(loop, ii)
+            if starts is None:
+                break
+            found = Assignment(starts, partitions)
+            if fits(problem, ii, found):
+                return found
+            if not repaired:
+                arcs = [*retirement_arcs(problem, ii, found), *_affordable_rings(problem, found)]
+                loop = replace(loop, arcs=loop.arcs + weighted(arcs, found.apart))
     return None
 
 
-@dataclass(frozen=True)
-class Loop:
-    """A problem whose partitions are decided: arcs with their hand-offs, and what each operation holds."""
-
-    nodes: int
-    arcs: tuple[WeightedArc, ...]
-    usages: tuple[tuple[Usage, ...], ...]
-    capacity: dict[Resource, int]
-
-
-def loop_of(problem: Problem, partitions: Sequence[int]) -> Loop:
-    """``problem`` with its operations in ``partitions``; empty holds are left out."""
-    graph = problem.graph
-    at_zero = Assignment((0,) * len(graph.ops), tuple(partitions))
-    arcs = list(problem.dependences)
-    if problem.options.depth is not None:
-        arcs += [
-            Arc(use.consumer, i, use.cycles + use.margin, use.handoff, problem.options.depth - use.distance)
-            for i, uses in rings(problem, at_zero).items()
-            for use in uses
-        ]
-    weighted = tuple((a.src, a.dst, a.cycles + a.handoff * at_zero.apart(a.src, a.dst), a.distance) for a in arcs)
-    capacity: dict[Resource, int] = {("unit", at): copies for at, (_, copies) in enumerate(graph.units)}
-    capacity.update({("issue", g): 1 for g in partitions})
-    units = {unit: at for at, (unit, _) in enumerate(graph.units)}
-    usages = []
-    for op, g, (begin, end) in zip(problem.ops, partitions, issue_spans(problem, at_zero), strict=True):
-        held = [Usage(("issue", g), begin, end - begin)]
-        if op.unit is not None:
-            held.append(Usage(("unit", units[op.unit]), 0, op.occupancy))
-        usages.append(tuple(usage for usage in held if usage.cycles))
-    return Loop(len(graph.ops), weighted, tuple(usages), capacity)
+def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
+    """Arcs of rings in shared memory that are all as deep as there is room for."""
+    slots = {p: problem.slot_bytes(p) for p in rings(problem, found) if problem.memory(p) == "smem"}
+    depth = max(1, (problem.graph.limits.smem_bytes - problem.extra_bytes) // max(1, sum(slots.values())))
+    return [] if problem.options.depth is not None else ring_arcs(problem, found, depth, set(slots))
 
 
 def partition_choices(problem: Problem) -> Iterator[tuple[int, ...]]:
@@ -113,13 +80,15 @@ def partition_choices(problem: Problem) -> Iterator[tuple[int, ...]]:
 def place(loop: Loop, ii: int, attempts: int = ATTEMPTS) -> tuple[int, ...] | None:
     """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``, or ``None``."""
     backward = earliest(loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii)
-    if backward is None or any(
-        sum(u.cycles for held in loop.usages for u in held if u.resource == resource) > capacity * ii
-        for resource, capacity in loop.capacity.items()
-    ):
+    if backward is None or overfull(loop, ii):
         return None
     components = connected(loop.nodes, loop.arcs)
-    paths = [longest_paths(component, loop.arcs, ii) for component in components]
+    paths = []
+    for component in components:
+        tight = tight_paths(loop, component, ii)
+        if tight is None:
+            return None
+        paths.append(tight[0])
     longest = [max((u.cycles for u in held), default=0) for held in loop.usages]
     core = {i for component in components for i in component if len(component) > 1}
     trouble = [0] * loop.nodes
@@ -239,106 +208,3 @@ class _Placing:
         for usage in self.loop.usages[j]:
             self.circles[usage.resource].remove(j)
         heapq.heappush(self.todo, self.rank[j])
-
-
-class Circle:
-    """One resource over II cycles: intervals that repeat every turn, at most ``capacity`` at a time."""
-
-    def __init__(self, ii: int, capacity: int) -> None:
-        self.ii, self.capacity = ii, capacity
-        self.held: dict[int, tuple[int, int]] = {}
-        self.full: dict[int, list[tuple[int, int]]] = {}
-
-    def add(self, op: int, begin: int, cycles: int) -> None:
-        self.held[op] = (begin % self.ii, cycles)
-        self.full.clear()
-
-    def remove(self, op: int) -> None:
-        del self.held[op]
-        self.full.clear()
-
-    def next_free(self, begin: int, cycles: int) -> int | None:
-        """The first cycle from ``begin`` on at which ``cycles`` cycles find room; ``None`` if no turn has it."""
-        whole, rest = divmod(cycles, self.ii)
-        if whole and self._full(self.capacity - whole + 1):
-            return None
-        full = self._full(self.capacity - whole) if rest else []
-        turns, phase = divmod(begin, self.ii)
-        limit = begin + self.ii
-        while (at := bisect_left(full, (phase + rest, 0)) - 1) >= 0 and full[at][1] > phase:
-            more, phase = divmod(full[at][1], self.ii)
-            turns += more
-            if phase + self.ii * turns >= limit:
-                return None
-        return phase + self.ii * turns
-
-    def overlapping(self, begin: int, cycles: int) -> list[int]:
-        """The operations that hold some of [``begin``, ``begin`` + ``cycles``)."""
-        return [
-            op
-            for op, (at, held) in self.held.items()
-            if (at - begin) % self.ii < cycles or (begin - at) % self.ii < held
-        ]
-
-    def _full(self, room: int) -> list[tuple[int, int]]:
-        """Where ``room`` or more intervals overlap: disjoint [begin, end), ascending, over two turns."""
-        if room not in self.full:
-            level, steps = 0, []
-            for begin, cycles in self.held.values():
-                whole, rest = divmod(cycles, self.ii)
-                level += whole
-                if rest:
-                    end = begin + rest
-                    level += end >= self.ii
-                    steps += [(begin, 1), (end % self.ii, -1)]
-            self.full[room] = _at_least(room, level, sorted(steps), self.ii)
-        return self.full[room]
-
-
-def _at_least(room: int, level: int, steps: Sequence[tuple[int, int]], ii: int) -> list[tuple[int, int]]:
-    """The segments of two turns in which ``level``, changed by each of ``steps``, is ``room`` or more."""
-    segments = []
-    since = 0 if level >= room else None
-    for at, change in steps:
-        level += change
-        if level >= room and since is None:
-            since = at
-        elif level < room and since is not None:
-            if at > since:
-                segments.append((since, at))
-            since = None
-    if since is not None and since < ii:
-        segments.append((since, ii))
-    return segments + [(begin + ii, end + ii) for begin, end in segments]
-
-
-# Graphs
-
-
-def connected(nodes: int, arcs: Sequence[WeightedArc]) -> list[list[int]]:
-    """The strongly connected components, each ascending, by their smallest node."""
-    if nodes <= SMALL:
-        path = longest_paths(range(nodes), [(src, dst, 0, 0) for src, dst, _, _ in arcs], 1)
-        joined = [[j for j in range(nodes) if path[i][j] > NEVER // 2 < path[j][i]] for i in range(nodes)]
-        return [component for i, component in enumerate(joined) if component[0] == i]
-    import networkx as nx
-
-    digraph = nx.DiGraph()
-    digraph.add_nodes_from(range(nodes))
-    digraph.add_edges_from((src, dst) for src, dst, _, _ in arcs)
-    return sorted(sorted(component) for component in nx.strongly_connected_components(digraph))
-
-
-def longest_paths(members: Sequence[int], arcs: Sequence[WeightedArc], ii: int) -> list[list[int]]:
-    """Per pair of ``members``, the most that a path of arcs between them asks for (Floyd-Warshall; Rau's MinDist)."""
-    import numpy as np
-
-    index = {i: k for k, i in enumerate(members)}
-    path = np.full((len(members), len(members)), NEVER, dtype=np.int64)
-    np.fill_diagonal(path, 0)
-    for src, dst, cycles, distance in arcs:
-        if src in index and dst in index:
-            path[index[src], index[dst]] = max(path[index[src], index[dst]], cycles - ii * distance)
-    for k in range(len(members)):
-        np.maximum(path, path[:, k, None] + path[None, k], out=path)
-    return path.tolist()

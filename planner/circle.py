@@ -1,0 +1,77 @@
+"""A resource on the circle of II cycles: intervals that come again every turn, and where there is room for one more."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Circle:
+    """One resource over II cycles: intervals that repeat every turn, at most ``capacity`` at a time."""
+
+    def __init__(self, ii: int, capacity: int) -> None:
+        self.ii, self.capacity = ii, capacity
+        self.held: dict[int, tuple[int, int]] = {}
+        self.full: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, op: int, begin: int, cycles: int) -> None:
+        self.held[op] = (begin % self.ii, cycles)
+        self.full.clear()
+
+    def remove(self, op: int) -> None:
+        del self.held[op]
+        self.full.clear()
+
+    def next_free(self, begin: int, cycles: int) -> int | None:
+        """The first cycle from ``begin`` on at which ``cycles`` cycles find room; ``None`` if no turn has it."""
+        whole, rest = divmod(cycles, self.ii)
+        if whole and self._full(self.capacity - whole + 1):
+            return None
+        full = self._full(self.capacity - whole) if rest else []
+        turns, phase = divmod(begin, self.ii)
+        limit = begin + self.ii
+        while (at := bisect_left(full, (phase + rest, 0)) - 1) >= 0 and full[at][1] > phase:
+            more, phase = divmod(full[at][1], self.ii)
+            turns += more
+            if phase + self.ii * turns >= limit:
+                return None
+        return phase + self.ii * turns
+
+    def overlapping(self, begin: int, cycles: int) -> list[int]:
+        """The operations that hold some of [``begin``, ``begin`` + ``cycles``)."""
+        return [
+            op
+            for op, (at, held) in self.held.items()
+            if (at - begin) % self.ii < cycles or (begin - at) % self.ii < held
+        ]
+
+    def _full(self, room: int) -> list[tuple[int, int]]:
+        """Where ``room`` or more intervals overlap: disjoint [begin, end), ascending, over two turns."""
+        if room not in self.full:
+            level, steps = 0, []
+            for begin, cycles in self.held.values():
+                whole, rest = divmod(cycles, self.ii)
+                level += whole
+                if rest:
+                    end = begin + rest
+                    level += end >= self.ii
+                    steps += [(begin, 1), (end % self.ii, -1)]
+            self.full[room] = _at_least(room, level, sorted(steps), self.ii)
+        return self.full[room]
+
+
+def _at_least(room: int, level: int, steps: Sequence[tuple[int, int]], ii: int) -> list[tuple[int, int]]:
+    """The segments of two turns in which ``level``, changed by each of ``steps``, is ``room`` or more."""
+    segments = []
+    since = 0 if level >= room else None
+    for at, change in steps:
+        level += change
+        if level >= room and since is None:
+            since = at
+        elif level < room and since is not None:
+            if at > since:
+                segments.append((since, at))
+            since = None
+    if since is not None and since < ii:
+        segments.append((since, ii))
+    return segments + [(begin + ii, end + ii) for begin, end in segments]
