@@ -38,7 +38,8 @@ def demands(graph: DependenceGraph, plan: Plan, *, slack_cycles: int = 0) -> tup
 
     ``slack_cycles`` is the margin that its rings were asked to keep. Rules 0 to 7 of RULES.md.
     """
-    return tuple(sorted(_Plan(graph, plan, slack_cycles).demands(), key=lambda d: (-d.share, d.name)))
+    found = _Plan(graph, plan, slack_cycles).demands()
+    return tuple(sorted(found, key=lambda d: (-d.share, d.unit != "cycles", d.name)))
 
 
 class _Plan:

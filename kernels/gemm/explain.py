@@ -6,7 +6,7 @@ import numpy as np
 
 from warpplan.kernels.gemm.candidates import tabulate
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
-from warpplan.kernels.gemm.kernel import Gemm
+from warpplan.kernels.gemm.kernel import Gemm, _constants
 from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning
 from warpplan.kernels.gemm.work import epilogue_cycles, solve_table, structure, work
 from warpplan.planner.costs import CostTable
@@ -24,9 +24,8 @@ def race(shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, *
 
     Raises what :meth:`Gemm.ranked` raises.
     """
-    kernel = Gemm()
     best: dict[str, GemmConfig] = {}
-    for config, _ in kernel.ranked(shape, dtype, device, profile):
+    for config, _ in Gemm().ranked(shape, dtype, device, profile):
         if len(best) == contenders:
             break
         best.setdefault(structure(config), config)
@@ -45,7 +44,7 @@ def race(shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, *
         asked.take(np.arange(len(configs))),
         dtype,
         profile,
-        kernel._constants(profile, asked.structures),
+        _constants(profile, asked.structures),
         loop,
     )
 

@@ -59,9 +59,13 @@ def costs(found: CostChanges, ii: int) -> Section:
         for c in found.changes
     )
     notes = []
-    if found.examined and not any(c.to_cycles < c.cycles for c in found.changes):
-        notes.append(f"no single cost, however small, brings the interval below {ii} cycles")
-    if found.examined < found.costs:
+    if not found.examined:
+        notes.append("not asked, since the interval is not proven optimal")
+    elif not any(c.to_cycles < c.cycles for c in found.changes):
+        whole = found.examined == found.costs and not found.undecided
+        none = "no single cost" if whole else "none of those decided"
+        notes.append(f"{none}, however small, brings the interval below {ii} cycles")
+    if 0 < found.examined < found.costs:
         notes.append(f"{found.examined} of {found.costs} costs were looked at, the largest first")
     if found.undecided:
         notes.append(f"a re-solve came to its time limit for {', '.join(found.undecided)}")

@@ -52,14 +52,15 @@ def timeline(lanes: Sequence[Lane], title: str, ii_cycles: int | None = None) ->
 
 
 def memory(plan: Plan, smem_bytes: int) -> str:
-    """Shared memory by address over so many intervals that every ring has turned: who holds which bytes when.
+    """Shared memory by address over as many intervals as the deepest ring has slots (2 to 8): who holds which bytes
+    when.
 
     Slot s of a ring of D holds the value of every iteration i ≡ s (mod D), from its producer's start for as long as
     the channel says.
     """
     ii = plan.schedule.ii_cycles
     rings = {c.name: c for c in plan.channels}
-    span = ii * max([2, *(c.depth for c in plan.channels)])
+    span = ii * min(max([2, *(c.depth for c in plan.channels)]), 8)
     space = _Space(_Scale(span), max(plan.smem_bytes, 1))
     start = {p.op: p.cycle for p in plan.schedule.placements}
     title = f"Shared memory over time: {plan.smem_bytes} of {smem_bytes} B"

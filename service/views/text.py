@@ -48,8 +48,10 @@ def section_lines(section: Section) -> Iterator[str]:
 
 
 NARROWEST, WIDEST = 80, 120
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LETTERS = "abcdefghijklmnopqrstuvwxyzαβγδεζηθικλμνξοπρστυφχψω"
 WAITING = "·"
+TIED = "\0"
+"""A blank at which no line ends."""
 
 
 def gantt(lanes: Sequence[Lane], width: int = 100) -> Iterator[str]:
@@ -72,8 +74,9 @@ def gantt(lanes: Sequence[Lane], width: int = 100) -> Iterator[str]:
             group = lane.group
             yield group
         yield f"{lane.name:<{margin}}{_row(lane.bars, letters, step, columns)}".rstrip()
-    used = ", ".join(f"{letter} {label}" for label, letter in letters.items())
-    yield from wrap(f"{step} cycles a column; {WAITING} waits; capitals in odd iterations; {used}", width)
+    used = ", ".join(f"{letter}{TIED}{label}" for label, letter in letters.items())
+    legend = f"{step} cycles a column; {WAITING} waits; capitals in odd iterations; {used}"
+    yield from (line.replace(TIED, " ") for line in wrap(legend, width, break_on_hyphens=False))
 
 
 def _row(bars: Sequence[Bar], letters: Mapping[str, str], step: int, columns: int) -> str:
