@@ -22,7 +22,7 @@ numbers = st.floats(-1e12, 1e12)
 
 @st.composite
 def graphs(
-    draw: st.DrawFn, most_ops: int = 6, most_partitions: int = 3, buffers: bool = True, rules: bool = False
+    draw: st.DrawFn, most_ops: int = 6, most_partitions: int = 3, buffers: bool = True, rules: bool = True
 ) -> DependenceGraph:
     """Forward edges of distance 0 and up, backward and self edges of distance 1 and up: never a cycle of distance 0.
 
