@@ -32,12 +32,14 @@ from warpplan.kernels.gemm.candidates import candidates
 from warpplan.kernels.gemm.launch import prepare as prepare_launch
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.planner.device import device
+from warpplan.profiler.embedded import embedded
 
 Shape = tuple[int, int, int]
 Job = tuple[GemmConfig, bool]
 Row = dict[str, Any]
 TARGET = device("NVIDIA H200")
 DTYPE = "bfloat16"
+PROFILE = embedded(TARGET.name)
 CUBLAS_EVERY = 12
 """Configurations between two readings of cuBLAS in the exhaustive search."""
 FINALISTS = 8
@@ -92,10 +94,9 @@ def ranking(shape: Shape) -> list[tuple[GemmConfig, float]]:
     """The planner's order with no GPU; empty where no profile is embedded yet."""
     from warpplan.kernels.gemm.kernel import Gemm
     from warpplan.planner.errors import WarpplanError
-    from warpplan.profiler.embedded import embedded
 
     try:
-        ranked = Gemm().ranked(shape, DTYPE, TARGET, embedded(TARGET.name))
+        ranked = Gemm().ranked(shape, DTYPE, TARGET, PROFILE)
     except WarpplanError as error:
         print(f"no ranking: {error}", file=sys.stderr)
         return []
@@ -116,7 +117,7 @@ def search(shape: Shape, failed: set[Job], sets: list[Operands], table: Path | N
     if table is not None:
         (measured,) = [m for m in read(table) if m.shape == shape]
         return [measured.configs[i] for i in np.argsort(measured.time_us)], {}
-    space = [c for c in candidates(shape, DTYPE, TARGET) if compile_job(c, shape) not in failed]
+    space = [c for c in candidates(shape, DTYPE, TARGET, PROFILE.costs) if compile_job(c, shape) not in failed]
     found = exhaustive(shape, space, sets)
     raw = {
         "kernel": "gemm", "shape": shape, "dtype": DTYPE, "split": split_of(shape), "cublas_us": found["cublas_us"],
@@ -189,7 +190,7 @@ def main() -> None:
     shapes = [s for s in HELDOUT + TRAIN if arguments.shapes in ("all", split_of(s))]
     if arguments.table is not None:
         shapes = [m.shape for m in read(arguments.table) if m.shape in shapes]
-    jobs = sorted({compile_job(c, s) for s in shapes for c in candidates(s, DTYPE, TARGET)})
+    jobs = sorted({compile_job(c, s) for s in shapes for c in candidates(s, DTYPE, TARGET, PROFILE.costs)})
     failures = prepare(jobs, workers=arguments.workers)
     peers = arguments.peers.split(",")
     if "autotune" in peers:

@@ -42,9 +42,11 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 
 from warpplan.kernels.gemm import launch  # noqa: E402
+from warpplan.kernels.gemm.candidates import planned_structures  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
-from warpplan.kernels.gemm.space import GemmConfig, structures, violations  # noqa: E402
+from warpplan.kernels.gemm.space import GemmConfig, violations  # noqa: E402
 from warpplan.planner.device import H200  # noqa: E402
+from warpplan.profiler.embedded import embedded  # noqa: E402
 
 CHILD_LIMIT_S = 60
 SHAPES = (
@@ -111,7 +113,7 @@ TIMED = (
 
 
 def configurations(quick: bool) -> list[GemmConfig]:
-    listed = () if quick else structures("bfloat16", H200)
+    listed = () if quick else planned_structures("bfloat16", H200, embedded(H200.name).costs)
     return [c for c in dict.fromkeys((*TIMED, *VARIANTS, *listed)) if not violations(c, "bfloat16", H200)]
 
 

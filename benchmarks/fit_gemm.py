@@ -1,4 +1,6 @@
-"""Fit the GEMM time model to the training shapes of the exhaustive table and store it in the embedded profile.
+"""Fit the GEMM time model and store it in the embedded profile.
+
+It sees the training shapes of the exhaustive table and the measured ring depths, never a held-out shape.
 
 python benchmarks/fit_gemm.py
 """
@@ -10,9 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from gemm_shapes import TRAIN
-from gemm_table import TABLES, MeasuredShape, read
+from gemm_shapes import HELDOUT
+from gemm_table import RESULTS, TABLES, MeasuredShape, read
+from robust_depth import read as read_depths
 
+from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
+from warpplan.kernels.gemm.candidates import table as candidate_table
 from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
 from warpplan.planner.device import Device, device
 from warpplan.planner.predict import Rates
@@ -20,6 +25,7 @@ from warpplan.planner.profile import Profile
 from warpplan.profiler.files import load, save
 from warpplan.profiler.fit import Measured, fit
 
+DEPTHS = RESULTS / "robust_depth_h200.json"
 PROFILE = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"
 
 
@@ -33,10 +39,19 @@ def measured(solved: SolvedTable, target: Device, m: MeasuredShape) -> Measured:
     return Measured(m.shape, all_work.take(np.array([r for r, _ in kept])), np.array([t for _, t in kept]))
 
 
+def everything_measured(train: list[MeasuredShape], target: Device, profile: Profile) -> CandidateTable:
+    """The candidates, and what was measured beside them: rings of other depths."""
+    known = candidate_table(train[0].dtype, target, profile.costs)
+    listed = {replace(c, group_m=8) for c in known.configs}
+    more = {replace(c, group_m=8): None for m in train for c in m.configs}
+    extra = [c for c in more if c not in listed]
+    return tabulate([*known.configs, *extra], [*known.group_below.tolist(), *[0] * len(extra)], target)
+
+
 def calibrated(profile: Profile, table: list[MeasuredShape], source: str) -> Profile:
     target = device(profile.identity.gpu)
-    train = [m for m in table if m.shape in TRAIN]
-    solved = solve_table(train[0].dtype, target, profile.costs)
+    train = [m for m in table if m.shape not in HELDOUT]
+    solved = solve_table(train[0].dtype, target, profile.costs, everything_measured(train, target, profile))
     calibration = fit(
         "gemm", [measured(solved, target, m) for m in train], Rates.of(profile, train[0].dtype), source
     )  # fmt: skip
@@ -47,9 +62,13 @@ def calibrated(profile: Profile, table: list[MeasuredShape], source: str) -> Pro
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, default=TABLES[0])
+    parser.add_argument("--depths", type=Path, default=DEPTHS, help="results of robust_depth.py, where there are any")
     parser.add_argument("--profile", type=Path, default=PROFILE)
     arguments = parser.parse_args()
-    profile = calibrated(load(arguments.profile), read(arguments.table), f"benchmarks/results/{arguments.table.name}")
+    table, source = read(arguments.table), f"benchmarks/results/{arguments.table.name}"
+    if arguments.depths.exists():
+        table, source = table + read_depths(arguments.depths), f"{source}, {arguments.depths.name}"
+    profile = calibrated(load(arguments.profile), table, source)
     save(profile, arguments.profile)
     calibration = profile.calibration("gemm")
     assert calibration is not None

@@ -5,7 +5,8 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
 
     tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
     l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines
-    latency  = trips · DRAM latency / (depth − 1) / f        (Little's law; one slot is always being multiplied)
+    latency  = trips · (DRAM latency / f + its bytes' part of the l2 term) / (depth − 1)
+                                     (Little's law; one slot is always being multiplied, the others are on their way)
     dram     = ramp + bytes that must come from or go to DRAM / measured rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
     overhead = (start + prologue + rounds · exposed + drain) / f + split-K's reduction
@@ -48,6 +49,7 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "energy_l2": 0.1,
     "energy_dram": 0.1,
     "latency_scale": 1.0,
+    "transfer_scale": 0.0,
     "crooked_scale": 1.0,
     "refill_scale": 1.0,
     "drain_scale": 1.0,
@@ -175,7 +177,8 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
     ) / work.blocks_per_sm  # fmt: skip
     lines = 1.0 + of_all("crooked_scale") * work.crooked
     l2 = of_all("l2_scale") * lines * trips * work.load_bytes / share * 1e6
-    latency = of_all("latency_scale") * trips * work.dram_latency_cycles / work.slots_in_flight * us_per_cycle
+    arrival = of_all("latency_scale") * trips * work.dram_latency_cycles * us_per_cycle + of_all("transfer_scale") * l2
+    latency = arrival / work.slots_in_flight
     dram = of_all("dram_ramp_us") + of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
     power = of_all("power_scale") * (
         work.executed_flops / rates.tensor_flops

@@ -31,6 +31,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "energy_l2": (0.0, 2.0),
     "energy_dram": (0.0, 2.0),
     "latency_scale": (0.0, 3.0),
+    "transfer_scale": (0.0, 3.0),
     "crooked_scale": (0.0, 8.0),
     "refill_scale": (0.0, 4.0),
     "drain_scale": (0.0, 4.0),

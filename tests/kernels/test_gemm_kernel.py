@@ -183,11 +183,11 @@ def test_what_the_space_proposes_is_predicted_alike_when_asked_for(profile):
 
 
 def test_what_the_space_does_not_propose_is_predicted_too(profile):
-    """A ring of two slots leaves every load's latency exposed; the next slot hides most of it."""
+    """A ring of two slots leaves every load's latency exposed; the next slots hide it. Beyond, more slots do not help,
+    and what was measured may say that they hurt."""
     depths = [GemmConfig("single", 128, 128, 64, 8, d) for d in (2, 3, 4, 5)]
     times = [p.time_us for p in GEMM.predicted(depths, SQUARE, "bfloat16", H200, profile)]
-    assert times == sorted(times, reverse=True)
-    assert times[0] > 1.2 * times[-1]
+    assert times[0] > 1.2 * times[1] > 1.2 * max(times[2:])
 
 
 def test_what_cannot_run_is_not_predicted(profile):
