@@ -1,0 +1,131 @@
+"""Classic modulo scheduling against HiGHS on the loops of ``modulo_instances.py``: writes
+``benchmarks/results/modulo_scheduling.json``.
+
+Per loop: the planner's interval, its proof or bound, whether the checker accepts the plan, and the time for it (limit
+60 s); then HiGHS on the time-indexed formulation of ``modulo_milp.py``, interval by interval from MinII, for
+``--milp-limit-s`` in all. Both run on one thread, after one solve that has loaded the libraries. ``cpu_s`` is what to
+compare on a machine with other work; HiGHS itself can only be limited by the clock.
+
+Run it with ``make bench-modulo``; ``--only`` takes parts of names, ``--milp-limit-s 0`` leaves the peer out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import modulo_milp
+from modulo_instances import Instance, instances
+from planning_speed import cpu_name
+from results_file import head, write
+
+from warpplan.planner.bounds import recurrence_bound, resource_bounds
+from warpplan.planner.check import check
+from warpplan.planner.problem import Problem, SolveOptions
+from warpplan.planner.solve import solve
+
+RESULTS = Path(__file__).parent / "results" / "modulo_scheduling.json"
+LIMIT_S = 60.0
+GOAL_OPTIMAL = 0.99
+"""The share of loops whose smallest interval is to be found and proven within the limit."""
+
+
+def measure(instance: Instance) -> dict[str, Any]:
+    """The planner's row."""
+    graph = instance.graph
+    before, clock = time.process_time(), time.perf_counter()
+    outcome = solve(graph, SolveOptions(time_limit_s=LIMIT_S))
+    cpu, wall = time.process_time() - before, time.perf_counter() - clock
+    problem = Problem(graph, SolveOptions())
+    resource = max(bound.ii_cycles for bound in resource_bounds(problem))
+    recurrence = recurrence_bound(problem).ii_cycles
+    return {
+        "kernel": instance.kind,
+        "loop": instance.name,
+        "operations": len(graph.ops),
+        "edges": len(graph.edges),
+        "res_mii": resource,
+        "rec_mii": recurrence,
+        "min_ii": max(1, resource, recurrence),
+        "status": outcome.status,
+        "ii": None if outcome.plan is None else outcome.plan.schedule.ii_cycles,
+        "bound": outcome.bound,
+        "reason": outcome.reason,
+        "cpu_s": round(cpu, 4),
+        "wall_s": round(wall, 4),
+        "violations": ["no plan"] if outcome.plan is None else list(check(outcome.plan, graph)),
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    cpu = [row["cpu_s"] for row in rows]
+    optimal = [row for row in rows if row["status"] == "optimal"]
+    result: dict[str, Any] = {
+        "loops": len(rows),
+        "optimal": len(optimal),
+        "accepted": sum(row["violations"] == [] for row in rows),
+        "optimum_beyond_min_ii": sum(row["ii"] > row["min_ii"] for row in optimal),
+        "median_cpu_s": statistics.median(cpu),
+        "worst_cpu_s": max(cpu),
+        "goal_optimal_share": GOAL_OPTIMAL,
+        "met": len(optimal) >= GOAL_OPTIMAL * len(rows),
+    }
+    compared = [row for row in rows if "milp" in row]
+    if compared:
+        solved = [row for row in compared if row["milp"]["status"] == "optimal"]
+        both = [row for row in solved if row["status"] == "optimal"]
+        ratios = [row["milp"]["cpu_s"] / row["cpu_s"] for row in both]
+        result["milp"] = {
+            "optimal": len(solved),
+            "valid": sum(row["milp"]["valid"] for row in solved),
+            "timeouts": len(compared) - len(solved),
+            "same_interval": sum(row["ii"] == row["milp"]["ii"] for row in both),
+            "both_optimal": len(both),
+            "planner_faster": sum(ratio > 1 for ratio in ratios),
+            "cpu_ratio_geometric_mean": round(statistics.geometric_mean(ratios), 3) if ratios else None,
+            "cpu_s_total": round(sum(row["milp"]["cpu_s"] for row in compared), 1),
+            "planner_cpu_s_total": round(sum(row["cpu_s"] for row in compared), 1),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the loops' names")
+    parser.add_argument("--limit", type=int, help="at most so many loops")
+    parser.add_argument("--milp-limit-s", type=float, default=60.0, help="seconds of the clock for HiGHS on one loop")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    chosen = [i for i in instances() if not options.only or any(part in i.name for part in options.only)]
+    chosen = chosen[: options.limit]
+    solve(chosen[0].graph, SolveOptions(time_limit_s=LIMIT_S))
+    rows = []
+    for instance in chosen:
+        row = measure(instance)
+        rows.append(row)
+        refused = "" if row["violations"] == [] else f", NOT ACCEPTED {row['violations']}"
+        print(
+            f"{instance.name:<14} {row['status']}, II {row['ii']} (bound {row['bound']}, MinII {row['min_ii']}), "
+            f"{row['cpu_s']:.3f} s CPU{refused}",
+            flush=True,
+        )
+    for instance, row in zip(chosen, rows, strict=True):
+        if options.milp_limit_s > 0:
+            row["milp"] = modulo_milp.smallest(instance.graph, row["min_ii"], options.milp_limit_s)
+            print(
+                f"{instance.name:<14} HiGHS {row['milp']['status']}, II {row['milp']['ii']} "
+                f"(bound {row['milp']['bound']}), {row['milp']['cpu_s']:.3f} s CPU",
+                flush=True,
+            )
+    found = summary(rows)
+    limits = {"limit_s": LIMIT_S, "milp_limit_s": options.milp_limit_s}
+    write(options.out, {**head("modulo_scheduling", cpu_name()), **limits, "summary": found, "rows": rows})
+    print(found)
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
