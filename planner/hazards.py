@@ -80,13 +80,15 @@ def _early_reads(program: Program, run: Run) -> Iterator[Fault]:
 
 
 def _ends(run: Run, ring: Ring, trip_count: int) -> list[int]:
-    """When each iteration's value has been read for the last time: readers beyond the trip count do not come."""
-    ends = list(run.starts[ring.producer] if ring.readers else run.done[ring.producer])
-    for reader, distance, _ in ring.readers:
+    """When each iteration's value has been read for the last time, or could have been by a reader beyond the loop."""
+    written = run.done[ring.producer]
+    ends = [0] * len(written) if ring.readers else list(written)
+    for reader, distance, _, beyond in ring.readers:
         done = run.done[reader]
-        for n in range(min(len(ends), trip_count - distance)):
-            end = done[n + distance] if n + distance < len(done) else NEVER
-            ends[n] = max(ends[n], end)
+        for n, end in enumerate(ends):
+            m = n + distance
+            last = written[n] + beyond if m >= trip_count else done[m] if m < len(done) else NEVER
+            ends[n] = max(end, last)
     return ends
 
 

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from warpplan.planner.check import check
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
@@ -420,6 +421,44 @@ def test_two_rings_take_turns_in_the_same_bytes():
     staged = plan_of(graph, 140, places, offsets={"a": 0, "b": 0}, reuses=(Reuse("a", "b", -1), Reuse("b", "a", 2)))
     assert starts(simulate(staged, graph, 3))["b"] == [140, 280, 350]
     assert verify(staged, graph) == ()
+
+
+@st.composite
+def taking_turns(draw: st.DrawFn) -> tuple[DependenceGraph, Plan]:
+    """:func:`sharing` with any cycles, partitions and distances, as the checker accepts it: half of the loops have one
+    ring's use an iteration later than its load, or the second ring some intervals behind the first."""
+    graph, plan = sharing()
+    handoff, ii = graph.limits.handoff_cycles, draw(st.sampled_from([140, 150, 200]))
+    places, held = {}, {}
+    edges = tuple(replace(e, distance=draw(st.sampled_from([0, 0, 1]))) for e in graph.edges)
+    base = {"a": draw(st.integers(15, 40)) * 10, "b": draw(st.integers(15, 80)) * 10}
+    for e in edges:
+        home, there = draw(st.integers(0, 1)), draw(st.integers(0, 1))
+        use = base[e.src] + 45 + draw(st.sampled_from([0, 5])) - ii * e.distance
+        places |= {e.src: (base[e.src], home), e.dst: (use, there)}
+        held[e.src] = use + ii * e.distance + 20 - base[e.src]
+    assume({g for _, g in places.values()} != {1})
+    graph = replace(graph, edges=edges)
+    release = {(a, b): held[a] + handoff * (places[f"use_{a}"][1] != places[b][1]) for a in held for b in held}
+    turns = -((base["b"] - base["a"] - release["a", "b"]) // ii)
+    plan = plan_of(
+        graph, ii, places, offsets={"a": 0, "b": 0}, reuses=(Reuse("a", "b", turns), Reuse("b", "a", 1 - turns))
+    )
+    live = tuple(replace(c, live_cycles=release[c.name, c.name]) for c in plan.channels)
+    plan = replace(plan, channels=live)
+    assume(check(plan, graph) == ())
+    return graph, plan
+
+
+@given(taking_turns(), st.integers(0, 8), st.integers(0, 99))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_whatever_shares_by_the_rules_runs_at_every_trip_count(case, trip_count, seed):
+    """The first and the last iterations are those whose partners in the other ring do not exist."""
+    graph, plan = case
+    assert verify(plan, graph) == ()
+    late = replace(graph, ops=tuple(replace(op, spread=40) for op in graph.ops))
+    for draws in (None, Draws(seed)):
+        assert len(simulate(plan, late, trip_count, draws=draws).spans) == 4 * trip_count
 
 
 @pytest.mark.parametrize("reuses", [(), (Reuse("a", "b", 0),), (Reuse("b", "a", 1),), (Reuse("a", "b", 1),)])
