@@ -11,11 +11,12 @@ that made trouble moved to the front (Joslin and Clements, "Squeaky wheel optimi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from warpplan.planner.assignment import Assignment, retirement_arcs, rings
 from warpplan.planner.bounds import WeightedArc, earliest
+from warpplan.planner.choices import partition_choices
 from warpplan.planner.circle import Circle
 from warpplan.planner.loop import NEVER, Loop, connected, loop_of, overfull, ring_arcs, tight_paths, weighted
 from warpplan.planner.problem import Arc, Problem
@@ -32,7 +33,7 @@ def first_schedule(problem: Problem, ii: int) -> Assignment | None:
     A schedule that breaks only what placing does not see is tried once more: in the order that its wgmma groups retire
     in, and with rings no deeper than memory allows.
     """
-    for partitions in partition_choices(problem):
+    for partitions in partition_choices(problem, ii):
         loop = loop_of(problem, partitions)
         for repaired in (False, True):
             starts = place(loop, ii)
@@ -52,26 +53,6 @@ def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
     slots = {p: problem.slot_bytes(p) for p in rings(problem, found) if problem.memory(p) == "smem"}
     depth = max(1, (problem.graph.limits.smem_bytes - problem.extra_bytes) // max(1, sum(slots.values())))
     return [] if problem.options.depth is not None else ring_arcs(problem, found, depth, set(slots))
-
-
-def partition_choices(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Ways to share the operations out, the simplest first: together; loads apart; loads, tensor work and the rest
-    apart; each clone apart. Pins are kept; what is left joins the lowest partition."""
-    graph, most = problem.graph, problem.graph.limits.max_partitions
-    units: dict[int, set[str | None]] = {c: set() for c in problem.clusters}
-    for i, op in enumerate(graph.ops):
-        units[problem.cluster[i]].add(op.unit)
-    copy = {problem.cluster[graph.index[op]]: at for at, clone in enumerate(graph.clones) for op in clone}
-    loads = {c: int(units[c] != {"TMA"}) for c in problem.clusters}
-    tensor = {c: loads[c] and 1 + ("TENSOR" not in units[c]) for c in problem.clusters}
-    cloned = {c: loads[c] and 1 + copy.get(c, 0) for c in problem.clusters}
-    seen = set()
-    for choice in (dict.fromkeys(problem.clusters, 0), loads, cloned, tensor):
-        chosen = {c: problem.pins.get(c, min(choice[c], most - 1)) for c in problem.clusters}
-        partitions = tuple(chosen[c] for c in problem.cluster)
-        if partitions not in seen:
-            seen.add(partitions)
-            yield partitions
 
 
 # Placing
