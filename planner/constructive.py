@@ -11,7 +11,7 @@ that made trouble moved to the front (Joslin and Clements, "Squeaky wheel optimi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from warpplan.planner.assignment import Assignment, retirement_arcs, rings
@@ -36,12 +36,13 @@ def first_schedule(problem: Problem, ii: int) -> Assignment | None:
     for partitions in partition_choices(problem, ii):
         loop = loop_of(problem, partitions)
         for repaired in (False, True):
-            starts = place(loop, ii)
-            if starts is None:
+            found = None
+            for starts in placings(loop, ii):
+                found = Assignment(starts, partitions)
+                if fits(problem, ii, found):
+                    return found
+            if found is None:
                 break
-            found = Assignment(starts, partitions)
-            if fits(problem, ii, found):
-                return found
             if not repaired:
                 arcs = [*retirement_arcs(problem, ii, found), *_affordable_rings(problem, found)]
                 loop = replace(loop, arcs=loop.arcs + weighted(arcs, found.apart))
@@ -58,29 +59,29 @@ def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
 # Placing
 
 
-def place(loop: Loop, ii: int, attempts: int = ATTEMPTS) -> tuple[int, ...] | None:
-    """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``, or ``None``."""
+def placings(loop: Loop, ii: int) -> Iterator[tuple[int, ...]]:
+    """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``; one for each attempt that succeeds."""
     backward = earliest(loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii)
     if backward is None or overfull(loop, ii):
-        return None
+        return
     components = connected(loop.nodes, loop.arcs)
     paths = []
     for component in components:
         tight = tight_paths(loop, component, ii)
         if tight is None:
-            return None
+            return
         paths.append(tight[0])
     longest = [max((u.cycles for u in held), default=0) for held in loop.usages]
     core = {i for component in components for i in component if len(component) > 1}
     trouble = [0] * loop.nodes
-    for attempt in range(attempts):
-        # Odd attempts put long holds first, which would not find a gap later; even ones what is bound by recurrences.
-        first = [-longest[i] if attempt % 2 else int(i not in core) for i in range(loop.nodes)]
+    for attempt in range(ATTEMPTS):
+        # By turns what recurrences bound goes first, then long holds, which would not find a gap later, then only the
+        # order of dependences counts, which keeps values short-lived.
+        first = [(int(i not in core), -longest[i], 0)[attempt % 3] for i in range(loop.nodes)]
         order = sorted(range(loop.nodes), key=lambda i: (-trouble[i], first[i], -backward[i], -longest[i], i))
         starts = _Placing(loop, ii, components, paths, order, trouble).run(BUDGET * loop.nodes)
         if starts is not None:
-            return restage(loop, ii, starts)
-    return None
+            yield restage(loop, ii, starts)
 
 
 def restage(loop: Loop, ii: int, starts: Sequence[int]) -> tuple[int, ...]:
