@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.graph import robust_depth
-from warpplan.kernels.gemm.space import EPILOGUES, MAX_DEPTH, GemmConfig, Shape, structures, violations
+from warpplan.kernels.gemm.space import EPILOGUES, MAX_DEPTH, PIPELINED_DEPTH, GemmConfig, Shape, structures, violations
 from warpplan.planner.costs import CostTable
 from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
@@ -91,7 +91,7 @@ def _robust(config: GemmConfig, dtype: str, device: Device, costs: CostTable) ->
         depth = robust_depth(config, dtype, device, costs, "dram")
     except MissingCosts:
         return None
-    return depth if 2 <= depth <= MAX_DEPTH else None
+    return depth if 2 <= depth <= (MAX_DEPTH if config.specialized else PIPELINED_DEPTH) else None
 
 
 @lru_cache(maxsize=16)

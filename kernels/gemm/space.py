@@ -38,6 +38,9 @@ C7602; ``benchmarks/fit_registers.py``)."""
 PRODUCER_REGISTERS = 24
 MAX_REGISTERS = 240
 MAX_DEPTH = 8
+PIPELINED_DEPTH = 5
+"""A software pipeline's prologue loads all of its slots before the first multiply; no block among the fastest of a
+training shape gained by more than these (benchmarks/results/robust_depth_h200.json)."""
 WARP = 32
 WARP_GROUP = 4
 MMA_ROWS = 64
@@ -286,7 +289,7 @@ def _pipelined(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]
     deepest = _deepest(base, dtype, device)
     if deepest is None or deepest.depth < 3:
         return []
-    depth = min(deepest.depth, 5)
+    depth = min(deepest.depth, PIPELINED_DEPTH)
     return [replace(base, depth=d) for d in (depth, depth - 1) if d >= 3]
 
 
