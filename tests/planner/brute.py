@@ -5,42 +5,24 @@ partitions, every number of slots, every pair of rings that might share its plac
 memory, and how many turns each register value may live. What is left, the stages, is then bound by differences alone:
 they exist unless some cycle of turns is positive.
 
-Partitions get four warps, eight where an operation needs more: fewer would take as many registers, and be slower.
+Partitions get four warps, eight where an operation needs more: fewer would take as many registers, and be slower. Only
+those that the caller dimensioned may have fewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations, permutations, product
+from dataclasses import replace
+from itertools import product
 
 from warpplan.planner.graph import Dependence, DependenceGraph
 from warpplan.planner.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
-from warpplan.planner.problem import Spill
+from warpplan.planner.problem import SolveOptions
+
+from .brute_memory import Layout, Ring, layouts, meet
 
 Turns = tuple[int, int, int]
 """stage[second] ≥ stage[first] + third."""
-
-
-@dataclass(frozen=True)
-class Ring:
-    """``uses``: reader, distance, cycles it keeps the slot (margin included), and what telling another costs."""
-
-    producer: int
-    in_tmem: bool
-    slot: int
-    alignment: int
-    lanes: int
-    uses: tuple[tuple[int, int, int, int], ...]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Slots of each ring, pairs (by index) that may meet, and each ring's offset and lane."""
-
-    depths: tuple[int, ...]
-    pairs: tuple[tuple[int, int], ...]
-    places: tuple[tuple[int, int], ...]
 
 
 def smallest_ii(graph: DependenceGraph, most: int, most_slots: int = 8) -> int | None:
@@ -50,41 +32,81 @@ def smallest_ii(graph: DependenceGraph, most: int, most_slots: int = 8) -> int |
 
 
 def smallest_plan(
-    graph: DependenceGraph, most: int, most_slots: int = 8, *, slack_cycles: int = 0, spills: Sequence[Spill] = ()
+    graph: DependenceGraph, most: int, most_slots: int = 8, options: SolveOptions | None = None
 ) -> Plan | None:
-    """A plan with the least interval ≤ ``most``, if there is one."""
-    if graph.limits.architecture == "blackwell" and any(op.unit == "TENSOR" and op.registers for op in graph.ops):
-        return None
+    """A plan with the least interval ≤ ``most``, if there is one. Of the options all but extra buffers count."""
+    options = options or SolveOptions()
     tries = []
-    for homes in _all_homes(graph):
-        attempt = _Attempt(graph, homes, slack_cycles, spills)
-        attempt.layouts = list(_layouts(graph, attempt.rings, most_slots))
+    if options.partitions:
+        if not _specs_do(graph, options):
+            return None
+        graph = _slowed(graph, options)
+    for homes in _all_homes(graph, options):
+        attempt = _Attempt(graph, homes, options)
+        attempt.layouts = list(layouts(graph, attempt.rings, most_slots, options.depth))
         if attempt.layouts and attempt.fewest_registers():
             tries.append(attempt)
     tries.reverse()  # The plan is the more telling the more of it crosses.
     for ii in range(1, most + 1):
-        for later in product(range(ii), repeat=len(graph.ops) - 1):
-            phases = (0, *later)
-            if _units_fit(graph, ii, phases):
-                for attempt in tries:
-                    plan = attempt.plan(ii, phases)
-                    if plan is not None:
-                        return plan
+        turns = [(0, *later) for later in product(range(ii), repeat=len(graph.ops) - 1)]
+        turns = [phases for phases in turns if _units_fit(graph, ii, phases)]
+        for attempt in tries:
+            for phases in turns:
+                plan = attempt.plan(ii, phases)
+                if plan is not None:
+                    return plan
     return None
 
 
-def _all_homes(graph: DependenceGraph) -> Iterator[tuple[int, ...]]:
-    """Assignments that rule 4 allows, partitions numbered as they appear."""
+def _all_homes(graph: DependenceGraph, options: SolveOptions) -> Iterator[tuple[int, ...]]:
+    """Assignments that rule 4 allows, partitions numbered as they appear, or as they are pinned."""
+    hopper, blackwell = (graph.limits.architecture == name for name in ("hopper", "blackwell"))
+    if blackwell and any(op.unit == "TENSOR" and op.registers for op in graph.ops):
+        return
+    seen = set()
     for homes in product(range(graph.limits.max_partitions), repeat=len(graph.ops)):
-        if any(home > max(homes[:i], default=-1) + 1 for i, home in enumerate(homes)):
+        if any(homes[graph.index[name]] != home for name, home in options.pinned.items()):
             continue
+        if not options.partitions:
+            homes = tuple(list(dict.fromkeys(homes)).index(home) for home in homes)
+        if homes in seen:
+            continue
+        seen.add(homes)
         for e in graph.edges:
             source, apart = graph.by_id[e.src], homes[graph.index[e.src]] != homes[graph.index[e.dst]]
-            tied = e.distance > 0 or (source.unit == "TENSOR" and graph.limits.architecture == "hopper")
+            tied = e.distance > 0 or (source.unit == "TENSOR" and hopper)
             if apart and e.kind == "data" and source.buffer_bytes == 0 and tied:
                 break
         else:
             yield homes
+
+
+def _specs_do(graph: DependenceGraph, options: SolveOptions) -> bool:
+    """Whether the partitions that the caller dimensioned have the warps that rules 4 and 5 ask for."""
+    held = {op.id for op in graph.ops if op.memory == "tmem" and op.buffer_bytes}
+    held |= {e.dst for e in graph.edges if e.kind == "data" and e.src in held}
+    for op in graph.ops:
+        least = op.min_warps
+        if graph.limits.architecture == "hopper" and op.unit == "TENSOR":
+            least = max(least, 4)
+        if graph.limits.architecture == "blackwell" and op.id in held and op.unit not in ("TENSOR", "TMA"):
+            least = max(least, 4)
+        if options.partitions[options.pinned[op.id]].warps < least:
+            return False
+    return sum(32 * max(4, s.warps) * s.registers for s in options.partitions) <= graph.limits.registers
+
+
+def _slowed(graph: DependenceGraph, options: SolveOptions) -> DependenceGraph:
+    """The graph with rule 0's costs: ALU and SFU operations in the given partitions of one or two warps."""
+    late = dict.fromkeys(graph.by_id, 0)
+    ops = []
+    for op in graph.ops:
+        times = 4 // min(4, options.partitions[options.pinned[op.id]].warps) if op.unit in ("ALU", "SFU") else 1
+        late[op.id] = (times - 1) * op.occupancy
+        occupancy, issue = times * op.occupancy, times * op.issue
+        ops.append(replace(op, occupancy=occupancy, issue=issue, latency=op.latency + late[op.id]))
+    edges = [e if e.latency is None else replace(e, latency=e.latency + late[e.src]) for e in graph.edges]
+    return replace(graph, ops=tuple(ops), edges=tuple(edges), clones=())
 
 
 def _units_fit(graph: DependenceGraph, ii: int, phases: tuple[int, ...]) -> bool:
@@ -104,21 +126,22 @@ class _Attempt:
 
     layouts: list[Layout]
 
-    def __init__(
-        self, graph: DependenceGraph, homes: tuple[int, ...], slack_cycles: int, spills: Sequence[Spill]
-    ) -> None:
-        self.graph, self.homes, self.limits = graph, homes, graph.limits
+    def __init__(self, graph: DependenceGraph, homes: tuple[int, ...], options: SolveOptions) -> None:
+        self.graph, self.homes, self.limits, self.given = graph, homes, graph.limits, options.partitions
         self.edges = [(graph.index[e.src], graph.index[e.dst], e) for e in graph.edges]
-        self.slack_cycles = slack_cycles
+        self.slack_cycles = options.slack_cycles
         self.rings = [ring for i in range(len(graph.ops)) if (ring := self._ring(i)) is not None]
         self.barriers = [self._barriers(i) for i in range(len(graph.ops))]
-        self.warps = [
-            8 if any(op.min_warps > 4 for op, h in zip(graph.ops, homes, strict=True) if h == g) else 4
-            for g in range(max(homes) + 1)
+        groups = [
+            [op for op, home in zip(graph.ops, homes, strict=True) if home == g]
+            for g in range(len(self.given) or max(homes) + 1)
+        ]
+        self.warps = [s.warps for s in self.given] or [
+            8 if any(op.min_warps > 4 for op in ops) else 4 for ops in groups
         ]
         self.fewest = [
-            max([24, *(s.registers + 1 for s in spills if all(homes[graph.index[name]] == g for name in s.ops))])
-            for g in range(max(homes) + 1)
+            max([24, *(s.registers + 1 for s in options.spills if set(s.ops) <= {op.id for op in ops})])
+            for ops in groups
         ]
 
     def apart(self, a: int, b: int) -> bool:
@@ -171,7 +194,11 @@ class _Attempt:
         return self._registers([0] * len(self.warps)) is not None
 
     def _registers(self, live: Sequence[int]) -> list[int] | None:
+        """Registers a thread of each partition for so many live ones; None where there are not as many."""
         needed = [max(least, self.limits.base_registers + most) for least, most in zip(self.fewest, live, strict=True)]
+        if self.given:
+            counts = [spec.registers for spec in self.given]
+            return counts if all(n <= count for n, count in zip(needed, counts, strict=True)) else None
         counts = [-(-count // 8) * 8 for count in needed]
         taken = sum(32 * warps * count for warps, count in zip(self.warps, counts, strict=True))
         return counts if max(counts) <= 240 and taken <= self.limits.registers else None
@@ -307,7 +334,7 @@ class _Attempt:
         counts = self._registers(self._live(ii, phases, lives))
         assert counts is not None
         partitions = tuple(
-            Partition(f"p{g}", self.warps[g], counts[g],
+            Partition(self.given[g].name if self.given else f"p{g}", self.warps[g], counts[g],
                       tuple(op.id for op, home in zip(graph.ops, self.homes, strict=True) if home == g))
             for g in range(len(self.warps))
         )  # fmt: skip
@@ -330,7 +357,7 @@ class _Attempt:
             )  # fmt: skip
         reuses = []
         for x, y in layout.pairs:
-            if not _meet(buffers[x], buffers[y]):
+            if not meet(buffers[x], buffers[y]):
                 continue
             a, b = self.rings[x].producer, self.rings[y].producer
             held = max(
@@ -361,78 +388,3 @@ def _stages(count: int, turns: list[Turns]) -> list[int] | None:
         if not changed:
             return stage
     return None
-
-
-# Memory
-
-
-def _layouts(graph: DependenceGraph, rings: Sequence[Ring], most_slots: int) -> Iterator[Layout]:
-    """Every choice of slots and of pairs that may meet for which there is room, but none that another one beats."""
-    found: list[Layout] = []
-    capacity = [graph.limits.tmem_columns if r.in_tmem else graph.limits.smem_bytes for r in rings]
-    limits = [min(most_slots, (2 if r.lanes == 64 else 1) * room // max(1, r.slot)) for r, room in
-              zip(rings, capacity, strict=True)]  # fmt: skip
-    may_meet = [(x, y) for x, y in combinations(range(len(rings)), 2) if rings[x].in_tmem == rings[y].in_tmem]
-    for count in range(len(may_meet) + 1):
-        for pairs in combinations(may_meet, count):
-            single = {x for pair in pairs for x in pair}
-            ranges = [range(1 if x in single else most, 0, -1) for x, most in enumerate(limits)]
-            for depths in product(*ranges):
-                if not _room(graph, rings, depths, single):
-                    continue
-                if any(set(f.pairs) <= set(pairs) and all(a >= b for a, b in zip(f.depths, depths, strict=True))
-                       for f in found):  # fmt: skip
-                    continue
-                places = _places(graph, rings, depths, pairs)
-                if places is not None:
-                    found.append(Layout(depths, pairs, places))
-                    yield found[-1]
-
-
-def _room(graph: DependenceGraph, rings: Sequence[Ring], depths: Sequence[int], sharing: set[int]) -> bool:
-    """Whether the rings that meet no other could lie beside one another (in halves of columns, for 64 lanes)."""
-    taken = [0, 0]
-    for x, ring in enumerate(rings):
-        if x not in sharing:
-            taken[ring.in_tmem] += depths[x] * ring.slot * (1 if ring.lanes == 64 else 2)
-    return taken[0] <= 2 * graph.limits.smem_bytes and taken[1] <= 2 * graph.limits.tmem_columns
-
-
-def _places(
-    graph: DependenceGraph, rings: Sequence[Ring], depths: Sequence[int], pairs: Sequence[tuple[int, int]]
-) -> tuple[tuple[int, int], ...] | None:
-    """Each ring at the lowest place that the ones before leave it, in every order and at every lane: some order of
-    rising offsets does as well as any arrangement."""
-    for lanes in product(*[(0, 64) if r.lanes == 64 else (0,) for r in rings]):
-        for order in permutations(range(len(rings))):
-            placed: dict[int, Buffer] = {}
-            for x in order:
-                ring, offset = rings[x], 0
-                kind = "tmem" if ring.in_tmem else "smem"
-                room = graph.limits.tmem_columns if ring.in_tmem else graph.limits.smem_bytes
-                while True:
-                    at = Buffer("", offset, depths[x] * ring.slot, ring.alignment, None, kind, lanes[x], ring.lanes)
-                    others = [
-                        b.offset + b.size for y, b in placed.items()
-                        if (min(x, y), max(x, y)) not in pairs and _meet(at, b)
-                    ]  # fmt: skip
-                    if not others:
-                        break
-                    offset = -(-max(others) // ring.alignment) * ring.alignment
-                if offset + depths[x] * ring.slot > room:
-                    break
-                placed[x] = at
-            else:
-                return tuple((placed[x].offset, placed[x].lane) for x in range(len(rings)))
-    return None
-
-
-def _meet(a: Buffer, b: Buffer) -> bool:
-    """Whether two places have a byte, or a lane of a column, in common."""
-    if a.memory != b.memory or not _overlap(a.offset, a.size, b.offset, b.size):
-        return False
-    return a.memory == "smem" or _overlap(a.lane, a.lanes, b.lane, b.lanes)
-
-
-def _overlap(a: int, a_size: int, b: int, b_size: int) -> bool:
-    return a_size > 0 and b_size > 0 and a < b + b_size and b < a + a_size

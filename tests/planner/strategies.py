@@ -65,19 +65,20 @@ def tiny_graphs(draw: st.DrawFn, most_ops: int = 3, most_partitions: int = 2) ->
             op,
             latency=op.latency % 5,
             occupancy=op.occupancy % 4,
-            issue=op.issue % 3,
             spread=op.spread % 3,
-            registers=min(op.registers, draw(st.sampled_from([1, 1, 2, 8, 80]))) if not graph.clones else op.registers,
+            registers=min(op.registers, draw(st.sampled_from([1, 1, 2, 4, 16]))) if not graph.clones else op.registers,
         )
         for op in graph.ops
     )
     base = draw(st.sampled_from([24, 24, 28, 100, 237]))
     limits = replace(
         graph.limits,
-        smem_bytes=draw(st.sampled_from([128, 256, 384, 512, 1024, 1024])),
-        registers=draw(st.sampled_from([1, 2, 3])) * 128 * min(240, -(-base // 8) * 8 + draw(st.sampled_from([0, 8]))),
+        max_partitions=draw(st.sampled_from([1, *[most_partitions] * 3])),
+        smem_bytes=draw(st.sampled_from([128, 256, 512, 1024, 1024])),
+        registers=128
+        * (draw(st.sampled_from([1, 2, 3, 8, 8])) * -(-base // 8) * 8 + draw(st.sampled_from([0, 8, 16]))),
         base_registers=base,
-        tmem_columns=draw(st.sampled_from([1, 2, 3, 4])),
+        tmem_columns=draw(st.sampled_from([1, 3, 4, 6])),
         handoff_cycles=graph.limits.handoff_cycles % 4,
     )
     return replace(graph, ops=ops, limits=limits)
@@ -103,7 +104,7 @@ def _operations(draw: st.DrawFn, name: str, buffers: bool, rules: bool, architec
     tmem = bool(op.buffer_bytes) and draw(st.booleans())
     return replace(
         op,
-        min_warps=draw(st.sampled_from([op.min_warps, op.min_warps, 1, 1, 8])),
+        min_warps=draw(st.sampled_from([op.min_warps] * 3 + [1] * 6 + [8])),
         spread=draw(st.sampled_from([0, 0, 1, 5])),
         memory="tmem" if tmem else "smem",
         lanes=draw(st.sampled_from([64, 128])) if tmem else 128,
