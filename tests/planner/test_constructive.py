@@ -4,6 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from warpplan.planner.assignment import issue_spans, rings
+from warpplan.planner.choices import partition_choices
 from warpplan.planner.circle import Circle
 from warpplan.planner.constructive import first_schedule
 from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
@@ -74,6 +75,34 @@ def test_pins_are_kept(data, graph, ii):
     assume(found is not None)
     assert broken(problem, ii, found) == []
     assert found.partitions == tuple(pinned.values())
+
+
+@given(st.data(), given_.graphs(most_ops=10, most_partitions=4), st.integers(1, 60))
+@settings(max_examples=50, deadline=None)
+def test_choices_keep_clusters_and_pins_and_differ(data, graph, ii):
+    most = graph.limits.max_partitions
+    clusters = Problem(graph, SolveOptions()).cluster
+    held = data.draw(st.sets(st.sampled_from(clusters)))
+    chosen = {c: data.draw(st.integers(0, most - 1)) for c in sorted(held)}
+    pinned = {op.id: chosen[c] for op, c in zip(graph.ops, clusters, strict=True) if c in chosen}
+    problem = Problem(graph, SolveOptions(pinned=pinned))
+    choices = list(partition_choices(problem, ii))
+    assert len(set(choices)) == len(choices) >= 1
+    for partitions in choices:
+        assert all(0 <= g < most for g in partitions)
+        assert all(partitions[i] == partitions[c] for i, c in enumerate(clusters))
+        assert all(partitions[c] == g for c, g in problem.pins.items())
+
+
+def test_balanced_choices_share_the_issue_and_hand_over_little():
+    """Two chains of three that fill an issue slot each: apart from one another, each chain whole."""
+    ops = tuple(Operation(f"{chain}{k}", None, 5, 0, 10) for chain in "ab" for k in range(3))
+    edges = tuple(Dependence(f"{chain}{k}", f"{chain}{k + 1}", kind="token") for chain in "ab" for k in range(2))
+    problem = Problem(DependenceGraph("two", ops, edges, Limits(2, handoff_cycles=20)), SolveOptions())
+    assert (0, 0, 0, 1, 1, 1) in set(partition_choices(problem, 30))
+    found = first_schedule(problem, 30)
+    assert found is not None
+    assert found.partitions == (0, 0, 0, 1, 1, 1)
 
 
 def test_a_long_cycle_of_a_nanosecond_clock():
