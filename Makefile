@@ -18,7 +18,7 @@ IMPORTS := build/imports
 # Tools that read source need the packages under their import names; the folders stand at the root.
 ROOMS := planner profiler kernels service
 
-.PHONY: help run test golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-planning build clean imports
+.PHONY: help run test golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-solver bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,15 @@ bench-traces: $(VENV)/.gpu  ## GPU: Proton traces of the real kernels beside the
 
 bench-report: $(VENV)/.core  ## no GPU: the summary of the recorded GEMM results
 	$(BIN)/python benchmarks/gemm_report.py
+
+bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phases, ring depths
+	$(BIN)/python benchmarks/robust_depth.py --out benchmarks/results
+	$(BIN)/python benchmarks/plan_accuracy.py --out benchmarks/results
+
+bench-solver: $(VENV)/.core  ## no GPU: joint solver, classic modulo scheduling, packing; hours with every peer
+	$(BIN)/python benchmarks/bench_solver.py
+	$(BIN)/python benchmarks/bench_modulo.py
+	$(BIN)/python benchmarks/bench_packing.py
 
 bench-planning: $(VENV)/.core  ## no GPU: how fast and how small planning is
 	$(BIN)/python benchmarks/planning_speed.py

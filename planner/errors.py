@@ -10,6 +10,7 @@ WarpplanError
 ├── Infeasible            no plan exists within the limits, with what binds
 ├── InvalidPlan           the solver's own plan breaks a rule: a bug
 ├── MissingCosts          the profile lacks operations that the plan needs
+├── SimulationFault       a played plan deadlocks, overwrites a slot or reads too early (simulate.py)
 ├── StoreError            the store cannot be read or written
 └── MeasurementFailed     a probe or kernel crashed, hung or gave nothing
 """
