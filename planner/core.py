@@ -20,6 +20,7 @@ from warpplan.planner.circle import Circle
 from warpplan.planner.constructive import restage
 from warpplan.planner.cpsat import Answer, run, spent
 from warpplan.planner.loop import Loop, Resource, Usage, connected, overfull, relaxation, tight_paths
+from warpplan.planner.partitions import dimension
 from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
 
@@ -35,14 +36,11 @@ class Verdict:
 
 def exact(problem: Problem) -> bool:
     """Whether dependences, units and issue slots are all there is to ``problem``, so that :func:`decide` answers for
-    all of it: every operation in a given partition, no rings, no registers, no retirement order."""
-    return (
-        all(c in problem.pins for c in problem.clusters)
-        and not problem.rings
-        and not problem.crossings
-        and not problem.retirements
-        and not any(op.registers for op in problem.ops)
-    )
+    all of it: every operation in a given partition, no rings, no registers but the base, no retirement order."""
+    if len(problem.pins) < len(problem.clusters) or problem.rings or problem.crossings or problem.retirements:
+        return False
+    any_time = Assignment((0,) * len(problem.ops), tuple(problem.pins[c] for c in problem.cluster))
+    return not any(op.registers for op in problem.ops) and dimension(problem, 1, any_time) is not None
 
 
 def decide(problem: Problem, ii: int, seconds: float) -> Verdict:

@@ -116,6 +116,13 @@ def test_work_that_no_recurrence_touches_needs_no_search():
     assert fits(problem, 1000, verdict.best)
 
 
+def test_too_few_registers_for_the_warps_are_not_time_alone():
+    graph = DependenceGraph("one", (Operation("a", None, 1, 0, 0),), (), Limits(1, registers=1_000))
+    problem = Problem(graph, SolveOptions())
+    assert not exact(problem)
+    assert decide(problem, 5, 1).answer == "unknown"
+
+
 def test_better_bounds_leave_a_good_one_alone():
     problem = Problem(DependenceGraph("one", (Operation("a", None, 1, 0, 0),), ()), SolveOptions())
     assert raised(problem, Bound(7, "said so")) == Bound(7, "said so")
