@@ -83,13 +83,14 @@ def memory_bounds(problem: Problem) -> list[Bound]:
         ("smem", "shared memory", limits.smem_bytes - problem.extra_bytes, problem.slot_bytes),
         ("tmem", "tensor memory", 128 * limits.tmem_columns, problem.slot_area),
     ):
-        rings = [(size(i), _least_hold(problem, i)) for i in problem.rings if problem.memory(i) == memory]
+        rings = [(size(i), least_hold(problem, i)) for i in problem.rings if problem.memory(i) == memory]
         if rings and (ii := _least_interval(rings, room)) > 1:
             bounds.append(Bound(ii, f"{name}: {room} {'bytes' if memory == 'smem' else 'words'} for what is in flight"))
     return bounds
 
 
-def _least_hold(problem: Problem, producer: int) -> int:
+def least_hold(problem: Problem, producer: int) -> int:
+    """Cycles for which a slot of ``producer``'s ring is held in any schedule."""
     written = [problem.latency(edge) for _, edge in problem.readers[producer]] or [0]
     return max(
         before + use.cycles + use.margin + (use.handoff if problem.surely_cross(producer, use.consumer) else 0)

@@ -8,43 +8,140 @@ table cell by cell, do not grow with it, and what is proven is proven for the co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.cpsat import Truth, always, given, negated, never
 from warpplan.planner.problem import Arc, Problem, Use
 from warpplan.planner.registers import add_registers
+from warpplan.planner.sharing import Cut, add_shared_memory
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
+Places = Literal["apart", "shared", "free"]
+
+
+MANY = 2**31
+"""Slots that no loop needs."""
+
 
 class Model:
-    """The constraints for one interval, but for the limits named in ``without``."""
+    """The constraints for one interval.
 
-    def __init__(self, problem: Problem, ii: int, without: Iterable[str] = ()) -> None:
+    ``memory`` says how rings lie: "apart", side by side; "shared", in one another's place too (a relaxation, see
+    :mod:`sharing`, with its ``cuts``); "free", nowhere. ``registers`` False leaves rule 5 out.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        ii: int,
+        *,
+        memory: Places = "apart",
+        registers: bool = True,
+        cuts: tuple[Cut, ...] = (),
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self.problem, self.ii, self.cp = problem, ii, cp_model.CpModel()
-        without = set(without)
+        self.limited = (memory != "free", registers)
         self.ops = range(len(problem.ops))
-        self.stages = _stage_limit(problem, ii)
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
-        self.phase = [self.cp.new_int_var(0, ii - 1, "") for _ in self.ops]
-        self.stage = [self.cp.new_int_var(0, self.stages, "") for _ in self.ops]
-        self.start = [self.phase[i] + ii * self.stage[i] for i in self.ops]
-        # The circle has no beginning: let the longest occupancy mark it.
-        self.cp.add(self.phase[max(self.ops, key=lambda i: problem.ops[i].occupancy)] == 0)
+        self._times()
         self._any: dict[tuple[int, ...], Truth] = {}
+        self._order: dict[tuple[int, int], Truth] = {}
         self._place()
         self._depend()
         self._units()
         self._issue()
         self._retire()
         self._rings()
-        self._memory(without)
-        if "registers" not in without:
+        if memory == "apart":
+            self._memory()
+        elif memory == "shared":
+            add_shared_memory(self, cuts)
+        if registers:
             add_registers(self)
+
+    # Times: phases on a circle without a beginning, and stages of an endless loop; the anchor marks both.
+
+    def _times(self) -> None:
+        self.anchor = max(self.ops, key=lambda i: self.problem.ops[i].occupancy)
+        self.stages = 2 * _stage_limit(self.problem, self.ii)
+        middle = self.stages // 2
+        self.phase: list[Any] = []
+        self.stage: list[Any] = []
+        self.start: list[Any] = []
+        for i, (low, high) in enumerate(distances(self.problem, self.ii, self.anchor, *self.limited)):
+            first = 0 if low is None else max(0, middle + low // self.ii)
+            last = self.stages if high is None else min(self.stages, middle + high // self.ii)
+            if first > last:
+                self.cp.add_bool_or([])
+                first, last = 0, self.stages
+            anchored = i == self.anchor
+            phase = self.cp.new_int_var(0, 0 if anchored else self.ii - 1, "")
+            stage = self.cp.new_int_var(first, last, "")
+            self._add_time(phase, stage)
+            if low is not None and low % self.ii:
+                self.cp.add(self.start[i] >= middle * self.ii + low)
+            if high is not None and (high + 1) % self.ii:
+                self.cp.add(self.start[i] <= middle * self.ii + high)
+
+    def _add_time(self, phase: Any, stage: Any) -> None:
+        self.phase.append(phase)
+        self.stage.append(stage)
+        self.start.append(phase + self.ii * stage)
+
+    def event(self, op: int, cycles: int) -> int:
+        """The index, beyond the operations', of the moment ``cycles`` after ``op`` starts."""
+        stage = self.cp.new_int_var(0, self.stages + 1 + cycles // self.ii, "")
+        self._add_time(self.cp.new_int_var(0, self.ii - 1, ""), stage)
+        self.cp.add(self.start[-1] == self.start[op] + cycles)
+        return len(self.start) - 1
+
+    def earlier(self, a: int, b: int) -> Truth:
+        """Whether the phase of ``a`` comes before that of ``b``; where they exclude one another, by how much."""
+        if a == b:
+            return 0
+        if (a, b) not in self._order:
+            unit = self._exclusive(a, b)
+            if unit is not None:
+                return self._order_on_unit(a, b, *unit)
+            literal = self.cp.new_bool_var("")
+            self._order[a, b] = literal
+            self.cp.add(self.phase[a] < self.phase[b]).only_enforce_if(literal)
+            self.cp.add(self.phase[a] >= self.phase[b]).only_enforce_if(literal.Not())
+            self._order_of_issue(a, b, literal)
+        return self._order[a, b]
+
+    def _exclusive(self, a: int, b: int) -> tuple[int, int] | None:
+        """Both occupancies, where the two are on one unit of capacity 1."""
+        if max(a, b) >= len(self.ops):
+            return None
+        one, other = self.problem.ops[a], self.problem.ops[b]
+        single = one.unit == other.unit and dict(self.problem.graph.units).get(one.unit or "") == 1
+        return (one.occupancy, other.occupancy) if single and one.occupancy and other.occupancy else None
+
+    def _order_on_unit(self, a: int, b: int, held_a: int, held_b: int) -> Truth:
+        literal = self.cp.new_bool_var("")
+        for first, held, second, then, truth in (
+            (a, held_a, b, held_b, literal),
+            (b, held_b, a, held_a, literal.Not()),
+        ):
+            self._order[first, second] = truth
+            self.cp.add(self.phase[second] >= self.phase[first] + held).only_enforce_if(truth)
+            self.cp.add(self.phase[second] + then <= self.phase[first] + self.ii).only_enforce_if(truth)
+        return literal
+
+    def _order_of_issue(self, a: int, b: int, literal: Truth) -> None:
+        """In one partition, the later one waits until the earlier one has issued."""
+        if max(a, b) >= len(self.ops) or not self.problem.ops[b].issue:
+            return
+        together, issue = negated(self.crosses(a, b)), self.problem.ops[a].issue
+        if issue and not never(together):
+            conditions = [literal] if always(together) else [literal, together]
+            self.cp.add(self.phase[b] >= self.phase[a] + issue).only_enforce_if(conditions)
 
     # Partitions: a cluster is in exactly one; names are interchangeable unless some are pinned, clones always.
 
@@ -231,7 +328,8 @@ class Model:
             count = fixed * needed
         else:
             least = self.problem.least_slots(producer)
-            most = max(least, min(self._most_slots(producer, uses), self.problem.most_slots(producer)))
+            room = self.problem.most_slots(producer) if self.limited[0] else MANY
+            most = max(least, min(self._most_slots(producer, uses), room))
             count = self.cp.new_int_var(least if always(needed) else 0, most, "")
             given(self.cp.add(count >= 1), needed)
         for use in uses:
@@ -244,15 +342,15 @@ class Model:
         cycles = max(u.cycles + u.margin + u.handoff for u in uses)
         return self.distances + self.stages + 2 + -(-cycles // self.ii)
 
-    def _memory(self, without: set[str]) -> None:
+    def _memory(self) -> None:
         """All rings side by side."""
         problem = self.problem
         flat = [(p, count) for p, count in self.depth.items() if problem.memory(p) == "smem"]
-        if flat and "shared memory" not in without:
+        if flat:
             room = problem.graph.limits.smem_bytes - problem.extra_bytes
             self.cp.add(sum(problem.slot_bytes(p) * count for p, count in flat) <= room)
         tall = [(p, count) for p, count in self.depth.items() if problem.memory(p) == "tmem"]
-        if tall and "tensor memory" not in without:
+        if tall:
             self._columns(tall)
 
     def _columns(self, rings: list[tuple[int, Any]]) -> None:
@@ -279,7 +377,7 @@ class Model:
         """Fewest crossing dependences, then short live ranges (twice the weight of a start, which a producer delays for
         them) and early starts; ``hint`` is a known solution."""
         longest = self.ii * (self.stages + self.distances + 2)
-        spread: list[Any] = list(self.start)
+        spread: list[Any] = [self.start[i] for i in self.ops]
         for producer, uses in self.problem.rings.items():
             live = self.cp.new_int_var(0, longest, "")
             for use in uses:
@@ -293,8 +391,7 @@ class Model:
             self.hint(hint)
 
     def hint(self, known: Assignment) -> None:
-        anchor = max(self.ops, key=lambda i: self.problem.ops[i].occupancy)
-        turn = -known.starts[anchor] % self.ii
+        turn = self.ii * (self.stages // 2) - known.starts[self.anchor]
         for i in self.ops:
             self.cp.add_hint(self.phase[i], (known.starts[i] + turn) % self.ii)
             self.cp.add_hint(self.stage[i], (known.starts[i] + turn) // self.ii)
@@ -307,7 +404,47 @@ class Model:
         for i in self.ops:
             literals = [self.inside(i, g) for g in range(self.count)]
             partitions.append(next(g for g, x in enumerate(literals) if (x if isinstance(x, int) else solver.value(x))))
-        return Assignment(tuple(solver.value(t) for t in self.start), tuple(partitions))
+        starts = [solver.value(self.start[i]) for i in self.ops]
+        turn = min(starts) // self.ii * self.ii
+        return Assignment(tuple(start - turn for start in starts), tuple(partitions))
+
+
+def distances(
+    problem: Problem, ii: int, anchor: int, memory: bool, registers: bool
+) -> list[tuple[int | None, int | None]]:
+    """Per operation, the least and the most cycles that it can start after ``anchor``; None where nothing bounds it.
+
+    Longest paths over dependences, and back from a reader to what it reads: nothing is held for longer than memory or
+    registers have room for copies.
+    """
+    arcs = [(a.src, a.dst, a.cycles, a.distance) for a in problem.arcs]
+    for i, op in enumerate(problem.ops):
+        for reader, edge in problem.readers[i]:
+            crossing = problem.may_cross(i, reader)
+            most = problem.most_copies(i, crossing=crossing)
+            limited = (memory or not (op.buffer_bytes or crossing)) and (registers or op.buffer_bytes)
+            if most is not None and limited:
+                freed = problem.ops[reader].latency + problem.options.slack_cycles if op.buffer_bytes else 0
+                arcs.append((reader, i, freed, most - edge.distance))
+    least = _longest(len(problem.ops), arcs, ii, anchor)
+    most = _longest(len(problem.ops), [(dst, src, cycles, distance) for src, dst, cycles, distance in arcs], ii, anchor)
+    return [(low, None if back is None else -back) for low, back in zip(least, most, strict=True)]
+
+
+def _longest(nodes: int, arcs: list[tuple[int, int, int, int]], ii: int, source: int) -> list[int | None]:
+    """Longest paths from ``source``; a positive cycle, which makes the model infeasible, is gone around a few times."""
+    reach: list[int | None] = [None] * nodes
+    reach[source] = 0
+    for _ in range(nodes):
+        moved = False
+        for src, dst, cycles, distance in arcs:
+            start, there = reach[src], reach[dst]
+            if start is not None and (there is None or start + cycles - ii * distance > there):
+                reach[dst], moved = start + cycles - ii * distance, True
+        if not moved:
+            break
+    reach[source] = 0
+    return reach
 
 
 def _stage_limit(problem: Problem, ii: int) -> int:

@@ -315,6 +315,20 @@ class Problem:
         beside = max(others, default=0) if self.memory(op) == "smem" else 0
         return max(1, (room - beside) // max(1, taken(op)))
 
+    def most_copies(self, op: int, *, crossing: bool) -> int | None:
+        """Copies of the operation's value that can be live at once: the ring's slots, or what registers have room for
+        (where it may leave them, whichever is more). None where nothing limits them."""
+        value = self.graph.ops[op]
+        if value.buffer_bytes:
+            return self.options.depth or max(self.most_slots(op), self.least_slots(op))
+        if not value.registers:
+            return None
+        limits = self.graph.limits
+        most = max([REGISTER_COUNTS[-1], *(spec.registers for spec in self.options.partitions)])
+        copies = max(1, (most - limits.base_registers) // value.registers)
+        # In another partition it is in a slot: from its start until its reader is done.
+        return max(copies, self.options.depth or self.most_slots(op)) if crossing else copies
+
     # Partitions
 
     @cached_property

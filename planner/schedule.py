@@ -1,28 +1,38 @@
-"""The smallest initiation interval: which II to ask the model about, and what its answers prove.
+"""The smallest initiation interval: which II to ask about, and what the answers prove.
 
 A schedule for II is one for II + 1 too (cut the circle where the stage turns and put an idle cycle there), so
-feasibility is monotone in II: the search starts at MinII, gallops up and comes down again, and the last refusal is the
-proof that no smaller II exists.
+feasibility is monotone in II. From below come proofs: MinII, tight distances on recurrences, and each interval that the
+model refuses. From above come schedules: constructed, found with the partitions guessed, found by the model, and each
+re-timed to the smallest interval of its order. The search ends where they meet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.bounds import Bound
+from warpplan.planner.constructive import first_schedule
+from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer, run, spent
-from warpplan.planner.model import Model
+from warpplan.planner.divide import divisions
+from warpplan.planner.memory import layout
+from warpplan.planner.model import Model, Places
 from warpplan.planner.problem import Problem
-from warpplan.planner.retime import retime
+from warpplan.planner.retime import fits, retime
+from warpplan.planner.sharing import Cut, cut, worth_sharing
 
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-POLISH_SECONDS = 2.0
-"""Most of the time limit that may go into choosing among schedules of the final interval."""
 SMALL = 8
 """Operations up to which a loop takes milliseconds, so that preparing the search costs more than searching."""
+LADDER = (1.0, 1.05, 1.15, 1.3, 1.6, 2.0, 3.0)
+"""Multiples of the proven bound at which a schedule is constructed."""
+GUESS_SECONDS = 0.8
+"""For a schedule with the partitions guessed: mostly there is one at once, or none."""
+POLISH_SECONDS = 0.5
+"""Most of the time limit that may go into choosing among schedules of the final interval."""
 
 
 @dataclass(frozen=True)
@@ -39,104 +49,238 @@ class Search:
 
 def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> Search:
     """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
-    attempt = _Run(problem)
-    proven, enough = bound.ii_cycles, max(bound.ii_cycles, _serial_ii(problem))
-    if attempt.small:
+    run_ = _Run(problem, bound, progress)
+    if run_.small:
         # Mostly MinII is feasible: ask for its best schedule at once.
-        answer, best = attempt.polish(proven)
+        answer, best = run_.polish(bound.ii_cycles)
         if best is not None:
-            return Search(proven, proven, best, bound.binding, False, attempt.seconds)
-        proven += answer == "no"
-    step = max(1, proven // 8)
-    candidate = proven if proven == bound.ii_cycles else min(proven + step, enough)
-    while True:
-        answer, best = attempt.decide(candidate, share=0.5)
-        if answer == "no":
-            proven = candidate + 1
-        if best is not None:
-            return _descend(attempt, bound, *retime(problem, candidate, best), proven)
-        if candidate >= enough:
-            binding = _what_binds(attempt, candidate) if answer == "no" else "the time limit"
-            return Search(0, proven, None, binding, answer == "no", attempt.seconds)
-        candidate, step = min(candidate + step, enough), 2 * step
+            run_.found(bound.ii_cycles, best)
+            return run_.result(bound)
+        if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
+            run_.refused(bound.ii_cycles)
+    if run_.proven == bound.ii_cycles:
+        bound = raised(problem, bound)
+        run_.proven = bound.ii_cycles
+    run_.construct()
+    enough = max(run_.proven, serial_ii(problem))
+    if run_.best is None and not run_.climb(enough):
+        return run_.without_plan(enough)
+    run_.descend()
+    if run_.best is not None:
+        run_.best = run_.polish(run_.ii, run_.best)[1] or run_.best
+    return run_.result(bound)
 
 
-def _descend(attempt: _Run, bound: Bound, found: int, best: Assignment, proven: int) -> Search:
-    """From a schedule down to the smallest interval.
-
-    A re-timed order is often the best one, so the first questions are just below it; then halves. A refusal raises
-    what is proven; where the time limit ends one, look higher, unproven.
-    """
-    floor, shortcuts = proven, 4
-    while floor < found:
-        middle = found - 1 if shortcuts > 0 else (floor + found - 1) // 2
-        answer, better = attempt.decide(middle, share=0.5)
-        if better is not None:
-            found, best = retime(attempt.problem, middle, better)
-            shortcuts -= 1
-        else:
-            floor = middle + 1
-            proven = floor if answer == "no" else proven
-    if proven < found:
-        binding = "the time limit"
-    elif found == bound.ii_cycles:
-        binding = bound.binding
-    else:
-        binding = f"exhaustive search: no schedule fits {found - 1} cycles"
-    return Search(found, proven, attempt.polish(found, best)[1] or best, binding, False, attempt.seconds)
-
-
-def _serial_ii(problem: Problem) -> int:
+def serial_ii(problem: Problem) -> int:
     """An interval at which one iteration can end before the next begins: if even that fails, every interval does."""
     slowest = [0] * len(problem.ops)
     rings = [a for p in (*problem.rings, *problem.crossings) for a in problem.ring_arcs(1, p)]
     for arc in (*problem.dependences, *rings):
         slowest[arc.src] = max(slowest[arc.src], arc.cycles + arc.handoff)
-    cost, handoff = problem.graph.limits.barrier_cycles, problem.graph.limits.handoff_cycles
-    edges = 4 * len(problem.graph.edges)
+    limits = problem.graph.limits
+    barriers = 4 * limits.barrier_cycles * len(problem.graph.edges)
     return (
         1
-        + cost * edges
+        + barriers
         + sum(
-            max(slow, op.latency, op.occupancy, op.issue) + handoff + 1
+            max(slow, op.latency, op.occupancy, op.issue) + limits.handoff_cycles + 1
             for slow, op in zip(slowest, problem.ops, strict=True)
         )
     )
 
 
-def _what_binds(attempt: _Run, ii: int) -> str:
-    """Which limit, taken away alone, would make the problem solvable."""
-    answers = {name: attempt.decide(ii, share=0.5, without=name)[0] for name in ("shared memory", "registers")}
-    found = [name for name, answer in answers.items() if answer == "yes"]
-    if "unknown" in answers.values() and not found:
-        return "shared memory or registers (the time limit came before saying which)"
-    return found[0] if found else "shared memory and registers together"
-
-
 class _Run:
-    """The decisions of one search, and what is left of its time."""
+    """One search: what is proven, the best schedule, and what is left of the time."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.left = problem.options.time_limit_s
-        self.small = len(problem.graph.ops) <= SMALL
-        self.seconds = 0.0
+    def __init__(self, problem: Problem, bound: Bound, progress: Progress | None) -> None:
+        self.problem, self.progress = problem, progress
+        self.proven, self.ii, self.best = bound.ii_cycles, 0, None
+        self.left, self.seconds = problem.options.time_limit_s, 0.0
+        self.small = len(problem.ops) <= SMALL
+        self.exact = exact(problem)
+        self.cuts: tuple[Cut, ...] = ()
+        self.places: Places = "apart"
+        self.undecided = False
 
-    def decide(self, ii: int, *, share: float, without: str = "") -> tuple[Answer, Assignment | None]:
-        """Whether ``ii`` is feasible. Large loops decide faster by propagation alone than with linear relaxations."""
-        return self._solve(Model(self.problem, ii, without), self.left * share, relax=self.small)
+    best: Assignment | None
+
+    # What is known
+
+    def found(self, ii: int, schedule: Assignment) -> None:
+        ii, schedule = retime(self.problem, ii, schedule)
+        if self.best is None or ii < self.ii:
+            self.ii, self.best = ii, schedule
+            self._tell(ii)
+
+    def refused(self, ii: int) -> None:
+        self.proven = max(self.proven, ii + 1)
+        self._tell(ii)
+
+    def _tell(self, ii: int) -> None:
+        if self.progress is not None:
+            self.progress(ii, self.proven, None if self.best is None else self.ii)
+
+    def result(self, bound: Bound) -> Search:
+        if self.proven < self.ii:
+            binding = "the time limit"
+        elif self.ii == bound.ii_cycles:
+            binding = bound.binding
+        else:
+            binding = f"exhaustive search: no schedule fits {self.ii - 1} cycles"
+        return Search(self.ii, self.proven, self.best, binding, False, self.seconds)
+
+    def without_plan(self, ii: int) -> Search:
+        if self.undecided:
+            return Search(0, self.proven, None, "the time limit binds", False, self.seconds)
+        return Search(0, self.proven, None, _what_binds(self, ii), True, self.seconds)
+
+    # From above
+
+    def construct(self) -> None:
+        for factor in LADDER:
+            ii = int(factor * self.proven)
+            schedule = first_schedule(self.problem, ii)
+            if schedule is not None:
+                self.found(ii, schedule)
+                return
+
+    def climb(self, enough: int) -> bool:
+        """Up from what is proven until some interval has a schedule."""
+        candidate, step = self.proven, max(1, self.proven // 8)
+        while True:
+            self._ask(candidate)
+            if self.best is not None or candidate >= enough:
+                return self.best is not None
+            candidate, step = min(candidate + step, enough), 2 * step
+
+    def descend(self) -> None:
+        """Down to the smallest interval: first what is proven, which mostly is feasible, then what the best schedule's
+        order leaves, then halves. Where the time limit ends a question, look higher, unproven."""
+        if self.best is not None and self.proven < self.ii and not self.exact:
+            self._guess(self.proven)
+        floor, shortcuts = self.proven, 0
+        while self.best is not None and floor < self.ii:
+            lowest = floor == self.proven and shortcuts % 2 == 0
+            middle = floor if lowest else (floor + self.ii - 1) // 2
+            shortcuts += 1
+            before = self.ii
+            answer = self._ask(middle)
+            if answer == "unknown":
+                floor = middle + 1
+            elif answer == "no":
+                floor = max(floor, middle + 1)
+            elif self.ii == before:
+                break
+
+    def _guess(self, ii: int) -> None:
+        """Schedules with the partitions given."""
+        if len(self.problem.pins) == len(self.problem.clusters):
+            return
+        for partitions in divisions(self.problem, ii):
+            pinned = {op.id: g for op, g in zip(self.problem.ops, partitions, strict=True)}
+            guessed = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
+            schedule = self._solve(Model(guessed, ii), min(GUESS_SECONDS, 0.2 * self.left))[1]
+            if schedule is not None and fits(self.problem, ii, schedule):
+                self.found(ii, schedule)
+                return
+
+    def _ask(self, ii: int) -> Answer:
+        answer, schedule = self.decide(ii, share=0.5)
+        if answer == "no":
+            self.refused(ii)
+        elif schedule is not None:
+            self.found(ii, schedule)
+        else:
+            self.undecided = True
+        return answer
+
+    # Decisions
+
+    def decide(self, ii: int, *, share: float) -> tuple[Answer, Assignment | None]:
+        """Whether ``ii`` is feasible: with the rings side by side, which mostly answers, or in one another's place."""
+        seconds = self.left * share
+        if self.exact:
+            verdict = decide(self.problem, ii, seconds)
+            self._spend(verdict.seconds)
+            return verdict.answer, verdict.best
+        answer, schedule = self._solve(Model(self.problem, ii), seconds)
+        if answer != "no" or not worth_sharing(self.problem, ii):
+            return answer, schedule
+        while True:
+            answer, schedule = self._shared(ii, self.left * share)
+            if answer != "yes" or schedule is not None:
+                return answer, schedule
+
+    def _shared(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
+        """ "yes" without a schedule: one was found that has no places, and left a cut."""
+        answer, schedule = self._solve(Model(self.problem, ii, memory="shared", cuts=self.cuts), seconds)
+        if schedule is None:
+            return answer, None
+        places = layout(self.problem, ii, schedule)
+        if places.fits:
+            self.places = "shared"
+            return "yes", schedule
+        if places.unknown:
+            return "unknown", None
+        self.cuts = (*self.cuts, cut(self.problem, ii, schedule, places.refused))
+        return "yes", None
 
     def polish(self, ii: int, best: Assignment | None = None) -> tuple[Answer, Assignment | None]:
         """Among the schedules of ``ii``: fewest crossings, then short live ranges and early starts."""
-        model = Model(self.problem, ii)
+        model = Model(self.problem, ii, memory=self.places, cuts=self.cuts)
         model.prefer(best)
-        return self._solve(model, min(self.left, POLISH_SECONDS), relax=True)
+        answer, schedule = self._solve(model, min(self.left, POLISH_SECONDS), relax=True)
+        if schedule is None or fits(self.problem, ii, schedule):
+            return answer, schedule
+        return "unknown", None
 
-    def _solve(self, model: Model, seconds: float, *, relax: bool) -> tuple[Answer, Assignment | None]:
+    def _solve(self, model: Model, seconds: float, *, relax: bool = False) -> tuple[Answer, Assignment | None]:
         if seconds <= 0:
             return "unknown", None
         # Presolve costs more than a small loop's whole search.
-        answer, solver = run(model.cp, seconds, presolve=not self.small, relax=relax)
+        answer, solver = run(model.cp, seconds, presolve=not self.small, relax=relax or self.small)
         self.seconds += solver.wall_time
-        self.left -= spent(solver)
+        self._spend(spent(solver))
         return answer, model.read(solver) if answer == "yes" else None
+
+    def _spend(self, seconds: float) -> None:
+        self.left -= seconds
+
+
+# What binds
+
+
+def _what_binds(attempt: _Run, ii: int) -> str:
+    """Which limit, taken away alone, would make the problem solvable; else which two."""
+    answers = {}
+    for name, relaxed in _relaxations(attempt.problem):
+        model = Model(relaxed, ii, memory="apart", registers=name != "registers")
+        answers[name] = attempt._solve(model, attempt.left * 0.3)[0]
+    found = [name for name, answer in answers.items() if answer == "yes"]
+    if found:
+        return f"{' or '.join(found)} binds"
+    if "unknown" in answers.values():
+        unknown = [name for name, answer in answers.items() if answer == "unknown"]
+        return f"{' or '.join(unknown)} binds (the time limit came before saying which)"
+    return f"{' and '.join(answers)} bind together"
+
+
+def _relaxations(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Each limit that the problem has, and the problem without it."""
+    graph, options, limits = problem.graph, problem.options, problem.graph.limits
+    memories = {problem.memory(p) for p in (*problem.rings, *problem.crossings)}
+    plenty = 2**40
+    if "smem" in memories:
+        yield "shared memory", Problem(replace(graph, limits=replace(limits, smem_bytes=plenty)), options)
+    if "tmem" in memories:
+        yield "tensor memory", Problem(replace(graph, limits=replace(limits, tmem_columns=2**30)), options)
+    yield "registers", problem
+    if options.depth is not None:
+        yield "depth", Problem(graph, replace(options, depth=None))
+    if options.pinned and not options.partitions:
+        yield "pins", Problem(graph, replace(options, pinned={}))
+    if limits.max_partitions < len(problem.clusters):
+        more = replace(
+            graph, limits=replace(limits, max_partitions=min(len(problem.clusters), limits.max_partitions + 2))
+        )
+        yield "the number of partitions", Problem(more, options)

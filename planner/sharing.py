@@ -1,0 +1,152 @@
+"""Memory in the constraint model when rings may lie in one another's place (rule 7).
+
+A relaxation: on the circle, the rings of one slot that are held at the same moment need room side by side, and rings
+of more slots need it all the time. Whether a solution really has places is for :mod:`memory` to find; rings that it
+refuses come back as a cut: two of them must be apart in time, or one of them shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from warpplan.planner.assignment import Assignment, slots
+from warpplan.planner.bounds import least_hold
+from warpplan.planner.cpsat import Truth, always, given, never
+from warpplan.planner.graph import Memory
+from warpplan.planner.memory import may_share, turns_between
+from warpplan.planner.problem import Arc, Problem
+
+if TYPE_CHECKING:
+    from warpplan.planner.model import Model
+
+
+@dataclass(frozen=True)
+class Cut:
+    """These rings, with so many slots, do not fit together; of ``pairs`` none was apart in time."""
+
+    slots: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int], ...]
+
+
+def cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int, ...]) -> Cut:
+    """What forbids that ``refused`` rings are as they are in ``found``."""
+    depth = {p: slots(problem, ii, found, p) for p in refused}
+    pairs = [
+        (a, b)
+        for a, b in combinations(refused, 2)
+        if may_share(problem, a) and may_share(problem, b)
+        if max(depth[a], depth[b]) > 1 or turns_between(problem, ii, found, a, b) is None
+    ]
+    return Cut(tuple(depth.items()), tuple(pairs))
+
+
+def worth_sharing(problem: Problem, ii: int) -> bool:
+    """Whether two rings of one memory could have a single slot each, and take turns."""
+    holds: dict[Memory, list[int]] = {"smem": [], "tmem": []}
+    if problem.options.depth not in (None, 1):
+        return False
+    for p in problem.rings:
+        if may_share(problem, p) and problem.least_slots(p) == 1:
+            holds[problem.memory(p)].append(least_hold(problem, p))
+    return any(len(found) > 1 and sum(sorted(found)[:2]) <= ii for found in holds.values())
+
+
+def add_shared_memory(model: Model, cuts: tuple[Cut, ...]) -> None:
+    limits = model.problem.graph.limits
+    single = {p: _single(model, p) for p in model.depth}
+    _add(model, "smem", limits.smem_bytes - model.problem.extra_bytes, single)
+    _add(model, "tmem", 128 * limits.tmem_columns, single)
+    free: dict[tuple[int, int], Truth] = {}
+    for one in cuts:
+        ways = []
+        for pair in one.pairs:
+            if pair not in free:
+                free[pair] = _apart(model, *pair, single)
+            ways.append(free[pair])
+        for p, count in one.slots:
+            shorter = model.cp.new_bool_var("")
+            given(model.cp.add(model.depth[p] <= count - 1), shorter)
+            ways.append(shorter)
+        model.cp.add_bool_or(ways)
+
+
+def _single(model: Model, ring: int) -> Truth:
+    problem = model.problem
+    if not may_share(problem, ring) or problem.least_slots(ring) > 1 or problem.options.depth not in (None, 1):
+        return 0
+    if problem.options.depth == 1:
+        return 1
+    literal = model.cp.new_bool_var("")
+    given(model.cp.add(model.depth[ring] <= 1), literal)
+    return literal
+
+
+def _add(model: Model, memory: Memory, room: int, single: dict[int, Truth]) -> None:
+    problem = model.problem
+    intervals, demands, always_taken = [], [], []
+    for p, count in model.depth.items():
+        if problem.memory(p) != memory:
+            continue
+        size = problem.slot_bytes(p) if memory == "smem" else problem.slot_area(p)
+        if never(single[p]):
+            always_taken.append(size * count)
+            continue
+        if not always(single[p]):
+            taken = model.cp.new_int_var(0, max(0, room), "")
+            given(model.cp.add(taken >= size * count), single[p].Not())
+            always_taken.append(taken)
+        held = _held(model, p, single[p])
+        end = model.cp.new_int_var(0, 2 * model.ii, "")
+        model.cp.add(end == model.phase[p] + held)
+        for turn in (0, model.ii):
+            interval = model.cp.new_optional_interval_var(model.phase[p] + turn, held, end + turn, single[p], "")
+            intervals.append(interval)
+            demands.append(size)
+    if not intervals and not always_taken:
+        return
+    rest = model.cp.new_int_var(0, max(0, room), "")
+    model.cp.add(rest + sum(always_taken) <= room)
+    if intervals:
+        model.cp.add_cumulative(intervals, demands, rest)
+
+
+def _held(model: Model, ring: int, single: Truth) -> Any:
+    """How long the slot of a single-slot ring is held, at least, whoever hears of its release."""
+    held = model.cp.new_int_var(0, model.ii, "")
+    crossing = ring in model.problem.crossings
+    for use in model.problem.crossings[ring] if crossing else model.problem.rings[ring]:
+        released = model.start[use.consumer] + use.cycles + use.margin + model.ii * use.distance
+        conditions = [single, model.crosses(ring, use.consumer) if crossing else 1]
+        if not any(never(x) for x in conditions):
+            _where(model, held >= released - model.start[ring], conditions)
+    return held
+
+
+def _apart(model: Model, a: int, b: int, single: dict[int, Truth]) -> Truth:
+    """A literal under which both have one slot and their lives are disjoint on the circle."""
+    if never(single[a]) or never(single[b]):
+        return 0
+    free = model.cp.new_bool_var("")
+    for p in (a, b):
+        if not always(single[p]):
+            model.cp.add_implication(free, single[p])
+    turns = model.cp.new_int_var(-model.stages - 1, model.stages + 1, "")
+    for ring, refiller, iterations in ((a, b, turns), (b, a, 1 - turns)):
+        crossing = ring in model.problem.crossings
+        for use in model.problem.crossings[ring] if crossing else model.problem.rings[ring]:
+            arc = Arc(use.consumer, refiller, use.cycles + use.margin, use.handoff, 0)
+            handoff = arc.handoff * model.crosses(arc.src, arc.dst) if arc.handoff else 0
+            released = model.start[use.consumer] + arc.cycles + handoff + model.ii * use.distance
+            conditions = [free, model.crosses(ring, use.consumer) if crossing else 1]
+            if not any(never(x) for x in conditions):
+                _where(model, model.start[refiller] + model.ii * iterations >= released, conditions)
+    return free
+
+
+def _where(model: Model, rule: Any, conditions: list[Truth]) -> None:
+    literals = [x for x in conditions if not always(x)]
+    added = model.cp.add(rule)
+    if literals:
+        added.only_enforce_if(literals)
