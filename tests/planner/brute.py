@@ -174,9 +174,10 @@ class _Attempt:
         uses = []
         for b, e in readers:
             reader = self.graph.ops[b]
-            uses.append((b, e.distance, reader.latency + own + (reader.spread if b != i else 0), self.told(e)))
+            late = own + (reader.spread if b != i else 0)
+            uses.append((b, e.distance, reader.latency, late, self.told(e)))
         if not readers:
-            uses.append((i, 0, op.latency + own, self.limits.handoff_cycles))
+            uses.append((i, 0, op.latency, own, self.limits.handoff_cycles))
         size = op.buffer_bytes or op.registers * op.min_warps * 32 * 4
         if op.buffer_bytes and op.memory == "tmem":
             return Ring(i, True, -(-size // (4 * op.lanes)), 1, op.lanes, tuple(uses))
@@ -264,8 +265,9 @@ class _Attempt:
     def _released(self, ii: int, phases: tuple[int, ...], ring: Ring, hearer: int, room: int) -> list[Turns]:
         """``hearer`` knows, at most ``room`` cycles after the ring's producer began to fill a slot, that it is free."""
         turns = []
-        for reader, distance, cycles, told in ring.uses:
-            held = cycles + (told if self.apart(reader, hearer) else 0) + phases[reader] - phases[ring.producer] - room
+        for reader, distance, cycles, late, told in ring.uses:
+            held = cycles + late + (told if self.apart(reader, hearer) else 0) - room
+            held += phases[reader] - phases[ring.producer]
             turns.append((reader, ring.producer, -(-held // ii) + distance))
         return turns
 
@@ -293,7 +295,7 @@ class _Attempt:
         spans = list(self._spans())
         slowest = max(op.latency for op in self.graph.ops)
         longest = sum(slowest + self.takes(a, b, e) + ii * (2 + e.distance) for a, b, e in self.edges)
-        longest += sum(cycles + told + ii * (2 + d) for r in self.rings for _, d, cycles, told in r.uses)
+        longest += sum(cycles + late + told + ii * (2 + d) for r in self.rings for _, d, cycles, late, told in r.uses)
         choices: list[list[int]] = []
         for i, sure, readers in spans:
             ends = {sure} if not readers else set()
@@ -343,8 +345,8 @@ class _Attempt:
             p = ring.producer
             op, home = graph.ops[p], self.homes[p]
             held = max(
-                at[b] + ii * d - at[p] + graph.ops[b].latency + (told if self.apart(b, p) else 0)
-                for b, d, _, told in ring.uses
+                at[b] + ii * d - at[p] + cycles + (told if self.apart(b, p) else 0)
+                for b, d, cycles, _, told in ring.uses
             )
             size = op.buffer_bytes or op.registers * op.min_warps * 128
             slot = -(-size // op.alignment) * op.alignment
@@ -361,8 +363,8 @@ class _Attempt:
                 continue
             a, b = self.rings[x].producer, self.rings[y].producer
             held = max(
-                at[c] + ii * d - at[a] + cycles + (told if self.apart(c, b) else 0)
-                for c, d, cycles, told in self.rings[x].uses
+                at[c] + ii * d - at[a] + cycles + late + (told if self.apart(c, b) else 0)
+                for c, d, cycles, late, told in self.rings[x].uses
             )
             distance = -(-(at[a] + held - at[b]) // ii)
             reuses += [

@@ -12,14 +12,14 @@ from warpplan.planner.plan import Buffer
 
 @dataclass(frozen=True)
 class Ring:
-    """``uses``: reader, distance, cycles it keeps the slot (margin included), and what telling another costs."""
+    """``uses``: reader, distance, cycles it keeps the slot, the margin, and what telling another partition costs."""
 
     producer: int
     in_tmem: bool
     slot: int
     alignment: int
     lanes: int
-    uses: tuple[tuple[int, int, int, int], ...]
+    uses: tuple[tuple[int, int, int, int, int], ...]
 
 
 @dataclass(frozen=True)

@@ -480,6 +480,18 @@ def test_halves_of_tensor_memory_are_apart():
     )
 
 
+def test_extra_buffers_do_not_lie_in_tensor_memory_nor_without_their_ring(plans):
+    plan, graph = plans["tensor_memory"]
+    ring = next(b for b in plan.buffers if b.memory == "tmem")
+    guest = Buffer("guest", ring.offset, 1, 1, ring.name)
+    said = f"buffer guest: lies outside the ring of {ring.name} that it shares"
+    assert said in check(replace(plan, buffers=(*plan.buffers, guest)), graph)
+    solved, solved_graph = plans["solved"]
+    rest = tuple(b for b in solved.buffers if b.name != "a")
+    found = check(replace(solved, buffers=rest), solved_graph, extras=OPTIONS.extra_buffers)
+    assert found[:2] == ("channel a: has no buffer", "buffer spare: lies outside the ring of a that it shares")
+
+
 def test_extra_buffers_are_those_asked_for(plans):
     plan, graph = plans["solved"]
     barriers, spare = OPTIONS.extra_buffers
