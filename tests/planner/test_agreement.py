@@ -15,7 +15,7 @@ from warpplan.planner.bounds import min_ii
 from warpplan.planner.check import check
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.plan import Plan
-from warpplan.planner.problem import PartitionSpec, Problem, SolveOptions, Spill
+from warpplan.planner.problem import ExtraBuffer, PartitionSpec, Problem, SolveOptions, Spill
 from warpplan.planner.simulate import verify
 from warpplan.planner.solve import solve
 
@@ -38,6 +38,7 @@ def asked(draw: st.DrawFn, graphs: st.SearchStrategy[DependenceGraph]) -> tuple[
     some = st.lists(st.sampled_from([op.id for op in graph.ops]), min_size=1, max_size=2, unique=True).map(tuple)
     spill = st.builds(Spill, some, st.integers(base - 1, base + 9))
     options = SolveOptions(
+        time_limit_s=2.0,
         depth=draw(st.sampled_from([None, None, None, 1, 2])),
         slack_cycles=draw(st.sampled_from([0, 0, 1, 4])),
         spills=draw(st.sampled_from([(), (), tuple(draw(st.lists(spill, min_size=1, max_size=2)))])),
@@ -57,10 +58,27 @@ def asked(draw: st.DrawFn, graphs: st.SearchStrategy[DependenceGraph]) -> tuple[
     return graph, options
 
 
+@st.composite
+def asked_with_extras(draw: st.DrawFn) -> tuple[DependenceGraph, SolveOptions]:
+    """Buffers beside the rings and in them, too."""
+    graph, options = draw(asked(given_.graphs()))
+    rings = [op.id for op in graph.ops if op.buffer_bytes and op.memory == "smem"]
+    extras = [ExtraBuffer("own", draw(st.sampled_from([8, 100, 600])), draw(st.sampled_from([8, 128])))]
+    if rings:
+        extras.append(ExtraBuffer("guest", draw(st.sampled_from([8, 90])), 8, draw(st.sampled_from(rings))))
+    return graph, replace(options, extra_buffers=tuple(draw(st.sampled_from([[], extras[:1], extras]))))
+
+
 def right(plan: Plan, graph: DependenceGraph, options: SolveOptions) -> None:
-    most = 255 if options.partitions else 240
-    slack, spills = options.slack_cycles, options.spills
-    assert check(plan, graph, slack_cycles=slack, spills=spills, extras=(), most_registers=most) == ()
+    found = check(
+        plan,
+        graph,
+        slack_cycles=options.slack_cycles,
+        spills=options.spills,
+        extras=options.extra_buffers,
+        most_registers=255 if options.partitions else 240,
+    )
+    assert found == ()
     if all(op.issue for op in graph.ops):
         # One that takes no issue cycles may stand within another's barrier wait (rule 3), and a play in order be late.
         assert verify(plan, graph) == ()
@@ -71,7 +89,7 @@ def interval(plan: Plan | None) -> int:
     return MOST + 1 if plan is None else min(plan.schedule.ii_cycles, MOST + 1)
 
 
-@given(asked(given_.graphs()))
+@given(asked_with_extras())
 @often
 def test_what_is_solved_is_right(case):
     graph, options = case
