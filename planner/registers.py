@@ -30,7 +30,7 @@ def add_registers(model: Model) -> None:
     octets = [] if specs else [
         model.cp.new_int_var(REGISTER_COUNTS[0] // 8, REGISTER_COUNTS[-1] // 8, "") for _ in range(model.count)
     ]  # fmt: skip
-    counts = given_counts or [8 * count for count in octets]
+    counts: list[Any] = [*given_counts, *(8 * count for count in octets)]
     _live_values(model, counts)
     for g, count in enumerate(octets):
         model.cp.add(8 * count >= problem.graph.limits.base_registers)
