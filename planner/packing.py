@@ -7,13 +7,12 @@ in search steps, calibrated to a slow machine's seconds, so that the same input 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-import networkx as nx
-
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.packing_search import pieces, search
+from warpplan.planner.packing_pieces import LIMIT, pieces
+from warpplan.planner.packing_search import in_cliques, minimal, on_a_line
 
 Status = Literal["packed", "infeasible", "unknown"]
 
@@ -51,20 +50,26 @@ def pack(blocks: Sequence[Block], capacity: int, *, time_limit_s: float = 10.0) 
     appears twice, a size above the capacity, a negative size, a life that ends before it begins, an alignment below 1.
     """
     _validate(blocks, capacity)
-    times = sorted({b.lower for b in blocks})
-    alive = [[i for i, b in enumerate(blocks) if b.size and b.lower <= time < b.upper] for time in times]
-    loads = [sum(blocks[i].size for i in group) for group in alive]
-    peak = max(loads, default=0)
+    first, end, peak, at = _sections(blocks)
     if peak > capacity:
-        at = loads.index(peak)
-        needed = tuple(alive[at])
+        needed = tuple(i for i, b in enumerate(blocks) if b.size and b.lower <= at < b.upper)
         names = _names([blocks[i].id for i in needed])
-        return Packing("infeasible", (), peak, f"at time {times[at]} {names} need {peak} of {capacity} bytes", needed)
-    packing = _pack([b.size for b in blocks], [b.alignment for b in blocks], alive, peak, capacity, time_limit_s)
-    if packing.status == "infeasible":
-        names = _names([blocks[i].id for i in packing.conflict])
-        return replace(packing, reason=f"no arrangement of {names} fits {capacity} bytes, {peak} of them live at once")
-    return packing
+        return Packing("infeasible", (), peak, f"at time {at} {names} need {peak} of {capacity} bytes", needed)
+    problem = pieces([b.size for b in blocks], [b.alignment for b in blocks], capacity)
+    # Parts of time that no buffer joins are problems of their own.
+    offsets = [0] * len(blocks)
+    for part in _parts(first, end):
+        spans = [first[i] - first[part[0]] for i in part], [end[i] - first[part[0]] for i in part]
+        answer, placed = on_a_line(problem.some(part), *spans, time_limit_s)
+        if answer == "unknown":
+            return _out_of_time(peak, time_limit_s)
+        if answer == "no":
+            names = _names([blocks[i].id for i in part])
+            reason = f"no arrangement of {names} fits {capacity} bytes, {peak} of them live at once"
+            return Packing("infeasible", (), peak, reason, tuple(sorted(part)))
+        for i, offset in zip(part, placed, strict=True):
+            offsets[i] = problem.unit * offset
+    return Packing("packed", tuple(offsets), peak)
 
 
 def pack_conflicts(
@@ -90,36 +95,73 @@ def pack_conflicts(
             raise InvalidInput(
                 f"conflict {sorted(pair)}: expected two different indices below {count}", field="conflicts"
             )
+    capacity = min(capacity, LIMIT)
     for i, size in enumerate(sizes):
         if size > capacity:
             return Packing("infeasible", (), size, f"piece {i} has {size} bytes, the memory {capacity}", (i,))
-    graph = nx.Graph(sorted(tuple(sorted(p)) for p in conflicts if all(sizes[i] for i in p)))
+    import networkx as nx
+
+    graph = nx.Graph(sorted(tuple(sorted(pair)) for pair in conflicts if all(sizes[i] for i in pair)))
     cliques = sorted(sorted(clique) for clique in nx.find_cliques(graph))
     loads = [sum(sizes[i] for i in clique) for clique in cliques]
     peak = max([*loads, *sizes], default=0)
     if peak > capacity:
         needed = tuple(cliques[loads.index(peak)])
         return Packing("infeasible", (), peak, f"{_pieces(needed)} need {peak} of {capacity} bytes", needed)
-    packing = _pack(sizes, alignments, cliques, peak, capacity, time_limit_s)
-    if packing.status == "infeasible":
-        return replace(packing, reason=f"no arrangement of {_pieces(packing.conflict)} fits {capacity} bytes")
-    return packing
-
-
-def _pack(
-    sizes: Sequence[int],
-    alignments: Sequence[int],
-    cliques: Sequence[Sequence[int]],
-    peak: int,
-    capacity: int,
-    seconds: float,
-) -> Packing:
-    problem = pieces(sizes, alignments, cliques, capacity)
-    answer, offsets = search(problem, seconds)
+    problem = pieces(sizes, alignments, capacity)
+    answer, offsets = in_cliques(problem, cliques, time_limit_s)
     if answer == "yes":
         return Packing("packed", tuple(problem.unit * offset for offset in offsets), peak)
-    if answer == "no":
-        return Packing("infeasible", (), peak, conflict=tuple(sorted({i for clique in cliques for i in clique})))
+    if answer == "unknown":
+        return _out_of_time(peak, time_limit_s)
+
+    def impossible(chosen: Sequence[int]) -> bool:
+        number = {i: at for at, i in enumerate(chosen)}
+        groups = [[number[i] for i in clique if i in number] for clique in cliques]
+        return in_cliques(problem.some(chosen), groups, time_limit_s / count)[0] == "no"
+
+    needed = minimal(sorted(graph), impossible)
+    return Packing("infeasible", (), peak, f"no arrangement of {_pieces(needed)} fits {capacity} bytes", needed)
+
+
+def _sections(blocks: Sequence[Block]) -> tuple[list[int], list[int], int, int]:
+    """Of each block the maximal sets of blocks live at once, [first, end), counted by time; the peak load and when."""
+    events = sorted(
+        (time, starts, i)
+        for i, b in enumerate(blocks)
+        if b.size and b.lower < b.upper
+        for time, starts in ((b.lower, True), (b.upper, False))
+    )
+    first, end = [0] * len(blocks), [0] * len(blocks)
+    section, load, peak, at, grown = 0, 0, 0, 0, False
+    for time, starts, i in events:  # ends before starts
+        if starts:
+            first[i], grown = section, True
+            load += blocks[i].size
+            if load > peak:
+                peak, at = load, time
+        else:
+            section, grown = section + grown, False
+            end[i] = section
+            load -= blocks[i].size
+    return first, end, peak, at
+
+
+def _parts(first: Sequence[int], end: Sequence[int]) -> list[list[int]]:
+    """Blocks by runs of sections that blocks join, the earliest block of each first; not those without a section."""
+    parts: list[list[int]] = []
+    reach = 0
+    for i in sorted(range(len(first)), key=lambda i: (first[i], i)):
+        if first[i] == end[i]:
+            continue
+        if first[i] >= reach:
+            parts.append([])
+        parts[-1].append(i)
+        reach = max(reach, end[i])
+    return parts
+
+
+def _out_of_time(peak: int, seconds: float) -> Packing:
     return Packing("unknown", (), peak, f"the time limit of {seconds} s ended the search")
 
 
@@ -132,6 +174,8 @@ def _pieces(indices: Sequence[int]) -> str:
 
 
 def _validate(blocks: Sequence[Block], capacity: int) -> None:
+    if capacity > LIMIT:
+        raise InvalidInput(f"a capacity of {capacity} bytes: expected at most 2**60", field="capacity", value=capacity)
     seen: set[str] = set()
     for block in blocks:
         if block.id in seen:

@@ -1,98 +1,129 @@
-"""Whether pieces of memory fit together: the exact search behind :mod:`warpplan.planner.packing`.
+"""How the packing searches share their limit: first fit, own exact search with restarts, CP-SAT.
 
-A *clique* is a set of pieces that must all be apart: what is live at one time, or a clique of a conflict graph. Every
-pair that conflicts is in some clique, so keeping each clique apart is the whole problem, for lives on a line, on a
-circle, or for any conflict graph.
+None alone does everything: first fit settles most memories that are not nearly full; the skyline search packs
+hundreds of buffers without a gap; CP-SAT's learnt clauses prove more small memories too small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from math import gcd
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
 
 from warpplan.planner.cpsat import Answer, run
+from warpplan.planner.packing_pieces import Pieces, first_fit
+from warpplan.planner.packing_skyline import Skyline
+
+Found = tuple[Answer, tuple[int, ...]]
+"""An answer, and the offsets in units where it is "yes"."""
+
+NODES_PER_SECOND = 20_000
+"""Nodes that the skyline search visits in a second on a slow core, of problems of a few hundred pieces."""
+CPSAT_SHARE = 0.15
+"""CP-SAT takes so much longer over these models than its deterministic time says (measured: 0.05 to 0.2 a second)."""
+RESTART = 500
+"""Nodes of the shortest run between restarts."""
+TURNS = ((0.2, 0.0), (0.0, 0.3), (0.5, 0.0))
+"""Shares of the limit for the skyline search and for CP-SAT, in turn."""
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """What to place, in units: piece i takes ``sizes[i]`` at a multiple of ``steps[i]`` up to ``tops[i]``.
+def on_a_line(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: float) -> Found:
+    """Pieces that are live in the sections [``first[i]``, ``end[i]``), and apart where they share a section."""
+    starts, ends = np.array(first, dtype=np.int64), np.array(end, dtype=np.int64)
 
-    ``unit`` bytes make one unit. ``cliques`` are maximal and together hold every piece of nonzero size.
-    """
+    def meets(i: int) -> NDArray[np.bool_]:
+        return (starts < end[i]) & (ends > first[i])
 
-    unit: int
-    sizes: tuple[int, ...]
-    steps: tuple[int, ...]
-    tops: tuple[int, ...]
-    cliques: tuple[tuple[int, ...], ...]
-
-    @property
-    def capacity(self) -> int:
-        """Units up to the end of the highest piece."""
-        return max((top + size for top, size in zip(self.tops, self.sizes, strict=True)), default=0)
-
-
-def pieces(sizes: Sequence[int], alignments: Sequence[int], cliques: Sequence[Sequence[int]], capacity: int) -> Pieces:
-    """The problem in the coarsest unit that loses no packing; every size is at most ``capacity``.
-
-    All offsets are multiples of the alignments' common divisor, so sizes round up to it (but for the piece on top:
-    hence ``tops``). And where a packing exists, one exists whose pieces all rest on the bottom or on another piece:
-    its offsets are multiples of whatever divides every size and every alignment that is not a divisor of it.
-    """
-    grain = reduce(gcd, alignments, 0) or 1
-    rounded = [-(-size // grain) * grain for size in sizes]
-    unit = reduce(gcd, rounded, 0) or 1
-    while any(unit % a and a % unit for a in alignments):
-        unit = reduce(gcd, (a for a in alignments if unit % a), unit)
-    tops = [(capacity - size) // a * a // unit for size, a in zip(sizes, alignments, strict=True)]
-    steps = [max(1, a // unit) for a in alignments]
-    return Pieces(unit, tuple(size // unit for size in rounded), tuple(steps), tuple(tops), _maximal(cliques))
+    widths = [e - f for f, e in zip(first, end, strict=True)]
+    found = _quick(problem, meets, widths)
+    if found is not None:
+        return "yes", found
+    skyline = Skyline(problem, first, end, max(end, default=0))
+    turns = _turns(skyline)
+    large = max(1.0, len(first) / 500)
+    for own, learning in TURNS:
+        nodes = round(own * seconds * NODES_PER_SECOND / large)
+        while nodes > 0:
+            ranks, most = next(turns)
+            answer, taken = skyline.run(ranks, min(nodes, most))
+            nodes -= max(1, taken)
+            if answer != "unknown":
+                return answer, tuple(skyline.offsets)
+        if learning:
+            answer, offsets = _cpsat(problem, [], learning * seconds, (first, widths))
+            if answer != "unknown":
+                return answer, offsets
+    return "unknown", ()
 
 
-def search(problem: Pieces, seconds: float) -> tuple[Answer, tuple[int, ...]]:
-    """ "yes" with offsets in units, "no" where it is proven that there are none, else "unknown"."""
-    for order in _orders(problem):
-        offsets = first_fit(problem, order)
+def in_cliques(problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float) -> Found:
+    """Pieces that are apart where a clique has both."""
+    apart = np.zeros((len(problem.sizes), len(problem.sizes)), dtype=np.bool_)
+    for clique in cliques:
+        apart[np.ix_(clique, clique)] = True
+    found = _quick(problem, lambda i: apart[i], [int(row.sum()) for row in apart])
+    return ("yes", found) if found is not None else _cpsat(problem, cliques, seconds)
+
+
+def minimal(pieces: Sequence[int], impossible: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
+    """A part of ``pieces`` that is ``impossible`` too and, where every answer is known, has no such part itself."""
+    kept = list(pieces)
+    for i in pieces:
+        rest = [j for j in kept if j != i]
+        if impossible(rest):
+            kept = rest
+    return tuple(kept)
+
+
+def _quick(problem: Pieces, meets: Callable[[int], NDArray[np.bool_]], widths: Sequence[int]) -> tuple[int, ...] | None:
+    sizes, everyone = problem.sizes, range(len(problem.sizes))
+    keys: tuple[Callable[[int], int], ...] = (
+        lambda i: sizes[i],
+        lambda i: sizes[i] * widths[i],
+        lambda i: widths[i],
+    )
+    for key in keys:
+        order = sorted(everyone, key=lambda i: (-problem.steps[i], -key(i), -sizes[i], i))
+        offsets = first_fit(problem, order, meets)
         if offsets is not None:
-            return "yes", offsets
-    return _disjunctive(problem, seconds)
+            return offsets
+    return None
 
 
-def first_fit(problem: Pieces, order: Sequence[int]) -> tuple[int, ...] | None:
-    """Each piece in turn at the lowest place free; None where one would end above its top."""
-    neighbours: list[set[int]] = [set() for _ in problem.sizes]
-    for clique in problem.cliques:
-        for i in clique:
-            neighbours[i].update(clique)
-    offsets: dict[int, int] = {}
-    for i in order:
-        offset, size, step = 0, problem.sizes[i], problem.steps[i]
-        for low, high in sorted((offsets[j], offsets[j] + problem.sizes[j]) for j in neighbours[i] if j in offsets):
-            if offset + size <= low:
-                break
-            if high > offset:
-                offset = -(-high // step) * step
-        if offset > problem.tops[i]:
-            return None
-        offsets[i] = offset
-    return tuple(offsets[i] for i in range(len(offsets)))
+def _turns(skyline: Skyline) -> Iterator[tuple[list[float], int]]:
+    """Ranks for runs of the skyline search and their nodes: large or long pieces first, from the second round on more
+    and more shuffled; Luby's sequence lets every order have short runs and long ones."""
+    random = Random(0)
+    sizes, everyone = skyline.sizes, range(len(skyline.sizes))
+    values: tuple[Callable[[int], int], ...] = (
+        lambda i: sizes[i],
+        lambda i: skyline.width(i),
+        lambda i: sizes[i] * skyline.width(i) ** 2,
+        lambda i: skyline.width(i),
+        lambda i: sizes[i] * skyline.width(i),
+    )
+    for turn in count():
+        for value in values:
+            noise = 0.8 if turn else 0.0
+            ranks = [-value(i) * random.uniform(1 - noise, 1 + noise) for i in everyone]
+            yield ranks, RESTART * luby(turn + 1)
 
 
-def _orders(problem: Pieces) -> Iterator[list[int]]:
-    everyone = range(len(problem.sizes))
-    spans = [0] * len(problem.sizes)
-    for clique in problem.cliques:
-        for i in clique:
-            spans[i] += 1
-    yield sorted(everyone, key=lambda i: (-problem.steps[i], -problem.sizes[i], i))
-    yield sorted(everyone, key=lambda i: (-problem.sizes[i], i))
-    yield sorted(everyone, key=lambda i: (-problem.sizes[i] * spans[i], i))
-    yield sorted(everyone, key=lambda i: (-spans[i], -problem.sizes[i], i))
+def luby(i: int) -> int:
+    """1, 1, 2, 1, 1, 2, 4, …: optimal restarts up to a factor (Luby, Sinclair, Zuckerman, 1993)."""
+    size = (1 << i.bit_length()) - 1
+    return (size + 1) // 2 if i == size else luby(i - size // 2)
 
 
-def _disjunctive(problem: Pieces, seconds: float) -> tuple[Answer, tuple[int, ...]]:
+def _cpsat(
+    problem: Pieces,
+    cliques: Sequence[Sequence[int]],
+    seconds: float,
+    lives: tuple[Sequence[int], Sequence[int]] | None = None,
+) -> Found:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -102,15 +133,10 @@ def _disjunctive(problem: Pieces, seconds: float) -> tuple[Answer, tuple[int, ..
     places = [
         model.new_fixed_size_interval_var(offset, size, "") for offset, size in zip(offsets, problem.sizes, strict=True)
     ]
-    for clique in problem.cliques:
+    for clique in cliques:
         model.add_no_overlap([places[i] for i in clique])
-    answer, solver = run(model, seconds)
+    if lives is not None:
+        times = [model.new_fixed_size_interval_var(start, width, "") for start, width in zip(*lives, strict=True)]
+        model.add_no_overlap_2d(times, places)
+    answer, solver = run(model, CPSAT_SHARE * seconds)
     return answer, tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
-
-
-def _maximal(cliques: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    kept: list[frozenset[int]] = []
-    for clique in sorted(map(frozenset, cliques), key=lambda c: (-len(c), sorted(c))):
-        if not any(clique <= other for other in kept):
-            kept.append(clique)
-    return tuple(tuple(sorted(clique)) for clique in kept)
