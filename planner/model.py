@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Places = Literal["apart", "shared", "free"]
+Branching = Literal["free", "median", "halves"]
 
 
 MANY = 2**31
@@ -234,6 +235,7 @@ class Model:
                 self._share(users, capacity)
 
     def _issue(self) -> None:
+        problem = self.problem
         spans = [self._issue_span(i) for i in self.ops]
         for g in range(self.count):
             users = []
@@ -242,6 +244,10 @@ class Model:
                 if not never(busy) and not never(present):
                     users.append((begin, length, self._both(present, busy)))
             self._exclude(users)
+            inside = [problem.ops[i].issue * self.inside(i, g) for i in self.ops if problem.ops[i].issue]
+            # Follows from the intervals, but only where all of them are known to be there.
+            self.cp.add(sum(inside) <= self.ii)
+        self.cp.add(sum(length for _, length, _ in spans) <= self.ii * self.count)
 
     def _issue_span(self, i: int) -> tuple[Any, Any, Truth]:
         """Where on the circle the operation's issue begins, how long it is with its barriers, and whether it is any."""
@@ -315,11 +321,13 @@ class Model:
     def _rings(self) -> None:
         """Per ring, how many slots it has: none where a register value does not cross."""
         self.depth: dict[int, Any] = {}
+        self.exists: dict[int, Truth] = dict.fromkeys(self.problem.rings, 1)
         for producer, uses in self.problem.rings.items():
             self.depth[producer] = self._ring(producer, uses, 1)
         for producer, uses in self.problem.crossings.items():
             crossed = self.any_crosses(producer, (u.consumer for u in uses))
             if not never(crossed):
+                self.exists[producer] = crossed
                 self.depth[producer] = self._ring(producer, uses, crossed)
 
     def _ring(self, producer: int, uses: tuple[Use, ...], needed: Truth) -> Any:
@@ -390,6 +398,17 @@ class Model:
         if hint is not None:
             self.hint(hint)
 
+    def branch(self, way: Branching) -> None:
+        """Which stages the search settles first, and how; "free" leaves it to the solver."""
+        from ortools.sat.python import cp_model
+
+        self.cp.proto.search_strategy.clear()
+        if way == "median":  # Near the anchor: values live short.
+            self.cp.add_decision_strategy(self.stage, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE)
+        elif way == "halves":
+            stages = self.stage[: len(self.ops)]
+            self.cp.add_decision_strategy(stages, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_LOWER_HALF)
+
     def hint(self, known: Assignment) -> None:
         turn = self.ii * (self.stages // 2) - known.starts[self.anchor]
         for i in self.ops:
@@ -427,8 +446,8 @@ def distances(
                 freed = problem.ops[reader].latency + problem.options.slack_cycles if op.buffer_bytes else 0
                 arcs.append((reader, i, freed, most - edge.distance))
     least = _longest(len(problem.ops), arcs, ii, anchor)
-    most = _longest(len(problem.ops), [(dst, src, cycles, distance) for src, dst, cycles, distance in arcs], ii, anchor)
-    return [(low, None if back is None else -back) for low, back in zip(least, most, strict=True)]
+    back = _longest(len(problem.ops), [(dst, src, cycles, distance) for src, dst, cycles, distance in arcs], ii, anchor)
+    return [(low, None if high is None else -high) for low, high in zip(least, back, strict=True)]
 
 
 def _longest(nodes: int, arcs: list[tuple[int, int, int, int]], ii: int, source: int) -> list[int | None]:

@@ -18,7 +18,7 @@ from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer, run, spent
 from warpplan.planner.divide import divisions
 from warpplan.planner.memory import layout
-from warpplan.planner.model import Model, Places
+from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits, retime
 from warpplan.planner.sharing import Cut, cut, worth_sharing
@@ -29,10 +29,36 @@ SMALL = 8
 """Operations up to which a loop takes milliseconds, so that preparing the search costs more than searching."""
 LADDER = (1.0, 1.05, 1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed."""
-GUESS_SECONDS = 0.8
+GUESS_SECONDS = 0.4
 """For a schedule with the partitions guessed: mostly there is one at once, or none."""
+ORDERED = (1.0, 1.05, 1.1, 1.2, 1.4)
+"""Multiples of the proven bound that are tried with the units' order given."""
+ORDER_SECONDS = 0.8
+"""For each of them."""
+NEARLY = (1.0, 1.1)
+"""Multiples of the proven bound at which partitions are guessed."""
+QUESTION_SECONDS = 1.0
+"""For whether an interval between what is proven and what is found is feasible."""
+LEAST_SECONDS = 0.1
+"""With less left, nothing is asked."""
 POLISH_SECONDS = 0.5
 """Most of the time limit that may go into choosing among schedules of the final interval."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a question is searched for some share of its time. Which way answers first differs by a factor of ten and
+    more from loop to loop, so each gets a turn (measured on the loop bodies of benchmarks/loop_graphs.py)."""
+
+    branching: Branching
+    relax: bool
+    share: float
+
+
+FIND = (Way("median", False, 0.4), Way("halves", False, 0.3), Way("free", True, 0.3))
+"""Where a schedule is expected: propagation alone."""
+REFUSE = (Way("free", True, 0.3), Way("median", False, 0.4), Way("halves", False, 0.3))
+"""Where a refusal is: linear relaxations, which see that registers or issue slots do not suffice on average."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +88,8 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
         bound = raised(problem, bound)
         run_.proven = bound.ii_cycles
     run_.construct()
+    if not run_.exact:
+        run_.guess()
     enough = max(run_.proven, serial_ii(problem))
     if run_.best is None and not run_.climb(enough):
         return run_.without_plan(enough)
@@ -148,44 +176,52 @@ class _Run:
         """Up from what is proven until some interval has a schedule."""
         candidate, step = self.proven, max(1, self.proven // 8)
         while True:
-            self._ask(candidate)
+            self._ask(candidate, 0.5 * self.left)
             if self.best is not None or candidate >= enough:
                 return self.best is not None
             candidate, step = min(candidate + step, enough), 2 * step
 
     def descend(self) -> None:
-        """Down to the smallest interval: first what is proven, which mostly is feasible, then what the best schedule's
-        order leaves, then halves. Where the time limit ends a question, look higher, unproven."""
-        if self.best is not None and self.proven < self.ii and not self.exact:
-            self._guess(self.proven)
-        floor, shortcuts = self.proven, 0
-        while self.best is not None and floor < self.ii:
-            lowest = floor == self.proven and shortcuts % 2 == 0
-            middle = floor if lowest else (floor + self.ii - 1) // 2
-            shortcuts += 1
-            before = self.ii
-            answer = self._ask(middle)
-            if answer == "unknown":
-                floor = middle + 1
-            elif answer == "no":
+        """Down to the smallest interval: first what is proven, which mostly is feasible; then halves, in short
+        questions; then the proof that one cycle less is refused; then how far up proofs reach."""
+        if self.best is None:
+            return
+            self._in_order()
+        floor = self.proven
+        first = True
+        while floor < self.ii:
+            middle = floor if first else (floor + self.ii - 1) // 2
+            first = False
+            floor = max(floor, self.proven)
+            if self._ask(middle, QUESTION_SECONDS) != "yes":
                 floor = max(floor, middle + 1)
-            elif self.ii == before:
-                break
+        while self.proven < self.ii and self._ask(self.ii - 1, 0.6 * self.left, REFUSE) == "yes":
+            pass
+        ceiling = self.ii - 1
+        while self.proven < ceiling and self.left > LEAST_SECONDS:
+            middle = (self.proven + ceiling) // 2
+            if self._ask(middle, 0.5 * self.left, REFUSE) == "unknown":
+                ceiling = middle
 
-    def _guess(self, ii: int) -> None:
-        """Schedules with the partitions given."""
+    def guess(self) -> None:
+        """Schedules with the partitions given: at what is proven, else somewhat above."""
         if len(self.problem.pins) == len(self.problem.clusters):
             return
-        for partitions in divisions(self.problem, ii):
-            pinned = {op.id: g for op, g in zip(self.problem.ops, partitions, strict=True)}
-            guessed = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-            schedule = self._solve(Model(guessed, ii), min(GUESS_SECONDS, 0.2 * self.left))[1]
-            if schedule is not None and fits(self.problem, ii, schedule):
-                self.found(ii, schedule)
+        for factor in NEARLY:
+            ii = int(factor * self.proven)
+            if self.proven == self.ii or (self.best is not None and ii >= self.ii):
                 return
+            for partitions in divisions(self.problem, ii):
+                pinned = {op.id: g for op, g in zip(self.problem.ops, partitions, strict=True)}
+                model = Model(Problem(self.problem.graph, replace(self.problem.options, pinned=pinned)), ii)
+                model.branch("median")
+                schedule = self._solve(model, min(GUESS_SECONDS, 0.1 * self.left))[1]
+                if schedule is not None and fits(self.problem, ii, schedule):
+                    self.found(ii, schedule)
+                    break
 
-    def _ask(self, ii: int) -> Answer:
-        answer, schedule = self.decide(ii, share=0.5)
+    def _ask(self, ii: int, seconds: float, ways: tuple[Way, ...] = FIND) -> Answer:
+        answer, schedule = self.decide(ii, seconds, ways)
         if answer == "no":
             self.refused(ii)
         elif schedule is not None:
@@ -196,24 +232,24 @@ class _Run:
 
     # Decisions
 
-    def decide(self, ii: int, *, share: float) -> tuple[Answer, Assignment | None]:
+    def decide(self, ii: int, seconds: float, ways: tuple[Way, ...] = FIND) -> tuple[Answer, Assignment | None]:
         """Whether ``ii`` is feasible: with the rings side by side, which mostly answers, or in one another's place."""
-        seconds = self.left * share
+        end = self.left - min(seconds, self.left)
         if self.exact:
-            verdict = decide(self.problem, ii, seconds)
+            verdict = decide(self.problem, ii, self.left - end)
             self._spend(verdict.seconds)
             return verdict.answer, verdict.best
-        answer, schedule = self._solve(Model(self.problem, ii), seconds)
+        answer, schedule = self._either(Model(self.problem, ii), end, ways)
         if answer != "no" or not worth_sharing(self.problem, ii):
             return answer, schedule
         while True:
-            answer, schedule = self._shared(ii, self.left * share)
+            answer, schedule = self._shared(ii, end, ways)
             if answer != "yes" or schedule is not None:
                 return answer, schedule
 
-    def _shared(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
+    def _shared(self, ii: int, end: float, ways: tuple[Way, ...]) -> tuple[Answer, Assignment | None]:
         """ "yes" without a schedule: one was found that has no places, and left a cut."""
-        answer, schedule = self._solve(Model(self.problem, ii, memory="shared", cuts=self.cuts), seconds)
+        answer, schedule = self._either(Model(self.problem, ii, memory="shared", cuts=self.cuts), end, ways)
         if schedule is None:
             return answer, None
         places = layout(self.problem, ii, schedule)
@@ -224,6 +260,19 @@ class _Run:
             return "unknown", None
         self.cuts = (*self.cuts, cut(self.problem, ii, schedule, places.refused))
         return "yes", None
+
+    def _either(self, model: Model, end: float, ways: tuple[Way, ...]) -> tuple[Answer, Assignment | None]:
+        """Each of ``ways`` for its share of the time until ``end``, the last for the rest, until one answers."""
+        if self.small:
+            return self._solve(model, self.left - end, relax=True)
+        budget = self.left - end
+        answer: Answer = "unknown"
+        for way in ways:
+            model.branch(way.branching)
+            answer, schedule = self._solve(model, min(way.share * budget, self.left - end), relax=way.relax)
+            if answer != "unknown":
+                return answer, schedule
+        return answer, None
 
     def polish(self, ii: int, best: Assignment | None = None) -> tuple[Answer, Assignment | None]:
         """Among the schedules of ``ii``: fewest crossings, then short live ranges and early starts."""

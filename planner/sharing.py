@@ -21,6 +21,9 @@ from warpplan.planner.problem import Arc, Problem
 if TYPE_CHECKING:
     from warpplan.planner.model import Model
 
+MANY = 2**20
+"""Slots that no loop needs."""
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -84,44 +87,41 @@ def _single(model: Model, ring: int) -> Truth:
 
 
 def _add(model: Model, memory: Memory, room: int, single: dict[int, Truth]) -> None:
+    """As with registers (see there), it is enough to look at the moments when some ring's slot begins to be held."""
     problem = model.problem
-    intervals, demands, always_taken = [], [], []
-    for p, count in model.depth.items():
-        if problem.memory(p) != memory:
-            continue
-        size = problem.slot_bytes(p) if memory == "smem" else problem.slot_area(p)
-        if never(single[p]):
-            always_taken.append(size * count)
-            continue
-        if not always(single[p]):
-            taken = model.cp.new_int_var(0, max(0, room), "")
-            given(model.cp.add(taken >= size * count), single[p].Not())
-            always_taken.append(taken)
-        held = _held(model, p, single[p])
-        end = model.cp.new_int_var(0, 2 * model.ii, "")
-        model.cp.add(end == model.phase[p] + held)
-        for turn in (0, model.ii):
-            interval = model.cp.new_optional_interval_var(model.phase[p] + turn, held, end + turn, single[p], "")
-            intervals.append(interval)
-            demands.append(size)
-    if not intervals and not always_taken:
-        return
-    rest = model.cp.new_int_var(0, max(0, room), "")
-    model.cp.add(rest + sum(always_taken) <= room)
-    if intervals:
-        model.cp.add_cumulative(intervals, demands, rest)
+    inside = [p for p in model.depth if problem.memory(p) == memory]
+    size = problem.slot_bytes if memory == "smem" else problem.slot_area
+    releases = {p: _releases(model, p) for p in inside if not never(single[p])}
+    for filled in inside:
+        taken = [size(p) * _occupied(model, p, filled, single[p], releases.get(p, [])) for p in inside]
+        given(model.cp.add(sum(taken) <= max(0, room)), model.exists[filled])
 
 
-def _held(model: Model, ring: int, single: Truth) -> Any:
-    """How long the slot of a single-slot ring is held, at least, whoever hears of its release."""
-    held = model.cp.new_int_var(0, model.ii, "")
+def _releases(model: Model, ring: int) -> list[tuple[int, int, Truth]]:
+    """(event, iterations later, literal): when readers leave a slot, at least, whoever hears of it."""
     crossing = ring in model.problem.crossings
+    found = []
     for use in model.problem.crossings[ring] if crossing else model.problem.rings[ring]:
-        released = model.start[use.consumer] + use.cycles + use.margin + model.ii * use.distance
-        conditions = [single, model.crosses(ring, use.consumer) if crossing else 1]
-        if not any(never(x) for x in conditions):
-            _where(model, held >= released - model.start[ring], conditions)
-    return held
+        reads = model.crosses(ring, use.consumer) if crossing else 1
+        if not never(reads):
+            cycles = use.cycles + use.margin
+            event = model.event(use.consumer, cycles) if cycles else use.consumer
+            found.append((event, use.distance, reads))
+    return found
+
+
+def _occupied(model: Model, ring: int, filled: int, single: Truth, releases: list[tuple[int, int, Truth]]) -> Any:
+    """Slots of ``ring`` that nobody else can have when ``filled`` begins to be held: all, or one where it is held."""
+    if ring == filled or never(single):
+        return model.depth[ring]
+    occupied = model.cp.new_int_var(0, MANY, "")
+    if not always(single):
+        given(model.cp.add(occupied >= model.depth[ring]), single.Not())
+    for event, iterations, reads in releases:
+        turns = model.stage[event] + iterations - model.stage[ring]
+        held = turns + model.earlier(filled, event) - model.earlier(filled, ring)
+        given(model.cp.add(occupied >= held), reads)
+    return occupied
 
 
 def _apart(model: Model, a: int, b: int, single: dict[int, Truth]) -> Truth:
