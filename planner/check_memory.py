@@ -66,7 +66,8 @@ def _holds(s: Steady, ring: _Ring, hearer: int, slack_cycles: int) -> list[tuple
     for e in ring.readers:
         told = s.signal_cycles(e) if s.home[e.dst] != hearer else 0
         late = ring.op.spread + (s.op[e.dst].spread if e.dst != name else 0)
-        holds.append((s.start(e) + s.latency[e.dst] + told - s.at[name], late + slack_cycles))
+        left = s.start(e) + max(1, s.latency[e.dst])  # No slot is freed and filled at once.
+        holds.append((left + told - s.at[name], late + slack_cycles))
     return holds
 
 

@@ -10,7 +10,7 @@ WarpplanError
 ├── Infeasible            no plan exists within the limits, with what binds
 ├── InvalidPlan           the solver's own plan breaks a rule: a bug
 ├── MissingCosts          the profile lacks operations that the plan needs
-├── SimulationFault       a played plan deadlocks, overwrites a slot or reads too early (simulate.py)
+├── SimulationFault       a played plan deadlocks, overwrites a slot or reads too early
 ├── StoreError            the store cannot be read or written
 └── MeasurementFailed     a probe or kernel crashed, hung or gave nothing
 """
@@ -92,6 +92,15 @@ class MissingCosts(WarpplanError):
             field="profile",
             value=list(self.operations),
         )
+
+
+class SimulationFault(WarpplanError):
+    """What a plan would do wrong when run: operation ``op`` of ``iteration`` at ``cycle``; ``slot`` of the ring
+    concerned, if any."""
+
+    def __init__(self, message: str, *, op: str, iteration: int, cycle: int, slot: int | None = None) -> None:
+        super().__init__(message, field="plan", value=op)
+        self.op, self.iteration, self.cycle, self.slot = op, iteration, cycle, slot
 
 
 class StoreError(WarpplanError):

@@ -69,7 +69,10 @@ class Play:
         i, n = head
         step, record = self.steps[i], self.record
         ready = self.last_start[g] if step.silent else max(self.issued[g], self.last_start[g])
-        when, why, last = ready + step.before, "", self.trip_count - 1
+        # What has no issue cycles of its own may start while another waits at its barriers: the start before it does
+        # not put those off.
+        when = ready if step.silent else max(self.issued[g] + step.before, self.last_start[g])
+        why, last = "", self.trip_count - 1
         for wait in step.waits:
             source, back, first, offset, barrier, retired, reason, release = wait
             if n < first:

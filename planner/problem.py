@@ -219,7 +219,7 @@ class Problem:
         return tuple(
             Use(
                 reader,
-                self.ops[reader].latency,
+                max(1, self.ops[reader].latency),
                 limits.handoff_cycles if edge.handoff is None else edge.handoff,
                 edge.distance,
                 late + (self.ops[reader].spread if reader != producer else 0) + slack,
@@ -379,7 +379,7 @@ class Problem:
     @cached_property
     def most_partitions(self) -> int:
         """As many as there may be, and as there is something to put into."""
-        pinned = 1 + max(self.pins.values(), default=-1)
+        pinned = max(1 + max(self.pins.values(), default=-1), len(self.options.partitions))
         if len(self.pins) == len(self.clusters):
             return pinned
         return max(min(self.graph.limits.max_partitions, len(self.clusters)), pinned)

@@ -13,7 +13,7 @@ from math import log
 from statistics import median
 
 from warpplan.planner.barriers import program
-from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.planner.errors import InvalidInput, SimulationFault
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.hazards import Run, first_hazard
 from warpplan.planner.plan import Plan
@@ -23,15 +23,6 @@ from warpplan.planner.timeline import Span, Timeline
 
 MOST_VERIFIED = 20_000
 """Operations that one play of :func:`verify` issues at most: a fifth of a second."""
-
-
-class SimulationFault(WarpplanError):
-    """What a plan would do wrong when run: operation ``op`` of ``iteration`` at ``cycle``; ``slot`` of the ring
-    concerned, if any."""
-
-    def __init__(self, message: str, *, op: str, iteration: int, cycle: int, slot: int | None = None) -> None:
-        super().__init__(message, field="plan", value=op)
-        self.op, self.iteration, self.cycle, self.slot = op, iteration, cycle, slot
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.memory import check_room, layout
 from warpplan.planner.partitions import check_given, dimension
 from warpplan.planner.plan import Channel, Outcome, Placement, Plan, Schedule
-from warpplan.planner.problem import ExtraBuffer, PartitionSpec, Problem, SolveOptions
+from warpplan.planner.problem import REGISTER_COUNTS, ExtraBuffer, PartitionSpec, Problem, SolveOptions
 from warpplan.planner.schedule import Progress, search
+from warpplan.planner.simulate import verify
 
 __all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]
 
@@ -85,7 +86,15 @@ def _plan(problem: Problem, ii: int, found: Assignment) -> Plan:
 
 
 def _verify(plan: Plan, problem: Problem) -> None:
-    """The checker shares no code with the solver: what it finds is a mistake in one of them."""
-    broken = check(plan, problem.graph, slack_cycles=problem.options.slack_cycles)
+    """The checker and the simulator share no code with the solver: what they find is a mistake in one of them."""
+    options = problem.options
+    broken = check(
+        plan,
+        problem.graph,
+        slack_cycles=options.slack_cycles,
+        spills=options.spills,
+        extras=options.extra_buffers,
+        most_registers=255 if options.partitions else REGISTER_COUNTS[-1],
+    ) or verify(plan, problem.graph)
     if broken:
         raise InvalidPlan(f"the plan found for graph {plan.graph!r} breaks a rule, which is a bug: {broken[0]}")

@@ -111,7 +111,14 @@ def robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTabl
     options = SolveOptions(pinned=_pinned(config, graph), partitions=_partitions(config))
     outcome = solve(graph, options)
     assert outcome.plan is not None  # memory alone could forbid a depth
-    return max(channel.depth for channel in outcome.plan.channels)
+    depth = max(channel.depth for channel in outcome.plan.channels)
+    # Of plans of one interval the solver prefers short lives in sum, which need not be the fewest slots in each ring.
+    while depth > 1:
+        fewer = solve(graph, replace(options, depth=depth - 1)).plan
+        if fewer is None or fewer.schedule.ii_cycles > outcome.plan.schedule.ii_cycles:
+            break
+        depth -= 1
+    return depth
 
 
 def _pinned(config: GemmConfig, graph: DependenceGraph) -> dict[str, int]:

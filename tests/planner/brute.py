@@ -175,7 +175,7 @@ class _Attempt:
         for b, e in readers:
             reader = self.graph.ops[b]
             late = own + (reader.spread if b != i else 0)
-            uses.append((b, e.distance, reader.latency, late, self.told(e)))
+            uses.append((b, e.distance, max(1, reader.latency), late, self.told(e)))
         if not readers:
             uses.append((i, 0, op.latency, own, self.limits.handoff_cycles))
         size = op.buffer_bytes or op.registers * op.min_warps * 32 * 4

@@ -372,6 +372,23 @@ def test_spread_counts_once_where_an_operation_reads_itself():
     assert check(plan, graph, slack_cycles=4) == ("channel x: depth 2 x 10 cycles, 21 are needed",)
 
 
+def test_a_reader_that_takes_no_time_holds_its_slot_for_a_cycle():
+    """And what nobody reads is held for as long as its producer takes, which may be none."""
+    graph = loop(
+        Operation("x", "TMA", 4, 1, 1, buffer_bytes=64), Operation("y", None, 0, 0, 1),
+        Operation("z", None, 0, 0, 1, buffer_bytes=64),
+        edges=(Dependence("x", "y"),),
+    )  # fmt: skip
+    channels = [Channel("x", 0, (0,), 64, 1, 5), Channel("z", 0, (0,), 64, 1, 0)]
+    buffers = [Buffer("x", 0, 64, 8), Buffer("z", 64, 64, 8)]
+    at = {"x": (0, 0), "y": (4, 0), "z": (2, 0)}
+    plan = made(graph, 5, at, (4, 24), channels=channels, buffers=buffers)
+    assert check(plan, graph) == ()
+    assert check(plan, graph, slack_cycles=1) == ("channel x: depth 1 x 5 cycles, 6 are needed",)
+    assert check(entry(plan, "channels", 0, live_cycles=4), graph) == ("channel x: live for 5 cycles, the plan says 4",)
+    assert check(plan, operation(graph, "y", latency=1)) == ()
+
+
 def test_a_ring_of_registers_has_only_the_readers_elsewhere():
     """Slots of 128 bytes a register and warp; the reader at home, however late, does not hold one; nothing per KB."""
     graph = loop(

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from warpplan.planner.check import check
-from warpplan.planner.errors import InvalidInput
+from warpplan.planner.errors import InvalidInput, SimulationFault
 from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
 from warpplan.planner.problem import SolveOptions
-from warpplan.planner.simulate import Draws, SimulationFault, simulate, steady_ii, verify, waits
+from warpplan.planner.simulate import Draws, simulate, steady_ii, verify, waits
 from warpplan.planner.solve import solve
 from warpplan.planner.timeline import Span, Timeline
 

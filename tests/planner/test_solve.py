@@ -168,13 +168,23 @@ def test_a_ring_that_never_turns_is_infeasible_and_named():
     assert outcome.reason.startswith("the ring of depth 1 is too short for the cycle load -> mma -> load")
 
 
-def test_a_register_value_keeps_its_operations_together():
+def test_a_register_value_that_is_carried_keeps_its_operations_together():
     graph = loop()
-    tied = replace(graph, ops=(replace(graph.ops[0], buffer_bytes=0, registers=8), graph.ops[1]))
-    outcome = solve(tied)
+    ops = (replace(graph.ops[0], buffer_bytes=0, registers=8), graph.ops[1])
+    carried = replace(graph, ops=ops, edges=(Dependence("load", "mma", 1), graph.edges[1]))
+    outcome = solve(carried)
     assert outcome.plan is not None
     assert [p.ops for p in outcome.plan.partitions] == [("load", "mma")]
-    assert solve(tied, SolveOptions(pinned={"load": 0, "mma": 1})).status == "infeasible"
+    assert solve(carried, SolveOptions(pinned={"load": 0, "mma": 1})).status == "infeasible"
+
+
+def test_a_register_value_crosses_through_a_ring_in_shared_memory():
+    graph = loop()
+    crossing = replace(graph, ops=(replace(graph.ops[0], buffer_bytes=0, registers=8), graph.ops[1]))
+    outcome = solve(crossing, SolveOptions(pinned={"load": 0, "mma": 1}))
+    assert outcome.plan is not None
+    (channel,) = outcome.plan.channels
+    assert (channel.name, channel.producer, channel.consumers, channel.slot_bytes) == ("load", 0, (1,), 128 * 8)
 
 
 def test_given_partitions_and_extra_buffers_enter_the_plan():
