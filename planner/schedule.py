@@ -186,7 +186,6 @@ class _Run:
         questions; then the proof that one cycle less is refused; then how far up proofs reach."""
         if self.best is None:
             return
-            self._in_order()
         floor = self.proven
         first = True
         while floor < self.ii:
