@@ -65,7 +65,6 @@ bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phase
 bench-solver: $(VENV)/.core  ## no GPU: joint solver, classic modulo scheduling, packing; hours with every peer
 	$(BIN)/python benchmarks/bench_solver.py
 	$(BIN)/python benchmarks/bench_modulo.py
-	$(BIN)/python benchmarks/bench_packing.py
 
 bench-planning: $(VENV)/.core  ## no GPU: how fast and how small planning is
 	$(BIN)/python benchmarks/planning_speed.py

@@ -31,10 +31,6 @@ LADDER = (1.0, 1.05, 1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed."""
 GUESS_SECONDS = 0.4
 """For a schedule with the partitions guessed: mostly there is one at once, or none."""
-ORDERED = (1.0, 1.05, 1.1, 1.2, 1.4)
-"""Multiples of the proven bound that are tried with the units' order given."""
-ORDER_SECONDS = 0.8
-"""For each of them."""
 NEARLY = (1.0, 1.1)
 """Multiples of the proven bound at which partitions are guessed."""
 QUESTION_SECONDS = 1.0
