@@ -62,7 +62,7 @@ bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phase
 	$(BIN)/python benchmarks/robust_depth.py --out benchmarks/results
 	$(BIN)/python benchmarks/plan_accuracy.py --out benchmarks/results
 
-bench-solver: $(VENV)/.core  ## no GPU: joint solver, classic modulo scheduling, packing; hours with every peer
+bench-solver: $(VENV)/.core  ## no GPU: the joint solver and classic modulo scheduling, with their peers
 	$(BIN)/python benchmarks/bench_solver.py
 	$(BIN)/python benchmarks/bench_modulo.py
 
