@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
+from warpplan.service.database import sqlite_engine
 from warpplan.service.migrations import MIGRATIONS, Migration, migrate
-from warpplan.service.store import Store, _sqlite_engine
+from warpplan.service.store import Store
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = _sqlite_engine(tmp_path / "s.sqlite", 1.0, readonly=False)
+    engine = sqlite_engine(tmp_path / "s.sqlite", 1.0, readonly=False)
     yield engine
     engine.dispose()
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not URL, reason="WARPPLAN_TEST_POSTGRES names no
 def store() -> Iterator[Store]:
     opened = Store.open(URL)
     yield opened
-    with opened._engine.begin() as connection:
+    with opened.database.engine.begin() as connection:
         connection.execute(text("DROP TABLE configs, plans, measurements, warpplan_schema"))
     opened.close()
 
@@ -55,7 +55,7 @@ def test_writers_at_once(store: Store, gemm: Callable[..., Item]) -> None:
 
 
 def test_a_newer_schema(store: Store) -> None:
-    with store._engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(text("INSERT INTO warpplan_schema VALUES (99, '', '')"))
     with pytest.raises(StoreError, match="schema 99, newer than"):
         Store.open(URL)

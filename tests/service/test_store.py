@@ -246,7 +246,7 @@ except StoreError as error:
 
 
 def test_writing_to_a_read_only_store_is_refused(store: Store) -> None:
-    store.readonly = True
+    store.database.readonly = True
     with pytest.raises(ReadOnlyStore):
         store.keep([kept()])
 

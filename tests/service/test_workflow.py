@@ -85,7 +85,7 @@ def test_without_a_store_nothing_is_kept(gemm: Gemm) -> None:
 
 def test_a_store_that_cannot_be_written_does_not_stop_an_answer(workflow: Workflow, store: Store, gemm: Gemm) -> None:
     workflow.configure(gemm(64, 64, 64))
-    store.readonly = True
+    store.database.readonly = True
     reader = Workflow(store)
     assert reader.configure(gemm(64, 64, 64)).kind == "exact"
     fresh = reader.configure(gemm(128, 64, 64))
@@ -173,7 +173,7 @@ def test_batch_keeps_each_chunk_before_it_reads_on(workflow: Workflow, store: St
 
 
 def test_batch_that_must_keep_stops_at_a_store_that_cannot(workflow: Workflow, store: Store, gemm: Gemm) -> None:
-    store.readonly = True
+    store.database.readonly = True
     with pytest.raises(StoreError):
         list(workflow.batch([(1, gemm(64, 64, 64))], must_keep=True))
 
