@@ -1,0 +1,23 @@
+"""Why a kernel is left as it is.
+
+CannotPlan                 what stands in the way, the operation and the source line
+UnsupportedTriton          the release of Triton is not one whose passes are known
+"""
+
+from __future__ import annotations
+
+from warpplan.planner.errors import InvalidInput
+
+
+class CannotPlan(InvalidInput):
+    """A kernel, or a loop of it, cannot be specialised: ``operation`` and ``line`` ("file.py:12") say where, both empty
+    where the reason is not one operation."""
+
+    def __init__(self, reason: str, operation: str = "", line: str = "") -> None:
+        where = " ".join(part for part in (operation, f"({line})" if line else "") if part)
+        super().__init__(f"{where}: {reason}" if where else reason, field="kernel", value=operation or None)
+        self.reason, self.operation, self.line = reason, operation, line
+
+
+class UnsupportedTriton(InvalidInput):
+    """Another release of Triton than those whose pass lists are kept here."""

@@ -1,0 +1,378 @@
+"""TTGIR as Triton prints it: read into a tree, edited, printed back.
+
+Triton's Python bindings can walk a module but not build or move operations, so an edited module goes through its text:
+``parse(str(module))``, edits, ``str(tree)``, ``triton._C.libtriton.ir.parse_mlir_module``. Every operation has its own
+assembly format, but all share one outer shape, and that is all the grammar there is here:
+
+    operation := [result {, result} '='] name { token | region } 'loc' '(' … ')'
+    region    := '{' newline { '^' label | operation } '}'
+
+An attribute dictionary is a brace that does not end its line. What lies between is kept as tokens, white space among
+them, so that an operation nobody touched prints as it was read. Needs neither Triton nor torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from warpplan.planner.errors import InvalidInput
+
+_TOKEN = re.compile(
+    r"""
+      (?P<string>"(?:[^"\\]|\\.)*")
+    | (?P<value>%[\w$.-]+(?:\#\d+)?)
+    | (?P<name>[@\#!^][\w$.-]+|[A-Za-z_][\w$.]*)
+    | (?P<number>-?\d[\w.]*(?:[+-]\d+)?)
+    | (?P<arrow>->)
+    | (?P<newline>\n[ \t]*)
+    | (?P<space>[ \t]+)
+    | (?P<other>.)
+    """,
+    re.VERBOSE,
+)
+_OPEN, _CLOSE = frozenset("([{<"), frozenset(")]}>")
+
+
+class MalformedIR(InvalidInput):
+    """The text is not a module as Triton prints it."""
+
+
+def tokenize(text: str) -> list[str]:
+    """``text`` cut into tokens, white space included: joined they give ``text`` again."""
+    return [match.group() for match in _TOKEN.finditer(text)]
+
+
+def is_value(token: str) -> bool:
+    return token.startswith("%")
+
+
+def pack_of(value: str) -> str:
+    """``%x`` of ``%x#1``: the name under which several results of one operation are defined."""
+    return value.split("#", 1)[0]
+
+
+@dataclass
+class Region:
+    """The operations between two braces; ``label`` is the header of its block with the arguments, if printed."""
+
+    operations: list[Operation] = field(default_factory=list)
+    label: str = ""
+
+    def walk(self) -> Iterator[Operation]:
+        """Every operation in it, outer before inner, in order."""
+        for operation in self.operations:
+            yield operation
+            for region in operation.regions:
+                yield from region.walk()
+
+
+@dataclass
+class Operation:
+    """One operation. ``results`` as defined (``%x`` or ``%x:3``); ``parts`` are its tokens and regions in order, from
+    after the name to before the location; ``location`` the text inside ``loc(…)``."""
+
+    name: str
+    results: tuple[str, ...] = ()
+    parts: list[str | Region] = field(default_factory=list)
+    location: str = "unknown"
+
+    @property
+    def regions(self) -> list[Region]:
+        return [part for part in self.parts if isinstance(part, Region)]
+
+    @property
+    def tokens(self) -> list[str]:
+        """Its own tokens, white space and regions left out."""
+        return [part for part in self.parts if isinstance(part, str) and not part.isspace()]
+
+    @property
+    def operands(self) -> list[str]:
+        """Every value its head names, in order: operands, and for a loop also what its header defines."""
+        return [token for token in self.tokens if is_value(token)]
+
+    @property
+    def defined(self) -> list[str]:
+        """The names that its results go by: ``%x``, or ``%x#0``, ``%x#1`` … of a pack."""
+        names = []
+        for result in self.results:
+            name, _, count = result.partition(":")
+            names += [f"{name}#{i}" for i in range(int(count))] if count else [name]
+        return names
+
+    @property
+    def result(self) -> str:
+        """Its only result."""
+        (name,) = self.defined
+        return name
+
+    @property
+    def signature(self) -> str:
+        """What follows its last colon outside of brackets: the types."""
+        tokens = [part for part in self.parts if isinstance(part, str)]
+        depth, start = 0, None
+        for i, token in enumerate(tokens):
+            depth += (token in _OPEN) - (token in _CLOSE)
+            if token == ":" and depth == 0:
+                start = i + 1
+        return "" if start is None else "".join(tokens[start:]).strip()
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Its attribute dictionary (the first brace outside of brackets): name to printed value, "" for a unit."""
+        span = self._dictionary()
+        if span is None:
+            return {}
+        entries = split_list("".join(str(part) for part in self.parts[span[0] + 1 : span[1]]))
+        pairs = (entry.partition("=") for entry in entries if entry)
+        return {name.strip().strip('"'): value.strip() for name, _, value in pairs}
+
+    def set_attribute(self, name: str, value: str = "") -> None:
+        """Write ``name = value`` (a unit where ``value`` is empty) into its dictionary, made where there is none."""
+        attributes = self.attributes | {name: value}
+        self._write(attributes)
+
+    def drop_attribute(self, name: str) -> None:
+        attributes = self.attributes
+        if attributes.pop(name, None) is not None:
+            self._write(attributes)
+
+    def _write(self, attributes: Mapping[str, str]) -> None:
+        quoted = {n if re.fullmatch(r"[A-Za-z_][\w$.]*", n) else f'"{n}"': v for n, v in attributes.items()}
+        text = ", ".join(f"{n} = {v}" if v else n for n, v in quoted.items())
+        new: list[str | Region] = list(tokenize("{" + text + "}")) if attributes else []
+        span = self._dictionary()
+        if span is not None:
+            self.parts[span[0] : span[1] + 1] = new
+        elif any(isinstance(part, Region) for part in self.parts):
+            self.parts += [" ", *new]  # a loop prints its dictionary after its region
+        else:
+            at = self._before_types()
+            self.parts[at:at] = [" ", *new]
+
+    def _dictionary(self) -> tuple[int, int] | None:
+        """Positions of the braces of its attribute dictionary in ``parts``."""
+        depth, start = 0, None
+        for i, part in enumerate(self.parts):
+            if not isinstance(part, str):
+                continue
+            if part == "{" and depth == 0:
+                start = i
+            depth += (part in _OPEN) - (part in _CLOSE)
+            if part == "}" and depth == 0 and start is not None:
+                return start, i
+        return None
+
+    def _before_types(self) -> int:
+        depth = 0
+        for i, part in enumerate(self.parts):
+            if isinstance(part, str):
+                depth += (part in _OPEN) - (part in _CLOSE)
+                if part == ":" and depth == 0:
+                    return i - 1 if i and str(self.parts[i - 1]).isspace() else i
+        return len(self.parts)
+
+    def walk(self) -> Iterator[Operation]:
+        yield self
+        for region in self.regions:
+            yield from region.walk()
+
+    def renamed(self, rename: Callable[[str], str]) -> Operation:
+        """A copy, its regions copied too, with every value's name put through ``rename`` (without ``:n`` or ``#n``)."""
+
+        def token(text: str) -> str:
+            if not is_value(text):
+                return text
+            name, mark, number = text.partition("#")
+            return rename(name) + mark + number
+
+        def result(text: str) -> str:
+            name, mark, count = text.partition(":")
+            return rename(name) + mark + count
+
+        def region(old: Region) -> Region:
+            label = "".join(token(t) for t in tokenize(old.label))
+            return Region([op.renamed(rename) for op in old.operations], label)
+
+        parts = [token(p) if isinstance(p, str) else region(p) for p in self.parts]
+        return Operation(self.name, tuple(result(r) for r in self.results), parts, self.location)
+
+    def text(self, indent: str = "") -> str:
+        head = f"{', '.join(self.results)} = " if self.results else ""
+        pieces = [indent, head, self.name]
+        for part in self.parts:
+            if isinstance(part, str):
+                pieces.append(part)
+                continue
+            pieces.append("{\n")
+            if part.label:
+                pieces.append(f"{indent}{part.label}\n")
+            pieces += [f"{operation.text(indent + '  ')}\n" for operation in part.operations]
+            pieces.append(indent + "}")
+        return "".join(pieces).rstrip() + f" loc({self.location})"
+
+
+@dataclass
+class Module:
+    """A printed module: the aliases before it, its one outermost operation, the locations after it."""
+
+    aliases: list[str]
+    operation: Operation
+    locations: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.aliases, self.operation.text(), *self.locations, ""])
+
+    def walk(self) -> Iterator[Operation]:
+        return self.operation.walk()
+
+    @property
+    def function(self) -> Operation:
+        """The kernel: the one public function."""
+        for operation in self.operation.regions[0].operations:
+            if operation.name == "tt.func" and "public" in operation.tokens:
+                return operation
+        raise MalformedIR("the module has no public tt.func: expected one kernel", field="ttgir")
+
+    def alias(self, text: str, stem: str = "shared") -> str:
+        """The alias of the attribute ``text``, defined here under a new name where there is none."""
+        for line in self.aliases:
+            name, _, value = line.partition(" = ")
+            if value == text:
+                return name
+        taken = {line.partition(" = ")[0] for line in self.aliases}
+        name = next(n for i in range(len(taken) + 1) if (n := f"#{stem}{i or ''}") not in taken)
+        self.aliases.append(f"{name} = {text}")
+        return name
+
+    def aliased(self, name: str) -> str:
+        """What alias ``name`` stands for; ``name`` itself where it is no alias."""
+        for line in self.aliases:
+            if line.startswith(f"{name} = "):
+                return line.partition(" = ")[2]
+        return name
+
+
+def parse(text: str) -> Module:
+    """Read a module that Triton printed with locations. Raises :class:`MalformedIR` with the line it stopped at."""
+    lines = text.rstrip("\n").split("\n")
+    first = next((i for i, line in enumerate(lines) if line.startswith(("module", '"builtin.module"'))), None)
+    if first is None:
+        raise MalformedIR("no module in the text: expected TTGIR as Triton prints it", field="ttgir")
+    last = max(i for i in range(first, len(lines)) if not lines[i].startswith("#") and lines[i].strip())
+    reader = _Reader(tokenize("\n".join(lines[first : last + 1])), first + 1)
+    operation = reader.operation()
+    reader.skip_space()
+    if reader.at < len(reader.tokens):
+        raise reader.error("text after the module")
+    return Module(lines[:first], operation, lines[last + 1 :])
+
+
+def parse_operation(text: str) -> Operation:
+    """One operation written out, with or without ``loc(…)``."""
+    if " loc(" not in text:
+        text += " loc(unknown)"
+    return _Reader(tokenize(text), 1).operation()
+
+
+def split_list(text: str) -> list[str]:
+    """``text`` cut at its commas outside of brackets and strings, each piece stripped."""
+    pieces, depth, current = [], 0, ""
+    for token in tokenize(text):
+        depth += (token in _OPEN) - (token in _CLOSE)
+        if token == "," and depth == 0:
+            pieces.append(current.strip())
+            current = ""
+        else:
+            current += token
+    return [*pieces, current.strip()] if current.strip() or pieces else []
+
+
+class _Reader:
+    def __init__(self, tokens: list[str], line: int) -> None:
+        self.tokens, self.at, self.first_line = tokens, 0, line
+
+    def error(self, what: str) -> MalformedIR:
+        line = self.first_line + "".join(self.tokens[: self.at]).count("\n")
+        return MalformedIR(f"line {line} of the TTGIR: {what}", field="ttgir", value=line)
+
+    def skip_space(self) -> None:
+        while self.at < len(self.tokens) and self.tokens[self.at].isspace():
+            self.at += 1
+
+    def peek(self) -> str:
+        if self.at >= len(self.tokens):
+            raise self.error("the text ends inside an operation")
+        return self.tokens[self.at]
+
+    def next(self) -> str:
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def operation(self) -> Operation:
+        self.skip_space()
+        results: list[str] = []
+        while is_value(self.peek()):
+            name = self.next()
+            if self.peek() == ":":
+                self.at += 1
+                name += ":" + self.next()
+            results.append(name)
+            self.skip_space()
+            if self.next() != ",":
+                break
+            self.skip_space()
+        if results and self.tokens[self.at - 1] != "=":
+            raise self.error(f"expected '=' after {', '.join(results)}")
+        self.skip_space()
+        name = self.next()
+        if not re.fullmatch(r'"?[A-Za-z_][\w$.]*"?', name):
+            raise self.error(f"expected an operation's name, not {name!r}")
+        operation = Operation(name, tuple(results))
+        depth = 0
+        while True:
+            token = self.next()
+            if token == "loc" and depth == 0 and self.peek() == "(":
+                operation.location = self.location()
+                break
+            if token == "{" and depth == 0 and self.at < len(self.tokens) and self.tokens[self.at].startswith("\n"):
+                operation.parts.append(self.region())
+                continue
+            depth += (token in _OPEN) - (token in _CLOSE)
+            if depth < 0:
+                raise self.error(f"{token!r} closes nothing in {name}")
+            operation.parts.append(token)
+        while operation.parts and isinstance(operation.parts[-1], str) and operation.parts[-1].isspace():
+            operation.parts.pop()
+        return operation
+
+    def location(self) -> str:
+        start, depth = self.at, 0
+        while True:
+            token = self.next()
+            depth += (token == "(") - (token == ")")
+            if depth == 0:
+                return "".join(self.tokens[start + 1 : self.at - 1])
+
+    def region(self) -> Region:
+        region = Region()
+        self.skip_space()
+        if self.peek().startswith("^"):
+            depth, label = 0, ""
+            while True:
+                token = self.next()
+                label += token
+                depth += (token in _OPEN) - (token in _CLOSE)
+                if token == ":" and depth == 0:
+                    break
+            region.label = label
+            self.skip_space()
+        while self.peek() != "}":
+            region.operations.append(self.operation())
+            self.skip_space()
+            if self.peek().startswith("^"):
+                raise self.error("several blocks in one region: control flow other than scf is not read")
+        self.at += 1
+        return region
