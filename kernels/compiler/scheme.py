@@ -13,9 +13,9 @@ MOST_DEPTH = 8
 class Scheme:
     """One producer that loads, and ``consumers`` partitions of ``warps`` warps that share out the tile's rows.
 
-    ``depths`` are the slots of the rings, an entry for each loop that loads, in the order of the program; a single entry
-    stands for all of them. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the next.
-    Raises :class:`InvalidConfig` naming the field.
+    ``depths`` are the slots of the rings, an entry for each loop that loads, in the order of the program; the last one
+    stands for all further loops. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the
+    next. Raises :class:`InvalidConfig` naming the field.
     """
 
     consumers: int
@@ -41,8 +41,8 @@ class Scheme:
             )  # fmt: skip
         if self.consumers * self.warps > 12:
             raise InvalidConfig(
-                f"scheme with {self.consumers} consumers of {self.warps} warps: expected 12 warps at most, the producer's "
-                "four apart", field="consumers", value=self.consumers * self.warps, limit=12,
+                f"scheme with {self.consumers} consumers of {self.warps} warps: expected at most 12 warps beside the "
+                "producer's four", field="consumers", value=self.consumers * self.warps, limit=12,
             )  # fmt: skip
 
     def depth(self, loop: int) -> int:
