@@ -1,0 +1,12 @@
+"""NVIDIA's ``make_ttgir`` cut in two: the passes of each supported Triton release as data.
+
+sm_90: the cut is where Triton's own Hopper warp specialisation stands, which is left out. sm_100 and newer: the cut is
+before ``assign_latencies``, the first pass that reads a loop's attributes, and nothing is left out.
+"""
+
+from __future__ import annotations
+
+from warpplan.kernels.compiler.pipeline.cutting import Cut, cut, finish, read
+from warpplan.kernels.compiler.pipeline.halves import RELEASES, halves, passes_for, run_after, run_before, run_stock
+
+__all__ = ["RELEASES", "Cut", "cut", "finish", "halves", "passes_for", "read", "run_after", "run_before", "run_stock"]

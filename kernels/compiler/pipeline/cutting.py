@@ -1,0 +1,119 @@
+"""A kernel compiled down to the cut, and an edited text taken from there to finished TTGIR. Needs no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warpplan.kernels.compiler.ir import MalformedIR
+from warpplan.kernels.compiler.pipeline.halves import run_after, run_before
+from warpplan.kernels.compiler.pipeline.steps import THREADS
+
+_NAME = "edited.ttgir"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """``text`` is the module at the cut, with locations; ``options`` Triton's own parsed options of the compile."""
+
+    text: str
+    options: Any
+    capability: int
+
+
+def cut(source: Any, target: Any, options: Mapping[str, Any] | None = None) -> Cut:
+    """Compile ``source`` (a Triton ``ASTSource``) for ``target`` (a ``GPUTarget``) up to the cut.
+
+    Runs no stage hook and touches no cache. Raises :class:`UnsupportedTriton`, :class:`InvalidInput` for a GPU older
+    than Hopper, and Triton's own errors where the kernel does not compile.
+    """
+    from triton.compiler import make_backend
+
+    backend = make_backend(target)
+    parsed = backend.parse_options({**(options or {}), **source.parse_options()})
+    capability = backend._parse_arch(parsed.arch)
+    context = new_context(backend)
+    module = source.make_ir(
+        target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
+    )
+    module = backend.make_ttir(module, {}, parsed, capability)
+    run_before(module, parsed, capability)
+    return Cut(str(module), parsed, capability)
+
+
+def finish(text: str, options: Any, capability: int, context: Any = None) -> Any:
+    """The finished module of an edited cut, in ``context`` or a new one.
+
+    The caller keeps ``module.get_tensordesc_metadata()`` as ``metadata["tensordesc_meta"]``, as ``make_ttgir`` does.
+    Raises :class:`MalformedIR` where Triton does not read ``text``, ``RuntimeError`` where a pass fails on it.
+    """
+    if context is None:
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import make_backend
+
+        context = new_context(make_backend(GPUTarget("cuda", capability, THREADS)))
+    module = read(text, context)
+    run_after(module, options, capability)
+    return module
+
+
+def new_context(backend: Any) -> Any:
+    """An MLIR context with the dialects of Triton and of ``backend``."""
+    from triton._C.libtriton import ir
+
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    return context
+
+
+def read(text: str, context: Any) -> Any:
+    """Triton's module of ``text``. Raises :class:`MalformedIR` with the line and MLIR's own words."""
+    from triton._C.libtriton import ir
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, _NAME)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        said: list[str] = []
+        try:
+            with _diagnostics(said):
+                module = ir.parse_mlir_module(path, context)
+        except RuntimeError as error:
+            raise _malformed("".join(said), text) from error
+    module.context = context
+    return module
+
+
+def _malformed(said: str, text: str) -> MalformedIR:
+    """MLIR says ``loc("file":line:column): error: why``; a rule broken by an operation is told at its source line."""
+    found = re.search(r'^(?:loc\("?(.*?)"?(?::(\d+):\d+)?\): )?error: (.*)$', said, re.MULTILINE)
+    if found is None:
+        return MalformedIR("Triton does not read the edited TTGIR and gives no reason", field="ttgir")
+    file, line, why = found.groups()
+    if file and file.endswith(_NAME) and line:
+        shown = text.split("\n")[int(line) - 1 : int(line)]
+        return MalformedIR(f"line {line} of the edited TTGIR: {why}: `{''.join(shown).strip()}`", field="ttgir")
+    return MalformedIR(f"edited TTGIR, from {file}:{line}: {why}" if line else f"edited TTGIR: {why}", field="ttgir")
+
+
+@contextlib.contextmanager
+def _diagnostics(said: list[str]) -> Iterator[None]:
+    """Take what MLIR writes to file descriptor 2: it has no other way out of ``parse_mlir_module``."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            log.seek(0)
+            said.append(log.read().decode("utf-8", "replace"))

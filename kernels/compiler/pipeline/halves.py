@@ -1,0 +1,66 @@
+"""The two halves of the installed Triton's ``make_ttgir``, chosen by its version, and how each is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warpplan.kernels.compiler.errors import UnsupportedTriton
+from warpplan.kernels.compiler.pipeline import v3_6, v3_7, v3_8, v3_9
+from warpplan.kernels.compiler.pipeline.steps import Halves, Step, run
+from warpplan.planner.errors import InvalidInput
+
+RELEASES = {"3.6": v3_6, "3.7": v3_7, "3.8": v3_8, "3.9": v3_9}
+
+
+def halves(version: str, capability: int) -> Halves:
+    """The passes of Triton ``version`` for sm_``capability``.
+
+    Raises :class:`UnsupportedTriton` for a release not listed, :class:`InvalidInput` for a GPU that has no warp
+    specialisation.
+    """
+    release = RELEASES.get(".".join(version.split(".")[:2]))
+    if release is None:
+        raise UnsupportedTriton(
+            f"triton {version}: the compiler path knows the passes of {', '.join(RELEASES)}; "
+            "install one of these, for example triton==3.6.0",
+            field="triton", value=version, limit=list(RELEASES),
+        )  # fmt: skip
+    if capability < 90:
+        raise InvalidInput(
+            f"sm_{capability}: warp specialisation needs sm_90 (Hopper) or newer",
+            field="target",
+            value=capability,
+            limit=90,
+        )  # fmt: skip
+    return release.HOPPER if capability // 10 == 9 else release.BLACKWELL
+
+
+def passes_for(version: str, capability: int) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """(before, after) the cut."""
+    found = halves(version, capability)
+    return found.before, found.after
+
+
+def run_before(module: Any, options: Any, capability: int) -> None:
+    """Take Triton's IR to the cut, in place."""
+    from triton._C.libtriton import ir
+
+    if options.maxnreg is not None:
+        module.set_attr("ttg.maxnreg", ir.builder(module.context).get_int32_attr(options.maxnreg))
+    run(_installed(capability).before, module, options, capability, "make_ttgir_before_cut")
+
+
+def run_stock(module: Any, options: Any, capability: int) -> None:
+    """Triton's own pass at the cut, in place: nothing where it has none there. For comparisons only."""
+    run(_installed(capability).stock, module, options, capability, "make_ttgir_stock")
+
+
+def run_after(module: Any, options: Any, capability: int) -> None:
+    """Take the module from the cut to finished TTGIR, in place."""
+    run(_installed(capability).after, module, options, capability, "make_ttgir_after_cut")
+
+
+def _installed(capability: int) -> Halves:
+    import triton
+
+    return halves(triton.__version__, capability)
