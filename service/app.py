@@ -2,37 +2,78 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import metadata
 
 from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from warpplan.service import http_errors
+from warpplan.service import http_errors, plan_routes
 from warpplan.service.http_errors import TooLarge
 from warpplan.service.metrics import Metrics
+from warpplan.service.plans import Plans
 from warpplan.service.routes import router
+from warpplan.service.solver_process import GRACE_S
+from warpplan.service.solvers import Solvers
 from warpplan.service.workflow import Workflow
 
 MAX_ITEMS = 1_000
 MAX_BODY_BYTES = 1 << 20
+SOLVERS = max(1, (os.cpu_count() or 1) // 2)
+"""Half the cores: the other half answers."""
+MAX_QUEUED = 1_000
 
 
-def create_app(workflow: Workflow, *, max_items: int = MAX_ITEMS, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
-    """The service over ``workflow``; ``max_items`` in one batch, ``max_body_bytes`` in one request."""
+def create_app(
+    workflow: Workflow,
+    *,
+    max_items: int = MAX_ITEMS,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    solvers: int = SOLVERS,
+    max_queued: int = MAX_QUEUED,
+    solver_grace_s: float = GRACE_S,
+) -> FastAPI:
+    """The service over ``workflow``; ``max_items`` in one batch, ``max_body_bytes`` in one request.
+
+    Plans are kept in the store and solved by up to ``solvers`` children at once, while ``max_queued`` more may
+    wait; ``solver_grace_s`` is what a child may take beyond the time limit of its plan.
+    """
     app = FastAPI(
         title="warpplan",
         summary="Warp specialisation plans and tuning configurations for Triton kernels",
         version=metadata.version("warpplan"),
+        lifespan=_solving,
     )
     app.state.workflow = workflow
     app.state.metrics = Metrics()
     app.state.max_items = max_items
+    app.state.max_queued = max_queued
+    store = workflow.store
+    app.state.plans = Plans(store.database) if store is not None else None
+    app.state.solvers = None
+    if store is not None and not store.readonly:
+        app.state.solvers = Solvers(app.state.plans, app.state.metrics, count=solvers, grace_s=solver_grace_s)
     http_errors.install(app)
     app.include_router(router)
+    app.include_router(plan_routes.router)
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
     app.add_middleware(Counted, metrics=app.state.metrics)
     return app
+
+
+@asynccontextmanager
+async def _solving(app: FastAPI) -> AsyncIterator[None]:
+    """Solvers work as long as the server does; what they have not finished waits for the next one."""
+    solvers = app.state.solvers
+    if solvers is not None:
+        solvers.start()
+    yield
+    if solvers is not None:
+        await run_in_threadpool(solvers.stop)
 
 
 class BodyLimit:

@@ -215,18 +215,22 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     profile: ProfileFile = None,
+    solvers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Loops solved at once; half the cores if not given.")
+    ] = None,
 ) -> None:
-    """Serve configurations over HTTP until interrupted."""
+    """Serve configurations and plans over HTTP until interrupted."""
     import uvicorn
 
-    from warpplan.service.app import create_app
+    from warpplan.service.app import SOLVERS, create_app
 
     workflow = open_workflow(store, profile, timeout_s=2.0)
     listener = _listen(host, port)
     address, bound = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     print(f"warpplan: serving {store} on http://{shown}:{bound} (documentation at /docs)", file=sys.stderr, flush=True)
-    server = uvicorn.Server(uvicorn.Config(create_app(workflow), log_level="warning", access_log=False))
+    application = create_app(workflow, solvers=solvers or SOLVERS)
+    server = uvicorn.Server(uvicorn.Config(application, log_level="warning", access_log=False))
     server.run(sockets=[listener])
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from warpplan.planner.errors import WarpplanError
 
 Json = dict[str, Any]
+SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
 
 
 class ClientError(WarpplanError):
@@ -39,6 +40,10 @@ class ServiceRefused(ClientError):
             limit=problem.get("limit"),
         )  # fmt: skip
         self.problem = problem
+
+
+class PlanFailed(ServiceRefused):
+    """The service has tried to solve a plan and could not; ``problem`` says why."""
 
 
 class Client:
@@ -106,6 +111,49 @@ class Client:
                 return False
             raise
         return bool(_object(reply).get("recorded"))
+
+    def plan(
+        self,
+        graph: Mapping[str, object],
+        *,
+        time_limit_s: float = 10.0,
+        depth: int | None = None,
+        slack_cycles: int = 0,
+        wait: float = 600.0,
+    ) -> Json | None:
+        """Have a loop body (schema warpplan/graph-1) planned and wait up to ``wait`` seconds for it. ``outcome`` in the
+        answer is what ``warpplan solve --json`` prints. The same question is solved once, whoever asks.
+
+        ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a graph or options that cannot be
+        planned, naming the element, :class:`PlanFailed` where solving failed, :class:`ServiceUnavailable` where there
+        is no service, too many plans wait, or this one is not done in time: ask again, it goes on.
+        """
+        options = {"time_limit_s": time_limit_s, "depth": depth, "slack_cycles": slack_cycles}
+        try:
+            return self._planned(json.dumps({"graph": graph, "options": options}).encode(), wait)
+        except ServiceUnavailable:
+            if self._quiet:
+                return None
+            raise
+
+    def _planned(self, request: bytes, wait: float) -> Json:
+        until = time.monotonic() + wait
+        reply, _ = self._send("/v1/plans", {"Content-Type": "application/json"}, request)
+        path = f"/v1/plans/{_object(reply).get('id')}"
+        pause = SHORTEST_POLL_S
+        while True:
+            plan = _object(self._send(path, {}, None)[0])
+            if plan.get("state") == "failed":
+                raise PlanFailed(plan.get("problem") or {})
+            if plan.get("state") == "done":
+                return plan
+            if time.monotonic() + pause > until:
+                message = (
+                    f"plan {plan.get('id')} at {self._url} is still {plan.get('state')} after {wait:g} s: ask again"
+                )
+                raise ServiceUnavailable(message, field="wait", value=wait)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_POLL_S)
 
     def _get(self, path: str) -> Json:
         with self._lock:

@@ -18,29 +18,39 @@ MEDIA_TYPE = "application/problem+json"
 MAX_VALUE_CHARACTERS = 200
 RETRY_AFTER_S = 5
 
+
+class TooLarge(InvalidInput):
+    """A request with more items or bytes than the service takes (HTTP 413)."""
+
+
+class NotAcceptable(InvalidInput):
+    """No form of the answer is one that the client takes (HTTP 406)."""
+
+
+class NotReady(WarpplanError):
+    """What was asked for is not there yet, or will never be, in the state that things are in (HTTP 409)."""
+
+
 _STATUS: tuple[tuple[type[WarpplanError], int], ...] = (
+    (TooLarge, 413),
+    (NotAcceptable, 406),
     (UnknownName, 404),
     (InvalidInput, 422),
     (Infeasible, 422),
+    (NotReady, 409),
     # The question is sound; this server cannot answer it for now.
     (MissingCosts, 503),
     (StoreError, 503),
 )
 
 
-class TooLarge(InvalidInput):
-    """A request with more items or bytes than the service takes (HTTP 413)."""
-
-
 def status_of(error: WarpplanError) -> int:
-    if isinstance(error, TooLarge):
-        return 413
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def problem_of(error: WarpplanError) -> dict[str, Any]:
     """The problem document of one of our errors."""
-    return _document(
+    return document(
         status_of(error),
         _dashed(type(error).__name__),
         str(error),
@@ -69,29 +79,29 @@ def install(app: FastAPI) -> None:
             message, field = f"not JSON at character {field}: {first['ctx']['error']}", "body"
         detail = f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
         limit = next((v for k, v in first.get("ctx", {}).items() if k in _LIMITS), None)
-        return respond(_document(422, "invalid-request", detail, field=field, value=first.get("input"), limit=limit))
+        return respond(document(422, "invalid-request", detail, field=field, value=first.get("input"), limit=limit))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         path, headers = request.url.path, dict(error.headers or {})
         if error.status_code == 404:
             return respond(
-                _document(404, "not-found", f"there is nothing at {path}: see /docs", field="path", value=path)
+                document(404, "not-found", f"there is nothing at {path}: see /docs", field="path", value=path)
             )
         if error.status_code == 405:
             allowed = headers.get("Allow", "another method")
             detail = f"{path} does not take {request.method}: use {allowed}"
             return respond(
-                _document(405, "method-not-allowed", detail, field="method", value=request.method, limit=allowed),
+                document(405, "method-not-allowed", detail, field="method", value=request.method, limit=allowed),
                 headers,
             )
         kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-        return respond(_document(error.status_code, kind, str(error.detail)), headers)
+        return respond(document(error.status_code, kind, str(error.detail)), headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
         # The server logs it, with its traceback.
-        return respond(_document(500, "internal-error", "the service failed unexpectedly: its log says where"))
+        return respond(document(500, "internal-error", "the service failed unexpectedly: its log says where"))
 
 
 _LIMITS = ("gt", "ge", "lt", "le", "max_length", "min_length", "expected")
@@ -103,9 +113,10 @@ def respond(document: dict[str, Any], headers: dict[str, str] | None = None) -> 
     )
 
 
-def _document(
+def document(
     status: int, kind: str, detail: str, *, field: str | None = None, value: object = None, limit: object = None
 ) -> dict[str, Any]:
+    """A problem document of a ``kind`` in words joined by dashes."""
     return {
         "type": f"urn:warpplan:problem:{kind}",
         "title": kind.replace("-", " ").capitalize(),

@@ -47,6 +47,21 @@ MIGRATIONS = (
             "CREATE INDEX measurements_problem ON measurements (kernel, dtype, device, shape)",
         ),
     ),
+    Migration(
+        2,
+        "plans asked for",
+        (
+            # The id digests the request. Solving holds a claim with an end: a server that dies leaves nothing to undo.
+            """CREATE TABLE solves (
+                id TEXT PRIMARY KEY, name TEXT NOT NULL, request TEXT NOT NULL, planner TEXT NOT NULL,
+                state TEXT NOT NULL, status TEXT,
+                submitted_at TEXT NOT NULL, started_at TEXT, finished_at TEXT,
+                claim TEXT, claimed_until DOUBLE PRECISION, claims INTEGER NOT NULL,
+                progress TEXT, outcome TEXT, failure TEXT)""",
+            "CREATE INDEX solves_submitted ON solves (submitted_at, id)",
+            "CREATE INDEX solves_state ON solves (state, submitted_at, id)",
+        ),
+    ),
 )
 
 _ADVISORY_LOCK = 0x77617270

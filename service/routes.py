@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from warpplan.kernels import registry
 from warpplan.planner import codec
 from warpplan.planner.device import DEVICES
-from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.planner.errors import InvalidInput, StoreError, WarpplanError
 from warpplan.service import schemas
 from warpplan.service.answers import ConfigAnswer
 from warpplan.service.http_errors import TooLarge, problem_of, status_of
@@ -178,5 +178,10 @@ def readyz(request: Request) -> dict[str, str]:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(request: Request) -> PlainTextResponse:
-    """Counters for Prometheus."""
-    return PlainTextResponse(_metrics(request).text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    """Counters for Prometheus; without those of the plans where the store does not answer."""
+    plans = request.app.state.plans
+    try:
+        states = plans.counts() if plans is not None else None
+    except StoreError:
+        states = None
+    return PlainTextResponse(_metrics(request).text(states), media_type="text/plain; version=0.0.4; charset=utf-8")
