@@ -17,8 +17,10 @@ BIN := $(VENV)/bin
 IMPORTS := build/imports
 # Tools that read source need the packages under their import names; the folders stand at the root.
 ROOMS := planner profiler kernels service
+# The releases of Triton that the compiler path supports, each in an environment of its own.
+TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-solver bench-planning build clean imports
+.PHONY: help run test compile-matrix golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-solver bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +31,12 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+compile-matrix: $(TRITONS:%=build/triton-%/.ready)  ## compile for sm_90 and sm_100 with every supported Triton, without a GPU
+	@for version in $(TRITONS); do \
+		echo "triton $$version"; \
+		build/triton-$$version/bin/python -m pytest -q -m matrix tests/kernels/compiler $(PYTEST_ARGS); \
+	done
 
 golden: $(VENV)/.test  ## rewrite the recorded plans after a deliberate change of the model or the profile
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/kernels/test_golden.py
@@ -92,6 +100,11 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.made
 $(VENV)/.gpu: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet -e ".[gpu,bench]"
 	@touch $@ $(VENV)/.core
+
+build/triton-%/.ready: pyproject.toml
+	"$(PYTHON)" -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet -e ".[matrix]" "triton==$*"
+	@touch $@
 
 # --clear: an interrupted creation leaves a folder without pip.
 $(VENV)/.made:
