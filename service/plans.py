@@ -203,8 +203,8 @@ class Plans:
         """How many plans are in each state."""
         found = dict.fromkeys(("queued", "running", "done", "failed"), 0)
         with self.database.reading() as connection:
-            rows = connection.execute(select(_S.state, func.count()).group_by(_S.state)).all()
-        found.update({state: count for state, count in rows})
+            for state, count in connection.execute(select(_S.state, func.count()).group_by(_S.state)):
+                found[state] = count
         return found
 
     def claim(self, lease_s: float, planner: str) -> Claim | None:
