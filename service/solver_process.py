@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any, Literal
 
 from warpplan.planner.cpsat import CLOCK_FACTOR
-from warpplan.profiler.isolate import run_isolated
+from warpplan.kernels.isolate import run_isolated
 
 HEARTBEAT_S = 0.25
 """The child tells how far it is so often, which is also how soon it can be stopped."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.planner.errors import InvalidInput, MalformedFile, MeasurementFailed, UnknownName
 from warpplan.profiler import collect as module
 from warpplan.profiler.collect import collect, partial_path
 from warpplan.profiler.files import load
-from warpplan.profiler.isolate import IsolatedResult, run_isolated
 from warpplan.profiler.probes import points
 
 from .machines import MACHINE, record

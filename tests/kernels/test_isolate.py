@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from warpplan.profiler.isolate import run_isolated
+from warpplan.kernels.isolate import run_isolated
 
 
 def test_a_value_comes_back_with_its_time() -> None:

@@ -1,6 +1,6 @@
 """Run a function in a child process with a time limit. A crash, a hang or an exception is a result, never raised here.
 
-The child is a fresh interpreter in a session of its own: ``python -m warpplan.profiler.isolate FD``. It reads one JSON
+The child is a fresh interpreter in a session of its own: ``python -m warpplan.kernels.isolate FD``. It reads one JSON
 request from stdin and answers in JSON lines on descriptor FD, apart from stdout and stderr, which libraries write to as
 they like. A function that returns an iterator streams its items, and what was streamed outlives the child.
 """
@@ -59,7 +59,7 @@ def run_isolated(
     with tempfile.TemporaryFile() as output:
         try:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "warpplan.profiler.isolate", str(writer)],
+                [sys.executable, "-P", "-m", "warpplan.kernels.isolate", str(writer)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
