@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _OPEN, _CLOSE = frozenset("([{<"), frozenset(")]}>")
+MOST_NESTED = 100
 
 
 class MalformedIR(InvalidInput):
@@ -106,6 +107,10 @@ class Operation:
         """Its only result."""
         (name,) = self.defined
         return name
+
+    def result_in(self, names: set[str]) -> bool:
+        """Whether one of its results is among ``names``."""
+        return not names.isdisjoint(self.defined)
 
     @property
     def signature(self) -> str:
@@ -198,6 +203,19 @@ class Operation:
         parts = [token(p) if isinstance(p, str) else region(p) for p in self.parts]
         return Operation(self.name, tuple(result(r) for r in self.results), parts, self.location)
 
+    def substituted(self, names: Mapping[str, str], *, deep: bool = True) -> Operation:
+        """A copy in which each value that ``names`` has, as it is written (``%x#1``), reads as it says there. Regions
+        are copied too, or taken over as they are where not ``deep``."""
+
+        def region(old: Region) -> Region:
+            if not deep:
+                return old
+            label = "".join(names.get(token, token) for token in tokenize(old.label))
+            return Region([operation.substituted(names) for operation in old.operations], label)
+
+        parts = [names.get(p, p) if isinstance(p, str) else region(p) for p in self.parts]
+        return Operation(self.name, self.results, parts, self.location)
+
     def text(self, indent: str = "") -> str:
         head = f"{', '.join(self.results)} = " if self.results else ""
         pieces = [indent, head, self.name]
@@ -230,9 +248,10 @@ class Module:
     @property
     def function(self) -> Operation:
         """The kernel: the one public function."""
-        for operation in self.operation.regions[0].operations:
-            if operation.name == "tt.func" and "public" in operation.tokens:
-                return operation
+        for region in self.operation.regions:
+            for operation in region.operations:
+                if operation.name == "tt.func" and "public" in operation.tokens:
+                    return operation
         raise MalformedIR("the module has no public tt.func: expected one kernel", field="ttgir")
 
     def alias(self, text: str, stem: str = "shared") -> str:
@@ -291,7 +310,7 @@ def split_list(text: str) -> list[str]:
 
 class _Reader:
     def __init__(self, tokens: list[str], line: int) -> None:
-        self.tokens, self.at, self.first_line = tokens, 0, line
+        self.tokens, self.at, self.first_line, self.nested = tokens, 0, line, 0
 
     def error(self, what: str) -> MalformedIR:
         line = self.first_line + "".join(self.tokens[: self.at]).count("\n")
@@ -318,6 +337,8 @@ class _Reader:
             name = self.next()
             if self.peek() == ":":
                 self.at += 1
+                if not self.peek().isdecimal():
+                    raise self.error(f"expected how many results {name} stands for, not {self.peek()!r}")
                 name += ":" + self.next()
             results.append(name)
             self.skip_space()
@@ -358,6 +379,9 @@ class _Reader:
 
     def region(self) -> Region:
         region = Region()
+        self.nested += 1
+        if self.nested > MOST_NESTED:
+            raise self.error(f"more than {MOST_NESTED} regions inside each other")
         self.skip_space()
         if self.peek().startswith("^"):
             depth, label = 0, ""
@@ -375,4 +399,5 @@ class _Reader:
             if self.peek().startswith("^"):
                 raise self.error("several blocks in one region: control flow other than scf is not read")
         self.at += 1
+        self.nested -= 1
         return region
