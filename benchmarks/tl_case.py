@@ -1,4 +1,4 @@
-"""One plain kernel at one shape: its arguments declared once, for a signature without a GPU and for tensors with one."""
+"""One plain kernel at one shape: arguments declared once, for a signature without a GPU and for tensors with one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Setting:
         return f"{blocks}, {self.warps} warps, {self.stages} stages"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One kernel at one shape.
 

@@ -134,7 +134,7 @@ def attention(
     q_desc, k_desc, v_desc, o_desc, L, scale, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """O = softmax(scale · Q · Kᵀ) · V over [B · H · L, D], ``scale`` for powers of 2: full blocks, then the diagonal."""
+    """O = softmax(scale · Q · Kᵀ) · V over [B · H · L, D], `scale` for powers of 2: full blocks, then the diagonal."""
     start = tl.program_id(0) * BLOCK_M
     base = tl.program_id(1) * L
     q = q_desc.load([base + start, 0])
@@ -202,7 +202,7 @@ def softmax(x_ptr, y_ptr, ROWS, N, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Softmax of rows, each program walking over them."""
     columns = tl.arange(0, BLOCK)
     for row in tl.range(tl.program_id(0), ROWS, tl.num_programs(0), num_stages=STAGES):
-        offset = row.to(tl.int64) * N
+        offset = row * N
         x = tl.load(x_ptr + offset + columns, mask=columns < N, other=-float("inf")).to(tl.float32)
         numerator = tl.exp(x - tl.max(x, 0))
         tl.store(y_ptr + offset + columns, (numerator / tl.sum(numerator, 0)).to(tl.bfloat16), mask=columns < N)

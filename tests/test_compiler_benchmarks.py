@@ -1,0 +1,175 @@
+"""The compiler path's benchmarks, as far as they go without a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="the cases are Triton kernels")
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))  # children import this module by name
+
+import bench_compiler
+import children
+import scheme_sweep
+import tl_case
+import tl_cases
+from triton.backends.compiler import GPUTarget
+
+from warpplan.kernels.compiler.pipeline import cut
+
+CASES = tl_cases.all_cases()
+FAMILIES = {case.family: case for case in CASES}
+
+
+def misbehave(jobs: list[Any]) -> Iterator[dict[str, Any]]:
+    """Runs in children: a job says what its process does."""
+    for job in jobs:
+        if job == "crash":
+            os.abort()
+        if job == "hang":
+            time.sleep(600)
+        if job == "end":
+            yield {"status": "hang", "fatal": True}
+            os._exit(1)
+        yield {"status": "ok", "job": job}
+
+
+def test_a_job_that_hangs_or_crashes_costs_its_own_result_only() -> None:
+    jobs = ["a", "crash", "b", "hang", "end", "c"]
+    seen: list[Any] = []
+    results = children.each(
+        "test_compiler_benchmarks:misbehave", jobs, limit_s=12.0, workers=2,
+        on_result=lambda job, result: seen.append((job, result["status"])),
+    )  # fmt: skip
+    assert [r["status"] for r in results] == ["ok", "crash", "ok", "timeout", "hang", "ok"]
+    assert [r.get("job") for r in results] == ["a", None, "b", None, None, "c"]
+    assert sorted(seen) == sorted(zip(jobs, [r["status"] for r in results], strict=True))
+
+
+def test_jobs_are_skipped_for_a_reason_or_out_of_time() -> None:
+    def run(**keywords: Any) -> list[Any]:
+        return children.each("test_compiler_benchmarks:misbehave", ["a", "b"], limit_s=60.0, **keywords)
+
+    assert run(skip=lambda job: "known" if job == "a" else "") == [
+        {"status": "skipped", "reason": "known"}, {"status": "ok", "job": "b"},
+    ]  # fmt: skip
+    assert [r["reason"] for r in run(until=time.monotonic() - 1)] == ["out of time"] * 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_kernel_of_each_family_compiles_for_hopper_to_the_cut(family: str) -> None:
+    case = FAMILIES[family]
+    setting = case.settings[0]
+    text = cut(tl_case.source(case, setting), GPUTarget("cuda", 90, 32), tl_case.options(setting)).text
+    assert ("tt.descriptor_load" in text) == bool(case.slot(setting))
+    assert ("ttng.warp_group_dot" in text) == bool(case.slot(setting))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_is_whole(case: tl_case.Case) -> None:
+    assert len({str(setting) for setting in case.settings}) == len(case.settings)
+    assert case.tensors[case.output].poisoned
+    for setting in case.settings:
+        arguments = case.arguments(setting)
+        for parameter in case.kernel.params:
+            if parameter.is_constexpr:
+                assert parameter.name in setting.constants
+                continue
+            value = arguments[parameter.name]
+            name = value.tensor if isinstance(value, tl_case.Described) else value
+            assert not isinstance(name, str) or name in case.tensors
+        assert all(blocks >= 1 for blocks in case.grid(setting))
+    assert not scheme_sweep.schemes(case, case.settings[0]) or case.slot(case.settings[0])
+
+
+def test_both_sides_are_tuned_over_the_same_tiles() -> None:
+    for case in CASES:
+        jobs = scheme_sweep.jobs(case)
+        plain = {case.settings[job["setting"]].tile for job in jobs if job["scheme"] is None}
+        planned = {case.settings[job["setting"]].tile for job in jobs if job["scheme"] is not None}
+        assert planned <= plain
+        assert bool(planned) == bool(case.slot(case.settings[0]))
+
+
+def test_numbers_that_the_launcher_specialises_are_specialised() -> None:
+    case = tl_cases.gemm("grouped_order", 2048, 1, 100)
+    found = tl_case.source(case, case.settings[0])
+    names = case.kernel.arg_names
+    assert found.signature["N"] == "constexpr"
+    assert found.constants[(names.index("N"),)] == 1
+    assert (names.index("M"),) in found.attrs
+    assert (names.index("K"),) not in found.attrs
+    assert found.signature["a_desc"] == "tensordesc<bf16[128, 64]>"
+
+
+def sweep_rows(case: tl_case.Case) -> list[dict[str, Any]]:
+    """Readings in which setting 2 is the best unplanned one and the first scheme is wrong."""
+    rows = []
+    for number, job in enumerate(scheme_sweep.jobs(case)):
+        wrong = job["scheme"] is not None and number == len(case.settings)
+        us = 50.0 if job == {"case": case.name, "setting": 2, "scheme": None} else 100.0 - number
+        rows.append({**job, "status": "wrong" if wrong else "ok", **({} if wrong else {"us": us})})
+    return rows
+
+
+def test_finalists_are_the_best_that_ran_right() -> None:
+    case = tl_cases.gemm("persistent", 4096, 4096, 4096)
+    rows = sweep_rows(case)
+    job = bench_compiler.finalists(case, rows)
+    assert job["unplanned"][0] == 2
+    assert len(job["planned"]) == 2
+    schemes = [r for r in rows if r["scheme"] is not None and r["status"] == "ok"]
+    best = min(schemes, key=lambda r: r["us"])
+    assert job["planned"][0] == [best["setting"], best["scheme"]]
+    assert case.settings[job["same_tile"][0]].tile == case.settings[best["setting"]].tile
+
+
+def compared(case: tl_case.Case, times: dict[str, float], job: dict[str, Any]) -> dict[str, Any]:
+    result = {"status": "ok", "times": {n: {"us": us} for n, us in times.items()}, "errors": {}, "failed": {}}
+    return bench_compiler.compared(case, job, result)
+
+
+def test_a_row_compares_the_best_of_each_side() -> None:
+    case = tl_cases.gemm("persistent", 4096, 4096, 4096)
+    job = {"unplanned": [0, 2], "planned": [[0, [2, [3], 4, 1]], [6, [1, [4], 8, 1]]], "same_tile": [0]}
+    times = {"unplanned 0": 250.0, "unplanned 2": 240.0, "planned 0": 210.0, "planned 1": 200.0, "cublas": 220.0}
+    row = compared(case, times, job)
+    assert (row["planned_us"], row["over_unplanned"], row["over_same_tile"]) == (200.0, 1.2, 1.25)
+    assert row["over_peers"] == {"cublas": 1.1}
+    assert row["planned"] == "1 x 8 warps, 4 slots, in flight"
+    assert row["tflops"] == pytest.approx(2 * 4096**3 / 200e-6 / 1e12, abs=0.1)
+
+
+def test_a_kernel_that_no_scheme_fits_is_compared_by_what_planned_makes_of_it_or_not_at_all() -> None:
+    case = FAMILIES["softmax"]
+    job: dict[str, Any] = {"unplanned": [1], "planned": [], "same_tile": []}
+    alone = compared(case, {"unplanned 1": 100.0}, job)
+    assert alone["planned_us"] is None
+    timed = compared(case, {"unplanned 1": 100.0, "planned()": 101.0}, {**job, "api": 1})
+    assert timed["over_unplanned"] == pytest.approx(0.9901)
+    summary = bench_compiler.summarised([alone, timed])
+    assert summary["worst_over_unplanned"] == pytest.approx(0.9901)
+    assert summary["compared"] == 1
+    assert bench_compiler.line(alone).startswith("softmax")
+
+
+def test_the_summary_is_of_the_rows_that_were_compared() -> None:
+    case = tl_cases.gemm("persistent", 4096, 4096, 4096)
+    job = {"unplanned": [0], "planned": [[0, [2, [3], 4, 1]]], "same_tile": [0]}
+    rows = [
+        compared(case, {"unplanned 0": a, "planned 0": 100.0, "cublas": b}, job)
+        for a, b in ((150.0, 90.0), (96.0, 110.0))
+    ]
+    lost = bench_compiler.compared(case, job, {"status": "hang", "reason": "busy"})
+    summary = bench_compiler.summarised([*rows, lost])
+    assert summary["gemm_over_cublas"] == {"gemm_persistent": 0.995, "gemm_grouped_order": None}
+    assert summary["worst_over_unplanned"] == 0.96
+    assert summary["specialised_over_unplanned"] == 1.2
+    assert summary["not_compared"] == [case.name]
