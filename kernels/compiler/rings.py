@@ -1,0 +1,184 @@
+"""The rings of a specialised kernel: one for each TMA load, and which of them fill and empty together.
+
+A *counter* belongs to a block of operations that loads; all rings of the block turn at its pace. Rings of a block that
+are first read and last read by the same operations form a *group* and share their barriers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.ir import Module, Operation, Region
+from warpplan.kernels.compiler.locations import source_line
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
+
+LOAD = "tt.descriptor_load"
+NUMBER = "warpplan.load"
+ROWS = "warpplan.rows"
+"""Attribute of a load whose reader takes only some rows: dimension, offset, size."""
+VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice"})
+
+
+@dataclass(frozen=True)
+class Ring:
+    """``depth`` slots of type ``slot`` that load number ``load`` fills."""
+
+    load: int
+    slot: ShapedType
+    depth: int
+    group: int
+
+    @property
+    def name(self) -> str:
+        return f"%wp_ring{self.load}"
+
+    @property
+    def type(self) -> ShapedType:
+        return self.slot.with_shape((self.depth, *self.slot.shape))
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The pace of one block: ``once`` where it runs at most once, so that no slot is ever filled again."""
+
+    key: int
+    depth: int
+    once: bool
+
+
+@dataclass(frozen=True)
+class Rings:
+    """All rings of a kernel, by load number; each group's counter by its number."""
+
+    rings: dict[int, Ring]
+    counters: dict[int, Counter]
+    groups: dict[int, int]
+
+    def counter_of(self, load: int) -> Counter:
+        return self.counters[self.groups[self.rings[load].group]]
+
+    def of_group(self, group: int) -> list[Ring]:
+        return [ring for ring in self.rings.values() if ring.group == group]
+
+
+@dataclass
+class BlockUse:
+    """One load of a block: where, by position in the block, its slot is first and last read; ``views`` the names under
+    which it is read in shared memory, ``in_registers`` whether its tensor itself is read."""
+
+    load: int
+    operation: Operation
+    position: int
+    first: int
+    last: int
+    views: frozenset[str]
+    in_registers: bool
+
+
+def number_loads(function: Operation) -> int:
+    """Write its number into every TMA load of ``function``; how many there are."""
+    loads = [operation for operation in function.walk() if operation.name == LOAD]
+    for number, operation in enumerate(loads):
+        operation.set_attribute(NUMBER, f"{number} : i64")
+    return len(loads)
+
+
+def load_number(operation: Operation) -> int:
+    return int(operation.attributes[NUMBER].split()[0])
+
+
+def blocks(function: Operation) -> list[tuple[Region, Operation, tuple[Operation, ...]]]:
+    """Every region of structured control flow in ``function``: itself, its operation, the operations around it."""
+    found: list[tuple[Region, Operation, tuple[Operation, ...]]] = []
+
+    def visit(operation: Operation, around: tuple[Operation, ...]) -> None:
+        for region in operation.regions:
+            found.append((region, operation, around))
+            for inner in region.operations:
+                if inner.regions and not inner.name.startswith("tt."):
+                    visit(inner, (*around, operation))
+
+    visit(function, ())
+    return found
+
+
+def uses(region: Region) -> list[BlockUse]:
+    """The loads that stand directly in ``region`` and where their slots are read; a load that nobody reads is left
+    out."""
+    found = []
+    for position, operation in enumerate(region.operations):
+        if operation.name != LOAD:
+            continue
+        views, tensor = {operation.result}, operation.result
+        encoding = slot_type(operation).encoding
+        inside = [inner for later in region.operations[position + 1 :] for inner in later.walk()]
+        for inner in inside:
+            if is_view(inner, views, tensor, encoding):
+                views.add(inner.result)
+        readers, in_registers = [], False
+        for later, outer in enumerate(region.operations[position + 1 :], position + 1):
+            for inner in outer.walk():
+                if inner.result_in(views) or not views.intersection(inner.operands):
+                    continue
+                readers.append(later)
+                in_registers |= tensor in inner.operands
+        if readers:
+            number = load_number(operation)
+            names = frozenset(views - {tensor})
+            found.append(BlockUse(number, operation, position, min(readers), max(readers), names, in_registers))
+    return found
+
+
+def is_view(operation: Operation, views: set[str], tensor: str, encoding: str) -> bool:
+    """Whether ``operation`` only looks at a slot in another way. A copy of the loaded tensor into shared memory of the
+    slot's own layout is the slot itself."""
+    if operation.name not in VIEWS or not views.intersection(operation.operands):
+        return False
+    if tensor not in operation.operands:
+        return True
+    result = parse_type(find_types(operation.signature)[-1])
+    return operation.name == "ttg.local_alloc" and result is not None and result.encoding == encoding
+
+
+def slot_type(load: Operation) -> ShapedType:
+    """The shared memory that one ``load`` fills: the block of its result in the layout of its descriptor."""
+    descriptor, tensor = (parse_type(text) for text in find_types(load.signature))
+    assert descriptor is not None
+    assert tensor is not None
+    rest = (descriptor.encoding, "#smem", "mutable")
+    return ShapedType("!ttg.memdesc", tensor.shape, tensor.element, rest)
+
+
+def plan_rings(module: Module, scheme: Scheme) -> Rings:
+    """The rings of the module's kernel under ``scheme``, its loads numbered. Raises :class:`CannotPlan` for loads under
+    control flow other than loops and branches."""
+    rings: dict[int, Ring] = {}
+    counters: dict[int, Counter] = {}
+    groups: dict[int, int] = {}
+    loops = -1
+    depth_of: dict[int, int] = {}
+    for region, operation, around in blocks(module.function):
+        reads = uses(region)
+        inside_loop = [outer for outer in (*around, operation) if outer.name == "scf.for"]
+        if reads and operation.name == "scf.for":
+            loops += 1
+            depth_of[id(operation)] = scheme.depth(loops)
+        if not reads:
+            continue
+        for outer in (*around, operation):
+            if outer.name not in ("tt.func", "scf.for", "scf.if"):
+                where = source_line(module, reads[0].operation)
+                raise CannotPlan(
+                    f"a TMA load inside {outer.name}: only scf.for and scf.if are specialised", LOAD, where
+                )
+        depth = next((depth_of[id(o)] for o in reversed(inside_loop) if id(o) in depth_of), 2 if inside_loop else 1)
+        counter = Counter(reads[0].load, depth, once=not inside_loop)
+        counters[counter.key] = counter
+        spans: dict[tuple[int, int], int] = {}
+        for use in reads:
+            group = spans.setdefault((use.first, use.last), len(groups))
+            groups[group] = counter.key
+            rings[use.load] = Ring(use.load, slot_type(use.operation), depth, group)
+    return Rings(rings, counters, groups)

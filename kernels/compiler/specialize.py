@@ -1,0 +1,155 @@
+"""A kernel at the cut becomes a warp-specialised one: rings, a producer, consumers, in ``ttg.warp_specialize``.
+
+    ring, full, empty for every load      before the partitions
+    default                               consumer 0
+    partition0 … partition(P-2)           the other consumers, each with its own rows
+    partition(P-1)                        the producer
+
+Triton's own Hopper pass is left out: it hangs with host-made descriptors, computes garbage where a row offset is shared
+between a load and a store, and differs from release to release. The form written here is the one that Gluon kernels
+have, which every release from 3.6 to 3.9 reads alike.
+"""
+
+from __future__ import annotations
+
+from warpplan.kernels.compiler.builder import BARRIER_LAYOUT, Builder
+from warpplan.kernels.compiler.consumer import Consumer
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.ir import Module, Operation, Region, parse, split_list, tokenize
+from warpplan.kernels.compiler.names import unique_names
+from warpplan.kernels.compiler.producer import Producer, Slice
+from warpplan.kernels.compiler.rings import Rings, number_loads, plan_rings
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.split import split
+
+REGISTERS_PER_SM = 65_536
+WARP = 32
+GRANULE = 8
+"""``setmaxnreg`` takes multiples of 8 (PTX ISA)."""
+MOST_REGISTERS = 240
+PRODUCER_REGISTERS = {12: 24}
+OTHER_PRODUCER_REGISTERS = 40
+"""Addresses of nested tile loops need more than 24; only three consumers leave no room for that."""
+
+
+def specialize(text: str, scheme: Scheme) -> str:
+    """The TTGIR ``text`` at the cut, compiled for ``scheme.warps`` warps, as a specialised module.
+
+    Raises :class:`CannotPlan` with the operation and the source line that stand in the way, and
+    :class:`~warpplan.kernels.compiler.ir.MalformedIR` for text that Triton did not print.
+    """
+    module = parse(text)
+    function = unique_names(module.function)
+    _replace_function(module, function)
+    if number_loads(function) == 0:
+        raise CannotPlan("no TMA load (tt.descriptor_load): nothing for a producer to do")
+    rings = plan_rings(module, scheme)
+    if not any(not counter.once for counter in rings.counters.values()):
+        raise CannotPlan("no TMA load in a loop: nothing for a producer to run ahead of")
+    part = Slice(module, rings)
+    barrier = module.alias(BARRIER_LAYOUT)
+    clones = [unique_names(clone.function) for clone in split(module, scheme.consumers)]
+
+    bodies = []
+    for number, clone in enumerate(clones):
+        consumer = Consumer(module, clone, rings, Builder(barrier, f"consumer{number}"), bool(scheme.in_flight))
+        bodies.append((consumer.body(), scheme.warps, "consumer"))
+    producer = Producer(part, Builder(barrier, "producer")).body()
+    bodies.append((producer, scheme.warps if part.has_tensors else 1, "producer"))
+    header = clones[0]
+    builder = Builder(barrier, "block")
+    prologue = _prologue(rings, builder, scheme.consumers)
+    partitions = _partitions(header, rings, bodies, barrier, scheme)
+    body = [*builder.constants.values(), *prologue, partitions, Operation("tt.return")]
+    _replace_function(module, _with_body(header, body))
+    return str(module)
+
+
+def arguments(function: Operation) -> dict[str, str]:
+    """Name to type of the arguments of ``function``."""
+    text = "".join(part for part in function.parts if isinstance(part, str))
+    start = text.index("(")
+    depth = 0
+    for end in range(start, len(text)):
+        depth += (text[end] == "(") - (text[end] == ")")
+        if depth == 0:
+            break
+    found = {}
+    for entry in split_list(text[start + 1 : end]):
+        name, _, kind = entry.partition(":")
+        kind = kind.partition(" loc(")[0].strip()
+        found[name.strip()] = kind.partition(" {")[0].strip()
+    return found
+
+
+def _prologue(rings: Rings, builder: Builder, consumers: int) -> list[Operation]:
+    out: list[Operation] = []
+    for ring in rings.rings.values():
+        builder.op(out, f"{ring.name} = ttg.local_alloc : () -> {ring.type}")
+    for group, key in rings.groups.items():
+        counter = rings.counters[key]
+        kind = builder.barrier.replace("<1xi64", f"<{counter.depth}x1xi64")
+        arrivals = {"full": 1} | ({} if counter.once else {"empty": consumers})
+        for name, count in arrivals.items():
+            builder.op(out, f"%wp_{name}{group} = ttg.local_alloc : () -> {kind}")
+            for slot in range(counter.depth):
+                place = builder.barrier_at(out, f"%wp_{name}{group}", counter.depth, builder.constant(slot))
+                builder.op(out, f"ttng.init_barrier {place}, {count} : {builder.barrier}")
+    return out
+
+
+def _partitions(
+    header: Operation, rings: Rings, bodies: list[tuple[list[Operation], int, str]], barrier: str, scheme: Scheme
+) -> Operation:
+    kinds = arguments(header)
+    kinds |= {ring.name: str(ring.type) for ring in rings.rings.values()}
+    for group, key in rings.groups.items():
+        counter = rings.counters[key]
+        kind = Builder(barrier, "").barrier.replace("<1xi64", f"<{counter.depth}x1xi64")
+        kinds[f"%wp_full{group}"] = kind
+        if not counter.once:
+            kinds[f"%wp_empty{group}"] = kind
+    workers = [body for body, _, _ in bodies[1:]]
+    captured = [name for name in kinds if any(_mentions(body, name) for body in workers)]
+    registers = ", ".join(map(str, _registers(scheme, [(warps, role) for _, warps, role in bodies])))
+    parts: list[str | Region] = [
+        *tokenize(f"({', '.join(captured)}) attributes {{requestedRegisters = array<i32: {registers}>}}\ndefault "),
+        Region([*bodies[0][0], Operation("ttg.warp_yield")]),
+    ]
+    for number, (body, warps, _) in enumerate(bodies[1:]):
+        inside = {name: f"%wp_arg{number}_{i}" for i, name in enumerate(captured)}
+        header_text = ", ".join(f"{inside[name]}: {kinds[name]}" for name in captured)
+        parts += tokenize(f"\npartition{number}({header_text}) num_warps({warps}) ")
+        parts.append(Region([*(op.substituted(inside) for op in body), Operation("ttg.warp_return")]))
+    parts += tokenize(f" : ({', '.join(kinds[name] for name in captured)}) -> ()")
+    return Operation("ttg.warp_specialize", (), parts)
+
+
+def _registers(scheme: Scheme, partitions: list[tuple[int, str]]) -> list[int]:
+    """Registers that each worker asks for: little for the producer, and what it leaves in equal parts for the consumers.
+
+    Triton starts all warps alike, with 65,536 / (32 · warps) rounded down to a multiple of 8, and gives the default
+    partition what the workers leave (its AllocateWarpGroups pass); warps count in groups of four.
+    """
+    consumers = scheme.consumers * scheme.warps
+    producer_warps = -(-partitions[-1][0] // 4) * 4
+    total = consumers + producer_warps
+    start = REGISTERS_PER_SM // (WARP * total) // GRANULE * GRANULE
+    producer = PRODUCER_REGISTERS.get(consumers, OTHER_PRODUCER_REGISTERS)
+    consumer = (start * total - producer * producer_warps) // consumers // GRANULE * GRANULE
+    return [producer if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
+
+
+def _mentions(body: list[Operation], name: str) -> bool:
+    return any(name in inner.operands for operation in body for inner in operation.walk())
+
+
+def _with_body(function: Operation, body: list[Operation]) -> Operation:
+    parts = [Region(body) if isinstance(part, Region) else part for part in function.parts]
+    return Operation(function.name, function.results, parts, function.location)
+
+
+def _replace_function(module: Module, function: Operation) -> None:
+    region = module.operation.regions[0]
+    old = module.function
+    region.operations = [function if operation is old else operation for operation in region.operations]

@@ -1,0 +1,105 @@
+"""Ring positions carried through control flow: each block that loads has a counter (slot, phase), and every loop and
+branch around it hands the counter on.
+
+A loop carries two whole numbers more a counter, a branch returns two more; whoever takes neither path leaves the
+counter as it was. Producer and consumers count by the same rule, so that their positions agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warpplan.kernels.compiler import control
+from warpplan.kernels.compiler.builder import Builder
+from warpplan.kernels.compiler.ir import Operation, Region
+from warpplan.kernels.compiler.rings import LOAD, Rings, load_number
+
+Turns = dict[int, tuple[str, str]]
+"""Counter key to (slot, phase)."""
+Emit = Callable[[Region, Turns], tuple[Region, Turns]]
+"""Writes a region anew, given the counters at its start: the region, and the counters at its end."""
+
+
+def counters_inside(region: Region, rings: Rings) -> list[int]:
+    """The counters of the blocks in ``region``, itself among them, in the order of the program."""
+    loads = (load_number(operation) for operation in region.walk() if operation.name == LOAD)
+    keys = [rings.counter_of(load).key for load in loads if load in rings.rings]
+    return list(dict.fromkeys(key for key in keys if not rings.counters[key].once))
+
+
+def counters_of_branch(branch: control.Branch, rings: Rings) -> list[int]:
+    """The same of both sides of ``branch``."""
+    return list(dict.fromkeys(counters_inside(branch.then, rings) + counters_inside(branch.otherwise, rings)))
+
+
+def leave_alone(loop: Operation) -> None:
+    """Nothing is left in ``loop`` for Triton's own passes to specialise or to pipeline."""
+    loop.drop_attribute("tt.warp_specialize")
+    loop.set_attribute("tt.num_stages", "1 : i32")
+
+
+def start(builder: Builder, rings: Rings) -> Turns:
+    """Every counter at its first slot."""
+    return {key: (builder.constant(0), builder.constant(0)) for key in rings.counters}
+
+
+def carry_loop(
+    loop: control.Loop,
+    turns: Turns,
+    keys: list[int],
+    builder: Builder,
+    emit: Emit,
+) -> tuple[Operation, dict[str, str], Turns]:
+    """``loop`` with its body put through ``emit`` and the counters ``keys`` carried: the operation, the new names of its
+    results, the counters after it."""
+    inner = dict(turns)
+    extra: list[tuple[str, str, str, str]] = []
+    outside: dict[int, tuple[str, str]] = {}
+    for key in keys:
+        inside = (builder.fresh("slot"), builder.fresh("phase"))
+        outside[key] = (builder.fresh("slot"), builder.fresh("phase"))
+        inner[key] = inside
+        extra += [(i, before, "i32", o) for i, before, o in zip(inside, turns[key], outside[key], strict=True)]
+    body, after = emit(loop.body, inner)
+    _hand_on(body, keys, after)
+    loop.body, loop.carried = body, loop.carried + extra
+    operation, renamed = control.write_loop(loop, builder.fresh("loop"))
+    return operation, renamed, turns | {k: (renamed[s], renamed[p]) for k, (s, p) in outside.items()}
+
+
+def carry_branch(
+    branch: control.Branch,
+    turns: Turns,
+    keys: list[int],
+    builder: Builder,
+    emit: Emit,
+) -> tuple[Operation, dict[str, str], Turns]:
+    """The same for ``branch``, whose second region is made where there is none and counters have to leave it."""
+    outside = {key: (builder.fresh("slot"), builder.fresh("phase")) for key in keys}
+    then, after_then = emit(branch.then, dict(turns))
+    otherwise, after_otherwise = (
+        emit(branch.otherwise, dict(turns)) if branch.otherwise.operations else (Region(), turns)
+    )
+    if keys and not otherwise.operations:
+        otherwise = Region([control.yield_of([], branch.location)])
+    if keys and not then.operations:
+        then = Region([control.yield_of([], branch.location)])
+    if keys:
+        _hand_on(then, keys, after_then)
+        _hand_on(otherwise, keys, after_otherwise)
+    branch.then, branch.otherwise = then, otherwise
+    branch.results += [("i32", name) for key in keys for name in outside[key]]
+    operation, renamed = control.write_branch(branch, builder.fresh("branch"))
+    return operation, renamed, turns | {k: (renamed[s], renamed[p]) for k, (s, p) in outside.items()}
+
+
+def _hand_on(region: Region, keys: list[int], turns: Turns) -> None:
+    """Add the counters to what ``region`` yields; a region without a terminator gets one."""
+    if not keys:
+        return
+    if not region.operations or region.operations[-1].name != "scf.yield":
+        region.operations.append(control.yield_of([], "unknown"))
+    last = region.operations[-1]
+    values = list(zip(last.operands, control.yield_types(last), strict=True))
+    values += [(name, "i32") for key in keys for name in turns[key]]
+    region.operations[-1] = control.yield_of(values, last.location)
