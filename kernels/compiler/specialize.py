@@ -126,7 +126,7 @@ def _partitions(
 
 
 def _registers(scheme: Scheme, partitions: list[tuple[int, str]]) -> list[int]:
-    """Registers that each worker asks for: little for the producer, and what it leaves in equal parts for the consumers.
+    """Registers that each worker asks for: few for the producer, what it leaves in equal parts for the consumers.
 
     Triton starts all warps alike, with 65,536 / (32 · warps) rounded down to a multiple of 8, and gives the default
     partition what the workers leave (its AllocateWarpGroups pass); warps count in groups of four.

@@ -1,8 +1,8 @@
 """A scheme put into Triton's compile: the stage hook that lowers a kernel by it.
 
-The hook replaces the ``ttgir`` stage: Triton's passes to the cut, :func:`~warpplan.kernels.compiler.specialize.specialize`,
-Triton's passes from the cut on. On 3.6.0 a hook is no part of Triton's cache keys, so planned compiles are kept in
-folders of their own, a folder for each scheme and each release of this module; from 3.7 on it is asked for its key too.
+The hook replaces the ``ttgir`` stage: Triton's passes to the cut, our own lowering, Triton's passes
+from the cut on. On 3.6.0 a hook is no part of Triton's cache keys, so planned compiles are kept in
+folders of their own, one for each scheme and each release of this module; from 3.7 on it is asked for its key too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def hook(scheme: Scheme, edit: Callable[[str], str] | None = None) -> Hook:
     def inspect(*arguments: Any) -> Any:
         if not arguments:  # Triton 3.7 and later ask for (key, hash)
             return key, hashlib.sha256(key.encode()).hexdigest()
-        backend, stages, options, _, capability = arguments
+        _, stages, options, _, capability = arguments
 
         def make_ttgir(module: Any, metadata: dict[str, Any]) -> Any:
             if capability // 10 != HOPPER:

@@ -50,8 +50,8 @@ def carry_loop(
     builder: Builder,
     emit: Emit,
 ) -> tuple[Operation, dict[str, str], Turns]:
-    """``loop`` with its body put through ``emit`` and the counters ``keys`` carried: the operation, the new names of its
-    results, the counters after it."""
+    """``loop`` with its body put through ``emit`` and the counters ``keys`` carried: the operation, the new names of
+    its results, the counters after it."""
     inner = dict(turns)
     extra: list[tuple[str, str, str, str]] = []
     outside: dict[int, tuple[str, str]] = {}
