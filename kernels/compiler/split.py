@@ -1,39 +1,28 @@
 """The data partition: a kernel's tile shared out by rows among consumers of one warp group each.
 
-Every wgmma accumulator is cut along its rows (dimension 0), and the cut followed through the function. A value that is
-carried by a loop, returned by a branch, accumulated or loaded by TMA exists once, so it is cut one way or not at all,
-and what is computed from it is cut too. All else (ranges, splats, addresses, masks, what is read through pointers) is
-computed in the form that is asked for, twice where it is asked for both as rows and as columns. Rows enter in four
-places only: a range starts at the consumer's first row, a TMA load's slot is read from that row on, a TMA store writes
-there, through a descriptor whose box has that many rows; scalars are left alone.
+What is cut along which dimension is :mod:`cuts`'s to say; here the function is written out for one consumer. What may be
+computed again (ranges, splats, addresses, masks, what is read through pointers) is written in each form that is asked
+for, twice where it is asked for both as rows and as columns. Rows enter in three places only: a range starts at the
+consumer's first row, a TMA load's slot is read from that row on, and a TMA store writes there, through a descriptor
+whose box has that many rows. Scalars are left alone, so that a row offset which a load and a store share cannot be
+shifted twice.
+
+The slot of a load may be several swizzle atoms wide (rows of more than 128 bytes): Triton 3.6.0 and 3.9.0 address the
+rows of a ``memdesc_subslice`` with the whole slot's distance between atoms, as read in the LLVM IR of both.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import deque
 from dataclasses import replace
 
 from warpplan.kernels.compiler import control
-from warpplan.kernels.compiler.axes import ATOMICS, BOXED_WRITES, Rule, effect, rule, tensor_operands
-from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.ir import (
-    Module,
-    Operation,
-    Region,
-    is_value,
-    parse_operation,
-    split_list,
-    tokenize,
-)
-from warpplan.kernels.compiler.locations import source_line
+from warpplan.kernels.compiler.axes import BOXED_WRITES, effect
+from warpplan.kernels.compiler.cuts import TIED, Cuts
+from warpplan.kernels.compiler.ir import Module, Operation, Region, is_value, parse_operation, split_list, tokenize
 from warpplan.kernels.compiler.names import unique_names
 from warpplan.kernels.compiler.rings import LOAD, NUMBER, ROWS, number_loads
-from warpplan.kernels.compiler.shapes import Printed, operand_list, result_shapes, shapes_in, sliced
-
-DOT = "ttng.warp_group_dot"
-_ROWS_OF_A_WARP = 16
-_TIED = ("scf.for", "scf.if")
+from warpplan.kernels.compiler.shapes import Printed, operand_list, shapes_in, sliced
 
 
 def split(module: Module, parts: int) -> tuple[Module, ...]:
@@ -55,7 +44,7 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
         number_loads(functions[at])
     if parts == 1:
         return (module,)
-    cuts = _Cuts(module, parts)
+    cuts = Cuts(module, parts)
     clones = []
     for consumer in range(parts):
         clone = Module(list(module.aliases), copy.copy(module.operation), module.locations)
@@ -66,193 +55,13 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
     return tuple(clones)
 
 
-class _Cuts:
-    """Along which dimension each value is cut: ``fixed`` for those that exist in one form, and for the rest the set of
-    axes, None among them, in which an operation is wanted."""
-
-    def __init__(self, module: Module, parts: int) -> None:
-        self.module, self.parts = module, parts
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.definition: dict[str, Operation] = {}
-        self.users: dict[str, list[Operation]] = {}
-        self.ties: dict[str, list[list[str]]] = {}
-        self.fixed: dict[str, int] = {}
-        self.forced: dict[int, int] = {}
-        self.asked: dict[int, set[int]] = {}
-        self.boxes: dict[str, int | None] = {}
-        self._fresh: deque[str] = deque()
-        self._read(module.function)
-        self._check_effects()
-        dots = [operation for operation in module.function.walk() if operation.name == DOT]
-        if not dots:
-            raise CannotPlan(
-                "no wgmma accumulator whose rows could be shared out: expected a tl.dot on tiles of 64 rows"
-            )
-        for dot in dots:
-            rows = self.shapes[dot.result][0]
-            warps = int(module.operation.attributes["ttg.num-warps"].split()[0])
-            if rows % (parts * warps * _ROWS_OF_A_WARP):
-                raise self.refuse(
-                    dot, f"{rows} rows over {parts} consumers of {warps} warps: expected a multiple of "
-                    f"{warps * _ROWS_OF_A_WARP} rows each",
-                )  # fmt: skip
-            self._force(dot, 0)
-        while self._fresh:
-            self._follow(self._fresh.popleft())
-        self._find_boxes()
-        self._refuse_repeats()
-        taken = {name for operation in module.walk() for name in (*operation.defined, *operation.operands)}
-        self.suffix = next(s for n in range(len(taken) + 1) if not any((s := f"_rows{n or ''}_") in t for t in taken))
-        self.shifts = 0
-
-    def refuse(self, operation: Operation, reason: str) -> CannotPlan:
-        return CannotPlan(reason, operation.name.strip('"'), source_line(self.module, operation))
-
-    def _read(self, operation: Operation) -> None:
-        for name in operation.defined:
-            self.definition[name] = operation
-        self.shapes |= result_shapes(operation)
-        if operation.name == "scf.for":
-            loop = control.read_loop(operation)
-            for (inside, initial, _, result), value in zip(
-                loop.carried, loop.yielded if loop.carried else [], strict=True
-            ):
-                self.definition[inside] = operation
-                self._tie([inside, initial, result, value])
-        elif operation.name == "scf.if":
-            branch = control.read_branch(operation)
-            sides = [control.yielded(side) for side in (branch.then, branch.otherwise) if side.operations]
-            for i, (_, result) in enumerate(branch.results):
-                self._tie([result, *(side[i] for side in sides)])
-        for region in operation.regions:
-            for inner in region.operations:
-                self._read(inner)
-        if operation.name not in (*_TIED, "scf.yield", "tt.func"):
-            for name in tensor_operands(operation, self.shapes):
-                self.users.setdefault(name, []).append(operation)
-
-    def _tie(self, names: list[str]) -> None:
-        for name in names:
-            self.ties.setdefault(name, []).append(names)
-
-    def _check_effects(self) -> None:
-        for operation in self.module.function.walk():
-            if operation.name not in ("tt.func", "tt.return", "scf.yield", *_TIED) and effect(operation) == "other":
-                raise self.refuse(operation, "it may act on the whole block, whose threads would be split")
-
-    def rule(self, operation: Operation) -> Rule:
-        found = rule(operation, self.shapes)
-        if found is None:
-            raise self.refuse(operation, "its rows cannot be told apart, and it works on the rows of an accumulator")
-        return found
-
-    def once(self, value: str) -> bool:
-        """Whether ``value`` exists in one form only."""
-        operation = self.definition[value]
-        return operation.name in (*_TIED, DOT) or effect(operation) == "once"
-
-    def _fix(self, value: str, dim: int) -> None:
-        """``value`` is cut along ``dim``, in every use of it."""
-        if value not in self.fixed:
-            self.fixed[value] = dim
-            self._fresh.append(value)
-        elif self.fixed[value] != dim:
-            raise self.refuse(self.definition[value], "its rows are needed along two of its dimensions")
-
-    def _follow(self, value: str) -> None:
-        dim = self.fixed[value]
-        for names in self.ties.get(value, ()):
-            for name in names:
-                self._ask(name, dim)
-        for user in self.users.get(value, ()):
-            names = tensor_operands(user, self.shapes)
-            for name, axes in zip(names, self.rule(user).operands, strict=True):
-                if name == value:
-                    axis = axes[dim]
-                    if axis is None:
-                        raise self.refuse(user, f"it combines the rows of an accumulator (dimension {dim} of {value})")
-                    self._force(user, axis)
-        if self.definition[value].name not in _TIED:
-            operation = self.definition[value]
-            axis = self.axis(operation, value, dim)
-            assert axis is not None
-            self._force(operation, axis)
-
-    def axis(self, operation: Operation, value: str, dim: int | None) -> int | None:
-        """The axis along which ``operation`` is cut to give ``value`` by rows along ``dim``."""
-        if dim is None:
-            return None
-        results = [name for name in operation.defined if name in self.shapes]
-        axis = self.rule(operation).results[results.index(value)][dim]
-        if axis is None:
-            raise self.refuse(operation, f"dimension {dim} of its result is wanted by rows, which it cannot give")
-        return axis
-
-    def _force(self, operation: Operation, axis: int) -> None:
-        """``operation`` is cut along ``axis`` and exists in no other form."""
-        if self.forced.setdefault(id(operation), axis) != axis or self.asked.get(id(operation), {axis}) != {axis}:
-            raise self.refuse(operation, "it is wanted by rows along two of its dimensions")
-        self._cut_operands(operation, axis)
-        names = [name for name in operation.defined if name in self.shapes]
-        for name, axes in zip(names, self.rule(operation).results, strict=True):
-            if axis in axes:
-                self._fix(name, axes.index(axis))
-
-    def _ask(self, value: str, dim: int) -> None:
-        """Some operation reads ``value`` by rows along ``dim``."""
-        if value in self.fixed or self.once(value):
-            self._fix(value, dim)
-            return
-        operation = self.definition[value]
-        axis = self.axis(operation, value, dim)
-        assert axis is not None
-        self._cut_operands(operation, axis)
-
-    def _cut_operands(self, operation: Operation, axis: int) -> None:
-        asked = self.asked.setdefault(id(operation), set())
-        if axis in asked:
-            return
-        asked.add(axis)
-        if id(operation) in self.forced and self.forced[id(operation)] != axis:
-            raise self.refuse(operation, "it is wanted by rows along two of its dimensions")
-        for name, axes in zip(tensor_operands(operation, self.shapes), self.rule(operation).operands, strict=True):
-            if axis in axes:
-                self._ask(name, axes.index(axis))
-        for name, axes in zip(operation.defined, self.rule(operation).results, strict=False):
-            self._check_size(operation, self.shapes[name][axes.index(axis)] if axis in axes else 0)
-
-    def _check_size(self, operation: Operation, size: int) -> None:
-        rows = size // self.parts
-        if size % self.parts or rows & (rows - 1):
-            raise self.refuse(operation, f"{size} rows over {self.parts} consumers: expected a power of two each")
-
-    def _find_boxes(self) -> None:
-        """The dimension along which each descriptor's box is cut, by what is stored through it."""
-        for operation in self.module.function.walk():
-            if not operation.name.startswith("tt.descriptor_"):
-                continue
-            name, dim = operation.operands[0], None
-            axis = self.forced.get(id(operation)) if operation.name != LOAD else None
-            if axis is not None:
-                dim = self.rule(operation).printed[0].index(axis)
-                origin = self.definition.get(name)
-                if origin is not None and origin.name != "tt.make_tensor_descriptor":
-                    raise self.refuse(operation, f"its descriptor comes from {origin.name}, so its box stays whole")
-            if self.boxes.setdefault(name, dim) != dim:
-                raise self.refuse(operation, f"descriptor {name} is used both for whole tiles and for a store by rows")
-
-    def _refuse_repeats(self) -> None:
-        for operation in self.module.function.walk():
-            if operation.name in ATOMICS and id(operation) not in self.forced:
-                raise self.refuse(operation, "it updates memory with what all consumers hold, so each would repeat it")
-
-
 class _Clone:
     """The kernel of one ``consumer``: whatever acts, and from there backwards what it needs, in the form it needs."""
 
-    def __init__(self, cuts: _Cuts, consumer: int) -> None:
+    def __init__(self, cuts: Cuts, consumer: int) -> None:
         self.cuts, self.consumer = cuts, consumer
         self.wanted: dict[int, set[int | None]] = {}
+        self.shifts = 0
         self._want(cuts.module.function, [])
 
     def function(self, function: Operation) -> Operation:
@@ -267,7 +76,7 @@ class _Clone:
     def _want(self, outer: Operation, returned: list[int | None]) -> None:
         for region in outer.regions:
             for operation in region.operations:
-                if operation.name in _TIED:
+                if operation.name in TIED:
                     dims = self._carried(operation)
                     for name, dim in self._header(operation, dims):
                         self._want_value(name, dim)
@@ -284,7 +93,7 @@ class _Clone:
 
     def _want_value(self, value: str, dim: int | None) -> None:
         operation = self.cuts.definition.get(value)
-        if operation is not None and operation.name not in _TIED:
+        if operation is not None and operation.name not in TIED:
             self._want_form(operation, self.cuts.axis(operation, value, dim))
 
     def _want_form(self, operation: Operation, axis: int | None) -> None:
@@ -318,7 +127,7 @@ class _Clone:
     def _region(self, region: Region, returned: list[int | None]) -> Region:
         new = Region(label=region.label)
         for operation in region.operations:
-            if operation.name in _TIED:
+            if operation.name in TIED:
                 dims = self._carried(operation)
                 copied = self._renamed(operation, self._header(operation, dims))
                 self._slice_carried(copied, dims)
@@ -363,7 +172,7 @@ class _Clone:
 
     def _named(self, value: str, dim: int | None) -> str:
         operation = self.cuts.definition.get(value)
-        if operation is None or operation.name in _TIED:
+        if operation is None or operation.name in TIED:
             return value
         name, mark, number = value.partition("#")
         return self._name(name, operation, self.cuts.axis(operation, value, dim)) + mark + number
@@ -405,8 +214,8 @@ class _Clone:
             return []
         opening = operation.parts.index("[")
         at = [i for i, p in enumerate(operation.parts) if i > opening and isinstance(p, str) and is_value(p)][dim]
-        self.cuts.shifts += 1
-        stem = f"%rows{self.cuts.suffix}{self.cuts.shifts}"
+        self.shifts += 1
+        stem = f"%from{self.cuts.suffix}{self.shifts}"
         texts = (
             f"{stem}c = arith.constant {first} : i32",
             f"{stem} = arith.addi {operation.parts[at]}, {stem}c : i32",
