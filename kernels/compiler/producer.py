@@ -24,6 +24,8 @@ PURE = frozenset(
         "tt.reduce", "tt.trans", "tt.reshape", "ttg.convert_layout", "tt.load", "ub.poison",
     }
 )  # fmt: skip
+SCALAR = frozenset({"scf.for", "scf.if", "tt.make_tensor_descriptor"})
+"""Operations whose tensor types are not of values that they compute."""
 WRITES = frozenset({"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.atomic_rmw", "tt.atomic_cas"})
 
 
@@ -57,7 +59,7 @@ class Slice:
     def has_tensors(self) -> bool:
         """Whether some kept operation works on a tensor, which takes all the warps its layout was made for."""
         for operation in self.module.function.walk():
-            if id(operation) in self.kept and operation.name not in ("scf.for", "scf.if"):
+            if id(operation) in self.kept and operation.name not in SCALAR:
                 kinds = (parse_type(text) for text in find_types(operation.signature))
                 if any(kind is not None and kind.kind == "tensor" for kind in kinds):
                     return True

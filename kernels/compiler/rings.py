@@ -1,7 +1,8 @@
 """The rings of a specialised kernel: one for each TMA load, and which of them fill and empty together.
 
 A *counter* belongs to a block of operations that loads; all rings of the block turn at its pace. Rings of a block that
-are first read and last read by the same operations form a *group* and share their barriers.
+are first read and last read by the same operations form a *group* and share their barriers. Loops that run one after
+the other and load alike go on with the same rings.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape"
 
 @dataclass(frozen=True)
 class Ring:
-    """``depth`` slots of type ``slot`` that load number ``load`` fills."""
+    """``depth`` slots of type ``slot``, numbered by the first load that fills them."""
 
-    load: int
+    number: int
     slot: ShapedType
     depth: int
     group: int
 
     @property
     def name(self) -> str:
-        return f"%wp_ring{self.load}"
+        return f"%wp_ring{self.number}"
 
     @property
     def type(self) -> ShapedType:
@@ -50,7 +51,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Rings:
-    """All rings of a kernel, by load number; each group's counter by its number."""
+    """All rings of a kernel, by the numbers of the loads that fill them; each group's counter by its number."""
 
     rings: dict[int, Ring]
     counters: dict[int, Counter]
@@ -60,7 +61,11 @@ class Rings:
         return self.counters[self.groups[self.rings[load].group]]
 
     def of_group(self, group: int) -> list[Ring]:
-        return [ring for ring in self.rings.values() if ring.group == group]
+        return [ring for ring in self.distinct if ring.group == group]
+
+    @property
+    def distinct(self) -> list[Ring]:
+        return list({ring.number: ring for ring in self.rings.values()}.values())
 
 
 @dataclass
@@ -159,6 +164,7 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
     groups: dict[int, int] = {}
     loops = -1
     depth_of: dict[int, int] = {}
+    shared: list[_Block] = []
     for region, operation, around in blocks(module.function):
         reads = uses(region)
         inside_loop = [outer for outer in (*around, operation) if outer.name == "scf.for"]
@@ -174,11 +180,35 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
                     f"a TMA load inside {outer.name}: only scf.for and scf.if are specialised", LOAD, where
                 )
         depth = next((depth_of[id(o)] for o in reversed(inside_loop) if id(o) in depth_of), 2 if inside_loop else 1)
-        counter = Counter(reads[0].load, depth, once=not inside_loop)
-        counters[counter.key] = counter
-        spans: dict[tuple[int, int], int] = {}
+        spans: dict[tuple[int, int], list[BlockUse]] = {}
         for use in reads:
-            group = spans.setdefault((use.first, use.last), len(groups))
-            groups[group] = counter.key
-            rings[use.load] = Ring(use.load, slot_type(use.operation), depth, group)
+            spans.setdefault((use.first, use.last), []).append(use)
+        shape = (depth, tuple(tuple(slot_type(use.operation) for use in span) for span in spans.values()))
+        former = next((b for b in shared if b.shape == shape and not b.around(around)), None)
+        if former is not None and inside_loop:
+            for use, ring in zip((u for span in spans.values() for u in span), former.rings, strict=True):
+                rings[use.load] = ring
+            continue
+        key = reads[0].load
+        counters[key] = Counter(key, depth, once=not inside_loop)
+        own = []
+        for span in spans.values():
+            groups[group := len(groups)] = key
+            own += [Ring(use.load, slot_type(use.operation), depth, group) for use in span]
+        rings |= {ring.number: ring for ring in own}
+        if inside_loop:
+            shared.append(_Block(region, shape, tuple(own)))
     return Rings(rings, counters, groups)
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """A block with rings of its own, which a later block of the same ``shape`` outside of it goes on with."""
+
+    region: Region
+    shape: tuple[int, tuple[tuple[ShapedType, ...], ...]]
+    rings: tuple[Ring, ...]
+
+    def around(self, outer: tuple[Operation, ...]) -> bool:
+        """Whether it is one of the blocks of the operations ``outer``."""
+        return any(region is self.region for operation in outer for region in operation.regions)

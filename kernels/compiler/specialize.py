@@ -28,7 +28,7 @@ GRANULE = 8
 """``setmaxnreg`` takes multiples of 8 (PTX ISA)."""
 MOST_REGISTERS = 240
 PRODUCER_REGISTERS = {12: 24}
-OTHER_PRODUCER_REGISTERS = 40
+OTHER_PRODUCER_REGISTERS = 24
 """Addresses of nested tile loops need more than 24; only three consumers leave no room for that."""
 
 
@@ -84,7 +84,7 @@ def arguments(function: Operation) -> dict[str, str]:
 
 def _prologue(rings: Rings, builder: Builder, consumers: int) -> list[Operation]:
     out: list[Operation] = []
-    for ring in rings.rings.values():
+    for ring in rings.distinct:
         builder.op(out, f"{ring.name} = ttg.local_alloc : () -> {ring.type}")
     for group, key in rings.groups.items():
         counter = rings.counters[key]
@@ -102,7 +102,7 @@ def _partitions(
     header: Operation, rings: Rings, bodies: list[tuple[list[Operation], int, str]], barrier: str, scheme: Scheme
 ) -> Operation:
     kinds = arguments(header)
-    kinds |= {ring.name: str(ring.type) for ring in rings.rings.values()}
+    kinds |= {ring.name: str(ring.type) for ring in rings.distinct}
     for group, key in rings.groups.items():
         counter = rings.counters[key]
         kind = Builder(barrier, "").barrier.replace("<1xi64", f"<{counter.depth}x1xi64")

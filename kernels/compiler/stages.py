@@ -49,8 +49,7 @@ def hook(scheme: Scheme, edit: Callable[[str], str] | None = None) -> Hook:
             wide = dataclasses.replace(options, num_warps=scheme.warps)
             run_before(module, wide, capability)
             planned = read(specialize(str(module), scheme), context)
-            # One stage: the rings are the pipeline, and Triton's own would move waits past releases.
-            run_after(planned, dataclasses.replace(wide, num_stages=1), capability)
+            run_after(planned, wide, capability, pipelined=True)
             if edit is not None:
                 planned = read(edit(str(planned)), context)
             metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()

@@ -14,8 +14,8 @@ _DIMENSIONS = re.compile(r"((?:\d+x)*)(.+)", re.DOTALL)
 @dataclass(frozen=True)
 class ShapedType:
     """``tensor<…>``, ``!ttg.memdesc<…>`` or ``!tt.tensordesc<…>``: ``kind`` is what stands before the bracket,
-    ``shape`` its dimensions, ``element`` the element type as printed, ``rest`` what follows the first comma (encoding, memory
-    space, ``mutable``, allocation shape). A descriptor that prints its block as a tensor has ``nested`` set."""
+    ``shape`` its dimensions, ``element`` the element type as printed, ``rest`` what follows the first comma (encoding,
+    memory space, ``mutable``, allocation shape). A descriptor that prints its block as a tensor has ``nested`` set."""
 
     kind: str
     shape: tuple[int, ...]

@@ -11,6 +11,8 @@ from warpplan.planner.errors import InvalidInput
 
 RELEASES = {"3.6": v3_6, "3.7": v3_7, "3.8": v3_8, "3.9": v3_9}
 
+PIPELINING = frozenset({"ttgpuir.assign_latencies", "ttgpuir.schedule_loops", "ttgpuir.pipeline"})
+
 
 def halves(version: str, capability: int) -> Halves:
     """The passes of Triton ``version`` for sm_``capability``.
@@ -55,9 +57,16 @@ def run_stock(module: Any, options: Any, capability: int) -> None:
     run(_installed(capability).stock, module, options, capability, "make_ttgir_stock")
 
 
-def run_after(module: Any, options: Any, capability: int) -> None:
-    """Take the module from the cut to finished TTGIR, in place."""
-    run(_installed(capability).after, module, options, capability, "make_ttgir_after_cut")
+def run_after(module: Any, options: Any, capability: int, *, pipelined: bool = False) -> None:
+    """Take the module from the cut to finished TTGIR, in place.
+
+    The loops of a module that is ``pipelined`` already, by rings of its own, are left as they are: Triton's pipeliner
+    knows nothing of their barriers and moves a multiply's end past the release of what it reads.
+    """
+    steps = _installed(capability).after
+    if pipelined:
+        steps = tuple(step for step in steps if step.name not in PIPELINING)
+    run(steps, module, options, capability, "make_ttgir_after_cut")
 
 
 def _installed(capability: int) -> Halves:
