@@ -24,8 +24,8 @@ _ROWS_OF_A_WARP = 16
 
 class Cuts:
     """``fixed`` are the values that exist in one form, with the dimension along which they are cut; ``forced`` the
-    operations (by identity) that exist cut along one axis only; ``boxes`` every descriptor with the dimension along which
-    its box is cut, None where it stays whole. Raises :class:`CannotPlan` where that cannot be made to agree."""
+    operations (by identity) that exist cut along one axis only; ``boxes`` every descriptor with the dimension along
+    which its box is cut, None where it stays whole. Raises :class:`CannotPlan` where that cannot be made to agree."""
 
     def __init__(self, module: Module, parts: int) -> None:
         self.module, self.parts = module, parts

@@ -1,9 +1,9 @@
 """The data partition: a kernel's tile shared out by rows among consumers of one warp group each.
 
-What is cut along which dimension is :mod:`cuts`'s to say; here the function is written out for one consumer. What may be
-computed again (ranges, splats, addresses, masks, what is read through pointers) is written in each form that is asked
-for, twice where it is asked for both as rows and as columns. Rows enter in three places only: a range starts at the
-consumer's first row, a TMA load's slot is read from that row on, and a TMA store writes there, through a descriptor
+What is cut along which dimension is :mod:`cuts`'s to say; here the function is written out for one consumer. What may
+be computed again (ranges, splats, addresses, masks, what is read through pointers) is written in each form that is
+asked for, twice where it is asked for both as rows and as columns. Rows enter in three places only: a range starts at
+the consumer's first row, a TMA load's slot is read from that row on, and a TMA store writes there, through a descriptor
 whose box has that many rows. Scalars are left alone, so that a row offset which a load and a store share cannot be
 shifted twice.
 

@@ -1,0 +1,216 @@
+"""Kernels shared out by rows: their clones store together what the kernel stores, each element once, and compile."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+triton = pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import split_kernels as kernels  # noqa: E402
+from interpreter import BUFFER, Block, Descriptor  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from warpplan.kernels.compiler import ir, pipeline  # noqa: E402
+from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.rings import LOAD, NUMBER, ROWS  # noqa: E402
+from warpplan.kernels.compiler.shapes import shapes_in, sliced  # noqa: E402
+from warpplan.kernels.compiler.split import split  # noqa: E402
+
+HOPPER = GPUTarget("cuda", 90, 32)
+M, N, K = 200, 240, 128
+TILE = {"BM": 128, "BN": 128, "BK": 64}
+SIZES = {"M": M, "N": N, "K": K}
+
+
+def cut(kernel: Any, arguments: dict[str, Any], constants: dict[str, int], num_warps: int = 4) -> pipeline.Cut:
+    """``arguments`` are (rows, columns) of a descriptor's block, or a type."""
+    names = [parameter.name for parameter in kernel.params]
+    blocks = {n: f"tensordesc<bf16[{a[0]},{a[1]}]>" for n, a in arguments.items() if isinstance(a, tuple)}
+    signature = {n: blocks.get(n, arguments.get(n, "constexpr")) for n in names}
+    wide = {(names.index(n),): [["tt.divisibility", 16]] for n, a in arguments.items() if str(a).startswith("*")}
+    source = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, wide)
+    return pipeline.cut(source, HOPPER, {"num_warps": num_warps})
+
+
+I32 = dict.fromkeys(SIZES, "i32")
+A, B, AT, BT = (128, 64), (128, 64), (64, 128), (64, 128)
+F32 = "*fp32"
+
+
+def tensor(number: int, rows: int, columns: int) -> tuple[Descriptor, np.ndarray]:
+    """Buffer ``number`` as a descriptor of rows × columns."""
+    data = np.random.default_rng(number).integers(-4, 5, rows * columns) / 4.0
+    return Descriptor(number * BUFFER, (rows, columns), (columns, 1)), data
+
+
+def case(name: str) -> tuple[Any, dict[str, Any], dict[str, int], dict[str, Any], list[np.ndarray], list[tuple]]:
+    """Kernel, argument types, constants; argument values, buffers, programs to run."""
+    grid = [(0, 0, 0), (1, 1, 0)]
+    a, a_data = tensor(0, M, K)
+    b, b_data = tensor(1, N, K)
+    c, c_data = tensor(2, M, N)
+    wide, wide_data = tensor(1, K, N)
+    pointers = {"a_ptr": 0, "b_ptr": BUFFER, "c_ptr": 2 * BUFFER}
+    three = [a_data, b_data, c_data]
+    if name == "bias_residual":
+        bias, residual = tensor(3, 1, N)[1], tensor(4, M, N)[1]
+        values = {"a": a, "b": b, "c_ptr": 2 * BUFFER, "bias_ptr": 3 * BUFFER, "residual_ptr": 4 * BUFFER, **SIZES}
+        types = {"a": A, "b": B, "c_ptr": "*bf16", "bias_ptr": F32, "residual_ptr": F32, **I32}
+        return kernels.bias_residual, types, TILE, values, [*three, bias, residual], grid
+    if name == "box_store":
+        types = {"a": A, "b": B, "c": (128, 128), **I32}
+        return kernels.box_store, types, TILE, {"a": a, "b": b, "c": c, **SIZES}, three, grid
+    if name == "transposed":
+        turned, turned_data = tensor(0, K, M)
+        out, out_data = tensor(2, N, M)
+        types = {"a": AT, "b": BT, "c": (128, 128), **I32}
+        values = {"a": turned, "b": wide, "c": out, **SIZES}
+        return kernels.transposed, types, TILE, values, [turned_data, wide_data, out_data], grid
+    if name == "persistent":
+        types = {"a_ptr": "*bf16", "b_ptr": "*bf16", "c_ptr": "*bf16", **I32, "BLOCKS": "i32"}
+        return kernels.persistent, types, TILE, {**pointers, **SIZES, "BLOCKS": 3}, three, [(0, 0, 0), (1, 0, 0)]
+    if name == "normalised":
+        narrow = {"M": M, "N": 100, "K": K}
+        b, b_data = tensor(1, K, 100)
+        values = {"a": a, "b": b, "c_ptr": 2 * BUFFER, "scale_ptr": 3 * BUFFER, "mean_ptr": 4 * BUFFER}
+        values |= {"count_ptr": 5 * BUFFER, **narrow, "eps": 1e-3}
+        types = {"a": A, "b": BT, "c_ptr": F32, "scale_ptr": F32, "mean_ptr": F32, "count_ptr": "*i32", **I32}
+        buffers = [a_data, b_data, c_data, tensor(3, 1, 100)[1], np.zeros(M), np.zeros(2)]
+        return kernels.normalised, {**types, "eps": "fp32"}, TILE, values, buffers, [(0, 0, 0), (1, 0, 0)]
+    if name == "pointers":
+        types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", **I32}
+        return kernels.pointers, types, TILE, {**pointers, **SIZES}, [a_data, wide_data, c_data], [(0, 0, 0), (3, 0, 0)]
+    if name == "branches":
+        types = {"a": A, "b": BT, "c_ptr": F32, **I32, "relu": "i32"}
+        values = {"a": a, "b": wide, "c_ptr": 2 * BUFFER, **SIZES, "relu": 1}
+        return kernels.branches, types, TILE, values, [a_data, wide_data, c_data], [(0, 0, 0), (1, 0, 0)]
+    length, width = 256, 64
+    described = [tensor(i, 2 * length, width) for i in range(4)]
+    values = dict(zip("qkvo", (d for d, _ in described), strict=True))
+    values |= {"lse_ptr": 4 * BUFFER, "L": length, "scale": 0.5}
+    types = {"q": (128, 64), "k": (64, 64), "v": (64, 64), "o": (128, 64), "lse_ptr": F32, "L": "i32", "scale": "fp32"}
+    constants = {"CAUSAL": name == "causal", "BM": 128, "BN": 64, "D": 64}
+    buffers = [data for _, data in described] + [np.zeros(2 * length)]
+    return kernels.attention, types, constants, values, buffers, [(0, 0, 0), (1, 1, 0)]
+
+
+CASES = (
+    "bias_residual", "box_store", "transposed", "persistent", "normalised", "pointers", "branches", "attention",
+    "causal",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_clones_store_together_what_the_kernel_stores(name: str) -> None:
+    kernel, types, constants, values, buffers, programs = case(name)
+    module = ir.parse(cut(kernel, types, constants).text)
+    clones = split(module, 2)
+    for program in programs:
+        whole = Block(module, values, buffers, program)
+        assert whole.run()
+        halves = [Block(clone, values, buffers, program) for clone in clones]
+        assert all(half.run() for half in halves)
+        together = halves[0].stored | halves[1].stored
+        assert together.keys() == whole.stored.keys()
+        assert not halves[0].stored.keys() & halves[1].stored.keys()
+        assert all(count == 1 for half in halves for count in half.writes.values())
+        for address, value in whole.stored.items():
+            assert together[address] == pytest.approx(value, rel=1e-9, abs=1e-9)
+
+
+def alone(module: ir.Module) -> str:
+    """A clone that can be compiled by itself: its loads fetch its own rows only (at the wrong place)."""
+    cuts = {}
+    for load in [operation for operation in module.walk() if operation.name == LOAD]:
+        rows = load.attributes.get(ROWS)
+        load.drop_attribute(ROWS)
+        load.drop_attribute(NUMBER)
+        if rows is not None:
+            dimension, _, size = (int(n) for n in rows.partition(":")[2].strip("> ").split(","))
+            cuts[load.operands[0]] = (dimension, size)
+    for operation in module.walk():
+        if operation.name not in (LOAD, "tt.func", "tt.make_tensor_descriptor"):
+            continue
+        for name, (dimension, size) in cuts.items():
+            if name in (*operation.parts, *operation.defined):
+                at = operation.parts.index(name) if name in operation.parts else -1
+                shape = next(p for p in shapes_in(operation.parts) if p.at > at)
+                operation.parts[shape.at] = sliced(str(operation.parts[shape.at]), dimension, size)
+    return str(module)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", CASES)
+def test_triton_takes_every_clone_through_the_remaining_passes(name: str) -> None:
+    kernel, types, constants, *_ = case(name)
+    before = cut(kernel, types, constants)
+    for clone in split(ir.parse(before.text), 2):
+        finished = str(pipeline.finish(alone(clone), before.options, before.capability))
+        assert "ttng.warp_group_dot" in finished
+
+
+def test_loads_are_numbered_alike_and_keep_the_whole_tile() -> None:
+    kernel, types, constants, *_ = case("box_store")
+    clones = split(ir.parse(cut(kernel, types, constants).text), 2)
+    for consumer, clone in enumerate(clones):
+        first, second = (operation for operation in clone.walk() if operation.name == LOAD)
+        assert first.attributes == {NUMBER: "0 : i64", ROWS: f"array<i64: 0, {64 * consumer}, 64>"}
+        assert second.attributes == {NUMBER: "1 : i64"}
+        assert [shape.shape for shape in shapes_in(first.parts)] == [(128, 64), (64, 64)]
+        (store,) = (operation for operation in clone.walk() if operation.name == "tt.descriptor_store")
+        assert [shape.shape for shape in shapes_in(store.parts)] == [(64, 128), (64, 128)]
+        assert [shape.shape for shape in shapes_in(clone.function.parts)] == [(128, 64), (128, 64), (64, 128)]
+
+
+def test_what_is_stored_whole_is_stored_by_consumer_0() -> None:
+    kernel, types, constants, *_ = case("normalised")
+    clones = split(ir.parse(cut(kernel, types, constants).text), 2)
+    assert [sum(operation.name == "tt.store" for operation in clone.walk()) for clone in clones] == [3, 2]
+
+
+def test_one_part_is_the_kernel_with_its_loads_numbered() -> None:
+    kernel, types, constants, *_ = case("box_store")
+    module = ir.parse(cut(kernel, types, constants).text)
+    (only,) = split(module, 1)
+    assert [operation.name for operation in only.walk()] == [operation.name for operation in module.walk()]
+    assert [o.attributes[NUMBER] for o in only.walk() if o.name == LOAD] == ["0 : i64", "1 : i64"]
+
+
+def test_the_module_given_is_left_as_it_was() -> None:
+    kernel, types, constants, *_ = case("causal")
+    text = cut(kernel, types, constants).text
+    module = ir.parse(text)
+    split(module, 2)
+    assert str(module) == str(ir.parse(text))
+
+
+PLAIN = {"a": A, "b": BT, "c_ptr": F32, **I32}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "types", "constants", "parts", "operation", "reason"),
+    [
+        (kernels.columns_sum, PLAIN, TILE, 2, "tt.reduce", "combines the rows"),
+        (kernels.rows_as_columns, PLAIN, TILE, 2, "ttng.warp_group_dot", "along two of its dimensions"),
+        (kernels.counted, PLAIN, TILE, 2, "tt.atomic_rmw", "each would repeat it"),
+        (kernels.in_place, {"a": A, "b": BT, "c": (128, 128), **I32}, TILE, 2, "tt.descriptor_store", "both for whole"),
+        (kernels.columns_sum, {**PLAIN, "a": (64, 64)}, {**TILE, "BM": 64}, 2, "ttng.warp_group_dot", "64 rows over 2"),
+        (kernels.branches, {**PLAIN, "relu": "i32"}, TILE, 3, "ttng.warp_group_dot", "128 rows over 3"),
+        (kernels.added, {"x_ptr": F32, "y_ptr": F32, "n": "i32"}, {"BLOCK": 256}, 2, "", "no wgmma accumulator"),
+    ],
+)
+def test_rows_that_cannot_be_told_apart_are_refused(
+    kernel: Any, types: dict[str, Any], constants: dict[str, int], parts: int, operation: str, reason: str
+) -> None:
+    module = ir.parse(cut(kernel, types, constants).text)
+    with pytest.raises(CannotPlan, match=reason) as refused:
+        split(module, parts)
+    assert refused.value.operation == operation
+    assert refused.value.line.startswith("split_kernels.py:" if operation else "")
