@@ -1,0 +1,176 @@
+"""A launch's arguments as a child process can make them again.
+
+Tensors of another process's GPU memory cannot be had cheaply, and need not be: shapes, strides, types and aliasing are
+kept, integers travel with their values, for those steer control flow, and floating point is drawn anew, the same
+for every kernel that is compared. Nothing here launches anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from warpplan.kernels.compiler.errors import CannotPlan
+
+MOST_INTEGER_BYTES = 64 * 2**20
+"""Integers above this are not sent; they are a kernel's data then, not its offsets."""
+GUARD_BYTES = 4096
+"""Beside each copy, to see writes out of bounds; a multiple of every alignment that Triton specialises on."""
+GUARD = 0xA5
+
+
+def describe(arguments: dict[str, Any], constants: set[str], folder: Path) -> dict[str, Any]:
+    """``{"arguments": […], "storages": […]}`` of bound ``arguments``, JSON but for the integers' values, which go to
+    files in ``folder``. ``constants`` are the names of constexprs, which a compiled kernel no longer takes.
+
+    Waits for the GPU where there are integers. Raises :class:`CannotPlan` for an argument that cannot be copied.
+    """
+    storages: dict[int, dict[str, Any]] = {}
+    described = [
+        {"kind": "constant"} if name in constants else _describe(name, value, storages, folder)
+        for name, value in arguments.items()
+    ]
+    return {"arguments": described, "storages": list(storages.values())}
+
+
+def _describe(name: str, value: Any, storages: dict[int, dict[str, Any]], folder: Path) -> dict[str, Any]:
+    import torch
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    if value is None or isinstance(value, (bool, int, float)):
+        return {"kind": "scalar", "value": value}
+    if type(value) is tuple:
+        return {"kind": "tuple", "items": [_describe(name, item, storages, folder) for item in value]}
+    if isinstance(value, TensorDescriptor):
+        return {
+            "kind": "descriptor",
+            "base": _describe(name, value.base, storages, folder),
+            "shape": [int(size) for size in value.shape],
+            "strides": [int(stride) for stride in value.strides],
+            "block_shape": [int(size) for size in value.block_shape],
+            "padding": value.padding,
+        }
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        raise CannotPlan(f"argument {name!r} of type {type(value).__name__} cannot be copied to the trial's process")
+    if value.is_complex():
+        raise CannotPlan(f"argument {name!r} of {value.dtype} cannot be copied to the trial's process")
+    storage = value.untyped_storage()
+    address = storage.data_ptr()
+    if address not in storages:
+        storages[address] = _storage(name, value, len(storages), folder)
+    return {
+        "kind": "tensor",
+        "storage": list(storages).index(address),
+        "dtype": _name(value.dtype),
+        "shape": list(value.shape),
+        "stride": list(value.stride()),
+        "offset": value.data_ptr() - address,
+    }
+
+
+def _storage(name: str, tensor: Any, number: int, folder: Path) -> dict[str, Any]:
+    import torch
+
+    storage = tensor.untyped_storage()
+    size = storage.nbytes()
+    file = None
+    if not tensor.is_floating_point():
+        if size > MOST_INTEGER_BYTES and tensor.element_size() > 1:
+            raise CannotPlan(
+                f"argument {name!r}: {size} bytes of {tensor.dtype} are too many to send to the trial's process, at "
+                f"most {MOST_INTEGER_BYTES}"
+            )
+        if size <= MOST_INTEGER_BYTES:
+            file = str(folder / f"{number}.bin")
+            raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (size,))
+            Path(file).write_bytes(raw.cpu().numpy().tobytes())
+    return {"bytes": size, "dtype": _name(tensor.dtype), "file": file}
+
+
+class Copies:
+    """Arguments made from a description on the current device: each has memory of its own, all the same values."""
+
+    def __init__(self, description: dict[str, Any], *, device: str = "cuda", seed: int = 0) -> None:
+        self._buffers = [_filled(storage, seed + i, device) for i, storage in enumerate(description["storages"])]
+        self._dtypes = [storage["dtype"] for storage in description["storages"]]
+        self.values = [self._value(argument) for argument in description["arguments"]]
+
+    def _value(self, argument: dict[str, Any]) -> Any:
+        import torch
+
+        kind = argument["kind"]
+        if kind == "constant":
+            return None
+        if kind == "scalar":
+            return argument["value"]
+        if kind == "tuple":
+            return tuple(self._value(item) for item in argument["items"])
+        if kind == "descriptor":
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            return TensorDescriptor(
+                self._value(argument["base"]),
+                argument["shape"],
+                argument["strides"],
+                argument["block_shape"],
+                argument["padding"],
+            )
+        dtype = getattr(torch, argument["dtype"])
+        buffer = self._buffers[argument["storage"]]
+        offset = (GUARD_BYTES + argument["offset"]) // dtype.itemsize
+        empty = torch.empty(0, dtype=dtype, device=buffer.device)
+        return empty.set_(buffer.untyped_storage(), offset, argument["shape"], argument["stride"])
+
+    def contents(self) -> list[Any]:
+        """Each storage as one flat tensor of its element type."""
+        import torch
+
+        return [
+            buffer[GUARD_BYTES:-GUARD_BYTES].view(torch.uint8)[: _whole(buffer, dtype)].view(getattr(torch, dtype))
+            for buffer, dtype in zip(self._buffers, self._dtypes, strict=True)
+        ]
+
+    def guards_intact(self) -> bool:
+        """Whether nothing was written beside the copies."""
+        return all(
+            bool((edge == GUARD).all())
+            for buffer in self._buffers
+            for edge in (buffer[:GUARD_BYTES], buffer[-GUARD_BYTES:])
+        )
+
+
+def bytes_of(description: dict[str, Any]) -> int:
+    return sum(storage["bytes"] + 2 * GUARD_BYTES for storage in description["storages"])
+
+
+def _whole(buffer: Any, dtype: str) -> int:
+    import torch
+
+    size = buffer.numel() - 2 * GUARD_BYTES
+    return size - size % int(getattr(torch, dtype).itemsize)
+
+
+def _filled(storage: dict[str, Any], seed: int, device: str) -> Any:
+    import torch
+
+    dtype, size = getattr(torch, storage["dtype"]), storage["bytes"]
+    buffer = torch.full((size + 2 * GUARD_BYTES,), GUARD, dtype=torch.uint8, device=device)
+    content = buffer[GUARD_BYTES : GUARD_BYTES + size]
+    if storage["file"] is not None:
+        content.copy_(
+            torch.frombuffer(bytearray(Path(storage["file"]).read_bytes() or b"\0"), dtype=torch.uint8)[:size]
+        )
+        return buffer
+    generator = torch.Generator(device=device).manual_seed(seed)
+    typed = content[: size - size % dtype.itemsize].view(dtype)
+    if dtype.is_floating_point:
+        # In pieces: float32 on the way to an 8-bit type is four times the memory.
+        for piece in typed.split(2**24):
+            piece.copy_(torch.randn(piece.numel(), generator=generator, device=device))
+    else:
+        content.random_(0, 2 if dtype is torch.bool else 256, generator=generator)
+    return buffer
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,199 @@
+"""The launch path while plans are in use: a table from what a launch is to the kernel that runs it.
+
+Triton's own ``JITFunction.run`` binds the arguments, makes a text of their specialisation and looks the compiled kernel
+up by it. The table is keyed by the specialisation itself and by the size class, and holds planned and unplanned kernels
+alike, so that a known launch costs no more than Triton's. Whatever is not known goes to Triton's ``run``.
+
+Source: triton 3.6.0 to 3.9.0, ``runtime/jit.py``, ``JITFunction.run``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+SizeClass = tuple[int, ...]
+Launch = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch: the kernel, its bound arguments, Triton's specialisation of them, the device's number, the grid."""
+
+    jit: Any
+    arguments: dict[str, Any]
+    specialization: Any
+    options: dict[str, Any]
+    device: int
+    grid: tuple[int, ...]
+    sizes: SizeClass
+
+
+Decide = Callable[[Call, Launch], tuple[Any, Any]]
+"""Runs the launch that it is given and answers what that ran and what to run from now on, ``None`` for nothing yet."""
+
+
+class LaunchTable:
+    """What is launched for each kernel, specialisation and size class of one ``planned``."""
+
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+        self._tables: dict[int, tuple[Any, dict[Any, Any], tuple[int, ...]]] = {}
+        self._pending: set[Any] = set()
+        self._lock = threading.Lock()
+
+    def run(self, original: Any, jit: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Any:
+        """What ``jit.run(*args, grid=grid, warmup=False, **kwargs)`` does, planned where a plan is known."""
+        knobs, active = _triton()
+        if knobs.runtime.add_stages_inspection_hook is not None:
+            warn_once(jit, "a stage inspection hook of your own is set, and a plan would not run it")
+            return original(jit, *args, grid=grid, warmup=False, **kwargs)
+        if knobs.compilation.instrumentation_mode:  # a profiler's own compile of the kernel
+            return original(jit, *args, grid=grid, warmup=False, **kwargs)
+        entry = self._tables.get(id(jit)) or self._new(jit)
+        device = active.get_current_device()
+        bound, specialization, options = jit.device_caches[device][-1](*args, **kwargs)
+        if callable(grid):
+            grid = grid(bound)
+        values = tuple(bound.values())
+        sizes = size_class(values, entry[2], grid)
+        debug = bool(knobs.runtime.debug or jit.debug)
+        key = (device, debug, sizes, *options.items(), *specialization)
+        try:
+            kernel = entry[1].get(key)
+        except TypeError:  # an unhashable option: nothing that can be looked up
+            return original(jit, *args, grid=grid, warmup=False, **kwargs)
+        if kernel is None:
+            call = Call(jit, bound, specialization, {"debug": debug, **options}, device, tuple(grid), sizes)
+            return self._first(call, entry[1], key, lambda: original(jit, *args, grid=grid, warmup=False, **kwargs))
+        if jit.used_global_vals and _globals_changed(jit):
+            return original(jit, *args, grid=grid, warmup=False, **kwargs)  # which says so
+        for hook in jit.pre_run_hooks:
+            hook(*args, **kwargs)
+        stream = active.get_current_stream(device)
+        grid_size = len(grid)
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+        # An empty chain of hooks is no hook: Triton's launcher would call it all the same.
+        enter = enter if getattr(enter, "calls", True) else None
+        kernel.run(
+            grid[0],
+            grid[1] if grid_size > 1 else 1,
+            grid[2] if grid_size > 2 else 1,
+            stream,
+            kernel.function,
+            kernel.packed_metadata,
+            None if enter is None else kernel.launch_metadata(grid, stream, *values),
+            enter,
+            leave if getattr(leave, "calls", True) else None,
+            *values,
+        )
+        return kernel
+
+    def _new(self, jit: Any) -> tuple[Any, dict[Any, Any], tuple[int, ...]]:
+        # The kernel is kept alive with its entry: another at its address would find a stranger's plans.
+        positions = tuple(p.num for p in jit.params if not p.is_constexpr)
+        return self._tables.setdefault(id(jit), (jit, {}, positions))
+
+    def _first(self, call: Call, table: dict[Any, Any], key: Any, launch: Launch) -> Any:
+        if _is_capturing():
+            return launch()
+        pending = (id(call.jit), key)
+        with self._lock:
+            mine = pending not in self._pending
+            self._pending.add(pending)
+        if not mine:
+            return launch()
+        try:
+            ran, chosen = self._decide(call, launch)
+            if chosen is not None:
+                table[key] = chosen
+            return ran
+        finally:
+            with self._lock:
+                self._pending.discard(pending)
+
+
+def size_class(values: tuple[Any, ...], positions: tuple[int, ...], grid: Any) -> SizeClass:
+    """Powers of two: the bits of the grid, of the integers at ``positions`` and of the sizes of descriptors there.
+
+    Two launches in one class differ by less than a factor of two in every size, and share a decision.
+    """
+    classes = [size.bit_length() for size in grid]
+    for position in positions:
+        value = values[position]
+        kind = type(value)
+        if kind is int:
+            classes.append(value.bit_length())
+        elif kind.__name__ == "TensorDescriptor":
+            classes.extend([size.bit_length() for size in value.shape])
+    return tuple(classes)
+
+
+_thread = threading.local()
+
+
+def is_tuning() -> bool:
+    """Whether this thread is inside an autotuner's benchmark: its candidates run as they are, the winner is planned."""
+    return getattr(_thread, "tuning", False)
+
+
+def tuning(bench: Any) -> Any:
+    """``Autotuner._bench`` that says so while it runs."""
+
+    def _bench(*args: Any, **kwargs: Any) -> Any:
+        before, _thread.tuning = is_tuning(), True
+        try:
+            return bench(*args, **kwargs)
+        finally:
+            _thread.tuning = before
+
+    return _bench
+
+
+def _globals_changed(jit: Any) -> bool:
+    missing = object()
+    return any(scope.get(name, missing) != value for (name, _), (value, scope) in jit.used_global_vals.items())
+
+
+def _is_capturing() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _triton() -> tuple[Any, Any]:
+    global _triton_parts
+    if _triton_parts is None:
+        from triton import knobs
+        from triton.runtime.driver import driver
+
+        _triton_parts = (knobs, driver)
+    return _triton_parts[0], _triton_parts[1].active
+
+
+_triton_parts: tuple[Any, Any] | None = None
+
+
+class PlanWarning(UserWarning):
+    """A kernel runs as it is, not planned: the message says which and why."""
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def warn_once(jit: Any, reason: str) -> None:
+    """One warning a kernel, whatever happens to it."""
+    import warnings
+
+    name = name_of(jit)
+    kernel = (name, str(getattr(jit, "hash", "")))
+    if kernel not in _warned:
+        _warned.add(kernel)
+        warnings.warn(f"{name} runs as it is, not planned: {reason}", PlanWarning, stacklevel=2)
+
+
+def name_of(jit: Any) -> str:
+    """Module and name of a kernel, as in ``my_kernels.matmul``."""
+    return f"{jit.fn.__module__}.{jit.fn.__qualname__}"

@@ -1,0 +1,76 @@
+"""A machine without a GPU that Triton takes for a Hopper: real compiles, launches that are only noted down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """As much of a torch dtype as Triton asks for."""
+
+    name: str
+    itemsize: int
+    is_floating_point: bool = True
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+
+class Tensor:
+    """As much of a torch tensor as Triton asks for; its memory is nowhere."""
+
+    def __init__(self, *shape: int, dtype: Dtype | None = None) -> None:
+        self.shape, self.dtype = shape, dtype or Dtype("bfloat16", 2)
+
+    def stride(self) -> tuple[int, ...]:
+        return (self.shape[1], 1)
+
+    def data_ptr(self) -> int:
+        return 4096
+
+
+class Machine:
+    """Triton's active driver. ``launches`` holds (grid, warps of the kernel, arguments), one a launch."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[tuple[int, ...], int, tuple[Any, ...]]] = []
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda device: {"max_shared_mem": 232448},
+            load_binary=lambda name, binary, shared, device: (1, hash(binary), 32, 0, 1024),
+        )
+
+    @property
+    def warps(self) -> list[int]:
+        return [warps for _, warps, _ in self.launches]
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 7
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        def launch(x: int, y: int, z: int, stream: int, function: int, packed: Any, *rest: Any) -> None:
+            launch_metadata, enter, leave, *arguments = rest
+            if enter is not None:
+                enter(launch_metadata)
+            self.launches.append(((x, y, z), metadata.num_warps, tuple(arguments)))
+            if leave is not None:
+                leave(launch_metadata)
+
+        return launch
+
+
+def gemm_arguments(m: int = 256, n: int = 256, k: int = 128) -> tuple[Any, ...]:
+    """Positional arguments of ``kernels_under_test.gemm``: C = A·Bᵀ."""
+    a, b = (TensorDescriptor.from_tensor(Tensor(rows, k), [128, 64]) for rows in (m, n))
+    return a, b, Tensor(m, n), m, n, k, 128, 128, 64

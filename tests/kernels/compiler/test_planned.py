@@ -1,0 +1,473 @@
+"""``planned``: what runs when. Triton binds, compiles and launches for real, up to a driver that notes them down."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+triton = pytest.importorskip("triton", reason="needs triton")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import kernels_under_test as kernels  # noqa: E402
+from planned_machine import Machine, Tensor, gemm_arguments  # noqa: E402
+from triton import knobs  # noqa: E402
+from triton.runtime.autotuner import Autotuner  # noqa: E402
+from triton.runtime.driver import driver  # noqa: E402
+from triton.runtime.jit import JITFunction  # noqa: E402
+
+from warpplan.kernels import PlanWarning, planned  # noqa: E402
+from warpplan.kernels.compiler import decide, launch  # noqa: E402
+from warpplan.kernels.compiler import packed as packing  # noqa: E402
+from warpplan.kernels.compiler import planned as planned_module  # noqa: E402
+from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.stages import compile_with  # noqa: E402
+from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
+
+SCHEME = Scheme(2, (3,))
+UNPLANNED, PLANNED = 4, 12
+"""Warps of the GEMM as it is, and of its two consumers and a producer."""
+
+Item = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Triton's cache, shared by the tests of this module: each kernel compiles once."""
+    return tmp_path_factory.mktemp("triton")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Machine]:
+    monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
+    monkeypatch.setattr(decide, "describe", lambda *a: {"arguments": [], "storages": []})
+    monkeypatch.setattr(launch, "_warned", set())
+    monkeypatch.setattr(planned_module, "_said", set())
+    machine, before = Machine(), driver._active
+    with knobs.cache.scope():
+        knobs.cache.dir = str(cache)
+        driver.set_active(machine)
+        try:
+            yield machine
+        finally:
+            driver.set_active(before)
+
+
+@pytest.fixture
+def fresh() -> Callable[[JITFunction], JITFunction]:
+    """A kernel that this process has not compiled yet."""
+    return lambda kernel: JITFunction(kernel.fn)
+
+
+class Children:
+    """Stands for child processes: compiles in this one, and says of each scheme what ``outcomes`` says of it, in turn:
+    the times of a kernel as it is over a planned one, or the reason of a failure, or the end of the child."""
+
+    def __init__(self, *outcomes: float | str | IsolatedResult) -> None:
+        self.outcomes, self.requests = list(outcomes), []
+
+    def __call__(self, target: str, args: list[Any], *, time_limit_s: float) -> IsolatedResult:
+        (request,) = args
+        self.requests.append(request)
+        items: list[Item] = []
+        schemes = request["schemes"] or [{"consumers": 2, "depths": [d], "warps": 4, "in_flight": 1} for d in (3, 2)]
+        for scheme in schemes[request["skip"] : request["most"]]:
+            named = {"scheme": scheme}
+            items.append({**named, "step": "compile"})
+            outcome = self.outcomes.pop(0) if request["launch"] else None
+            if isinstance(outcome, IsolatedResult):
+                return IsolatedResult(outcome.status, None, outcome.reason, 1.0, tuple(items))
+            kernel = request["kernel"]
+            parsed = Scheme(**{**scheme, "depths": tuple(scheme["depths"])})
+            files = packing.files_of(
+                compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), parsed)
+            )
+            items.append({**named, "step": "run", "hash": files.hash, "files": [list(f) for f in files.files]})
+            if isinstance(outcome, str):
+                items.append({**named, "step": "failed", "reason": outcome})
+            elif outcome is not None:
+                items.append(
+                    {**named, "step": "done", "planned_us": 10 / outcome, "unplanned_us": 10.0, "ratio": outcome}
+                )
+        return IsolatedResult("ok", None, "", 1.0, tuple(items))
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Children]:
+    def install(*outcomes: Any) -> Children:
+        stand_in = Children(*outcomes)
+        monkeypatch.setattr(decide, "run_isolated", stand_in)
+        return stand_in
+
+    return install
+
+
+@pytest.fixture
+def no_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> IsolatedResult:
+        raise AssertionError("a child was started")
+
+    monkeypatch.setattr(decide, "run_isolated", refuse)
+
+
+def gemm(kernel: Any = kernels.gemm, m: int = 256, **options: Any) -> Any:
+    return kernel[(m // 128, 2)](*gemm_arguments(m), **options)
+
+
+def thrice(scope: planned, call: Callable[[], Any]) -> None:
+    for _ in range(3):
+        with scope:
+            call()
+
+
+HANG = IsolatedResult("timeout", None, "no answer for 60 s: killed", 60.0)
+CRASH = IsolatedResult("crash", None, "killed by SIGABRT", 1.0)
+
+
+def test_nothing_is_patched_outside() -> None:
+    before = JITFunction.run, Autotuner._bench
+    outer, inner = planned(), planned()
+    with outer:
+        assert JITFunction.run is not before[0]
+        with inner, outer:
+            assert planned_module._active == (outer, inner, outer)
+        assert planned_module._active == (outer,)
+        assert JITFunction.run is not before[0]
+    assert (JITFunction.run, Autotuner._bench) == before
+
+
+def test_threads_enter_and_leave_in_any_order() -> None:
+    before = JITFunction.run
+    barrier = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            with planned():
+                barrier.wait(60)
+                assert JITFunction.run is not before
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not planned_module._active
+    assert JITFunction.run is before
+
+
+def test_a_real_child_compiles_the_plan(
+    machine: Machine, tmp_path: Path, fresh: Any, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = fresh(kernels.gemm)
+    monkeypatch.setattr(decide.Decider, "_request", _given_scheme(decide.Decider._request))
+    with planned(tmp_path, measure=False):
+        gemm(kernel)
+        gemm(kernel)
+        again = gemm(kernel, 384)
+    gemm(kernel)
+    assert machine.warps == [UNPLANNED, PLANNED, PLANNED, UNPLANNED]
+    assert again.metadata.num_warps == PLANNED
+    assert not [w for w in recwarn if issubclass(w.category, PlanWarning)]
+
+    # A later process finds the decision and the compiled kernel, and starts nothing.
+    def refuse(*args: Any, **kwargs: Any) -> IsolatedResult:
+        raise AssertionError("a child was started")
+
+    monkeypatch.setattr(decide, "run_isolated", refuse)
+    with planned(tmp_path, measure=False):
+        gemm(kernel)
+        gemm(kernel)
+    assert machine.warps[-1] == PLANNED
+
+
+def _given_scheme(request: Any) -> Any:
+    def with_scheme(self: Any, packed: Any, device: str, launch: Any, schemes: Any) -> Any:
+        return request(self, packed, device, launch, schemes or [SCHEME])
+
+    return with_scheme
+
+
+def test_the_faster_plan_is_kept(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
+    tried = children(1.2, 1.5)
+    with planned(tmp_path):
+        for _ in range(3):
+            gemm(fresh(kernels.gemm))  # another object of the same source: decided once
+    assert len(tried.requests) == 1
+    assert machine.warps == [UNPLANNED] * 3
+    kernel = fresh(kernels.gemm)
+    with planned(tmp_path):
+        gemm(kernel)
+        kept = gemm(kernel)
+    assert machine.warps[-1] == PLANNED
+    (file,) = tmp_path.glob("*.json")
+    assert '"planned_us": 6.6' in file.read_text()
+    assert kept.metadata.shared < 150_000, "two slots, not three"
+
+
+@pytest.mark.parametrize("outcomes", [(1.005, 0.8), ("garbage", 1.0)])
+def test_what_is_not_faster_is_not_kept(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any, outcomes: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    tried = children(*outcomes)
+    kernel = fresh(kernels.gemm)
+    for _ in range(2):
+        with planned(tmp_path):
+            gemm(kernel)
+            gemm(kernel)
+    assert machine.warps == [UNPLANNED] * 4
+    assert len(tried.requests) == 1, "remembered"
+    assert not [w for w in recwarn if issubclass(w.category, PlanWarning)]
+
+
+def test_a_scheme_that_hangs_does_not_take_the_next_with_it(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any
+) -> None:
+    tried = children(HANG, 1.3)
+    kernel = fresh(kernels.gemm)
+    with planned(tmp_path):
+        gemm(kernel)
+        gemm(kernel)
+    assert machine.warps == [UNPLANNED, PLANNED]
+    assert [request["skip"] for request in tried.requests] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        ((HANG, HANG), "no answer for 60 s"),
+        ((CRASH, "the first planned launch writes out of bounds"), "SIGABRT"),
+        (("OutOfResources: out of resource: shared memory", CRASH), "shared memory"),
+    ],
+)
+def test_failures_leave_the_kernel_with_one_warning(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any, outcomes: Any, said: str
+) -> None:
+    children(*outcomes)
+    kernel = fresh(kernels.gemm)
+    with pytest.warns(PlanWarning, match=said) as caught:
+        thrice(planned(tmp_path), lambda: gemm(kernel))
+    assert len(caught) == 1
+    assert "kernels_under_test.gemm" in str(caught[0].message)
+    assert machine.warps == [UNPLANNED] * 3
+
+
+@pytest.mark.parametrize("code", ["import os; os.abort()", "import time; time.sleep(600)", "raise SystemExit(3)"])
+def test_real_children_that_fail(
+    machine: Machine, tmp_path: Path, fresh: Any, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    (tmp_path / "failing_trial.py").write_text(
+        f"def trial(request):\n    yield {{'scheme': request['schemes'][0], 'step': 'compile'}}\n    {code}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(decide, "CHILD", "failing_trial:trial")
+    kernel = fresh(kernels.gemm)
+    with pytest.warns(PlanWarning) as caught:
+        thrice(planned(SCHEME, time_limit_s=3.0), lambda: gemm(kernel))
+    assert len(caught) == 1
+    assert "'compile'" in str(caught[0].message)
+    assert machine.warps == [UNPLANNED] * 3
+
+
+def test_a_kernel_that_cannot_be_planned_says_so(machine: Machine, tmp_path: Path, fresh: Any) -> None:
+    kernel = fresh(kernels.softmax)
+    arguments = (Tensor(4, 512), Tensor(4, 512), 512)
+    with pytest.warns(PlanWarning, match="softmax runs as it is, not planned") as caught:
+        thrice(planned(SCHEME, measure=False), lambda: kernel[(4,)](*arguments, BLOCK=512))
+    assert len(caught) == 1
+    assert len(machine.launches) == 3
+
+
+def test_each_size_class_is_decided(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
+    tried = children(1.5, 1.4, 0.5, 0.4)
+    kernel = fresh(kernels.gemm)
+    with planned(tmp_path):
+        for m in (256, 384, 256, 1024, 1152, 256):
+            gemm(kernel, m)
+    assert len(tried.requests) == 2
+    assert machine.warps == [UNPLANNED, PLANNED, PLANNED, UNPLANNED, UNPLANNED, PLANNED]
+    assert [grid for grid, _, _ in machine.launches] == [(m // 128, 2, 1) for m in (256, 384, 256, 1024, 1152, 256)]
+
+
+@given(st.lists(st.integers(1, 2**31 - 1), min_size=2, max_size=2), st.tuples(st.integers(1, 65535)))
+def test_sizes_in_a_class_differ_by_less_than_a_factor_of_two(sizes: list[int], grid: tuple[int]) -> None:
+    a, b = (launch.size_class((size,), (0,), grid) for size in sizes)
+    assert (a == b) == (sizes[0].bit_length() == sizes[1].bit_length())
+    if a == b:
+        assert max(sizes) < 2 * min(sizes)
+
+
+def test_autotuners_tune_the_kernel_as_it_is_and_plan_the_winner(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any
+) -> None:
+    tried = children(1.5, 1.4)
+    warps: list[int] = []
+
+    def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
+        call()
+        warps.append(machine.warps[-1])
+        return [float(machine.warps[-1])] * 3
+
+    configs = [triton.Config({"BM": 128, "BN": 128, "BK": 64}, num_warps=n) for n in (8, 4)]
+    tuned = triton.autotune(configs, key=["M"], do_bench=bench)(fresh(kernels.gemm))
+    with planned(tmp_path):
+        for _ in range(2):
+            tuned[lambda meta: (2, 256 // meta["BN"])](*gemm_arguments()[:6])
+    assert sorted(warps) == [4, 8]
+    assert len(tried.requests) == 1
+    assert machine.warps[2:] == [UNPLANNED, PLANNED]
+
+
+def test_heuristics_are_planned(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
+    children(1.5, 1.4)
+    kernel = triton.heuristics({"BK": lambda args: 64})(fresh(kernels.gemm))
+    with planned(tmp_path):
+        for _ in range(2):
+            kernel[(2, 2)](*gemm_arguments()[:6], BM=128, BN=128)
+    assert machine.warps == [UNPLANNED, PLANNED]
+
+
+def test_nothing_is_tried_while_a_graph_is_captured(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = children(1.5, 1.4)
+    kernel = fresh(kernels.gemm)
+    with planned(tmp_path):
+        with monkeypatch.context() as capturing:
+            capturing.setattr(launch, "_is_capturing", lambda: True)
+            gemm(kernel)
+        assert not tried.requests
+        gemm(kernel)
+        monkeypatch.setattr(launch, "_is_capturing", lambda: True)
+        gemm(kernel)
+    assert machine.warps == [UNPLANNED, UNPLANNED, PLANNED], "what is known is captured"
+
+
+def test_hooks_of_launches_are_honoured(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
+    children(1.5, 1.4)
+    kernel = fresh(kernels.gemm)
+    seen: list[Any] = []
+    grids: list[int] = []
+    kernel.add_pre_run_hook(lambda *args, **kwargs: seen.append("before"))
+
+    def entered(metadata: Any) -> None:
+        seen.append(metadata.get()["name"])
+
+    def grid(meta: dict[str, Any]) -> tuple[int, int]:
+        grids.append(meta["M"])
+        return 2, 2
+
+    with planned(tmp_path):
+        gemm(kernel)
+        seen.clear()
+        knobs.runtime.launch_enter_hook.add(entered)
+        try:
+            kernel[grid](*gemm_arguments())
+        finally:
+            knobs.runtime.launch_enter_hook.remove(entered)
+    assert machine.warps == [UNPLANNED, PLANNED]
+    assert seen == ["before", "gemm"]
+    assert grids == [256], "once"
+
+
+def test_a_stage_hook_of_the_user_is_respected(machine: Machine, fresh: Any, no_children: None, cache: Path) -> None:
+    called: list[int] = []
+
+    def theirs(*arguments: Any) -> Any:
+        called.append(len(arguments))
+        return ("theirs", "theirs")
+
+    kernel = fresh(kernels.gemm)
+    with knobs.runtime.scope():
+        knobs.runtime.add_stages_inspection_hook = theirs
+        with pytest.warns(PlanWarning, match="hook of your own"), planned(SCHEME):
+            gemm(kernel, num_stages=2)
+    assert called
+    assert machine.warps == [UNPLANNED]
+
+
+def test_warmup_compiles_what_triton_compiles(machine: Machine, fresh: Any, no_children: None) -> None:
+    kernel = fresh(kernels.gemm)
+    with planned(SCHEME):
+        compiled = kernel.warmup(*gemm_arguments(), grid=(2, 2))
+    assert compiled.metadata.num_warps == UNPLANNED
+    assert not machine.launches
+
+
+def test_decorated_kernels_alone_are_planned(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
+    children(1.5, 1.4)
+    kernel, other = fresh(kernels.gemm), fresh(kernels.gemm)
+    before = JITFunction.run
+    assert planned(tmp_path)(kernel) is kernel
+    assert JITFunction.run is before
+    for _ in range(2):
+        gemm(kernel)
+        gemm(other)
+    assert machine.warps == [UNPLANNED, UNPLANNED, PLANNED, UNPLANNED]
+    assert kernel.warmup(*gemm_arguments(), grid=(2, 2)).metadata.num_warps == UNPLANNED
+
+
+def test_decorated_functions_are_planned_inside(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
+    children(1.5, 1.4)
+    kernel = fresh(kernels.gemm)
+
+    @planned(tmp_path)
+    def step(m: int) -> int:
+        """One step."""
+        gemm(kernel, m)
+        return m
+
+    assert (step(256), step(256), step.__doc__) == (256, 256, "One step.")
+    gemm(kernel)
+    assert machine.warps == [UNPLANNED, PLANNED, UNPLANNED]
+
+
+def test_an_unknown_gpu(machine: Machine, fresh: Any, no_children: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA A100", 80))
+    with pytest.warns(PlanWarning, match="this one is sm_80"), planned(SCHEME):
+        gemm(fresh(kernels.gemm))
+    assert machine.warps == [UNPLANNED]
+
+
+def test_a_kernel_that_does_not_compile_raises_what_triton_raises(machine: Machine, fresh: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(triton.CompilationError), planned(SCHEME, measure=False):
+            fresh(kernels.softmax)[(1,)](Tensor(4, 512), Tensor(4, 512), 512, BLOCK=500)
+    assert not planned_module._active
+
+
+def test_the_child_needs_none_of_the_users_python(machine: Machine, fresh: Any) -> None:
+    """Compiled from the text that Triton kept, in a process that never sees the source: the same code."""
+    kernel = gemm(fresh(kernels.gemm))
+    packed = packing.pack(kernel)
+    with knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        again = triton.compile(packing.source(packed), target=packing.target(packed), options=packing.options(packed))
+    assert again.asm["cubin"] == kernel.asm["cubin"]
+
+
+@pytest.mark.parametrize("missing", ["triton", "torch"])
+def test_without_triton_or_torch(missing: str) -> None:
+    code = (
+        f"import sys, warnings; sys.modules[{missing!r}] = None\n"
+        "import warpplan.kernels.registry\n"
+        "from warpplan.kernels import planned\n"
+        "with warnings.catch_warnings(record=True) as caught, planned():\n"
+        "    print(len(caught))\n"
+        "with planned(): pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(int(missing == "triton"))
+
+
+def test_the_real_runner_is_the_isolated_one() -> None:
+    assert decide.run_isolated is run_isolated
