@@ -61,18 +61,20 @@ SAME = {
 
 
 class Block:
-    """``stored`` after :meth:`run`: address to value; ``writes`` counts how often each address was written."""
+    """:meth:`run` gives what was stored: the addresses, ascending, each as often as it was written, and the values."""
 
     def __init__(self, module: Module, arguments: Values, buffers: list[np.ndarray], program: tuple[int, ...]) -> None:
         self.function, self.arguments = module.function, arguments
         self.buffers, self.program = buffers, program
-        self.stored: dict[int, float] = {}
-        self.writes: dict[int, int] = {}
+        self.addresses: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
 
-    def run(self) -> dict[int, float]:
+    def run(self) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
             self._region(self.function.regions[0], {f"%{name}": value for name, value in self.arguments.items()})
-        return self.stored
+        addresses, values = np.concatenate(self.addresses), np.concatenate(self.values)
+        order = np.argsort(addresses, kind="stable")
+        return addresses[order], values[order]
 
     def _region(self, region: Region, outer: Values) -> list[Any]:
         values = dict(outer)
@@ -180,9 +182,8 @@ class Block:
 
     def _store(self, addresses: Any, values: Any, mask: Any) -> None:
         addresses, values, mask = np.broadcast_arrays(addresses, values, mask)
-        for address, value in zip(addresses[mask].tolist(), values[mask].tolist(), strict=True):
-            self.stored[address] = value
-            self.writes[address] = self.writes.get(address, 0) + 1
+        self.addresses.append(addresses[mask])
+        self.values.append(values[mask].astype(float))
 
 
 def _constant(text: str, shapes: list[tuple[int, ...]]) -> Any:
