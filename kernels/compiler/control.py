@@ -26,6 +26,11 @@ class Loop:
         """What its body hands to the next iteration."""
         return yielded(self.body)
 
+    def yielded_as(self, result: str) -> str:
+        """What the last iteration yields for ``result``."""
+        position = next(i for i, (*_, outside) in enumerate(self.carried) if outside == result)
+        return self.yielded[position]
+
 
 def read_loop(operation: Operation) -> Loop:
     """Take an ``scf.for`` apart. Raises :class:`MalformedIR` for another form than Triton's."""
