@@ -24,6 +24,7 @@ from warpplan.planner.plan import Outcome, Placement, Plan, Schedule
 from warpplan.planner.profile import Profile
 from warpplan.planner.timeline import Timeline
 from warpplan.planner.tuning import TuningConfig
+from warpplan.planner.validate import MOST_OF, require_few
 
 Value = DependenceGraph | Plan | Outcome | Profile | TuningConfig | Timeline
 V = TypeVar("V", DependenceGraph, Plan, Outcome, Profile, TuningConfig, Timeline)
@@ -72,6 +73,8 @@ def from_json(data: object, kind: type[Any] | None = None) -> Any:
         return _plan_from_json(body)
     if found is Outcome:
         return _outcome_from_json(body)
+    if found is DependenceGraph:
+        _require_few(body)
     if found is DependenceGraph and isinstance(body.get("units"), dict):
         # JSON objects have no order; the graph's own is that of device.UNITS.
         rank = {name: i for i, name in enumerate(UNITS)}
@@ -82,9 +85,10 @@ def from_json(data: object, kind: type[Any] | None = None) -> Any:
 def loads(text: str | bytes, source: object = "input", kind: type[V] | None = None) -> Any:
     """Parse JSON text into a value; :class:`MalformedFile` names ``source`` and the line where it stops being JSON."""
     try:
-        data = json.loads(text, parse_constant=_reject_constant)
+        data = json.loads(text, parse_int=_integer, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
-        raise MalformedFile(source, f"not JSON: {error.msg} at column {error.colno}", line=error.lineno) from None
+        where = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+        raise MalformedFile(source, f"not JSON: {where}", line=error.lineno) from None
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         raise MalformedFile(source, f"not JSON: {str(error).splitlines()[0]}") from None
     try:
@@ -107,8 +111,28 @@ def key(value: Value) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number that a plan can use")
+def _integer(text: str) -> int:
+    """Python refuses whole numbers of thousands of digits, in words for programmers."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"the number {text[:20]}… has {len(text)} digits") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Json:
+    body = dict(pairs)
+    if len(body) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {twice!r}{_named(body)} is given twice: give it once")
+    return body
+
+
+def _require_few(body: Json) -> None:
+    """Refuse a graph of far too many elements before minutes go into reading them."""
+    for name in MOST_OF:
+        if isinstance(body.get(name), list | dict):
+            require_few(str(body.get("name", "")), name, len(body[name]))
 
 
 def _kind(name: object, wanted: type | None) -> type:
@@ -241,7 +265,10 @@ def _decode(value: Any, kind: Any, path: str) -> Any:
         inner = get_args(kind)[0]
         if _is_pairs(kind):
             inner = get_args(inner)[1]
-            pairs = [(name, _decode(item, inner, _join(path, name))) for name, item in _object(value, path).items()]
+            pairs = [
+                (_text(name, path), _decode(item, inner, _join(path, name)))
+                for name, item in _object(value, path).items()
+            ]
             return tuple(pairs if path == "units" else sorted(pairs, key=lambda pair: pair[0]))
         if not isinstance(value, list | tuple):
             _wrong(value, "a list", path)
@@ -298,6 +325,8 @@ def _number(value: Any, path: str) -> float:
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         _wrong(value, "text", path)
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        _wrong(value, "text without halves of characters (surrogates)", path)
     return value
 
 
@@ -340,7 +369,8 @@ def _wrong(value: Any, expected: str, path: str) -> NoReturn:
 
 def _named(item: Any) -> str:
     """The id of a list's element, so that an error names more than its position."""
-    return f"({item['id']})" if isinstance(item, dict) and isinstance(item.get("id"), str) else ""
+    name = item.get("id") if isinstance(item, dict) else None
+    return f"({name[:60]})" if isinstance(name, str) and name.isprintable() else ""
 
 
 def _join(path: str, name: str) -> str:

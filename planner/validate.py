@@ -19,6 +19,10 @@ MAX_OPERATIONS = 2_000
 MAX_CYCLES = 10**9
 """Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
 MAX_DISTANCE = 1_000
+MAX_AMOUNT = 2**40
+"""The most bytes, columns, registers or units: as good as no limit, and sums of them stay within 64 bits."""
+MOST_OF = {"ops": MAX_OPERATIONS, "edges": 50_000, "units": 64, "clones": 16}
+"""Elements of a graph: beyond them, no time limit could be kept."""
 LEAST_LIMITS = {
     "max_partitions": 1, "smem_bytes": 0, "registers": 0, "handoff_cycles": 0, "handoff_cycles_per_kb": 0,
     "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
@@ -29,15 +33,38 @@ def validate(graph: DependenceGraph, options: SolveOptions) -> None:
     """Raises :class:`InvalidGraph` or :class:`InvalidInput`, naming the element, its value and its limit."""
     if not graph.ops:
         raise InvalidGraph(f"graph {graph.name!r} has no operations", field="ops")
-    if len(graph.ops) > MAX_OPERATIONS:
-        raise InvalidGraph(
-            f"graph {graph.name!r} has {len(graph.ops)} operations: at most {MAX_OPERATIONS} can be scheduled",
-            field="ops", value=len(graph.ops), limit=MAX_OPERATIONS,
-        )  # fmt: skip
+    for name in MOST_OF:
+        require_few(graph.name, name, len(getattr(graph, name)))
     _validate_limits(graph)
     _validate_operations(graph)
     _validate_edges(graph)
     _validate_options(graph, options)
+
+
+def require_few(graph: str, name: str, count: int) -> None:
+    """Raises :class:`InvalidGraph` for more elements than :data:`MOST_OF`: also before a graph is built of them."""
+    if count > MOST_OF[name]:
+        raise InvalidGraph(
+            f"graph {graph[:60]!r} has {count} {name}: at most {MOST_OF[name]} can be planned",
+            field=name, value=count, limit=MOST_OF[name],
+        )  # fmt: skip
+
+
+def require_room(graph: DependenceGraph) -> None:
+    """Raises :class:`InvalidGraph` for a value that is larger than the whole memory it is to lie in.
+
+    For graphs that people give: to them it is a mistake in an element. ``solve`` itself answers "infeasible", because
+    among candidates it is just one that cannot be.
+    """
+    limits = graph.limits
+    for op in graph.ops:
+        most = limits.smem_bytes if op.memory == "smem" else limits.tmem_columns * 4 * op.lanes
+        if op.buffer_bytes > most:
+            where = "shared memory" if op.memory == "smem" else f"{op.lanes} lanes of tensor memory"
+            raise InvalidGraph(
+                f"operation {op.id!r} writes {op.buffer_bytes} bytes, more than the {most} bytes of {where}",
+                field="ops.buffer_bytes", value=op.buffer_bytes, limit=most,
+            )  # fmt: skip
 
 
 def _validate_limits(graph: DependenceGraph) -> None:
@@ -47,10 +74,19 @@ def _validate_limits(graph: DependenceGraph) -> None:
             raise InvalidGraph(
                 f"limits.{name} is {value}: expected {least} or more", field=f"limits.{name}", value=value, limit=least
             )
-        if name.endswith(("cycles", "_kb")) and value > MAX_CYCLES:
+        most, of = (MAX_CYCLES, " cycles") if name.endswith(("cycles", "_kb")) else (MAX_AMOUNT, "")
+        if value > most:
             raise InvalidGraph(
-                f"limits.{name} is {value}: expected at most {MAX_CYCLES} cycles", field=f"limits.{name}", value=value,
-                limit=MAX_CYCLES,
+                f"limits.{name} is {value}: expected at most {most}{of}",
+                field=f"limits.{name}",
+                value=value,
+                limit=most,
+            )
+    for unit, capacity in graph.units:
+        if capacity > MAX_AMOUNT:
+            raise InvalidGraph(
+                f"unit {unit!r} has capacity {capacity}: expected at most {MAX_AMOUNT}", field="units", value=capacity,
+                limit=MAX_AMOUNT,
             )  # fmt: skip
 
 
@@ -66,6 +102,12 @@ def _validate_operations(graph: DependenceGraph) -> None:
                 raise InvalidGraph(
                     f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_CYCLES} cycles",
                     field=f"ops.{name}", value=getattr(op, name), limit=MAX_CYCLES,
+                )  # fmt: skip
+        for name in ("registers", "alignment"):
+            if getattr(op, name) > MAX_AMOUNT:
+                raise InvalidGraph(
+                    f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_AMOUNT}",
+                    field=f"ops.{name}", value=getattr(op, name), limit=MAX_AMOUNT,
                 )  # fmt: skip
         if op.alignment < 1 or op.alignment & (op.alignment - 1):
             raise InvalidGraph(

@@ -57,9 +57,11 @@ def read_graph(path: str) -> DependenceGraph:
     wrong in it."""
     from warpplan.planner import codec
     from warpplan.planner.graph import DependenceGraph
+    from warpplan.planner.validate import require_room
     from warpplan.service.files import read_bytes, source_name
 
     loop: DependenceGraph = codec.loads(read_bytes(path), source_name(path), DependenceGraph)
+    require_room(loop)
     return loop
 
 

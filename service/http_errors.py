@@ -108,9 +108,8 @@ _LIMITS = ("gt", "ge", "lt", "le", "max_length", "min_length", "expected")
 
 
 def respond(document: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        json.dumps(document, ensure_ascii=False), document["status"], headers=headers or {}, media_type=MEDIA_TYPE
-    )
+    # In ASCII: what a caller sent may hold halves of characters, which are no UTF-8.
+    return Response(json.dumps(document), document["status"], headers=headers or {}, media_type=MEDIA_TYPE)
 
 
 def document(

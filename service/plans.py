@@ -22,12 +22,14 @@ from warpplan.planner import codec
 from warpplan.planner.errors import InvalidInput, StoreError, UnknownName, WarpplanError
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.problem import SolveOptions
-from warpplan.planner.validate import validate
+from warpplan.planner.validate import require_room, validate
 from warpplan.service.database import Database, insert_new, now
 from warpplan.service.problem import canonical_json
 
 State = Literal["queued", "running", "done", "failed"]
 
+MOST_OF_A_NAME = 200
+"""Characters of a graph's name that a list shows."""
 MOST_CLAIMS = 3
 """Servers that may be lost while solving one plan before it is given up: it may be what ends them."""
 
@@ -66,6 +68,7 @@ class PlanRequest:
             loop = codec.from_json(graph, DependenceGraph)
             chosen = SolveOptions(**options)
             validate(loop, chosen)
+            require_room(loop)
         except InvalidInput as error:
             within = "options" if error.field in options else "graph"
             error.field = f"{within}.{error.field}" if error.field else within
@@ -146,8 +149,10 @@ class Plans:
         """The plan of ``request``, and whether it is to be solved: it was unknown, had failed, or came from another
         planner. :class:`QueueFull` where ``most_queued`` wait already (requests that come together on PostgreSQL may go
         beyond by one each)."""
+        # PostgreSQL keeps no zero bytes; inside JSON they are escaped.
+        name = request.graph.name[:MOST_OF_A_NAME].replace("\0", "\ufffd")
         fresh = {
-            "name": request.graph.name, "request": request.text, "planner": planner, "state": "queued", "status": None,
+            "name": name, "request": request.text, "planner": planner, "state": "queued", "status": None,
             "submitted_at": now(), "started_at": None, "finished_at": None, "claim": None, "claimed_until": None,
             "claims": 0, "progress": None, "outcome": None, "failure": None,
         }  # fmt: skip

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Any, Literal
 
-from warpplan.planner.cpsat import CLOCK_FACTOR
 from warpplan.kernels.isolate import run_isolated
+from warpplan.planner.cpsat import CLOCK_FACTOR
 
 HEARTBEAT_S = 0.25
 """The child tells how far it is so often, which is also how soon it can be stopped."""

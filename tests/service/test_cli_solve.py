@@ -117,14 +117,14 @@ def test_solve_as_json_from_stdin(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_solve_of_what_has_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("g.json").write_text(changed(load__buffer_bytes=300_000))
-    status, out, err = run(capsys, "solve", "g.json")
+    Path("g.json").write_text(json.dumps(GRAPH))
+    status, out, err = run(capsys, "solve", "g.json", "--depth", "9")
     assert (status, err) == (1, "")
     assert "status        infeasible" in out
-    assert "operation 'load' writes 300000 bytes, more than the 232448 bytes of shared memory" in out
-    status, out, _ = run(capsys, "solve", "g.json", "--json")
+    assert "9 slots of each ring and the extra buffers take 442368 of 232448 bytes of shared memory" in out
+    status, out, _ = run(capsys, "solve", "g.json", "--depth", "9", "--json")
     assert (status, json.loads(out)["status"]) == (1, "infeasible")
-    assert "300000" in json.loads(out)["reason"]
+    assert "442368" in json.loads(out)["reason"]
 
 
 EDGE = GRAPH["edges"][0]
@@ -145,8 +145,19 @@ EDGE = GRAPH["edges"][0]
         (changed(mma__issue="12"), "g.json: ops[1](mma).issue is '12': expected a whole number"),
         (changed(mma__latency=True), "ops[1](mma).latency is True"),
         (changed(mma__latency=10**30), "operation 'mma' has latency 10000"),
-        (changed(mma__latency=float("nan")), "g.json: not JSON: NaN is not a number"),
-        (changed(mma__latency=float("inf")), "g.json: not JSON: Infinity is not a number"),
+        (changed(mma__latency=float("nan")), "g.json: ops[1](mma).latency is nan: expected a whole number"),
+        (changed(mma__latency=float("inf")), "g.json: ops[1](mma).latency is inf: expected a whole number"),
+        (changed(mma__latency=int("9" * 4000)).replace("9" * 4000, "9" * 5000), "the number 99999999999999999999… has"),
+        (json.dumps(GRAPH).replace('"latency": 560', '"latency": 560, "latency": 5'), "field 'latency'(mma) is given"),
+        (changed(name="a\ud800"), "name is 'a\\ud800': expected text"),
+        (changed(load__buffer_bytes=300_000), "operation 'load' writes 300000 bytes, more than the 232448 bytes"),
+        (changed(load__buffer_bytes=300_000, load__memory="tmem"), "more than the 262144 bytes of 128 lanes of tensor"),
+        (changed(mma__registers=10**30), "operation 'mma' has registers 1000"),
+        (changed(limits={"smem_bytes": 10**30}), "limits.smem_bytes is 1000"),
+        (changed(limits={"handoff_cycles": 1.5}), "limits.handoff_cycles is 1.5: expected a whole number"),
+        (changed(units={"TMA": 10**30, "TENSOR": 1}), "unit 'TMA' has capacity 1000"),
+        (changed(edges=[{**EDGE, "latency": -4}]), "edge load -> mma has latency -4"),
+        (changed(edges=[EDGE] * 60_000), "has 60000 edges: at most 50000"),
         (changed(mma__unit="GPU"), "operation 'mma' uses unknown unit 'GPU': expected one of TMA, TENSOR"),
         (changed(mma__id="load"), "operation 'load' appears twice"),
         (changed(mma__latancy=5), "unknown field ops[1](mma).latancy"),
@@ -160,7 +171,7 @@ EDGE = GRAPH["edges"][0]
         (changed(edges=[{"src": "mma", "dst": "mma"}]), "operations mma form a cycle of distance 0"),
         (changed(ops=[], edges=[]), "graph 'gemm 128x256x64' has no operations"),
         (changed(limits={"max_partitions": 0}), "limits.max_partitions is 0"),
-        (changed(ops=[{**GRAPH["ops"][0], "id": f"o{i}"} for i in range(100_000)], edges=[]), "has 100000 operations"),
+        (changed(ops=[{**GRAPH["ops"][0], "id": f"o{i}"} for i in range(100_000)], edges=[]), "has 100000 ops: at"),
     ],
     ids=lambda value: None if len(value) > 90 else value,
 )  # fmt: skip
