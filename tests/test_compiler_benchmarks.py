@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # children import this module by
 import bench_compiler
 import children
 import scheme_sweep
+import stock_failures
 import tl_case
 import tl_cases
 from triton.backends.compiler import GPUTarget
@@ -173,3 +174,29 @@ def test_the_summary_is_of_the_rows_that_were_compared() -> None:
     assert summary["worst_over_unplanned"] == 0.96
     assert summary["specialised_over_unplanned"] == 1.2
     assert summary["not_compared"] == [case.name]
+
+
+def test_triton_fails_at_compile_time_as_recorded() -> None:
+    wanted = [f for f in stock_failures.failures() if f.here and f.expected in ("refused", "not specialised")]
+    found = children.each("stock_failures:compile_jobs", [f.name for f in wanted], limit_s=120.0)
+    assert [(f.name, r["status"]) for f, r in zip(wanted, found, strict=True)] == [(f.name, f.expected) for f in wanted]
+
+
+def test_what_runs_only_to_fail_compiles() -> None:
+    wanted = [f.name for f in stock_failures.failures() if f.here and f.expected in ("hang", "wrong")]
+    found = children.each("stock_failures:compile_jobs", wanted, limit_s=120.0)
+    assert [r["status"] for r in found] == ["ok"] * len(wanted)
+    boxes = dict(zip(wanted, (r["boxes"] for r in found), strict=True))
+    if "shared row offset" in boxes:  # halved where Triton forgot to
+        assert boxes["shared row offset"] == [[64, 64], [128, 64], [128, 64]]
+        assert boxes["host descriptors"] == [[128, 64], [256, 64], [128, 64]]
+
+
+def test_a_failure_is_compared_with_the_first_scheme_that_runs_right() -> None:
+    failure = stock_failures.named("host descriptors")
+    hang, ok, no = {"status": "hang"}, {"status": "ok"}, {"status": "refused", "reason": "no room"}
+    row = stock_failures.compared(failure, hang, [no, ok, ok])
+    assert (row["reproduced"], row["planned"], row["scheme"]) == (True, "runs right", str(failure.schemes[1]))
+    assert stock_failures.compared(failure, ok, [no, no, no])["planned"] == "falls back"
+    assert not stock_failures.compared(failure, ok, [no, no, no])["reproduced"]
+    assert stock_failures.compared(failure, hang, [no, hang, no])["planned"] == "fails"

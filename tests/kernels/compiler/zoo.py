@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import triton
 import zoo_attention as attention
 import zoo_products as products
 import zoo_rows as rows
@@ -138,6 +139,9 @@ ZOO: dict[str, Specimen] = {
         rows.transposed_copy, {"x_desc": "bf16[64,64]", "y_desc": "bf16[64,64]"}, {"BLOCK": 64}, loads=False
     ),
 }  # fmt: skip
+
+if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9):
+    del ZOO["block_pointers"]  # gone from the language
 
 
 def source(name: str) -> ASTSource:
