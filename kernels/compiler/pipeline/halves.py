@@ -12,6 +12,7 @@ from warpplan.planner.errors import InvalidInput
 RELEASES = {"3.6": v3_6, "3.7": v3_7, "3.8": v3_8, "3.9": v3_9}
 
 PIPELINING = frozenset({"ttgpuir.assign_latencies", "ttgpuir.schedule_loops", "ttgpuir.pipeline"})
+SCHEDULING = frozenset({"ttgpuir.assign_latencies"})
 
 
 def halves(version: str, capability: int) -> Halves:
@@ -57,15 +58,15 @@ def run_stock(module: Any, options: Any, capability: int) -> None:
     run(_installed(capability).stock, module, options, capability, "make_ttgir_stock")
 
 
-def run_after(module: Any, options: Any, capability: int, *, pipelined: bool = False) -> None:
+def run_after(module: Any, options: Any, capability: int, *, pipelined: bool = False, scheduled: bool = False) -> None:
     """Take the module from the cut to finished TTGIR, in place.
 
     The loops of a module that is ``pipelined`` already, by rings of its own, are left as they are: Triton's pipeliner
-    knows nothing of their barriers and moves a multiply's end past the release of what it reads.
+    knows nothing of their barriers and moves a multiply's end past the release of what it reads. Those of one that is
+    ``scheduled``, by ``loop.stage`` on its operations, keep that schedule.
     """
-    steps = _installed(capability).after
-    if pipelined:
-        steps = tuple(step for step in steps if step.name not in PIPELINING)
+    left_out = PIPELINING if pipelined else SCHEDULING if scheduled else frozenset()
+    steps = tuple(step for step in _installed(capability).after if step.name not in left_out)
     run(steps, module, options, capability, "make_ttgir_after_cut")
 
 

@@ -1,0 +1,179 @@
+"""Blackwell plans as attributes: what Triton's passes make of them. Compiled for sm_100 without a GPU, never run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kernels_under_test import KERNELS, source  # noqa: E402
+from triton import knobs  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+
+from warpplan.kernels.compiler import annotate, ir, pipeline  # noqa: E402
+from warpplan.kernels.compiler.annotate import Roles  # noqa: E402
+from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
+from warpplan.kernels.compiler.pipeline.halves import SCHEDULING  # noqa: E402
+from warpplan.kernels.compiler.places import Places  # noqa: E402
+from warpplan.planner.errors import InvalidConfig  # noqa: E402
+from warpplan.planner.plan import Placement, Plan, Schedule  # noqa: E402
+
+pytestmark = pytest.mark.matrix
+TARGET = GPUTarget("cuda", 100, 32)
+SPECIALIZED = [name for name in KERNELS if name != "softmax"]
+TMEM_COLUMNS = 512
+LOAD, PRODUCT = "ttng.async_tma_copy_global_to_local", "ttng.tc_gen5_mma"
+
+
+def cut(name: str) -> pipeline.Cut:
+    return pipeline.cut(source(name), TARGET, {"num_warps": 4, "num_stages": 3})
+
+
+def partitions(text: str) -> list[set[str]]:
+    """Names of the operations in each partition, the default one first."""
+    (specialized,) = [op for op in ir.parse(text).walk() if op.name == "ttg.warp_specialize"]
+    return [{op.name for op in region.walk()} for region in specialized.regions]
+
+
+def finished(cut: pipeline.Cut, roles: Roles | None) -> str:
+    return str(pipeline.finish(annotate.annotate(cut.text, roles), cut.options, 100))
+
+
+@pytest.mark.parametrize(("name", "depth"), [("gemm", 4), ("gemm_bias_relu", 2), ("attention", 2)])
+def test_a_kernel_that_never_asked_comes_out_specialised(
+    name: str, depth: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All the way to the binary: rings of the depth asked for, tensor memory that the device has."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", annotate.hook(depth, Roles()))
+    compiled = triton.compile(source(name), target=TARGET, options={"num_warps": 4})
+    assert len(compiled.asm["cubin"]) > 0
+    assert 0 < compiled.metadata.tmem_size <= TMEM_COLUMNS
+    text = compiled.asm["ttgir"]
+    _, products, loads = partitions(text)
+    assert LOAD in loads - products
+    assert PRODUCT in products - loads
+    assert re.search(rf"ttg.local_alloc : \(\) -> !ttg.memdesc<{depth}x128x64xbf16", text)
+
+
+@pytest.mark.parametrize("name", SPECIALIZED)
+def test_triton_finds_partitions_itself_where_no_roles_are_given(name: str) -> None:
+    found = partitions(finished(cut(name), None))
+    assert len(found) >= 3
+    assert sum(LOAD in one for one in found) == 1
+    assert sum(PRODUCT in one for one in found) == 1
+
+
+@pytest.mark.parametrize("roles", [Roles(2, 1), Roles(1, 2), Roles(1, 1)], ids=lambda r: f"{r.load}{r.product}")
+@pytest.mark.parametrize("name", SPECIALIZED)
+def test_partitions_are_those_asked_for(name: str, roles: Roles) -> None:
+    """Triton may number the workers anew, but moves no operation from one to another."""
+    default, *workers = partitions(finished(cut(name), roles))
+    assert not {LOAD, PRODUCT} & default
+    holders = [tuple(sorted({LOAD, PRODUCT} & worker)) for worker in workers if {LOAD, PRODUCT} & worker]
+    assert sorted(holders) == ([(LOAD, PRODUCT)] if roles.load == roles.product else [(LOAD,), (PRODUCT,)])
+    if name == "attention":
+        assert "math.exp2" in default
+        assert not any("math.exp2" in worker for worker in workers)
+
+
+def attention_lines() -> dict[str, list[str]]:
+    module = ir.parse(cut("attention").text)
+    places = Places(module)
+    (loop,) = [op for op in module.walk() if op.name == "scf.for"]
+    found: dict[str, list[str]] = {"tma_load": [], "dot": []}
+    for op in loop.walk():
+        kind = {"tt.descriptor_load": "tma_load", PRODUCT: "dot"}.get(op.name)
+        if kind:
+            found[kind].append(str(places.of(op)))
+    return found
+
+
+def test_stages_asked_for_are_kept_by_the_scheduler() -> None:
+    lines = attention_lines()
+    asked = dict(zip(lines["tma_load"] + lines["dot"], [0, 1, 1, 3], strict=True))
+    text = annotate.annotate(cut("attention").text, Roles(stages=asked))
+    options = cut("attention").options
+    module = cutting.read(text, cutting.new_context(triton.compiler.make_backend(TARGET)))
+    after = [step for step in pipeline.passes_for(triton.__version__, 100)[1] if step.name not in SCHEDULING]
+    assert after[0].name == "ttgpuir.schedule_loops"
+    steps.run(after[:1], module, options, 100, "schedule")
+    scheduled = ir.parse(str(module))
+    places = Places(scheduled)
+    kept = {
+        str(places.of(op)): int(op.attributes["loop.stage"].split(" ")[0])
+        for op in scheduled.walk()
+        if op.name in ("tt.descriptor_load", PRODUCT) and "loop.stage" in op.attributes
+    }
+    assert kept == asked
+    (loop,) = [op for op in scheduled.walk() if op.name == "scf.for"]
+    assert loop.attributes["tt.scheduled_max_stage"] == "3 : i32"
+
+
+def test_a_staged_plan_compiles_and_overlaps_iterations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second product three stages late: the softmax of several iterations stands before the loop."""
+    lines = attention_lines()
+    asked = dict(zip(lines["tma_load"] + lines["dot"], [0, 1, 1, 3], strict=True))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    exponentials = []
+    for stages in ({}, asked):
+        monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", annotate.hook(3, Roles(stages=stages)))
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(len(stages))))
+        compiled = triton.compile(source("attention"), target=TARGET, options={"num_warps": 4})
+        assert compiled.metadata.tmem_size <= TMEM_COLUMNS
+        exponentials.append(sum("math.exp2" in line for line in compiled.asm["ttgir"].splitlines()))
+    assert exponentials[0] < exponentials[1]
+
+
+def test_every_operation_of_an_annotated_body_has_a_partition() -> None:
+    """Triton 3.6 and 3.7 refuse a body in which one has none; the combiner of a reduction counts."""
+    text = annotate.annotate(cut("attention").text, Roles())
+    assert str(ir.parse(text)) == text
+    inside = text[text.index("scf.for") : text.index("tt.warp_specialize")]
+    body = [
+        line for line in inside.splitlines()[1:] if " loc(" in line and "^bb" not in line and '"tt.reduce"' not in line
+    ]
+    assert body
+    assert all("ttg.partition = array<i32: " in line for line in body)
+
+
+def test_a_kernel_without_such_a_loop_says_why() -> None:
+    with pytest.raises(CannotPlan, match="no loop: there is nothing to run ahead of"):
+        annotate.annotate(cut("softmax").text)
+    with pytest.raises(CannotPlan, match=r"no product on the tensor cores"):
+        annotate.annotate(cut("gemm").text.replace("ttng.tc_gen5_mma", "ttng.something"))
+
+
+def test_pointer_loads_are_told_apart() -> None:
+    with pytest.raises(CannotPlan, match="loads through pointers"):
+        annotate.annotate(cut("gemm").text.replace("tt.descriptor_load", "tt.load"))
+
+
+@pytest.mark.parametrize(("load", "product"), [(0, 1), (1, 0), (2, 2), (3, 1), (-1, 1)])
+def test_roles_that_no_form_has_are_refused(load: int, product: int) -> None:
+    with pytest.raises(InvalidConfig, match=f"worker {load}, the products in worker {product}"):
+        Roles(load, product)
+
+
+def plan(*placements: tuple[str, int, int]) -> Plan:
+    schedule = Schedule(100, tuple(Placement(op, 0, stage, 0, partition) for op, partition, stage in placements))
+    return Plan("loop", schedule, (), (), (), 0)
+
+
+def test_a_planners_plan_becomes_roles() -> None:
+    kinds = {"k": "tma_load", "v": "tma_load", "s": "dot", "p": "sfu", "acc": "dot"}
+    lines = {op: f"a.py:{i}" for i, op in enumerate(kinds)}
+    given: Any = plan(("k", 0, 0), ("v", 0, 1), ("s", 2, 1), ("p", 1, 1), ("acc", 2, 2))
+    assert annotate.roles_of(given, kinds, lines) == Roles(1, 2, {"a.py:0": 0, "a.py:1": 1, "a.py:2": 1, "a.py:4": 2})
+    together = plan(("k", 1, 0), ("v", 1, 0), ("s", 1, 0), ("p", 0, 0), ("acc", 1, 0))
+    assert annotate.roles_of(together, kinds, lines).load == annotate.roles_of(together, kinds, lines).product == 1
+    torn = plan(("k", 0, 0), ("v", 1, 0), ("s", 2, 0), ("p", 2, 0), ("acc", 2, 0))
+    with pytest.raises(CannotPlan, match="TMA loads in 2 partitions"):
+        annotate.roles_of(torn, kinds, lines)
