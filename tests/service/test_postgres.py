@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from warpplan.planner.errors import StoreError
+from warpplan.service.plans import PlanRequest, Plans
 from warpplan.service.problem import Item
 from warpplan.service.store import Store
 from warpplan.service.workflow import Workflow
@@ -24,7 +25,7 @@ def store() -> Iterator[Store]:
     opened = Store.open(URL)
     yield opened
     with opened.database.engine.begin() as connection:
-        connection.execute(text("DROP TABLE configs, plans, measurements, warpplan_schema"))
+        connection.execute(text("DROP TABLE configs, plans, measurements, solves, warpplan_schema"))
     opened.close()
 
 
@@ -52,6 +53,30 @@ def test_writers_at_once(store: Store, gemm: Callable[..., Item]) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
     assert len(store.problems()) == 50
+
+
+def test_plans_are_claimed_once_and_listed(store: Store) -> None:
+    plans = Plans(store.database)
+    graph = {
+        "schema": "warpplan/graph-1",
+        "ops": [{"id": "a", "unit": "ALU", "latency": 1, "occupancy": 1, "issue": 1}],
+        "edges": [],
+    }
+    asked = [PlanRequest.of({**graph, "name": f"loop \0 {n}"}, {}) for n in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(fresh for _, fresh in pool.map(lambda r: plans.submit(r, "p", most_queued=100), asked))
+    with ThreadPoolExecutor(6) as pool:
+        claims = [c for c in pool.map(lambda _: plans.claim(60, "p"), range(60)) if c is not None]
+    assert len({c.id for c in claims}) == len(claims) == 20
+    assert plans.renew(claims[0], 60, {"ii_asked": 1})
+    assert plans.finish(claims[0], {"status": "optimal"}, None)
+    assert plans.release(claims[1])
+    plans.forget(claims[2].id)
+    assert not plans.holds(claims[2])
+    assert plans.counts() == {"queued": 1, "running": 17, "done": 1, "failed": 0}
+    first = plans.page(10)
+    rest = plans.page(10, after=(first[-1].submitted_at, first[-1].id))
+    assert {s.id for s in (*first, *rest)} == {r.id for r in asked} - {claims[2].id}
 
 
 def test_a_newer_schema(store: Store) -> None:
