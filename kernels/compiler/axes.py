@@ -8,6 +8,7 @@ rest whole; a dimension without an axis, "–" or None, cannot be cut.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -78,12 +79,7 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
         n = len(operands)
         return Rule((source,) * n, (result,) * len(results), (source,) * n + (result,) * (len(printed) - n))
     if name == "tt.reshape" and "allow_reorder" not in text:
-        kept_dims = 0  # leading dimensions of equal size keep their rows, in row-major order
-        for a, b in zip(*printed, strict=False):
-            if a != b:
-                break
-            kept_dims += 1
-        source, result = (tuple(i if i < kept_dims else None for i in range(len(shape))) for shape in printed)
+        source, result = _reshaped(*printed)
         return Rule((source,), (result,), (source, result))
     if name == "tt.join":
         return Rule((plain[0],) * 2, ((*plain[0], None),), (plain[0], (*plain[0], None)))
@@ -123,6 +119,13 @@ def effect(operation: Operation) -> str:
 
 def _same(operands: int, results: int, printed: int, axes: Axes) -> Rule:
     return Rule((axes,) * operands, (axes,) * results, (axes,) * printed)
+
+
+def _reshaped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Axes, Axes]:
+    """In row-major order two dimensions are one where they are of one size and as much lies before them."""
+    old = {(math.prod(before[:i]), size): i for i, size in enumerate(before) if size > 1}
+    new = tuple(old.get((math.prod(after[:i]), size)) for i, size in enumerate(after))
+    return tuple(i if i in new else None for i in range(len(before))), new
 
 
 def _number(text: str, name: str) -> int:

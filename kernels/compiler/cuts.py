@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from warpplan.kernels.compiler import control
-from warpplan.kernels.compiler.axes import ATOMICS, Rule, effect, rule, tensor_operands
+from warpplan.kernels.compiler.axes import ATOMICS, BOXED_WRITES, Rule, effect, rule, tensor_operands
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.ir import Module, Operation
 from warpplan.kernels.compiler.locations import source_line
@@ -54,8 +54,8 @@ class Cuts:
                     f"{warps * _ROWS_OF_A_WARP} rows each",
                 )  # fmt: skip
             self._force(dot, 0)
-        while self._fresh:
-            self._follow(self._fresh.popleft())
+        self._settle()
+        self._share_boxes()
         self._find_boxes()
         self._refuse_repeats()
         self.suffix = "_rows"
@@ -93,7 +93,11 @@ class Cuts:
 
     def _check_effects(self) -> None:
         for operation in self.module.function.walk():
-            if operation.name not in ("tt.func", "tt.return", "scf.yield", *TIED) and effect(operation) == "other":
+            if operation.name in ("tt.func", "tt.return", "scf.yield", *TIED):
+                continue
+            if operation.regions:
+                raise self.refuse(operation, "control flow other than scf.for and scf.if: its rows are not followed")
+            if effect(operation) == "other":
                 raise self.refuse(operation, "it may act on the whole block, whose threads would be split")
 
     def rule(self, operation: Operation) -> Rule:
@@ -181,6 +185,21 @@ class Cuts:
         rows = size // self.parts
         if size % self.parts or rows & (rows - 1):
             raise self.refuse(operation, f"{size} rows over {self.parts} consumers: expected a power of two each")
+
+    def _settle(self) -> None:
+        while self._fresh:
+            self._follow(self._fresh.popleft())
+
+    def _share_boxes(self) -> None:
+        """What does not depend on rows (a tile of zeros) is stored by rows, too, where its descriptor has to be cut."""
+        writes = [operation for operation in self.module.function.walk() if operation.name in BOXED_WRITES]
+        for cut in [operation for operation in writes if id(operation) in self.forced]:
+            dim = self.rule(cut).printed[0].index(self.forced[id(cut)])
+            for other in writes:
+                axis = self.rule(other).printed[0][dim]
+                if other.operands[0] == cut.operands[0] and id(other) not in self.forced and axis is not None:
+                    self._force(other, axis)
+        self._settle()
 
     def _find_boxes(self) -> None:
         """The dimension along which each descriptor's box is cut, by what is stored through it."""

@@ -168,7 +168,8 @@ class _Clone:
         if axis is None or len(self.wanted[id(operation)]) == 1:
             return result
         name, mark, count = result.partition(":")
-        return f"{name}{self.cuts.suffix}{axis}{mark}{count}"
+        stem = f"%v{name[1:]}" if name[1].isdigit() else name  # MLIR takes a name that starts with a digit for a number
+        return f"{stem}{self.cuts.suffix}{axis}{mark}{count}"
 
     def _named(self, value: str, dim: int | None) -> str:
         operation = self.cuts.definition.get(value)

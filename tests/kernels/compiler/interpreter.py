@@ -159,6 +159,7 @@ class Block:
             return Descriptor(operands[0], tuple(operands[1 : 1 + rank]), tuple(operands[1 + rank :]))
         if name == "tt.descriptor_load":
             tile = self._load(*operands[0].box(operands[1:], shapes[0]), 0.0)
+            tile = tile.reshape(tile.shape[-len(shapes[1]) :])  # leading dimensions of one may be left out
             rows = operation.attributes.get("warpplan.rows")
             if rows is None:
                 return tile

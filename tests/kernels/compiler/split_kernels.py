@@ -143,6 +143,21 @@ def branches(a, b, c_ptr, M, N, K, relu, BM: tl.constexpr, BN: tl.constexpr, BK:
 
 
 @triton.jit
+def batched(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Blocks with a leading dimension of one, and a tile of zeros stored where there is no depth."""
+    batch = tl.program_id(1)
+    m = tl.program_id(0) * BM
+    if K > 0:
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            x = tl.reshape(a.load([batch, m, k]), (BM, BK))
+            acc = tl.dot(x, tl.reshape(b.load([batch, k, 0]), (BK, BN)), acc)
+        c.store([batch, m, 0], tl.reshape(acc.to(tl.bfloat16), (1, BM, BN)))
+    else:
+        c.store([batch, m, 0], tl.zeros((1, BM, BN), tl.bfloat16))
+
+
+@triton.jit
 def columns_sum(a, b, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, K, BK):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ SIZES = {"M": M, "N": N, "K": K}
 
 
 def cut(kernel: Any, arguments: dict[str, Any], constants: dict[str, int], num_warps: int = 4) -> pipeline.Cut:
-    """``arguments`` are (rows, columns) of a descriptor's block, or a type."""
+    """``arguments`` are the shape of a descriptor's block, or a type."""
     names = [parameter.name for parameter in kernel.params]
-    blocks = {n: f"tensordesc<bf16[{a[0]},{a[1]}]>" for n, a in arguments.items() if isinstance(a, tuple)}
+    blocks = {n: f"tensordesc<bf16[{','.join(map(str, a))}]>" for n, a in arguments.items() if isinstance(a, tuple)}
     signature = {n: blocks.get(n, arguments.get(n, "constexpr")) for n in names}
     wide = {(names.index(n),): [["tt.divisibility", 16]] for n, a in arguments.items() if str(a).startswith("*")}
     source = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, wide)
@@ -91,6 +92,14 @@ def case(name: str) -> tuple[Any, dict[str, Any], dict[str, int], dict[str, Any]
         types = {"a": A, "b": BT, "c_ptr": F32, **I32, "relu": "i32"}
         values = {"a": a, "b": wide, "c_ptr": 2 * BUFFER, **SIZES, "relu": 1}
         return kernels.branches, types, TILE, values, [a_data, wide_data, c_data], [(0, 0, 0), (1, 0, 0)]
+    if name.startswith("batched"):
+        sizes = {"M": M, "N": 128, "K": K if name == "batched" else 0}
+        shapes = ((2, M, K), (2, K, 128), (2, M, 128))
+        described = [tensor(i, math.prod(shape[:2]), shape[2]) for i, shape in enumerate(shapes)]
+        strides = [(math.prod(shape[1:]), shape[2], 1) for shape in shapes]
+        values = {n: Descriptor(i * BUFFER, shapes[i], strides[i]) for i, n in enumerate("abc")} | sizes
+        types = {"a": (1, 128, 64), "b": (1, 64, 128), "c": (1, 128, 128), **I32}
+        return kernels.batched, types, TILE, values, [data for _, data in described], [(0, 0, 0), (1, 1, 0)]
     length, width = 256, 64
     described = [tensor(i, 2 * length, width) for i in range(4)]
     values = dict(zip("qkvo", (d for d, _ in described), strict=True))
@@ -103,7 +112,7 @@ def case(name: str) -> tuple[Any, dict[str, Any], dict[str, int], dict[str, Any]
 
 CASES = (
     "bias_residual", "box_store", "transposed", "persistent", "normalised", "pointers", "branches", "attention",
-    "causal",
+    "causal", "batched", "batched_zeros",
 )  # fmt: skip
 
 
@@ -132,7 +141,8 @@ def alone(module: ir.Module) -> str:
         load.drop_attribute(NUMBER)
         if rows is not None:
             dimension, _, size = (int(n) for n in rows.partition(":")[2].strip("> ").split(","))
-            cuts[load.operands[0]] = (dimension, size)
+            block, tile = shapes_in(load.parts)
+            cuts[load.operands[0]] = (dimension + len(block.shape) - len(tile.shape), size)
     for operation in module.walk():
         if operation.name not in (LOAD, "tt.func", "tt.make_tensor_descriptor"):
             continue
