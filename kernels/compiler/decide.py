@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sys
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from warpplan.kernels.compiler import packed as packing
 from warpplan.kernels.compiler.arguments import describe
-from warpplan.kernels.compiler.decisions import Compiled, Decision, Folder, Situation, default_folder, own_version
+from warpplan.kernels.compiler.decisions import Compiled, Decision, Situation, default_folder, own_version
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.launch import Call, Launch, name_of, warn_once
 from warpplan.kernels.compiler.scheme import Scheme
@@ -29,7 +30,7 @@ from warpplan.planner.profile import Profile
 CHILD = "warpplan.kernels.compiler.trial:trial"
 GAIN = 1.01
 """A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
-MOST_SCHEMES = 4
+MOST_SCHEMES = 5
 MOST_CHILDREN = 3
 """Children that may die over one kernel; what stays untried then stays untried."""
 CAPABILITY = 90
@@ -133,6 +134,8 @@ class Decider:
         schemes: list[Scheme] | None = None
         if self._given is not None:
             schemes = [self._given.scheme(situation.kernel, situation.source)]
+        if self._measure:
+            _finish_work(call.device)
         launch = description and {"arguments": description, "grid": list(call.grid), "device": call.device}
         try:
             decision = self._try(situation, self._request(packing.pack(kernel), situation.device, launch, schemes))
@@ -185,8 +188,10 @@ class Decider:
                 break
             reasons.append(f"{items[-1]['scheme']} in the step {items[-1]['step']!r}: {result.reason}")
             request = {**request, "skip": request["skip"] + begun}
+        if best is None and not reasons:
+            return Decision(situation, None, "predicted to be as fast without a plan")
         if best is None:
-            return Decision(situation, None, reasons[0] if reasons else "no plan was tried", failed=True)
+            return Decision(situation, None, reasons[0], failed=True)
         if _ratio(best) <= GAIN:
             return replace(best, scheme=None, reason="as fast without a plan", compiled=None)
         return best
@@ -201,9 +206,7 @@ class Decider:
             if again.compiled is None:
                 raise CannotPlan(again.reason)
             compiled = again.compiled
-            source = self._opened()
-            if isinstance(source, Folder):
-                source.replace(replace(decision, compiled=compiled))
+            self._opened().replace(replace(decision, compiled=compiled))
         planned = packing.load(compiled, kernel.src)
         planned.run  # noqa: B018  # loads the module
         return planned
@@ -224,6 +227,13 @@ def driver_version() -> str:
     except OSError:
         return "unknown"
     return found[1] if found else "unknown"
+
+
+def _finish_work(device: int) -> None:
+    """Wait for what the job has queued: it would share the GPU with the trial."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.synchronize(device)
 
 
 def _ratio(decision: Decision) -> float:

@@ -6,11 +6,12 @@ each other's. The first to write wins: the others take up what it found.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib import metadata
@@ -153,30 +154,28 @@ class Folder:
     def settle(self, decision: Decision) -> Decision:
         """Keep ``decision`` unless another process was first: what holds from now on. A folder that cannot be written
         keeps nothing, and the decision holds for this process."""
-        file = self._file(decision.situation)
-        beside = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(to_json(decision), indent=1) + "\n")
-            os.link(beside, file)
+            self._write(decision, os.link)
         except FileExistsError:
             return self.load(decision.situation) or decision
         except OSError:
-            return decision
-        finally:
-            if beside.exists():
-                beside.unlink()
+            pass
         return decision
 
     def replace(self, decision: Decision) -> None:
-        """Overwrite the decision: it was compiled again on this machine."""
+        """Keep ``decision`` whatever is there: it was compiled again on this machine."""
+        with contextlib.suppress(OSError):
+            self._write(decision, os.replace)
+
+    def _write(self, decision: Decision, place: Callable[[Path, Path], None]) -> None:
+        """Whole, beside its place, then ``place`` it: readers never see half a file."""
         file = self._file(decision.situation)
         beside = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             beside.write_text(json.dumps(to_json(decision), indent=1) + "\n")
-            os.replace(beside, file)
-        except OSError:
+            place(beside, file)
+        finally:
             beside.unlink(missing_ok=True)
 
 

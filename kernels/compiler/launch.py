@@ -59,15 +59,17 @@ class LaunchTable:
         if callable(grid):
             grid = grid(bound)
         values = tuple(bound.values())
-        sizes = size_class(values, entry[2], grid)
-        debug = bool(knobs.runtime.debug or jit.debug)
-        key = (device, debug, sizes, *options.items(), *specialization)
         try:
+            sizes = size_class(values, entry[2], grid)
+            debug = bool(knobs.runtime.debug or jit.debug)
+            key = (device, debug, sizes, *options.items(), *specialization)
             kernel = entry[1].get(key)
-        except TypeError:  # an unhashable option: nothing that can be looked up
-            return original(jit, *args, grid=grid, warmup=False, **kwargs)
+        except (TypeError, AttributeError) as error:  # sizes or options of types that cannot be looked up
+            ran = original(jit, *args, grid=grid, warmup=False, **kwargs)
+            warn_once(jit, f"its launch cannot be looked up: {error}")
+            return ran
         if kernel is None:
-            call = Call(jit, bound, specialization, {"debug": debug, **options}, device, tuple(grid), sizes)
+            call = Call(jit, bound, specialization, {"debug": debug, **options}, device, tuple(map(int, grid)), sizes)
             return self._first(call, entry[1], key, lambda: original(jit, *args, grid=grid, warmup=False, **kwargs))
         if jit.used_global_vals and _globals_changed(jit):
             return original(jit, *args, grid=grid, warmup=False, **kwargs)  # which says so
@@ -128,7 +130,7 @@ def size_class(values: tuple[Any, ...], positions: tuple[int, ...], grid: Any) -
         if kind is int:
             classes.append(value.bit_length())
         elif kind.__name__ == "TensorDescriptor":
-            classes.extend([size.bit_length() for size in value.shape])
+            classes += [size.bit_length() for size in value.shape]
     return tuple(classes)
 
 

@@ -1,7 +1,7 @@
 """Where plans come from: a folder of decisions, a service, or one plan that the user names.
 
-Each source has ``load(situation)``, which answers a decision or ``None``, and ``settle(decision)``, which keeps what
-was found and answers what holds.
+Each source has ``load(situation)``, which answers a decision or ``None``, ``settle(decision)``, which keeps what
+was found and answers what holds, and ``replace(decision)`` for one that was compiled anew.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ NEAREST_PROFILE = "NVIDIA H200"
 class Source(Protocol):
     def load(self, situation: Situation) -> Decision | None: ...
     def settle(self, decision: Decision) -> Decision: ...
+    def replace(self, decision: Decision) -> None: ...
 
 
 class Given:
@@ -93,6 +94,9 @@ class Service:
         with contextlib.suppress(StoreError):  # this kernel is decided; the next one's warning says so
             self._ask(decision.situation.key, body)
         return kept
+
+    def replace(self, decision: Decision) -> None:
+        self._folder.replace(decision)
 
     def _ask(self, key: str, body: bytes | None = None) -> bytes | None:
         if self._down:

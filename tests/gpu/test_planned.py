@@ -1,0 +1,229 @@
+"""``planned`` on a GPU: right results against float64, and a job that runs on whatever its trials do."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch with CUDA")
+triton = pytest.importorskip("triton", reason="needs triton")
+if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+    pytest.skip("needs a Hopper GPU", allow_module_level=True)
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "compiler"))
+
+import kernels_under_test as kernels  # noqa: E402
+import triton.language as tl  # noqa: E402
+from triton.runtime.jit import JITFunction  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
+from warpplan.kernels import PlanWarning, planned  # noqa: E402
+from warpplan.kernels.compiler import decide, launch  # noqa: E402
+from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+Case = tuple[Callable[[], Any], torch.Tensor, torch.Tensor]
+"""A launch, its output, the float64 reference."""
+
+
+@triton.jit
+def persistent(a, b, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SMS: tl.constexpr):
+    across = tl.cdiv(N, BN)
+    for tile in range(tl.program_id(0), tl.cdiv(M, BM) * across, SMS):
+        m, n = tile // across * BM, tile % across * BN
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            acc = tl.dot(a.load([m, k]), b.load([n, k]).T, acc)
+        rows, columns = m + tl.arange(0, BM), n + tl.arange(0, BN)
+        inside = (rows < M)[:, None] & (columns < N)[None, :]
+        tl.store(c_ptr + rows[:, None] * N + columns[None, :], acc.to(tl.bfloat16), mask=inside)
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def _fresh(kernel: Any) -> JITFunction:
+    return JITFunction(kernel.fn)
+
+
+def gemm_case(kernel: Any, m: int = 1024, n: int = 1536, k: int = 2048) -> Case:
+    a, b, c = _random(m, k), _random(n, k), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    described = [TensorDescriptor.from_tensor(matrix, [128, 64]) for matrix in (a, b)]
+    options: dict[str, Any] = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8}
+    grid: tuple[int, ...] = (triton.cdiv(m, 128), triton.cdiv(n, 128))
+    if "SMS" in kernel.arg_names:
+        sms = torch.cuda.get_device_properties(0).multi_processor_count
+        grid, options = (sms,), {**options, "SMS": sms}
+    return lambda: kernel[grid](*described, c, m, n, k, **options), c, a.double() @ b.double().T
+
+
+def attention_case(kernel: Any, heads: int = 16, length: int = 2048, d: int = 64) -> Case:
+    q, k, v = (_random(heads * length, d) for _ in range(3))
+    o = torch.empty_like(q)
+    described = [TensorDescriptor.from_tensor(matrix, [128, d]) for matrix in (q, k, v)]
+    scale = math.log2(math.e) / math.sqrt(d)
+
+    def run() -> Any:
+        return kernel[(length // 128, heads)](*described, o, length, scale, BM=128, BN=128, D=d, num_warps=8)
+
+    q64, k64, v64 = (matrix.double().view(heads, length, d) for matrix in (q, k, v))
+    weights = torch.softmax(q64 @ k64.transpose(1, 2) / math.sqrt(d), dim=-1)
+    return run, o, (weights @ v64).reshape(-1, d)
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "gemm": lambda: gemm_case(_fresh(kernels.gemm)),
+    "gemm ragged": lambda: gemm_case(_fresh(kernels.gemm), 1000, 1368, 2056),
+    "persistent": lambda: gemm_case(_fresh(persistent), 4096, 4096, 1024),
+    "attention": lambda: attention_case(_fresh(kernels.attention)),
+}
+
+
+def run(case: Case) -> Any:
+    """One launch into poisoned memory, checked; what Triton answers."""
+    call, out, reference = case
+    out.fill_(float("nan"))
+    kernel = call()
+    error = float((out.double() - reference).norm() / reference.norm())
+    assert error < 5e-3, f"relative error {error:.1e}"
+    return kernel
+
+
+@pytest.fixture(autouse=True)
+def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(launch, "_warned", set())
+    torch.manual_seed(0)
+    yield
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("scheme", [Scheme(1, (4,), 4), Scheme(2, (3,)), Scheme(1, (3,), 8)], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_is_right(name: str, scheme: Scheme) -> None:
+    """Every scheme that compiles runs as it is; one that does not leaves the kernel, which is right as well."""
+    case = CASES[name]()
+    with warnings.catch_warnings(record=True) as caught, planned(scheme, measure=False):
+        warnings.simplefilter("always")
+        run(case)
+        for _ in range(3):
+            warps = run(case).metadata.num_warps
+    said = [str(w.message) for w in caught if issubclass(w.category, PlanWarning)]
+    if said:
+        pytest.skip(said[0])
+    assert warps == scheme.consumers * scheme.warps + 4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_trials_choose_is_right_and_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with planned(tmp_path):
+        case = CASES[name]()
+        for _ in range(3):
+            run(case)
+    (file,) = tmp_path.glob("*.json")
+    assert '"measured": true' in file.read_text(), file.read_text()
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("decided twice")
+
+    monkeypatch.setattr(decide, "run_isolated", refuse)
+    with warnings.catch_warnings(), planned(tmp_path):
+        warnings.simplefilter("error")
+        case = CASES[name]()
+        for _ in range(2):
+            run(case)
+
+
+HANG = """
+import torch, triton, triton.language as tl
+@triton.jit
+def forever(flag):
+    while tl.load(flag, volatile=True) == 0:
+        pass
+def check(self, planned):
+    forever[(1,)](torch.zeros(1, device="cuda", dtype=torch.int32))
+    torch.cuda.synchronize()
+real.Bench.check = check
+"""
+ILLEGAL = """
+import torch
+def check(self, planned):
+    torch.zeros(1, device="cuda").as_strided((1,), (1,), 2**40).fill_(1)
+    torch.cuda.synchronize()
+real.Bench.check = check
+"""
+GARBAGE = """
+from warpplan.kernels.compiler import packed
+compile_right = real._compile
+def compile_wrong(kernel, scheme, cache):
+    text = kernel["text"].replace("0.000000e+00", "1.000000e+02")
+    return compile_right({**kernel, "text": text, "source_hash": "wrong"}, scheme, cache)
+real._compile = compile_wrong
+"""
+
+
+@pytest.mark.parametrize(
+    ("injected", "said"),
+    [(HANG, "killed"), (ILLEGAL, "illegal memory access"), (GARBAGE, "computes something else")],
+    ids=["hang", "illegal", "garbage"],
+)
+def test_the_job_outlives_its_trials(injected: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "injected_trial.py").write_text(
+        f"from warpplan.kernels.compiler import trial as real\n{injected}\ntrial = real.trial\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(decide, "CHILD", "injected_trial:trial")
+    monkeypatch.setattr(decide, "default_folder", lambda: tmp_path / "decisions")
+    case = gemm_case(_fresh(kernels.gemm))
+    with pytest.warns(PlanWarning, match=said) as caught:
+        launch_twice(planned(Scheme(2, (3,)), time_limit_s=45.0), case)
+    assert len(caught) == 1
+    run(case)
+
+
+def launch_twice(scope: planned, case: Case) -> None:
+    with scope:
+        alone = run(case)
+        assert run(case).metadata.num_warps == alone.metadata.num_warps
+
+
+def test_a_damaged_decision(tmp_path: Path) -> None:
+    with planned(tmp_path, measure=False):
+        run(gemm_case(_fresh(kernels.gemm)))
+    (file,) = tmp_path.glob("*.json")
+    file.write_text(file.read_text()[:100])
+    with pytest.warns(PlanWarning, match="delete it"):
+        launch_twice(planned(tmp_path, measure=False), gemm_case(_fresh(kernels.gemm)))
+
+
+def test_graphs_and_streams() -> None:
+    case = gemm_case(_fresh(kernels.gemm))
+    call, out, _ = case
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with planned(Scheme(2, (3,)), measure=False):
+        unplanned = run(case).metadata.num_warps
+        with torch.cuda.graph(graph):
+            captured = call()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run(case)
+        side.synchronize()
+    assert captured.metadata.num_warps != unplanned
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    run((lambda: graph.replay(), out, case[2]))
+
+
+def test_nothing_is_planned_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, *_ = gemm_case(kernel := _fresh(kernels.gemm))
+    call()
+    torch.cuda.synchronize()
+    with planned(Scheme(2, (3,)), measure=False) as scope, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        call()
+    assert not scope._table._tables[id(kernel)][1]

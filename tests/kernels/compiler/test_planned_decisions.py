@@ -1,0 +1,226 @@
+"""Decisions as JSON, in folders that ranks share, and from a service over real sockets."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warpplan.kernels.compiler.decisions import Compiled, Decision, Folder, Situation, from_json, parse, to_json
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.sources import Given, Service, default_profile, open_source
+from warpplan.kernels.compiler.sources import given as plan_given
+from warpplan.planner import codec
+from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
+from warpplan.planner.profile import Profile
+
+SITUATION = Situation("my.gemm", "abc", "(i32, 16)", (8, 9), "NVIDIA H200", "570.1", "3.6.0", "0.1.0")
+DECISION = Decision(SITUATION, Scheme(2, (3, 2)), measured=True, planned_us=80.5, unplanned_us=100.25)
+LEFT = Decision(SITUATION, None, "softmax has no loop with TMA loads", failed=True)
+
+texts = st.text(max_size=20)
+times = st.none() | st.floats(1e-3, 1e9)
+decisions = st.builds(
+    Decision,
+    st.builds(
+        Situation, texts, texts, texts, st.lists(st.integers(0, 64), max_size=5).map(tuple), texts, texts, texts, texts,
+        texts,
+    ),
+    st.none() | st.builds(Scheme, st.just(2), st.lists(st.integers(1, 8), min_size=1, max_size=3).map(tuple)),
+    texts, st.booleans(), st.booleans(), times, times,
+    st.none() | st.builds(Compiled, texts, st.lists(st.tuples(texts, texts), max_size=3).map(tuple)),
+)  # fmt: skip
+
+
+@given(decisions)
+def test_round_trip(decision: Decision) -> None:
+    assert from_json(json.loads(json.dumps(to_json(decision))), "here") == decision
+
+
+@given(st.integers(0, 10_000))
+def test_a_torn_file_is_no_decision(cut: int) -> None:
+    text = json.dumps(to_json(DECISION))
+    with pytest.raises(MalformedFile, match="torn"):
+        from_json(parse(text[: min(cut, len(text) - 1)], "torn"), "torn")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("schema", "warpplan/plan-9"),
+        ("key", "0" * 64),
+        ("scheme", {"consumers": 9, "depths": [3]}),
+        ("scheme", {"consumers": 2, "depths": [3], "speed": 1}),
+        ("scheme", [2, 3]),
+        ("planned_us", float("nan")),
+        ("planned_us", "fast"),
+        ("situation", {"kernel": "x"}),
+        ("compiled", {"hash": "x"}),
+        ("compiled", 3),
+    ],
+)
+def test_nonsense_is_no_decision(field: str, value: object) -> None:
+    with pytest.raises(MalformedFile, match="here"):
+        from_json({**to_json(DECISION), field: value}, "here")
+
+
+@pytest.mark.parametrize("value", [None, [], 3, "x", {}])
+def test_other_json_is_no_decision(value: object) -> None:
+    with pytest.raises(MalformedFile):
+        from_json(value, "here")
+
+
+def test_every_field_of_a_situation_counts() -> None:
+    changed = {replace(SITUATION, **{name: "other"}).key for name in SITUATION.__dict__ if name != "sizes"}
+    assert len(changed | {SITUATION.key, replace(SITUATION, sizes=(8,)).key}) == len(SITUATION.__dict__) + 1
+
+
+def test_the_first_to_decide_wins(tmp_path: Path) -> None:
+    """Ranks that measure at once come to one decision."""
+    results: list[Decision] = []
+    barrier = threading.Barrier(8)
+
+    def rank(number: int) -> None:
+        barrier.wait(60)
+        results.append(Folder(tmp_path / "shared").settle(replace(DECISION, planned_us=80.0 + number)))
+
+    threads = [threading.Thread(target=rank, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) == 8
+    assert len(set(results)) == 1
+    assert Folder(tmp_path / "shared").load(SITUATION) == results[0]
+    assert [file.name for file in (tmp_path / "shared").iterdir()] == [f"{SITUATION.key}.json"], (
+        "nothing is left beside"
+    )
+
+
+def test_a_damaged_file_is_named_and_left(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.settle(DECISION)
+    (file,) = tmp_path.iterdir()
+    file.write_text(file.read_text()[:-40])
+    with pytest.raises(MalformedFile, match=f"{file.name}.*delete it"):
+        folder.load(SITUATION)
+    folder.replace(LEFT)
+    assert folder.load(SITUATION) == LEFT
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    folder = Folder(tmp_path / "file" / "below")
+    assert folder.settle(DECISION) == DECISION
+    folder.replace(DECISION)
+    assert folder.load(SITUATION) is None
+
+
+def test_a_given_plan_is_for_its_kernel(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(to_json(DECISION)))
+    plan = plan_given(str(tmp_path / "plan.json"))
+    assert plan is not None
+    assert plan.scheme("my.gemm", "abc") == Scheme(2, (3, 2))
+    with pytest.raises(CannotPlan, match=r"is for the kernel my\.gemm"):
+        plan.scheme("my.attention", "abc")
+    with pytest.raises(CannotPlan, match="another state of the kernel's source"):
+        plan.scheme("my.gemm", "abd")
+    with pytest.raises(CannotPlan, match="no loop with TMA"):
+        Given(to_json(LEFT)).scheme("my.gemm", "abc")
+
+
+def test_bare_schemes_are_plans() -> None:
+    assert Given(Scheme(1, (4,))).scheme("any", "") == Scheme(1, (4,))
+    assert Given({"consumers": 1, "depths": [4]}).scheme("any", "") == Scheme(1, (4,))
+    with pytest.raises(MalformedFile, match="consumers 7"):
+        Given({"consumers": 7, "depths": [4]}).scheme("any", "")
+
+
+def test_a_plan_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MalformedFile, match="cannot be read"):
+        Given(tmp_path / "none.json").scheme("any", "")
+
+
+def test_what_plans_may_be(tmp_path: Path) -> None:
+    (tmp_path / "plans.txt").write_text("")
+    assert isinstance(open_source(tmp_path / "new", tmp_path), Folder)
+    assert isinstance(open_source("http://127.0.0.1:1", tmp_path), Service)
+    for wrong in (tmp_path / "plans.txt", 3):
+        with pytest.raises(InvalidInput, match="expected a folder"):
+            open_source(wrong, tmp_path)  # type: ignore[arg-type]
+
+
+class Shelf(BaseHTTPRequestHandler):
+    """A service as small as it can be: what was posted can be got."""
+
+    def do_GET(self) -> None:
+        body = self.server.kept.get(self.path)  # type: ignore[attr-defined]
+        self.send_response(404 if body is None else 200)
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def do_POST(self) -> None:
+        self.server.kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def shelf() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Shelf)
+    server.kept = {}  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join(60)
+        server.server_close()
+
+
+def test_decisions_travel_by_the_service(shelf: ThreadingHTTPServer, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{shelf.server_port}/"
+    one, two = (Service(url, Folder(tmp_path / name)) for name in ("one", "two"))
+    assert one.load(SITUATION) is None
+    here = replace(DECISION, compiled=Compiled("x", (("gemm.cubin", "/cache/gemm.cubin"),)))
+    assert one.settle(here) == here
+    assert two.load(SITUATION) == DECISION, "paths of another machine stay there"
+    shelf.kept.clear()  # type: ignore[attr-defined]
+    assert two.load(SITUATION) == DECISION, "kept here from now on"
+
+
+def test_a_service_that_talks_nonsense(shelf: ThreadingHTTPServer, tmp_path: Path) -> None:
+    service = Service(f"http://127.0.0.1:{shelf.server_port}", Folder(tmp_path))
+    other = replace(DECISION, situation=replace(SITUATION, kernel="other"))
+    for body, said in ((b"<html>", "not JSON"), (json.dumps(to_json(other)).encode(), "another kernel")):
+        shelf.kept[f"/v1/kernel-plans/{SITUATION.key}"] = body  # type: ignore[attr-defined]
+        with pytest.raises(MalformedFile, match=said):
+            service.load(SITUATION)
+
+
+def test_a_service_that_is_down_is_asked_once(shelf: ThreadingHTTPServer, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{shelf.server_port}"
+    shelf.shutdown()
+    shelf.server_close()
+    service = Service(url, Folder(tmp_path))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="does not answer"):
+            service.load(SITUATION)
+    assert service.settle(DECISION) == DECISION
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H100 80GB HBM3"])
+def test_the_shipped_profile_is_found(device: str) -> None:
+    assert codec.from_json(default_profile(device), Profile).identity.gpu == "NVIDIA H200"
