@@ -7,7 +7,7 @@ from importlib import resources
 
 from warpplan.planner import codec
 from warpplan.planner.device import DEVICES
-from warpplan.planner.errors import UnknownName
+from warpplan.planner.errors import UnknownName, WarpplanError
 from warpplan.planner.profile import Profile
 
 
@@ -22,11 +22,23 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in DEVICES if _file_name(name) in files)
 
 
+class NoProfile(UnknownName):
+    """A device whose costs nobody has measured for this package."""
+
+    def __init__(self, device_name: str) -> None:
+        known = list(available())
+        message = (
+            f"there is no profile of device {device_name!r}: expected one of {', '.join(known)}, "
+            "or a profile of your own with --profile"
+        )
+        WarpplanError.__init__(self, message, field="device", value=device_name, limit=known)
+
+
 @cache
 def embedded(device_name: str) -> Profile:
-    """The profile recorded on a ``device_name``; :class:`UnknownName` lists the devices that have one."""
+    """The profile recorded on a ``device_name``; :class:`NoProfile` lists the devices that have one."""
     if device_name not in available():
-        raise UnknownName("device with an embedded profile", device_name, available())
+        raise NoProfile(device_name)
     file = resources.files("warpplan.profiler") / "data" / _file_name(device_name)
     profile: Profile = codec.loads(file.read_bytes(), file.name, Profile)
     return profile

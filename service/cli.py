@@ -141,6 +141,11 @@ def plan(
     from warpplan.service.problem import Item
 
     item = Item(kernel, tuple(named(sizes).items()), dtype, device)
+    if top and store:
+        raise InvalidInput(
+            "--top lists candidates, which no store keeps: leave --store out, or --top to keep the best",
+            field="top", value=top,
+        )  # fmt: skip
     workflow = open_workflow(store, profile)
     if top:
         problem, ranked = workflow.candidates(item, top)

@@ -91,7 +91,7 @@ def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[Problem, Ke
     kernel = registry.kernel(item.kernel)
     if item.dtype not in kernel.dtypes:
         raise UnknownName("dtype", item.dtype, kernel.dtypes)
-    gpu = device(item.device or default_device)
+    gpu = device(default_device if item.device is None else item.device)
     sizes = kernel.parse_shape(dict(item.sizes), item.dtype)
     return Problem(kernel.name, kernel.dimensions, sizes, item.dtype, gpu.name), kernel, gpu
 

@@ -23,8 +23,8 @@ def read_shapes(path: Path) -> Iterator[Line]:
 
     CSV needs a header of size names, such as ``M,N,K``, and may have ``kernel`` (default gemm), ``dtype``, ``device``
     and ``name``. A JSON line has the same names. Blank lines are skipped; a byte order mark and CRLF are accepted.
-    Sizes are not judged here. A file that cannot be opened, is empty, has another suffix or no usable header raises
-    :class:`MalformedFile` at once, before any line is given.
+    Sizes are not judged here. A file that cannot be opened, is empty, has another suffix, no usable header or nothing
+    after it raises :class:`MalformedFile` at once, before any line is given.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise MalformedFile(
@@ -42,7 +42,10 @@ def read_shapes(path: Path) -> Iterator[Line]:
         if path.suffix.lower() == ".csv":
             number, header = first
             columns = _header(path, number, header)
-            return _closing(file, (_csv_line(path, n, text, columns) for n, text in lines))
+            first = next(lines, None)
+            if first is None:
+                raise MalformedFile(path, "holds a header only: expected at least one problem", field="shapes")
+            return _closing(file, (_csv_line(path, n, text, columns) for n, text in _again(first, lines)))
         return _closing(file, (_json_line(path, n, text) for n, text in _again(first, lines)))
     except BaseException:
         file.close()

@@ -109,6 +109,13 @@ def test_plan_with_a_profile_from_a_file(capsys: pytest.CaptureFixture[str]) -> 
         (["plan", "gemm", "M=64", "M=64", "N=64", "K=64"], "M is given twice"),
         (["plan", "gemm", "64", "64", "64"], "'64' is no size: write NAME=SIZE"),
         ([*GEMM, "--dtype", "bf16"], "unknown dtype 'bf16': expected one of bfloat16, float16"),
+        ([*GEMM, "--device", ""], "unknown device '': expected one of NVIDIA H200"),
+        (
+            [*GEMM, "--device", "NVIDIA B200"],
+            "there is no profile of device 'NVIDIA B200': expected one of",
+        ),
+        ([*GEMM, "--top", "3", "--store", "s.sqlite"], "--top lists candidates, which no store keeps"),
+        (["batch", "bundled", "--device", ""], "unknown device ''"),
         ([*GEMM, "--device", "H200"], "unknown device 'H200': expected one of NVIDIA H200"),
         ([*GEMM, "--store", "no/folder.sqlite"], "does not exist"),
         ([*GEMM, "--top", "0"], "--top"),
@@ -156,6 +163,11 @@ def test_a_second_run_takes_up_what_is_there(capsys: pytest.CaptureFixture[str])
         for _ in range(2)
     ]
     assert kinds == [["planned", "planned"], ["exact", "exact"]]
+
+
+def test_a_header_alone_is_no_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.csv").write_text("M,N,K\n")
+    assert "s.csv: holds a header only" in bad(capsys, "batch", "s.csv", "--store", "s.sqlite")
 
 
 def test_thousands_of_bad_lines_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,8 @@ def test_entity_tags(http: httpx.Client) -> None:
         ({"M": "3000000000"}, 422, "M"),
         ({"M": "9" * 5000}, 422, "M"), ({"M": "2000000", "N": "2000000", "K": "8"}, 422, "C"),
         ({"K": "7"}, 422, "K"), ({"dtype": "bf16"}, 404, "dtype"), ({"dtype": ""}, 404, "dtype"),
-        ({"device": "NVIDIA A100"}, 404, "device"), ({"L": "1"}, 422, "L"), ({"m": "1"}, 422, "m"),
+        ({"device": "NVIDIA A100"}, 404, "device"), ({"device": "NVIDIA B200"}, 404, "device"),
+        ({"device": ""}, 404, "device"), ({"L": "1"}, 422, "L"), ({"m": "1"}, 422, "m"),
         ({"M": ["1", "2"]}, 422, "M"),
     ],
 )  # fmt: skip

@@ -108,6 +108,8 @@ def test_a_line_without_end_is_not_read_into_memory(tmp_path: Path) -> None:
     [
         ("s.csv", b"", "is empty"),
         ("s.jsonl", b"\n \n", "is empty"),
+        ("s.csv", b"M,N,K\n", "holds a header only"),
+        ("s.csv", b"M,N,K\n\n \n", "holds a header only"),
         ("s.csv", b"\xff\xfeM\x00", "not UTF-8"),
         ("s.csv", b"M,M,K\n", "column 'M'"),
         ("s.csv", b"4096,4096,4096\n", "column '4096'"),
