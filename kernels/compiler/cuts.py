@@ -220,3 +220,20 @@ class Cuts:
         for operation in self.module.function.walk():
             if operation.name in ATOMICS and id(operation) not in self.forced:
                 raise self.refuse(operation, "it updates memory with what all consumers hold, so each would repeat it")
+
+    def bases(self, value: str) -> set[str]:
+        """The kernel's arguments that a pointer or descriptor may come from."""
+        found, work = set(), [value]
+        seen = set(work)
+        while work:
+            name = work.pop()
+            operation = self.definition.get(name)
+            if operation is None:
+                found.add(name)
+            elif name in self.ties:
+                work += [v for names in self.ties[name] for v in names if v not in seen]
+            elif operation.operands:
+                origins = operation.operands[1:] if operation.name == "arith.select" else operation.operands[:1]
+                work += [v for v in origins if v not in seen]
+            seen.update(work)
+        return found

@@ -45,14 +45,35 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
     if parts == 1:
         return (module,)
     cuts = Cuts(module, parts)
-    clones = []
-    for consumer in range(parts):
-        clone = Module(list(module.aliases), copy.copy(module.operation), module.locations)
+    clones = [_Clone(cuts, consumer) for consumer in range(parts)]
+    _refuse_races(cuts, clones)
+    modules = []
+    for clone in clones:
         body = Region(list(functions), module.operation.regions[0].label)
-        body.operations[at] = _Clone(cuts, consumer).function(functions[at])
-        clone.operation.parts = [body if isinstance(p, Region) else p for p in module.operation.parts]
-        clones.append(clone)
-    return tuple(clones)
+        body.operations[at] = clone.function(functions[at])
+        outer = copy.copy(module.operation)
+        outer.parts = [body if isinstance(part, Region) else part for part in outer.parts]
+        modules.append(Module(list(module.aliases), outer, module.locations))
+    return tuple(modules)
+
+
+def _refuse_races(cuts: Cuts, clones: list[_Clone]) -> None:
+    """Consumers do not wait for one another: none may read whole what another writes, and all give back every slot."""
+    operations = list(cuts.module.function.walk())
+    written = {base for write in operations if effect(write) == "store" for base in cuts.bases(write.operands[0])}
+    for operation in operations:
+        forms = [clone.wanted.get(id(operation), set()) for clone in clones]
+        if operation.name == "tt.load" and any(None in f for f in forms):
+            both = written & cuts.bases(operation.operands[0])
+            if both:
+                what = ", ".join(sorted(both))
+                raise cuts.refuse(
+                    operation, f"it reads whole what is also written ({what}), by another consumer perhaps"
+                )
+        if operation.name == LOAD and len({operation.result in clone.read for clone in clones}) > 1:
+            raise cuts.refuse(
+                operation, "only what consumer 0 stores depends on it; the others would not free its slot"
+            )
 
 
 class _Clone:
@@ -61,6 +82,7 @@ class _Clone:
     def __init__(self, cuts: Cuts, consumer: int) -> None:
         self.cuts, self.consumer = cuts, consumer
         self.wanted: dict[int, set[int | None]] = {}
+        self.read: set[str] = set()
         self.shifts = 0
         self._want(cuts.module.function, [])
 
@@ -92,6 +114,7 @@ class _Clone:
         return self.consumer > 0 and effect(operation) == "store" and id(operation) not in self.cuts.forced
 
     def _want_value(self, value: str, dim: int | None) -> None:
+        self.read.add(value)
         operation = self.cuts.definition.get(value)
         if operation is not None and operation.name not in TIED:
             self._want_form(operation, self.cuts.axis(operation, value, dim))

@@ -193,6 +193,31 @@ def in_place(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.conste
 
 
 @triton.jit
+def shared_memory(a, b, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """The second operand is overwritten by the result."""
+    rm = tl.arange(0, BM)
+    rn = tl.arange(0, BN)
+    where = c_ptr + rm[:, None] * N + rn[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(c_ptr + (k + tl.arange(0, BK))[:, None] * N + rn[None, :])
+        acc = tl.dot(a.load([0, k]), x.to(tl.bfloat16), acc)
+    tl.store(where, acc)
+
+
+@triton.jit
+def copied(a, b, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """One of the tiles that are loaded goes to memory as it is."""
+    rk = tl.arange(0, BK)
+    rn = tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
+        tl.store(c_ptr + (M + k + rk)[:, None] * N + rn[None, :], b.load([k, BN]).to(tl.float32))
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * N + rn[None, :], acc)
+
+
+@triton.jit
 def added(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) + 1.0, mask=at < n)

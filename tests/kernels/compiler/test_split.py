@@ -211,6 +211,8 @@ PLAIN = {"a": A, "b": BT, "c_ptr": F32, **I32}
         (kernels.in_place, {"a": A, "b": BT, "c": (128, 128), **I32}, TILE, 2, "tt.descriptor_store", "both for whole"),
         (kernels.columns_sum, {**PLAIN, "a": (64, 64)}, {**TILE, "BM": 64}, 2, "ttng.warp_group_dot", "64 rows over 2"),
         (kernels.branches, {**PLAIN, "relu": "i32"}, TILE, 3, "ttng.warp_group_dot", "128 rows over 3"),
+        (kernels.shared_memory, PLAIN, TILE, 2, "tt.load", "reads whole what is also written"),
+        (kernels.copied, PLAIN, TILE, 2, "tt.descriptor_load", "would not free its slot"),
         (kernels.added, {"x_ptr": F32, "y_ptr": F32, "n": "i32"}, {"BLOCK": 256}, 2, "", "no wgmma accumulator"),
     ],
 )
