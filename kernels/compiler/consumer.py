@@ -15,11 +15,12 @@ from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.ir import Module, Operation, Region, tokenize
 from warpplan.kernels.compiler.locations import source_line
 from warpplan.kernels.compiler.rings import LOAD, ROWS, VIEWS, BlockUse, Rings, load_number, uses
+from warpplan.kernels.compiler.staging import STORE, Staging
 from warpplan.kernels.compiler.turns import Turns
 from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
 
 DOT = "ttng.warp_group_dot"
-READS_SHARED = frozenset({DOT, "ttg.local_load"})
+READS_SHARED = frozenset({DOT, "ttng.warp_group_dot_wait", "ttg.local_load"})
 
 
 class Consumer:
@@ -29,6 +30,7 @@ class Consumer:
     def __init__(self, module: Module, function: Operation, rings: Rings, builder: Builder, in_flight: bool) -> None:
         self.module, self.function, self.rings, self.builder = module, function, rings, builder
         self.in_flight = in_flight
+        self.staging = Staging(builder, builder.prefix.removeprefix("%wp_"))
         self.names: dict[str, str] = {}
         self.views: dict[str, ShapedType] = {}
 
@@ -36,25 +38,27 @@ class Consumer:
         now = turns.start(self.builder, self.rings)
         region, _ = self._region(self.function.regions[0], now, None)
         operations = [op for op in region.operations if op.name != "tt.return"]
+        if self.staging.buffers:
+            self.staging.wait(operations)
         return [*self.builder.constants.values(), *operations]
 
     def _region(self, region: Region, now: Turns, chain: _Chain | None) -> tuple[Region, Turns]:
         out: list[Operation] = []
         reads = {use.load: use for use in uses(region)}
         spans = self._spans(list(reads.values()))
-        key = self.rings.counter_of(next(iter(reads))).key if reads else None
+        held: dict[int, tuple[str, str]] = {}
         deferred = {g for g, (_, last) in spans.items() if chain is not None and last in chain.positions}
         for position, operation in enumerate(region.operations):
             for group, (first, _) in spans.items():
                 if first == position:
-                    assert key is not None
-                    self._acquire(out, group, now[key], [u for u in reads.values() if self._group(u) == group])
+                    self._acquire(out, group, held[group], [u for u in reads.values() if self._group(u) == group])
             if operation.name == LOAD and load_number(operation) in self.rings.rings:
                 if load_number(operation) in reads:
-                    assert key is not None
-                    self._view(out, reads[load_number(operation)], now[key])
+                    now = self._turn(out, reads[load_number(operation)], now, held)
             elif operation.name in VIEWS and self._is_slot(operation):
                 self._look(out, operation)
+            elif operation.name == STORE and region is not self.function.regions[0]:
+                self.staging.store(out, operation.substituted(self.names))
             elif operation.name == "scf.for":
                 now = self._loop(out, operation, now)
             elif operation.name == "scf.if":
@@ -64,17 +68,10 @@ class Consumer:
             if chain is not None and position == chain.positions[-1]:
                 self._wait_but_last(out, chain)
                 for group in sorted(deferred):
-                    assert key is not None
-                    self._release(out, group, now[key][0], before=chain.started(self.builder, out))
+                    self._release(out, group, held[group][0], before=chain.started(self.builder, out))
             for group, (_, last) in spans.items():
                 if last == position and group not in deferred:
-                    assert key is not None
-                    self._release(out, group, now[key][0])
-        if key is not None and not self.rings.counters[key].once:
-            turned = self.builder.next_turn(ahead := [], *now[key], self.rings.counters[key].depth)
-            at = len(out) - (bool(out) and out[-1].name == "scf.yield")
-            out[at:at] = ahead
-            now = now | {key: turned}
+                    self._release(out, group, held[group][0])
         return Region(out, region.label), now
 
     def _group(self, use: BlockUse) -> int:
@@ -88,8 +85,7 @@ class Consumer:
         return spans
 
     def _acquire(self, out: list[Operation], group: int, turn: tuple[str, str], reads: list[BlockUse]) -> None:
-        depth = self.rings.counters[self.rings.groups[group]].depth
-        full = self.builder.barrier_at(out, f"%wp_full{group}", depth, turn[0])
+        full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, turn[0])
         self.builder.wait(out, full, turn[1])
         for use in reads:
             if use.in_registers:
@@ -100,17 +96,27 @@ class Consumer:
 
     def _release(self, out: list[Operation], group: int, slot: str, before: str = "") -> None:
         """Give a slot back; with ``before``, the one before it, where that condition holds."""
-        counter = self.rings.counters[self.rings.groups[group]]
-        if counter.once:
+        depth = self.rings.groups[group].depth
+        if self.rings.groups[group].once:
             return
         if before:
-            slot = self.builder.slot_before(out, slot, counter.depth)
-        empty = self.builder.barrier_at(out, f"%wp_empty{group}", counter.depth, slot)
+            slot = self.builder.slot_before(out, slot, depth)
+        empty = self.builder.barrier_at(out, f"%wp_empty{group}", depth, slot)
         self.builder.arrive(out, empty, before)
 
-    def _view(self, out: list[Operation], use: BlockUse, turn: tuple[str, str]) -> None:
+    def _turn(self, out: list[Operation], use: BlockUse, now: Turns, held: dict[int, tuple[str, str]]) -> Turns:
+        """At a load: which slot it is, for this block to hold, and where its group goes on."""
+        group = self.rings.group_of(use.load)
+        if group.number not in held:
+            held[group.number] = now[group.number]
+            if not group.once:
+                now = now | {group.number: self.builder.next_turn(out, *now[group.number], group.depth)}
+        self._view(out, use, held[group.number][0])
+        return now
+
+    def _view(self, out: list[Operation], use: BlockUse, place: str) -> None:
         ring = self.rings.rings[use.load]
-        slot, kind = self.builder.slot_at(out, ring.name, ring.type, turn[0]), ring.slot
+        slot, kind = self.builder.slot_at(out, ring.name, ring.type, place), ring.slot
         rows = use.operation.attributes.get(ROWS)
         if rows is not None:
             dimension, offset, size = (int(n) for n in rows.partition(":")[2].rstrip("> ").split(","))
@@ -170,7 +176,7 @@ class Consumer:
     def _loop(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:
         loop = control.read_loop(operation.substituted(self.names, deep=False))
         original = control.read_loop(operation)
-        keys = turns.counters_inside(loop.body, self.rings)
+        keys = turns.groups_inside(loop.body, self.rings)
         chain = self._chain(original, loop) if self.in_flight else None
         inside = [use.load for use in uses(loop.body)]
         if chain is None:
@@ -191,7 +197,7 @@ class Consumer:
 
     def _branch(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:
         branch = control.read_branch(operation.substituted(self.names, deep=False))
-        keys = turns.counters_of_branch(branch, self.rings)
+        keys = turns.groups_of_branch(branch, self.rings)
         new, renamed, after = turns.carry_branch(
             branch, now, keys, self.builder, lambda region, state: self._region(region, state, None)
         )
@@ -208,7 +214,7 @@ class Consumer:
         reads = uses(loop.body)
         if not dots or len(positions) != len(dots) or not reads:
             return None
-        if self.rings.counter_of(reads[0].load).depth < 2:
+        if any(self.rings.group_of(use.load).depth < 2 for use in reads):
             return None
         slots = {name for use in reads for name in use.views}
         for dot in dots:
@@ -245,7 +251,7 @@ class Consumer:
         groups = sorted({self.rings.rings[load].group for load in loads})
         for group in groups:
             if group in chain.deferred(loop, self.rings):
-                self._release(out, group, after[self.rings.groups[group]][0], before=ran)
+                self._release(out, group, after[group][0], before=ran)
 
     def _refusal(self, operation: Operation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name, source_line(self.module, operation))

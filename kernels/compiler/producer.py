@@ -182,17 +182,15 @@ class Producer:
 
     def _region(self, region: Region, now: Turns) -> tuple[Region, Turns]:
         out: list[Operation] = []
-        acquired: dict[int, str] = {}
-        key = None
+        acquired: dict[int, tuple[str, str]] = {}
         for operation in region.operations:
             if operation.name == LOAD and load_number(operation) in self.rings.rings:
-                key = self.rings.counter_of(load_number(operation)).key
-                self._load(out, operation, now[key], acquired)
+                now = self._load(out, operation, now, acquired)
             elif operation.name == "scf.for" and id(operation) in self.slice.kept:
                 loop = control.read_loop(operation.substituted(self.names, deep=False))
                 positions = self.slice.carried.get(id(operation), set())
                 loop.carried = [c for i, c in enumerate(loop.carried) if i in positions]
-                keys = turns.counters_inside(loop.body, self.rings)
+                keys = turns.groups_inside(loop.body, self.rings)
                 new, renamed, now = turns.carry_loop(loop, now, keys, self.builder, self._pruned(positions))
                 self.names |= renamed
                 turns.leave_alone(new)
@@ -201,15 +199,12 @@ class Producer:
                 branch = control.read_branch(operation.substituted(self.names, deep=False))
                 positions = self.slice.carried.get(id(operation), set())
                 branch.results = [r for i, r in enumerate(branch.results) if i in positions]
-                keys = turns.counters_of_branch(branch, self.rings)
+                keys = turns.groups_of_branch(branch, self.rings)
                 new, renamed, now = turns.carry_branch(branch, now, keys, self.builder, self._pruned(positions))
                 self.names |= renamed
                 out.append(new)
             elif id(operation) in self.slice.kept:
                 out.append(operation.substituted(self.names))
-        if key is not None and not self.rings.counters[key].once:
-            counter = self.rings.counters[key]
-            now = now | {key: self.builder.next_turn(out, *now[key], counter.depth)}
         return Region(out, region.label), now
 
     def _pruned(self, positions: set[int]) -> turns.Emit:
@@ -227,25 +222,25 @@ class Producer:
         return emit
 
     def _load(
-        self, out: list[Operation], operation: Operation, turn: tuple[str, str], acquired: dict[int, str]
-    ) -> None:
+        self, out: list[Operation], operation: Operation, now: Turns, acquired: dict[int, tuple[str, str]]
+    ) -> Turns:
+        """Fill a slot. The first load of a group waits until it is free and says how many bytes all of them bring."""
         build, number = self.builder, load_number(operation)
-        ring = self.rings.rings[number]
-        counter = self.rings.counter_of(number)
-        slot, phase = turn
-        if ring.group not in acquired:
-            if not counter.once:
-                empty = build.barrier_at(out, f"%wp_empty{ring.group}", ring.depth, slot)
+        ring, group = self.rings.rings[number], self.rings.group_of(number)
+        if group.number not in acquired:
+            slot, phase = now[group.number]
+            if not group.once:
+                empty = build.barrier_at(out, f"%wp_empty{group.number}", group.depth, slot)
                 flipped = build.op(out, f"$ = arith.xori {phase}, {build.constant(1)} : i32")
                 build.wait(out, empty, flipped)
-            full = build.barrier_at(out, f"%wp_full{ring.group}", ring.depth, slot)
-            size = sum(member.slot.bytes for member in self.rings.of_group(ring.group))
+                now = now | {group.number: build.next_turn(out, slot, phase, group.depth)}
+            full = build.barrier_at(out, f"%wp_full{group.number}", group.depth, slot)
+            size = sum(member.slot.bytes for member in self.rings.of_group(group.number))
             build.op(out, f"ttng.barrier_expect {full}, {size}, {build.true()} : {build.barrier}", operation.location)
-            acquired[ring.group] = full
-        full = acquired[ring.group]
+            acquired[group.number] = (full, slot)
+        full, slot = acquired[group.number]
         place = build.slot_at(out, ring.name, ring.type, slot)
-        renamed = operation.substituted(self.names)
-        descriptor, *coordinates = renamed.operands
+        descriptor, *coordinates = operation.substituted(self.names).operands
         kind = find_types(operation.signature)[0]
         build.op(
             out,
@@ -253,3 +248,4 @@ class Producer:
             f"{build.true()} : {kind}, {build.barrier} -> {ring.slot}",
             operation.location,
         )
+        return now

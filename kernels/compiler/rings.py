@@ -1,8 +1,7 @@
 """The rings of a specialised kernel: one for each TMA load, and which of them fill and empty together.
 
-A *counter* belongs to a block of operations that loads; all rings of the block turn at its pace. Rings of a block that
-are first read and last read by the same operations form a *group* and share their barriers. Loops that run one after
-the other and load alike go on with the same rings.
+Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers
+and turn together. Loops that run one after the other and load alike go on with the same rings.
 """
 
 from __future__ import annotations
@@ -41,24 +40,23 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Counter:
-    """The pace of one block: ``once`` where it runs at most once, so that no slot is ever filled again."""
+class Group:
+    """Rings that fill and empty together: ``once`` where that happens at most once, so that no slot is filled again."""
 
-    key: int
+    number: int
     depth: int
     once: bool
 
 
 @dataclass(frozen=True)
 class Rings:
-    """All rings of a kernel, by the numbers of the loads that fill them; each group's counter by its number."""
+    """All rings of a kernel, by the numbers of the loads that fill them, and their groups by number."""
 
     rings: dict[int, Ring]
-    counters: dict[int, Counter]
-    groups: dict[int, int]
+    groups: dict[int, Group]
 
-    def counter_of(self, load: int) -> Counter:
-        return self.counters[self.groups[self.rings[load].group]]
+    def group_of(self, load: int) -> Group:
+        return self.groups[self.rings[load].group]
 
     def of_group(self, group: int) -> list[Ring]:
         return [ring for ring in self.distinct if ring.group == group]
@@ -160,8 +158,7 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
     """The rings of the module's kernel under ``scheme``, its loads numbered. Raises :class:`CannotPlan` for loads under
     control flow other than loops and branches."""
     rings: dict[int, Ring] = {}
-    counters: dict[int, Counter] = {}
-    groups: dict[int, int] = {}
+    groups: dict[int, Group] = {}
     loops = -1
     depth_of: dict[int, int] = {}
     shared: list[_Block] = []
@@ -189,16 +186,15 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
             for use, ring in zip((u for span in spans.values() for u in span), former.rings, strict=True):
                 rings[use.load] = ring
             continue
-        key = reads[0].load
-        counters[key] = Counter(key, depth, once=not inside_loop)
         own = []
         for span in spans.values():
-            groups[group := len(groups)] = key
+            group = len(groups)
+            groups[group] = Group(group, depth, once=not inside_loop)
             own += [Ring(use.load, slot_type(use.operation), depth, group) for use in span]
         rings |= {ring.number: ring for ring in own}
         if inside_loop:
             shared.append(_Block(region, shape, tuple(own)))
-    return Rings(rings, counters, groups)
+    return Rings(rings, groups)
 
 
 @dataclass(frozen=True, eq=False)

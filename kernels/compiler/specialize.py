@@ -12,6 +12,7 @@ have, which every release from 3.6 to 3.9 reads alike.
 
 from __future__ import annotations
 
+from warpplan.kernels.compiler.ahead import multiply_ahead
 from warpplan.kernels.compiler.builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.consumer import Consumer
 from warpplan.kernels.compiler.errors import CannotPlan
@@ -21,6 +22,7 @@ from warpplan.kernels.compiler.producer import Producer, Slice
 from warpplan.kernels.compiler.rings import Rings, number_loads, plan_rings
 from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.kernels.compiler.split import split
+from warpplan.kernels.compiler.types import ShapedType
 
 REGISTERS_PER_SM = 65_536
 WARP = 32
@@ -44,22 +46,26 @@ def specialize(text: str, scheme: Scheme) -> str:
     if number_loads(function) == 0:
         raise CannotPlan("no TMA load (tt.descriptor_load): nothing for a producer to do")
     rings = plan_rings(module, scheme)
-    if not any(not counter.once for counter in rings.counters.values()):
+    if all(group.once for group in rings.groups.values()):
         raise CannotPlan("no TMA load in a loop: nothing for a producer to run ahead of")
     part = Slice(module, rings)
     barrier = module.alias(BARRIER_LAYOUT)
     clones = [unique_names(clone.function) for clone in split(module, scheme.consumers)]
+    if scheme.in_flight:
+        clones = [multiply_ahead(clone) for clone in clones]
 
     bodies = []
+    memory = {ring.name: ring.type for ring in rings.distinct}
     for number, clone in enumerate(clones):
         consumer = Consumer(module, clone, rings, Builder(barrier, f"consumer{number}"), bool(scheme.in_flight))
         bodies.append((consumer.body(), scheme.warps, "consumer"))
+        memory |= consumer.staging.buffers
     producer = Producer(part, Builder(barrier, "producer")).body()
     bodies.append((producer, scheme.warps if part.has_tensors else 1, "producer"))
     header = clones[0]
     builder = Builder(barrier, "block")
-    prologue = _prologue(rings, builder, scheme.consumers)
-    partitions = _partitions(header, rings, bodies, barrier, scheme)
+    prologue = _prologue(memory, rings, builder, scheme.consumers)
+    partitions = _partitions(header, memory, rings, bodies, barrier, scheme)
     body = [*builder.constants.values(), *prologue, partitions, Operation("tt.return")]
     _replace_function(module, _with_body(header, body))
     return str(module)
@@ -82,33 +88,36 @@ def arguments(function: Operation) -> dict[str, str]:
     return found
 
 
-def _prologue(rings: Rings, builder: Builder, consumers: int) -> list[Operation]:
+def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, consumers: int) -> list[Operation]:
     out: list[Operation] = []
-    for ring in rings.distinct:
-        builder.op(out, f"{ring.name} = ttg.local_alloc : () -> {ring.type}")
-    for group, key in rings.groups.items():
-        counter = rings.counters[key]
-        kind = builder.barrier.replace("<1xi64", f"<{counter.depth}x1xi64")
-        arrivals = {"full": 1} | ({} if counter.once else {"empty": consumers})
+    for name, kind in memory.items():
+        builder.op(out, f"{name} = ttg.local_alloc : () -> {kind}")
+    for group in rings.groups.values():
+        kind = builder.barrier.replace("<1xi64", f"<{group.depth}x1xi64")
+        arrivals = {"full": 1} | ({} if group.once else {"empty": consumers})
         for name, count in arrivals.items():
-            builder.op(out, f"%wp_{name}{group} = ttg.local_alloc : () -> {kind}")
-            for slot in range(counter.depth):
-                place = builder.barrier_at(out, f"%wp_{name}{group}", counter.depth, builder.constant(slot))
+            builder.op(out, f"%wp_{name}{group.number} = ttg.local_alloc : () -> {kind}")
+            for slot in range(group.depth):
+                place = builder.barrier_at(out, f"%wp_{name}{group.number}", group.depth, builder.constant(slot))
                 builder.op(out, f"ttng.init_barrier {place}, {count} : {builder.barrier}")
     return out
 
 
 def _partitions(
-    header: Operation, rings: Rings, bodies: list[tuple[list[Operation], int, str]], barrier: str, scheme: Scheme
+    header: Operation,
+    memory: dict[str, ShapedType],
+    rings: Rings,
+    bodies: list[tuple[list[Operation], int, str]],
+    barrier: str,
+    scheme: Scheme,
 ) -> Operation:
     kinds = arguments(header)
-    kinds |= {ring.name: str(ring.type) for ring in rings.distinct}
-    for group, key in rings.groups.items():
-        counter = rings.counters[key]
-        kind = Builder(barrier, "").barrier.replace("<1xi64", f"<{counter.depth}x1xi64")
-        kinds[f"%wp_full{group}"] = kind
-        if not counter.once:
-            kinds[f"%wp_empty{group}"] = kind
+    kinds |= {name: str(kind) for name, kind in memory.items()}
+    for group in rings.groups.values():
+        kind = Builder(barrier, "").barrier.replace("<1xi64", f"<{group.depth}x1xi64")
+        kinds[f"%wp_full{group.number}"] = kind
+        if not group.once:
+            kinds[f"%wp_empty{group.number}"] = kind
     workers = [body for body, _, _ in bodies[1:]]
     captured = [name for name in kinds if any(_mentions(body, name) for body in workers)]
     registers = ", ".join(map(str, _registers(scheme, [(warps, role) for _, warps, role in bodies])))

@@ -1,8 +1,8 @@
-"""Ring positions carried through control flow: each block that loads has a counter (slot, phase), and every loop and
-branch around it hands the counter on.
+"""Ring positions carried through control flow: each group of rings is at some (slot, phase), and every loop and branch
+around its loads hands that on.
 
-A loop carries two whole numbers more a counter, a branch returns two more; whoever takes neither path leaves the
-counter as it was. Producer and consumers count by the same rule, so that their positions agree.
+A loop carries two whole numbers more a group, a branch returns two more; whoever takes neither path leaves the group
+where it was. Producer and consumers count by the same rule, so that their positions agree.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from warpplan.kernels.compiler.ir import Operation, Region
 from warpplan.kernels.compiler.rings import LOAD, Rings, load_number
 
 Turns = dict[int, tuple[str, str]]
-"""Counter key to (slot, phase)."""
+"""Group to (slot, phase)."""
 Emit = Callable[[Region, Turns], tuple[Region, Turns]]
-"""Writes a region anew, given the counters at its start: the region, and the counters at its end."""
+"""Writes a region anew, given the positions at its start: the region, and the positions at its end."""
 
 
-def counters_inside(region: Region, rings: Rings) -> list[int]:
-    """The counters of the blocks in ``region``, itself among them, in the order of the program."""
+def groups_inside(region: Region, rings: Rings) -> list[int]:
+    """The groups that ``region`` loads and that turn, in the order of the program."""
     loads = (load_number(operation) for operation in region.walk() if operation.name == LOAD)
-    keys = [rings.counter_of(load).key for load in loads if load in rings.rings]
-    return list(dict.fromkeys(key for key in keys if not rings.counters[key].once))
+    groups = [rings.group_of(load) for load in loads if load in rings.rings]
+    return list(dict.fromkeys(group.number for group in groups if not group.once))
 
 
-def counters_of_branch(branch: control.Branch, rings: Rings) -> list[int]:
+def groups_of_branch(branch: control.Branch, rings: Rings) -> list[int]:
     """The same of both sides of ``branch``."""
-    return list(dict.fromkeys(counters_inside(branch.then, rings) + counters_inside(branch.otherwise, rings)))
+    return list(dict.fromkeys(groups_inside(branch.then, rings) + groups_inside(branch.otherwise, rings)))
 
 
 def leave_alone(loop: Operation) -> None:
@@ -39,8 +39,8 @@ def leave_alone(loop: Operation) -> None:
 
 
 def start(builder: Builder, rings: Rings) -> Turns:
-    """Every counter at its first slot."""
-    return {key: (builder.constant(0), builder.constant(0)) for key in rings.counters}
+    """Every group at its first slot."""
+    return {group: (builder.constant(0), builder.constant(0)) for group in rings.groups}
 
 
 def carry_loop(
@@ -50,8 +50,8 @@ def carry_loop(
     builder: Builder,
     emit: Emit,
 ) -> tuple[Operation, dict[str, str], Turns]:
-    """``loop`` with its body put through ``emit`` and the counters ``keys`` carried: the operation, the new names of
-    its results, the counters after it."""
+    """``loop`` with its body put through ``emit`` and the groups ``keys`` carried: the operation, the new names of
+    its results, the positions after it."""
     inner = dict(turns)
     extra: list[tuple[str, str, str, str]] = []
     outside: dict[int, tuple[str, str]] = {}
@@ -74,7 +74,7 @@ def carry_branch(
     builder: Builder,
     emit: Emit,
 ) -> tuple[Operation, dict[str, str], Turns]:
-    """The same for ``branch``, whose second region is made where there is none and counters have to leave it."""
+    """The same for ``branch``, whose second region is made where there is none and positions have to leave it."""
     outside = {key: (builder.fresh("slot"), builder.fresh("phase")) for key in keys}
     then, after_then = emit(branch.then, dict(turns))
     otherwise, after_otherwise = (
@@ -94,7 +94,7 @@ def carry_branch(
 
 
 def _hand_on(region: Region, keys: list[int], turns: Turns) -> None:
-    """Add the counters to what ``region`` yields; a region without a terminator gets one."""
+    """Add the positions to what ``region`` yields; a region without a terminator gets one."""
     if not keys:
         return
     if not region.operations or region.operations[-1].name != "scf.yield":
