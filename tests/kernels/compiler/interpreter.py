@@ -42,13 +42,13 @@ def _divide(a: Any, b: Any) -> Any:
 
 BINARY = {
     "addi": np.add, "addf": np.add, "subi": np.subtract, "subf": np.subtract, "muli": np.multiply, "mulf": np.multiply,
-    "divf": np.divide, "divsi": _divide, "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and,
+    "divf": np.divide, "divsi": _divide, "ceildivsi": lambda a, b: -(-a // b), "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and,
     "ori": np.bitwise_or, "xori": np.bitwise_xor, "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum,
     "maxsi": np.maximum, "minsi": np.minimum,
 }  # fmt: skip
 COMPARE = {
     "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal, "eq": np.equal,
-    "ne": np.not_equal, "olt": np.less, "ogt": np.greater,
+    "ne": np.not_equal, "olt": np.less, "ogt": np.greater, "oge": np.greater_equal,
 }  # fmt: skip
 UNARY = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "absf": np.abs,
@@ -154,6 +154,10 @@ class Block:
         if name == "tt.store":
             mask = operands[2] if len(operands) > 2 else np.ones_like(operands[0], bool)
             return self._store(operands[0], operands[1], mask)
+        if name == "tt.atomic_rmw":  # what is added counts as stored; what was there before is not modelled
+            assert operation.tokens[0] == "fadd", text
+            self._store(operands[0], operands[1], operands[2] if len(operands) > 2 else np.ones_like(operands[0], bool))
+            return np.full(np.shape(operands[1]), np.nan)
         if name == "tt.make_tensor_descriptor":
             rank = (len(operands) - 1) // 2
             return Descriptor(operands[0], tuple(operands[1 : 1 + rank]), tuple(operands[1 + rank :]))
@@ -178,7 +182,7 @@ class Block:
         result = np.broadcast_to(np.asarray(other, float), addresses.shape).copy()
         for buffer in np.unique(addresses[mask] // BUFFER):
             here = mask & (addresses // BUFFER == buffer)
-            result[here] = self.buffers[buffer][addresses[here] % BUFFER]
+            result[here] = np.take(self.buffers[buffer], addresses[here] % BUFFER, mode="wrap")
         return result
 
     def _store(self, addresses: Any, values: Any, mask: Any) -> None:

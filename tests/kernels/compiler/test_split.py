@@ -17,6 +17,7 @@ import split_kernels as kernels  # noqa: E402
 from interpreter import BUFFER, Block, Descriptor  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
+from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler import ir, pipeline  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
@@ -119,7 +120,11 @@ CASES = (
 @pytest.mark.parametrize("name", CASES)
 def test_clones_store_together_what_the_kernel_stores(name: str) -> None:
     kernel, types, constants, values, buffers, programs = case(name)
-    module = ir.parse(cut(kernel, types, constants).text)
+    compare(cut(kernel, types, constants).text, values, buffers, programs)
+
+
+def compare(text: str, values: dict[str, Any], buffers: list[np.ndarray], programs: list[tuple[int, ...]]) -> None:
+    module = ir.parse(text)
     clones = split(module, 2)
     for program in programs:
         addresses, stored = Block(module, values, buffers, program).run()
@@ -130,6 +135,34 @@ def test_clones_store_together_what_the_kernel_stores(name: str) -> None:
         assert np.unique(addresses).size == addresses.size
         np.testing.assert_array_equal(together[order], addresses)
         np.testing.assert_allclose(half_values[order], stored, rtol=1e-9, atol=1e-9)
+
+
+ZOO_BY_ROWS = (
+    "pointers", "persistent_flattened", "persistent_split_epilogue", "split_k", "fp8_scaled", "int8_weights", "batched",
+    "dual_swiglu", "tutorial_causal", "alibi_and_bias",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ZOO_BY_ROWS)
+def test_kernels_of_many_kinds_store_the_same_by_rows(name: str) -> None:
+    """On arguments that mean nothing but are in range: what is stored where must not depend on the cut."""
+    specimen, named = ZOO[name], {**SIZES, "L": 256, "H": 2, "scale": 0.5}
+    values: dict[str, Any] = {}
+    buffers: list[np.ndarray] = []
+    for parameter in specimen.kernel.params:
+        kind = specimen.types.get(parameter.name, "i32")
+        if parameter.is_constexpr or kind.startswith("="):
+            continue
+        values[parameter.name] = named.get(parameter.name, 3)
+        if kind.endswith("]"):
+            sizes = (2, 3 * M, N)[-kind.count(",") - 1 :]
+            strides = tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+            values[parameter.name] = Descriptor(len(buffers) * BUFFER, sizes, strides)
+        elif kind.startswith("*"):
+            values[parameter.name] = len(buffers) * BUFFER
+        buffers.append(tensor(len(buffers), 3 * M, N)[1])
+    text = pipeline.cut(source(name), HOPPER, {**specimen.options, "num_warps": 4}).text
+    compare(text, values, buffers, [(0, 0, 0), (1, 1, 1)])
 
 
 def alone(module: ir.Module) -> str:
