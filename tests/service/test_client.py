@@ -5,12 +5,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
-from warpplan.service.client import Client, ClientError, ServiceRefused, ServiceUnavailable
+from warpplan.service.app import create_app
+from warpplan.service.client import Client, ClientError, PlanFailed, ServiceRefused, ServiceUnavailable
+from warpplan.service.plans import Plans
+from warpplan.service.profiles import planner_version
+from warpplan.service.store import Store
+from warpplan.service.workflow import Workflow
 
 SIZES = {"M": 512, "N": 1024, "K": 2048}
 
@@ -45,6 +50,49 @@ def test_a_refusal_says_why(url: str, on_error: str) -> None:
     assert caught.value.problem["status"] == 422
 
 
+GRAPH = {
+    "schema": "warpplan/graph-1",
+    "name": "copy and add",
+    "ops": [
+        {"id": "load", "unit": "LSU", "latency": 400, "occupancy": 32, "issue": 8},
+        {"id": "add", "unit": "ALU", "latency": 24, "occupancy": 16, "issue": 16},
+    ],
+    "edges": [{"src": "load", "dst": "add"}],
+}
+
+
+def test_a_plan_is_waited_for(url: str) -> None:
+    client = Client(url, timeout=60)
+    plan = client.plan(GRAPH, time_limit_s=5)
+    assert plan is not None
+    assert (plan["state"], plan["outcome"]["status"], plan["outcome"]["ii"]) == ("done", "optimal", 32)
+    assert plan["options"] == {"time_limit_s": 5.0, "depth": None, "slack_cycles": 0}
+    assert client.plan(GRAPH, time_limit_s=5, wait=0) == plan
+
+
+def test_a_plan_that_is_refused_late_or_failed(serve: Callable[..., str], workflow: Workflow, store: Store) -> None:
+    url = serve(create_app(workflow, solvers=0))
+    with pytest.raises(ServiceRefused, match="has latency -1") as caught:
+        Client(url, timeout=60).plan({**GRAPH, "ops": [{**GRAPH["ops"][0], "latency": -1}]})
+    assert caught.value.field == "graph.ops.latency"
+    with pytest.raises(ServiceUnavailable, match=r"is still queued after 0\.01 s"):
+        Client(url, timeout=60).plan(GRAPH, wait=0.01)
+    assert Client(url, timeout=60, on_error="none").plan(GRAPH, wait=0.01) is None
+    plans = Plans(store.database)
+    claim = plans.claim(60, planner_version())
+    assert claim is not None
+
+    def fail() -> None:
+        plans.fail(claim, "crash", "the solver's process died: killed by SIGKILL")
+
+    failing = threading.Timer(0.3, fail)
+    failing.start()
+    with pytest.raises(PlanFailed, match="SIGKILL") as failed:
+        Client(url, timeout=60).plan(GRAPH)
+    failing.join()
+    assert failed.value.problem["type"] == "urn:warpplan:problem:solver-crash"
+
+
 @pytest.fixture
 def nobody() -> str:
     """A URL where nothing listens."""
@@ -60,6 +108,7 @@ def test_no_service(nobody: str) -> None:
     quiet = Client(nobody, on_error="none")
     assert quiet.config("gemm", **SIZES) is None
     assert quiet.measured("gemm", {}, 1.0, **SIZES) is False
+    assert quiet.plan(GRAPH) is None
 
 
 @pytest.fixture
