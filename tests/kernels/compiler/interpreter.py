@@ -42,9 +42,9 @@ def _divide(a: Any, b: Any) -> Any:
 
 BINARY = {
     "addi": np.add, "addf": np.add, "subi": np.subtract, "subf": np.subtract, "muli": np.multiply, "mulf": np.multiply,
-    "divf": np.divide, "divsi": _divide, "ceildivsi": lambda a, b: -(-a // b), "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and,
-    "ori": np.bitwise_or, "xori": np.bitwise_xor, "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum,
-    "maxsi": np.maximum, "minsi": np.minimum,
+    "divf": np.divide, "divsi": _divide, "ceildivsi": lambda a, b: -(-a // b),
+    "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor,
+    "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum, "maxsi": np.maximum, "minsi": np.minimum,
 }  # fmt: skip
 COMPARE = {
     "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal, "eq": np.equal,

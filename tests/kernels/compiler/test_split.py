@@ -153,7 +153,7 @@ def test_kernels_of_many_kinds_store_the_same_by_rows(name: str) -> None:
         kind = specimen.types.get(parameter.name, "i32")
         if parameter.is_constexpr or kind.startswith("="):
             continue
-        values[parameter.name] = named.get(parameter.name, 3)
+        values[parameter.name] = named.get(parameter.name, N if "stride" in parameter.name else 3)
         if kind.endswith("]"):
             sizes = (2, 3 * M, N)[-kind.count(",") - 1 :]
             strides = tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
