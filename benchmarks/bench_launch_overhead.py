@@ -69,6 +69,7 @@ class Stub:
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": 232448},
             load_binary=lambda name, binary, shared, device: (1, 1, 32, 0, 1024),
+            unload_module=lambda module: None,
         )
 
     def get_current_device(self) -> int:

@@ -9,6 +9,7 @@ Source: triton 3.6.0 to 3.9.0, ``runtime/jit.py``, ``JITFunction.run``.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -36,12 +37,15 @@ Decide = Callable[[Call, Launch], tuple[Any, Any]]
 """Runs the launch that it is given and answers what that ran and what to run from now on, ``None`` for nothing yet."""
 
 
+_numbers = itertools.count()
+
+
 class LaunchTable:
     """What is launched for each kernel, specialisation and size class of one ``planned``."""
 
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
-        self._tables: dict[int, tuple[Any, dict[Any, Any], tuple[int, ...]]] = {}
+        self._name = f"_warpplan_{next(_numbers)}"
         self._pending: set[Any] = set()
         self._lock = threading.Lock()
 
@@ -53,24 +57,24 @@ class LaunchTable:
             return original(jit, *args, grid=grid, warmup=False, **kwargs)
         if knobs.compilation.instrumentation_mode:  # a profiler's own compile of the kernel
             return original(jit, *args, grid=grid, warmup=False, **kwargs)
-        entry = self._tables.get(id(jit)) or self._new(jit)
+        known, positions = jit.__dict__.get(self._name) or self._new(jit)
         device = active.get_current_device()
         bound, specialization, options = jit.device_caches[device][-1](*args, **kwargs)
         if callable(grid):
             grid = grid(bound)
         values = tuple(bound.values())
         try:
-            sizes = size_class(values, entry[2], grid)
+            sizes = size_class(values, positions, grid)
             debug = bool(knobs.runtime.debug or jit.debug)
             key = (device, debug, sizes, *options.items(), *specialization)
-            kernel = entry[1].get(key)
+            kernel = known.get(key)
         except (TypeError, AttributeError) as error:  # sizes or options of types that cannot be looked up
             ran = original(jit, *args, grid=grid, warmup=False, **kwargs)
             warn_once(jit, f"its launch cannot be looked up: {error}")
             return ran
         if kernel is None:
             call = Call(jit, bound, specialization, {"debug": debug, **options}, device, tuple(map(int, grid)), sizes)
-            return self._first(call, entry[1], key, lambda: original(jit, *args, grid=grid, warmup=False, **kwargs))
+            return self._first(call, known, key, lambda: original(jit, *args, grid=grid, warmup=False, **kwargs))
         if jit.used_global_vals and _globals_changed(jit):
             return original(jit, *args, grid=grid, warmup=False, **kwargs)  # which says so
         for hook in jit.pre_run_hooks:
@@ -94,10 +98,11 @@ class LaunchTable:
         )
         return kernel
 
-    def _new(self, jit: Any) -> tuple[Any, dict[Any, Any], tuple[int, ...]]:
-        # The kernel is kept alive with its entry: another at its address would find a stranger's plans.
+    def _new(self, jit: Any) -> tuple[dict[Any, Any], tuple[int, ...]]:
+        """The part of the table that is about ``jit``, kept on it: planned kernels live as long as Triton's own do, for
+        captured graphs hold on to their code, and no longer."""
         positions = tuple(p.num for p in jit.params if not p.is_constexpr)
-        return self._tables.setdefault(id(jit), (jit, {}, positions))
+        return jit.__dict__.setdefault(self._name, ({}, positions))
 
     def _first(self, call: Call, table: dict[Any, Any], key: Any, launch: Launch) -> Any:
         if _is_capturing():

@@ -39,9 +39,7 @@ class planned:
     def __init__(
         self, plans: Plans = None, *, measure: bool = True, profile: Any = None, time_limit_s: float = 60.0
     ) -> None:
-        from warpplan.kernels.compiler.decide import Decider
-
-        self._table = LaunchTable(Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s))
+        self._table = _table(plans, measure, profile, time_limit_s)
 
     def __enter__(self) -> planned:
         global _active
@@ -93,6 +91,21 @@ class planned:
             return self._table.run(original, jit, args, kwargs, grid)
 
         layer.run = run
+
+
+_tables: dict[Any, tuple[LaunchTable, Any]] = {}
+
+
+def _table(plans: Plans, measure: bool, profile: Any, time_limit_s: float) -> LaunchTable:
+    """One table for equal arguments: ``with planned():`` in a loop decides once."""
+    from warpplan.kernels.compiler.decide import Decider
+
+    key = (repr(plans), measure, id(profile), time_limit_s)
+    with _lock:
+        if key not in _tables:
+            decider = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+            _tables[key] = (LaunchTable(decider), profile)
+        return _tables[key][0]
 
 
 def _install() -> None:

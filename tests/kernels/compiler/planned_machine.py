@@ -43,6 +43,7 @@ class Machine:
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": 232448},
             load_binary=lambda name, binary, shared, device: (1, hash(binary), 32, 0, 1024),
+            unload_module=lambda module: None,
         )
 
     @property

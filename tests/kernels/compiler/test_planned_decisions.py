@@ -1,4 +1,4 @@
-"""Decisions as JSON, in folders that ranks share, and from a service over real sockets."""
+"""What decisions are for, as JSON, in folders that ranks share, and from a service over real sockets."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from warpplan.kernels.compiler.decisions import Compiled, Decision, Folder, Situation, from_json, parse, to_json
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.launch import size_class
 from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.kernels.compiler.sources import Given, Service, default_profile, open_source
 from warpplan.kernels.compiler.sources import given as plan_given
@@ -224,3 +225,11 @@ def test_a_service_that_is_down_is_asked_once(shelf: ThreadingHTTPServer, tmp_pa
 @pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H100 80GB HBM3"])
 def test_the_shipped_profile_is_found(device: str) -> None:
     assert codec.from_json(default_profile(device), Profile).identity.gpu == "NVIDIA H200"
+
+
+@given(st.lists(st.integers(1, 2**31 - 1), min_size=2, max_size=2), st.tuples(st.integers(1, 65535)))
+def test_sizes_in_a_class_differ_by_less_than_a_factor_of_two(sizes: list[int], grid: tuple[int]) -> None:
+    a, b = (size_class((size,), (0,), grid) for size in sizes)
+    assert (a == b) == (sizes[0].bit_length() == sizes[1].bit_length())
+    if a == b:
+        assert max(sizes) < 2 * min(sizes)
