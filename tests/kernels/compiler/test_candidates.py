@@ -1,0 +1,108 @@
+"""Which specialisation pays: the ranking of schemes for captured kernels."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cut_kernels import OWN, cut
+from zoo import ZOO
+
+from warpplan.kernels.compiler.candidates import RankedScheme, rank, schemes
+from warpplan.kernels.compiler.capture import capture
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.pressure import shared_bytes
+from warpplan.planner.costs import CostTable
+from warpplan.planner.device import B200, H200
+from warpplan.planner.errors import InvalidInput
+from warpplan.planner.profile import Profile
+from warpplan.profiler.embedded import embedded
+
+PROFILE = embedded(H200.name)
+READABLE = [*OWN, *(name for name in ZOO if name != "gathered_experts")]
+
+
+@cache
+def ranked(name: str, warps: int = 4) -> tuple[RankedScheme, ...]:
+    return rank(capture(cut(name, warps)), PROFILE, H200)
+
+
+def test_attention_wants_two_consumers_that_take_turns() -> None:
+    best = ranked("attention")[0]
+    assert best.scheme is not None
+    assert (best.scheme.consumers, best.scheme.warps, best.scheme.in_flight) == (2, 4, 0)
+    assert best.gain > 1.2
+    assert len(best.plans) == len(best.ii_cycles) == 1
+
+
+def test_a_product_loop_wants_a_ring_that_hides_the_loads() -> None:
+    best = ranked("matmul", 8)[0]
+    assert best.scheme is not None
+    assert best.scheme.in_flight == 1
+    assert best.scheme.depths[0] >= 3
+    assert best.ii_cycles[0] == 1024  # 8 wgmma of 128 cycles: the tensor cores are never idle
+    # 128 x 256 in fp32 is 256 registers a thread of one warp group: too many.
+    assert all(r.scheme is None or r.scheme.consumers * r.scheme.warps >= 8 for r in ranked("matmul", 8))
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_every_kernel_is_ranked_and_what_is_offered_fits(name: str) -> None:
+    kernel = capture(cut(name))
+    found = ranked(name)
+    (alone,) = (r for r in found if r.scheme is None)
+    assert alone.gain == 1
+    assert alone.reason
+    times = [round(r.predicted_cycles) for r in found]
+    assert times == sorted(times)
+    rows = [loop.rows for loop in kernel.loading if loop.rows]
+    for r in found:
+        if r.scheme is None:
+            continue
+        assert all(count % (64 * r.scheme.consumers) == 0 for count in rows)
+        rings = iter(r.scheme.depths)
+        depths = tuple(next(rings) if loop.rings else 2 for loop in kernel.loading)
+        assert shared_bytes(kernel, depths) <= H200.smem_bytes_per_block
+        assert len(r.plans) == len(kernel.loading)
+
+
+@pytest.mark.parametrize("name", ["pointers", "swiglu", "scan", "dropout", "while_loop", "chased"])
+def test_a_kernel_that_no_partition_helps_is_left_alone_with_the_reason(name: str) -> None:
+    (alone,) = ranked(name)
+    assert alone.scheme is None
+    with pytest.raises(CannotPlan) as refused:
+        schemes(capture(cut(name)), PROFILE, H200)
+    assert str(refused.value) == alone.reason
+
+
+def test_schemes_that_are_clearly_slower_are_not_offered() -> None:
+    with pytest.raises(CannotPlan, match="no partition pays"):
+        schemes(capture(cut("transposed_copy")), PROFILE, H200)
+    offered = schemes(capture(cut("attention")), PROFILE, H200)
+    assert all(r.scheme is not None and r.gain >= 0.95 for r in offered)
+
+
+def test_more_stages_leave_less_to_gain() -> None:
+    kernel = capture(cut("matmul", 8))
+    assert rank(kernel, PROFILE, H200, stages=3)[0].gain > rank(kernel, PROFILE, H200, stages=4)[0].gain
+
+
+def test_the_ranking_is_deterministic() -> None:
+    assert rank(capture(cut("tutorial_causal")), PROFILE, H200) == ranked("tutorial_causal")
+
+
+def test_a_profile_without_anything_is_estimated_from() -> None:
+    bare = Profile(PROFILE.identity, CostTable(()), ())
+    best = rank(capture(cut("attention")), bare, H200)[0]
+    assert best.scheme is not None
+    assert best.scheme.consumers == 2
+
+
+def test_other_than_hopper_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="expected a Hopper GPU"):
+        rank(capture(cut("attention")), PROFILE, B200)
