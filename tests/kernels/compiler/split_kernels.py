@@ -82,24 +82,6 @@ def normalised(
 
 
 @triton.jit
-def pointers(a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    across = tl.cdiv(N, BN)
-    rm = (tl.program_id(0) // across) * BM + tl.arange(0, BM)
-    rn = (tl.program_id(0) % across) * BN + tl.arange(0, BN)
-    rk = tl.arange(0, BK)
-    pa = a_ptr + (rm % M)[:, None] * K + rk[None, :]
-    pb = b_ptr + rk[:, None] * N + (rn % N)[None, :]
-    acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(tl.cdiv(K, BK)):
-        x = tl.load(pa, mask=rk[None, :] < K - k * BK, other=0.0)
-        y = tl.load(pb, mask=rk[:, None] < K - k * BK, other=0.0)
-        acc = tl.dot(x, y, acc)
-        pa += BK
-        pb += BK * N
-    tl.store(c_ptr + rm[:, None] * N + rn[None, :], acc.to(tl.float16), mask=(rm[:, None] < M) & (rn[None, :] < N))
-
-
-@triton.jit
 def attention(q, k, v, o, lse_ptr, L, scale, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
     """The query's row and the output's are one value, which must not be shifted twice."""
     pid = tl.program_id(0)
