@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,15 @@ NOMINAL_MHZ = 1000.0
 
 @dataclass(frozen=True)
 class Event:
-    """One scope of one warp, in SM cycles; ``launch`` tells apart the blocks and kernels of a file."""
+    """One scope of one warp, in SM cycles; ``launch`` tells apart the blocks and kernels of a file. ``name`` is as
+    recorded: in a compiled kernel "mma@file.py:12", after an operation's line."""
 
     scope: str
     launch: str
     warp: int
     start_cycles: float
     cycles: float
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,29 @@ class Comparison:
         return self.traced_cycles / self.probed_cycles
 
 
-def parse(path: Path) -> tuple[Event, ...]:
-    """The known scopes in ``path``, by launch, warp and time; :class:`MalformedFile` where it is no such trace."""
+def parse(path: Path, scopes: Collection[str] = (*SCOPES, EMPTY_SCOPE)) -> tuple[Event, ...]:
+    """The events of ``scopes`` in ``path``, by launch, warp and time; :class:`MalformedFile` where it is no such
+    trace."""
     body = read_json(path)
     if not isinstance(body, dict) or not isinstance(body.get("traceEvents"), list):
         raise MalformedFile(path, "no Chrome trace: traceEvents is missing", field="traceEvents")
-    events = [event for index, raw in enumerate(body["traceEvents"]) for event in _event(path, index, raw)]
+    events = [event for index, raw in enumerate(body["traceEvents"]) for event in _event(path, index, raw, scopes)]
     return tuple(sorted(events, key=lambda e: (e.launch, e.warp, e.start_cycles)))
 
 
-def _event(path: Path, index: int, raw: Any) -> Iterator[Event]:
-    if not isinstance(raw, dict) or raw.get("ph") != "X" or raw.get("name") not in (*SCOPES, EMPTY_SCOPE):
+def _event(path: Path, index: int, raw: Any, scopes: Collection[str]) -> Iterator[Event]:
+    if not isinstance(raw, dict) or raw.get("ph") != "X" or not isinstance(name := raw.get("name"), str):
+        return
+    scope = re.split("[@#]", name, maxsplit=1)[0]
+    if scope not in scopes:
         return
     try:
         warp = re.match(r"warp (\d+)", raw["tid"])
         per_us = float(raw.get("args", {}).get("Frequency (MHz)", NOMINAL_MHZ))
         if warp is None:
             raise ValueError(f"tid {raw['tid']!r} names no warp")
-        yield Event(raw["name"], str(raw["pid"]), int(warp[1]), float(raw["ts"]) * per_us, float(raw["dur"]) * per_us)
+        start, cycles = float(raw["ts"]) * per_us, float(raw["dur"]) * per_us
+        yield Event(scope, str(raw["pid"]), int(warp[1]), start, cycles, name)
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedFile(path, f"trace event {index}: {error}", field=f"traceEvents[{index}]") from None
 

@@ -1,0 +1,113 @@
+"""Proton's trace of any recorded kernel, operation by operation, and beside it what the planner's costs say.
+
+:mod:`warpplan.kernels.compiler.instrument` puts the scopes into the finished kernel: "mma@file.py:12" is the product of
+that line with the wait for it, "math@file.py:12" the arithmetic that starts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from warpplan.kernels.compiler.capture import Body
+from warpplan.kernels.compiler.graph import Shape, cost_of
+from warpplan.kernels.compiler.instrument import KINDS
+from warpplan.planner.costs import CostTable, Quantiles
+from warpplan.planner.errors import MeasurementFailed
+from warpplan.profiler.traces import Event, parse
+
+_WORK_OF = {"tma_issue": ("tma_load",), "mma": ("dot",)}
+_MATH = ("elementwise", "sfu", "reduce", "convert_layout")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The cycles of one scope over all warps and iterations; ``warps``: the median of each warp that ran it."""
+
+    name: str
+    cycles: Quantiles
+    warps: tuple[tuple[int, float], ...]
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition("@")[0].partition("#")[0]
+
+    @property
+    def line(self) -> str:
+        """ "file.py:12", empty where the scope has none."""
+        return self.name.partition("@")[2].partition("#")[0]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Cycles of one warp in one iteration: ``measured`` less what recording costs, ``predicted`` from the probes."""
+
+    operation: str
+    measured: float
+    predicted: float
+
+    @property
+    def ratio(self) -> float:
+        return self.measured / self.predicted if self.predicted else 0.0
+
+
+def read_operations(path: Path) -> tuple[Measured, ...]:
+    """What the trace in ``path`` says of each scope. Raises :class:`MalformedFile` where it is no trace,
+    :class:`MeasurementFailed` where it holds no scope of a recorded kernel."""
+    return operations(parse(path, KINDS), str(path))
+
+
+def operations(events: Sequence[Event], what: str = "the trace") -> tuple[Measured, ...]:
+    """:func:`read_operations` of events, by name."""
+    if not events:
+        raise MeasurementFailed(f"{what} holds no scope of a recorded kernel: expected one of {', '.join(KINDS)}")
+    by_name: dict[str, dict[int, list[float]]] = {}
+    for event in events:
+        by_name.setdefault(event.name, {}).setdefault(event.warp, []).append(event.cycles)
+    found = []
+    for name in sorted(by_name):
+        warps = by_name[name]
+        samples = np.concatenate([warps[w] for w in sorted(warps)])
+        p50, p90 = np.percentile(samples, [50, 90])
+        medians = tuple((w, float(np.median(warps[w]))) for w in sorted(warps))
+        found.append(Measured(name, Quantiles(float(p50), float(p90), len(samples)), medians))
+    return tuple(found)
+
+
+def beside_costs(
+    measured: Sequence[Measured], loop: Body, shape: Shape, costs: CostTable, recording: float = 0.0
+) -> tuple[Beside, ...]:
+    """``measured`` beside the costs of ``loop`` under ``shape``: the issue of the loads and the products of each line,
+    and all arithmetic together, whose stretches the compiler forms otherwise than the planner.
+
+    ``recording``: the cycles that an empty scope shows. Leaves out what the trace or the loop does not have.
+    """
+    found = []
+    for scope, kinds in _WORK_OF.items():
+        lines = sorted({m.line for m in measured if m.kind == scope})
+        for line in lines:
+            work = [w for w in loop.of_kind(*kinds) if line in (w.line, *w.lines)]
+            if work:
+                # A multiply is timed with the wait for it, a copy is only issued.
+                each = [cost_of(w, costs, shape) for w in work]
+                predicted = sum(c.issue if scope == "tma_issue" else c.occupancy for c in each)
+                found.append(Beside(f"{scope}@{line}", _cycles(measured, scope, recording, line), predicted))
+    work = loop.of_kind(*_MATH)
+    if work and any(m.kind == "math" for m in measured):
+        predicted = sum(cost_of(w, costs, shape).latency for w in work)
+        found.append(Beside("math", _cycles(measured, "math", recording), predicted))
+    return tuple(found)
+
+
+def _cycles(measured: Sequence[Measured], kind: str, recording: float, line: str = "") -> float:
+    """One iteration's: peeled copies of a scope ("…#2") are other scopes of the same line, so the one with most samples
+    counts, and different lines add up."""
+    chosen: dict[str, Measured] = {}
+    for m in measured:
+        if m.kind == kind and (not line or m.line == line):
+            best = chosen.get(m.line)
+            chosen[m.line] = m if best is None or m.cycles.count > best.cycles.count else best
+    return sum(max(0.0, m.cycles.p50 - recording) for m in chosen.values())
