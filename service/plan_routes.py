@@ -113,7 +113,7 @@ def _problem(kept: KeptPlan) -> dict[str, Any] | None:
 def timeline(
     plan_id: PlanId,
     request: Request,
-    iterations: Annotated[int, Query(ge=0, le=1000, description="iterations of the loop")] = 6,
+    iterations: Annotated[int | None, Query(ge=0, le=1000, description="iterations of the loop")] = None,
     form: Annotated[Format | None, Query(alias="format", description="instead of an Accept header")] = None,
     accept: str | None = Header(default=None),
 ) -> Response:

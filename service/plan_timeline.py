@@ -18,7 +18,9 @@ Format = Literal["json", "svg", "html"]
 MEDIA_TYPES: dict[Format, str] = {
     "json": "application/json", "svg": "image/svg+xml", "html": "text/html; charset=utf-8",
 }  # fmt: skip
-MAX_SPANS = 20_000
+ITERATIONS = 6
+"""Shown where nobody says how many, or fewer of a large loop."""
+MAX_SPANS = 10_000
 """Operations times iterations: a page of more is too heavy for a browser."""
 
 
@@ -53,8 +55,8 @@ def _quality(media_type: str, accept: str) -> float:
     return found[min(found)] if found else 0.0
 
 
-def timeline(kept: KeptPlan, iterations: int, form: Format) -> bytes:
-    """``iterations`` of the loop as the plan plays them.
+def timeline(kept: KeptPlan, iterations: int | None, form: Format) -> bytes:
+    """``iterations`` of the loop, :data:`ITERATIONS` where ``None``, as the plan plays them.
 
     :class:`NotReady` where there is no plan (yet), :class:`InvalidInput` for more spans than can be shown.
     """
@@ -62,6 +64,8 @@ def timeline(kept: KeptPlan, iterations: int, form: Format) -> bytes:
     request = PlanRequest.read(kept.request)
     graph, plan = request.graph, outcome.plan
     most = max(1, MAX_SPANS // len(graph.ops))
+    if iterations is None:
+        iterations = min(ITERATIONS, most)
     if iterations > most:
         raise InvalidInput(
             f"{iterations} iterations of {len(graph.ops)} operations: at most {most} can be shown",

@@ -23,10 +23,12 @@ import pytest
 
 from warpplan.planner import codec
 from warpplan.planner.check import check
+from warpplan.planner.errors import InvalidInput
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.plan import Outcome
 from warpplan.planner.solve import SolveOptions, solve
 from warpplan.planner.timeline import Timeline
+from warpplan.service import plan_timeline
 from warpplan.service.app import create_app
 from warpplan.service.plans import MOST_CLAIMS, PlanRequest, Plans, QueueFull, UnknownPlan
 from warpplan.service.solver_process import Stopped, clock_limit_s, solve_apart
@@ -304,6 +306,20 @@ def test_a_loop_without_a_plan_has_no_time_line(start: Callable[..., httpx.Clien
 
 LIMITS_S = (3.0, 15.0, PATIENCE_S)
 """The first that is long enough for the child to start on this machine."""
+
+
+def test_a_time_line_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_timeline, "MAX_SPANS", 8)
+    plans, asked = Plans(store.database), request()
+    plans.submit(asked, "p", most_queued=1)
+    claim = plans.claim(60, "p")
+    assert claim is not None
+    plans.finish(claim, codec.to_json(solve(asked.graph, asked.options)), None)
+    kept = plans.get(claim.id)
+    played = codec.from_json(json.loads(plan_timeline.timeline(kept, None, "json")), Timeline)
+    assert (played.trip_count, len(played.spans)) == (4, 8)
+    with pytest.raises(InvalidInput, match="5 iterations of 2 operations: at most 4 can be shown"):
+        plan_timeline.timeline(kept, 5, "svg")
 
 
 def test_a_child_that_overruns_is_killed() -> None:
