@@ -28,12 +28,9 @@ from warpplan.profiler.embedded import embedded
 
 COSTS = embedded(H200.name).costs
 TWO = Shape(consumers=2, warps=4)
-LOADING = [
-    name
-    for name in (*OWN, *ZOO)
-    if name not in ("gathered_experts", "chased")
-    and capture(cut(name)).loading  # the one is no loop, the other refused
-]
+UNPLANNED = ("chased", "gathered_experts")
+"""Refused: an address that waits for the loop's own product; a way out of the middle of a loop."""
+LOADING = [*OWN, *(name for name, specimen in ZOO.items() if specimen.loads)]
 
 
 def loop(name: str) -> Body:
@@ -50,7 +47,7 @@ def solved(body: Body, shape: Shape, depth: int) -> tuple[DependenceGraph, Solve
     return graph, options
 
 
-@pytest.mark.parametrize("name", LOADING)
+@pytest.mark.parametrize("name", [name for name in LOADING if name not in UNPLANNED])
 @pytest.mark.parametrize("specialized", [True, False])
 def test_any_captured_loop_is_a_sound_graph(name: str, specialized: bool) -> None:
     for body in capture(cut(name)).loading:
