@@ -41,5 +41,5 @@ class Staging:
         build.op(out, copy, where)
 
     def wait(self, out: list[Operation]) -> None:
-        """Until every store has read its buffer."""
-        self.builder.op(out, "ttng.async_tma_store_wait {pendings = 0 : i32}")
+        """Until every store has read its buffer; before Triton 3.9 that is all the operation can mean."""
+        self.builder.op(out, "ttng.async_tma_store_wait {pendings = 0 : i32, read_only}")
