@@ -120,7 +120,8 @@ def document(
         "type": f"urn:warpplan:problem:{kind}",
         "title": kind.replace("-", " ").capitalize(),
         "status": status,
-        "detail": _short(detail, 4 * MAX_VALUE_CHARACTERS),
+        # One line, whatever names a caller has sent.
+        "detail": _short(" ".join(detail.split()), 4 * MAX_VALUE_CHARACTERS),
         "field": field,
         "value": _plain(value),
         "limit": _plain(limit),

@@ -73,9 +73,7 @@ def _cursor(after: str | None) -> tuple[str, str] | None:
     # A plus sign that was not escaped arrives as a space.
     at, comma, plan_id = after.replace(" ", "+").partition(",")
     if not comma:
-        raise InvalidInput(
-            f"after is {after!r}: expected the next of the page before", field="after", value=after
-        )  # fmt: skip
+        raise InvalidInput(f"after is {after!r}: expected the next of the page before", field="after", value=after)
     return at, plan_id
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from warpplan.planner import codec
 from warpplan.planner.check import check
@@ -30,6 +32,7 @@ from warpplan.planner.solve import SolveOptions, solve
 from warpplan.planner.timeline import Timeline
 from warpplan.service import plan_timeline
 from warpplan.service.app import create_app
+from warpplan.service.http_errors import problem_of
 from warpplan.service.plans import MOST_CLAIMS, PlanRequest, Plans, QueueFull, UnknownPlan
 from warpplan.service.solver_process import Stopped, clock_limit_s, solve_apart
 from warpplan.service.store import Store
@@ -236,6 +239,43 @@ def test_bad_requests_name_the_element(
     found = problem(http.post("/v1/plans", content=json.dumps(body), headers=headers), 422, field)
     assert says in found["detail"]
     assert http.get("/v1/plans").json() == {"plans": [], "next": None}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every path into a JSON value."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from places(item, (*path, key))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_whatever_stands_in_a_request_it_is_planned_or_refused_in_one_line(data: st.DataObject) -> None:
+    """One element of a good graph, or one more field, replaced by any JSON."""
+    graph = json.loads(json.dumps(GRAPH))
+    *path, last = data.draw(st.sampled_from([p for p in places(graph) if p]))
+    holder = graph
+    for key in path:
+        holder = holder[key]
+    if isinstance(holder, dict) and data.draw(st.booleans()):
+        last = data.draw(st.sampled_from([*holder, "clones", "handoff", "registers", "distance", "units", "x"]))
+    holder[last] = data.draw(JSON)
+    try:
+        asked = PlanRequest.of(graph, {})
+        assert PlanRequest.read(asked.text).id == asked.id
+    except InvalidInput as error:
+        said = problem_of(error)
+        assert "\n" not in said["detail"]
+        assert said["field"]
+        json.dumps(said).encode()
 
 
 def test_truncated_and_nested_bodies(start: Callable[..., httpx.Client]) -> None:
