@@ -1,12 +1,13 @@
 """How the packing searches share their limit: first fit, own exact search with restarts, CP-SAT.
 
-None alone does everything: first fit settles most memories that are not nearly full; the skyline search packs
-hundreds of buffers without a gap; CP-SAT's learnt clauses prove more small memories too small.
+None alone does everything: first fit settles most memories that are not nearly full; the skyline search and beams over
+its nodes pack hundreds of buffers without a gap; CP-SAT's learnt clauses prove more small memories too small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -14,24 +15,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.planner.cpsat import Answer, run
-from warpplan.planner.packing_pieces import Pieces, first_fit
+from warpplan.planner.packing_beam import beam
+from warpplan.planner.packing_pieces import Pieces, first_fit, joined
 from warpplan.planner.packing_skyline import Skyline
 
 Found = tuple[Answer, tuple[int, ...]]
 """An answer, and the offsets in units where it is "yes"."""
+Turn = Callable[[int], tuple[Answer, tuple[int, ...], int]]
+"""Given how many nodes it may take: the answer, the offsets where it is "yes", and the nodes that it took."""
 
-NODES_PER_SECOND = 20_000
-"""Nodes that the skyline search visits in a second on a slow core, of problems of a few hundred pieces."""
+NODES_PER_SECOND = 8_000
+"""Nodes that the skyline search visits in a second on a slow core, of problems of a few hundred pieces and sections."""
 CPSAT_SHARE = 0.15
 """CP-SAT takes so much longer over these models than its deterministic time says (measured: 0.05 to 0.2 a second)."""
-RESTART = 500
-"""Nodes of the shortest run between restarts."""
-TURNS = ((0.2, 0.0), (0.0, 0.3), (0.5, 0.0))
+GLANCE, RESTART = 500, 5_000
+"""Nodes of each of the first runs, and of the shortest run between restarts."""
+BEAM = 30
+"""Nodes of the narrowest beam."""
+WORTH = (0.3, 0.6, 1.0)
+"""Steps of the skyline that a piece of mean area is worth to a beam."""
+TURNS = ((0.2, 0.0), (0.0, 0.15), (0.65, 0.0))
 """Shares of the limit for the skyline search and for CP-SAT, in turn."""
 
 
 def on_a_line(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: float) -> Found:
     """Pieces that are live in the sections [``first[i]``, ``end[i]``), and apart where they share a section."""
+    fewer, first, end, place = joined(problem, first, end)
+    answer, offsets = _apart(fewer, first, end, seconds)
+    return answer, tuple(offsets[i] for i in place) if answer == "yes" else ()
+
+
+def _apart(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: float) -> Found:
     starts, ends = np.array(first, dtype=np.int64), np.array(end, dtype=np.int64)
 
     def meets(i: int) -> NDArray[np.bool_]:
@@ -43,15 +57,14 @@ def on_a_line(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds
         return "yes", found
     skyline = Skyline(problem, first, end, max(end, default=0))
     turns = _turns(skyline)
-    large = max(1.0, len(first) / 500)
+    large = max(1.0, (len(first) + 2 * skyline.count) / 500)
     for own, learning in TURNS:
         nodes = round(own * seconds * NODES_PER_SECOND / large)
         while nodes > 0:
-            ranks, most = next(turns)
-            answer, taken = skyline.run(ranks, min(nodes, most))
+            answer, offsets, taken = next(turns)(nodes)
             nodes -= max(1, taken)
             if answer != "unknown":
-                return answer, tuple(skyline.offsets)
+                return answer, offsets
         if learning:
             answer, offsets = _cpsat(problem, [], learning * seconds, (first, widths))
             if answer != "unknown":
@@ -93,23 +106,32 @@ def _quick(problem: Pieces, meets: Callable[[int], NDArray[np.bool_]], widths: S
     return None
 
 
-def _turns(skyline: Skyline) -> Iterator[tuple[list[float], int]]:
-    """Ranks for runs of the skyline search and their nodes: large or long pieces first, from the second round on more
-    and more shuffled; Luby's sequence lets every order have short runs and long ones."""
+def _turns(skyline: Skyline) -> Iterator[Turn]:
+    """Runs of the skyline search, large or long pieces first, and beams, in turn; from the second round on more and
+    more shuffled. Luby's sequence lets every order have short runs and long ones; beams grow."""
     random = Random(0)
     sizes, everyone = skyline.sizes, range(len(skyline.sizes))
-    values: tuple[Callable[[int], int], ...] = (
-        lambda i: sizes[i],
-        lambda i: skyline.width(i),
-        lambda i: sizes[i] * skyline.width(i) ** 2,
-        lambda i: skyline.width(i),
-        lambda i: sizes[i] * skyline.width(i),
-    )
+    areas = [sizes[i] * skyline.width(i) for i in everyone]
+    mean = sum(areas) / max(1, len(areas))
+    orders: tuple[Callable[[int], int], ...] = (lambda i: sizes[i], skyline.width, lambda i: areas[i])
+
+    def dig(ranks: Sequence[float], most: int, snug: bool, nodes: int) -> tuple[Answer, tuple[int, ...], int]:
+        answer, taken = skyline.run(ranks, min(nodes, most), snug)
+        return answer, tuple(skyline.offsets), taken
+
+    def sweep(worth: Sequence[float], width: int, nodes: int) -> tuple[Answer, tuple[int, ...], int]:
+        offsets, taken = beam(skyline, worth, width, nodes)
+        return ("unknown", (), taken) if offsets is None else ("yes", offsets, taken)
+
+    for order in orders:
+        yield partial(dig, [-order(i) for i in everyone], GLANCE, False)
     for turn in count():
-        for value in values:
+        for order, steps in zip(orders, WORTH, strict=True):
             noise = 0.8 if turn else 0.0
-            ranks = [-value(i) * random.uniform(1 - noise, 1 + noise) for i in everyone]
-            yield ranks, RESTART * luby(turn + 1)
+            ranks = [-order(i) * random.uniform(1 - noise, 1 + noise) for i in everyone]
+            yield partial(dig, ranks, RESTART * luby(turn + 1), True)
+            worth = [steps * areas[i] / mean * random.uniform(1 - noise / 2, 1 + noise / 2) for i in everyone]
+            yield partial(sweep, worth, BEAM << min(turn, 5))
 
 
 def luby(i: int) -> int:
