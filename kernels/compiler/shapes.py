@@ -65,7 +65,7 @@ def _plain_shapes(operation: Operation) -> dict[str, tuple[int, ...]]:
         return {}
     arrow = max((i for i, part in enumerate(parts) if part == "->"), default=-1)
     after = [p.shape for p in printed if p.at > arrow]
-    if arrow < 0 or len(after) == 1:
+    if len(after) == 1 or (arrow < 0 and len(after) != len(names)):
         after = [printed[-1].shape] * len(names)  # one type for all: what is elementwise, and tt.split
     return dict(zip(names, after, strict=True)) if after else {}
 
