@@ -10,13 +10,21 @@ import logging
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from warpplan.kernels.compiler import packed as packing
 from warpplan.kernels.compiler.arguments import describe
-from warpplan.kernels.compiler.decisions import Compiled, Decision, Situation, default_folder, own_version
+from warpplan.kernels.compiler.decisions import (
+    Compiled,
+    Decision,
+    Situation,
+    default_folder,
+    own_version,
+    scheme_from,
+)
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.launch import Call, Launch, name_of, warn_once
 from warpplan.kernels.compiler.scheme import Scheme
@@ -24,7 +32,7 @@ from warpplan.kernels.compiler.sources import Given, Plans, Source, default_prof
 from warpplan.kernels.isolate import run_isolated
 from warpplan.planner import codec
 from warpplan.planner.device import DEVICES
-from warpplan.planner.errors import WarpplanError
+from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.profile import Profile
 
 CHILD = "warpplan.kernels.compiler.trial:trial"
@@ -33,6 +41,7 @@ GAIN = 1.01
 MOST_SCHEMES = 5
 MOST_CHILDREN = 3
 """Children that may die over one kernel; what stays untried then stays untried."""
+MACHINE_FAILS = ("MeasurementFailed", "OutOfMemoryError")
 CAPABILITY = 90
 
 log = logging.getLogger("warpplan")
@@ -159,40 +168,32 @@ class Decider:
         }
 
     def _try(self, situation: Situation, request: dict[str, Any]) -> Decision:
-        """Try each scheme, in a new child where one died over the one before."""
-        best: Decision | None = None
+        """Try each scheme, in a new child where one died over the one before.
+
+        Raises :class:`MeasurementFailed` where the machine failed and no scheme: that is nothing to remember."""
+        found: list[Decision] = []
         reasons: list[str] = []
         for _ in range(MOST_CHILDREN):
             result = run_isolated(CHILD, [request], time_limit_s=self._time_limit_s)
-            items = list(result.items)
-            files: dict[str, Compiled] = {}
-            for item in items:
-                scheme = Scheme(**{**item["scheme"], "depths": tuple(item["scheme"]["depths"])})
-                if item["step"] == "failed":
-                    reasons.append(f"{scheme}: {item['reason']}")
-                elif item["step"] == "run":
-                    files[str(scheme)] = Compiled(item["hash"], tuple((n, p) for n, p in item["files"]))
-                    if request["launch"] is None:
-                        return Decision(situation, scheme, compiled=files[str(scheme)])
-                elif item["step"] == "done":
-                    times = (item["planned_us"], item["unplanned_us"])
-                    found = Decision(situation, scheme, "", False, True, *times, files[str(scheme)])
-                    if best is None or item["ratio"] > _ratio(best):
-                        best = found
-            begun = sum(item["step"] == "compile" for item in items)
+            items = result.items
+            found += _found(situation, items, request["launch"] is not None)
+            reasons += [f"{_scheme(item)}: {item['reason']}" for item in items if item["step"] == "failed"]
             if result.status == "ok":
                 break
-            if not begun or items[-1]["step"] in ("done", "failed"):
-                # It died over no scheme: planning itself failed, or the GPU is not to be had.
-                reasons.append(_unprefixed(result.reason))
+            if result.reason.startswith("CannotPlan: "):
+                reasons.append(result.reason.removeprefix("CannotPlan: "))
                 break
-            reasons.append(f"{items[-1]['scheme']} in the step {items[-1]['step']!r}: {result.reason}")
-            request = {**request, "skip": request["skip"] + begun}
-        if best is None and not reasons:
-            return Decision(situation, None, "predicted to be as fast without a plan")
-        if best is None:
-            return Decision(situation, None, reasons[0], failed=True)
-        if _ratio(best) <= GAIN:
+            if not items or items[-1]["step"] in ("done", "failed") or result.reason.startswith(MACHINE_FAILS):
+                if found:
+                    break
+                raise MeasurementFailed(f"no plan could be tried: {result.reason}")
+            reasons.append(f"{_scheme(items[-1])}, step {items[-1]['step']!r}: {result.reason}")
+            request = {**request, "skip": request["skip"] + sum(item["step"] == "compile" for item in items)}
+        if not found:
+            why = reasons[0] if reasons else "predicted to be as fast without a plan"
+            return Decision(situation, None, why, failed=bool(reasons))
+        best = max(found, key=_gain)
+        if best.measured and _gain(best) <= GAIN:
             return replace(best, scheme=None, reason="as fast without a plan", compiled=None)
         return best
 
@@ -236,19 +237,32 @@ def _finish_work(device: int) -> None:
         torch.cuda.synchronize(device)
 
 
-def _ratio(decision: Decision) -> float:
-    assert decision.planned_us is not None
-    assert decision.unplanned_us is not None
+def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool) -> list[Decision]:
+    """The schemes that came to their end: measured, or compiled where nothing is measured."""
+    files = {_scheme(i): Compiled(i["hash"], tuple((n, p) for n, p in i["files"])) for i in items if i["step"] == "run"}
+    if not measured:
+        return [Decision(situation, scheme, compiled=compiled) for scheme, compiled in files.items()]
+    return [
+        Decision(situation, _scheme(i), "", False, True, i["planned_us"], i["unplanned_us"], files[_scheme(i)])
+        for i in items
+        if i["step"] == "done"
+    ]
+
+
+def _scheme(item: dict[str, Any]) -> Scheme:
+    return scheme_from(item["scheme"], "a trial's answer")
+
+
+def _gain(decision: Decision) -> float:
+    """Time as it is over time with the plan; 1 where nothing was measured."""
+    if decision.planned_us is None or decision.unplanned_us is None:
+        return 1.0
     return decision.unplanned_us / decision.planned_us
 
 
 def _result(kernel: Any) -> Any:
     """Triton compiles in the background where it is asked to; ``result`` waits for it."""
     return kernel.result() if hasattr(kernel, "result") else kernel
-
-
-def _unprefixed(reason: str) -> str:
-    return reason.removeprefix("CannotPlan: ")
 
 
 def _line(error: BaseException) -> str:

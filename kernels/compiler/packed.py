@@ -18,11 +18,13 @@ def files_of(kernel: Any) -> Compiled:
 
 
 def pack(kernel: Any) -> dict[str, Any]:
-    """``kernel`` for :func:`source` and :func:`load`. Raises :class:`CannotPlan` where its text is not kept, or where
-    it turns integers into pointers: memory that a copy of the arguments would not hold."""
+    """``kernel`` for :func:`source` and :func:`load`. Raises :class:`CannotPlan` where its text is not kept, has
+    no TMA loads, or turns integers into pointers: memory that a copy of the arguments would not hold."""
     text = kernel.asm.get("source")
     if text is None:
         raise CannotPlan("Triton kept no source of the compiled kernel: clear its cache")
+    if "tt.descriptor_load" not in text:
+        raise CannotPlan("has no loads through TMA descriptors for a producer to take over")
     if "tt.int_to_ptr" in text:
         raise CannotPlan("makes pointers out of integers, which cannot be copied", "tt.int_to_ptr")
     compiled, target = files_of(kernel), kernel.metadata.target

@@ -20,6 +20,7 @@ from warpplan.kernels.compiler.arguments import Copies, bytes_of
 from warpplan.kernels.compiler.decisions import Compiled, scheme_from
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.planner.errors import MeasurementFailed
 
 Item = dict[str, Any]
 
@@ -36,9 +37,9 @@ def trial(request: dict[str, Any]) -> Iterator[Item]:
     and ``device``) or ``None`` to compile only; ``schemes`` or ``None`` to plan; those from ``skip`` to ``most``;
     ``cache``, the folder of planned compiles."""
     kernel = request["kernel"]
-    launch = request["launch"]
-    bench = Bench(kernel, launch) if launch is not None else None
-    for scheme in _schemes(request)[request["skip"] : request["most"]]:
+    schemes = _schemes(request)[request["skip"] : request["most"]]
+    bench = Bench(kernel, request["launch"]) if schemes and request["launch"] is not None else None
+    for scheme in schemes:
         named = {"scheme": asdict(scheme)}
         yield {**named, "step": "compile"}
         try:
@@ -49,8 +50,8 @@ def trial(request: dict[str, Any]) -> Iterator[Item]:
                 bench.check(packing.load(files, packing.source(kernel)))
                 yield {**named, "step": "done", **bench.times(packing.load(files, packing.source(kernel)))}
         except Exception as error:
-            if "CUDA error" in str(error):
-                # The context is lost: whatever this process did next would fail for it.
+            if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
+                # The context, or the room, is lost: whatever this process did next would fail for it.
                 raise
             yield {**named, "step": "failed", "reason": _line(error)}
 
@@ -111,7 +112,7 @@ class Bench:
 
     def check(self, planned: Any) -> None:
         """Run both twice from the same memory, and compare all of it after each. Raises :class:`CannotPlan`."""
-        reference, copies = Copies(self._arguments), Copies(self._arguments)
+        reference, copies = self._copies(), self._copies()
         for number in ("first", "second"):
             self._launch(self._unplanned, reference)
             self._launch(planned, copies)
@@ -125,7 +126,7 @@ class Bench:
 
         l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         sets = self._require_room(input_sets(max(1, bytes_of(self._arguments)), l2))
-        inputs = [Copies(self._arguments, seed=97 * i) for i in range(sets)]
+        inputs = [self._copies(97 * i) for i in range(sets)]
         timings = paired(
             {
                 "unplanned": lambda i: self._launch(self._unplanned, inputs[i], wait=False),
@@ -142,6 +143,9 @@ class Bench:
             "ratio": ratio,
         }
 
+    def _copies(self, seed: int = 0) -> Copies:
+        return Copies(self._arguments, seed=seed)
+
     def _launch(self, kernel: Any, copies: Copies, *, wait: bool = True) -> None:
         import torch
 
@@ -152,14 +156,14 @@ class Bench:
             torch.cuda.synchronize()
 
     def _require_room(self, sets: int) -> int:
-        """``sets``, or fewer where memory is short. Raises :class:`CannotPlan` where three do not fit."""
+        """``sets``, or fewer where memory is short. Raises :class:`MeasurementFailed` where three do not fit."""
         import torch
 
         free, _ = torch.cuda.mem_get_info()
         need = max(1, bytes_of(self._arguments))
         if 3 * need > ROOM * free:
-            raise CannotPlan(
-                f"a trial needs {3 * need} bytes of GPU memory for copies of the arguments: {free} are free"
+            raise MeasurementFailed(
+                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {ROOM} of {free}"
             )
         return min(sets, int(ROOM * free / need))
 

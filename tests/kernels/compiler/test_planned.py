@@ -268,7 +268,7 @@ def test_failures_leave_the_kernel_with_one_warning(
         ("import os; os.abort()", "'compile': killed by SIGABRT", 120.0),
         ("import time; time.sleep(600)", "no answer for 3 s", 3.0),
         ("raise SystemExit(3)", "'compile': exit status 3", 120.0),
-        ("raise RuntimeError('CUDA error: an illegal memory access')", "illegal memory access", 120.0),
+        ("raise RuntimeError('CUDA error: an illegal memory access')", "'compile': RuntimeError: CUDA error", 120.0),
     ],
 )
 def test_real_children_that_fail(
@@ -286,10 +286,26 @@ def test_real_children_that_fail(
     assert machine.warps == [UNPLANNED] * 3
 
 
-def test_a_kernel_that_cannot_be_planned_says_so(machine: Machine, tmp_path: Path, fresh: Any) -> None:
+def test_failures_of_the_machine_are_not_remembered(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, again = fresh(kernels.gemm), fresh(kernels.gemm)
+    no_gpu = IsolatedResult("error", None, "MeasurementFailed: copies of the arguments need 9 bytes", 1.0)
+    monkeypatch.setattr(decide, "run_isolated", lambda *a, **k: no_gpu)
+    with pytest.warns(PlanWarning, match="no plan could be tried.*need 9 bytes"):
+        thrice(planned(tmp_path), lambda: gemm(kernel))
+    assert not list(tmp_path.glob("*.json"))
+    children(1.5, 1.4)
+    thrice(planned(tmp_path), lambda: gemm(again))
+    assert machine.warps == [UNPLANNED] * 4 + [PLANNED] * 2
+
+
+def test_a_kernel_that_cannot_be_planned_says_so(
+    machine: Machine, tmp_path: Path, fresh: Any, no_children: None
+) -> None:
     kernel = fresh(kernels.softmax)
     arguments = (Tensor(4, 512), Tensor(4, 512), 512)
-    with pytest.warns(PlanWarning, match="softmax runs as it is, not planned") as caught:
+    with pytest.warns(PlanWarning, match="softmax runs as it is, not planned: has no loads") as caught:
         thrice(planned(SCHEME, measure=False), lambda: kernel[(4,)](*arguments, BLOCK=512))
     assert len(caught) == 1
     assert len(machine.launches) == 3

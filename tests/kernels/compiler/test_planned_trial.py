@@ -19,7 +19,7 @@ from warpplan.kernels.compiler import arguments as arguments_module  # noqa: E40
 from warpplan.kernels.compiler.arguments import Copies, describe  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
-from warpplan.kernels.compiler.trial import compare, diverse  # noqa: E402
+from warpplan.kernels.compiler.trial import Bench, compare, diverse  # noqa: E402
 
 
 def copies(described: dict[str, Any]) -> Copies:
@@ -150,3 +150,43 @@ def test_the_same_infinities_are_right(tmp_path: Path) -> None:
 def test_unlike_schemes_come_first() -> None:
     ranked = [Scheme(1, (6,)), Scheme(1, (5,)), Scheme(2, (4,)), Scheme(1, (4,)), Scheme(2, (3,)), Scheme(1, (3,), 8)]
     assert [ranked.index(scheme) for scheme in diverse(ranked)] == [0, 2, 5, 1, 4, 3]
+
+
+class BenchOnCpu(Bench):
+    """Runs "kernels" that are Python functions of (x, y)."""
+
+    def __init__(self, tmp_path: Path, unplanned: Any) -> None:
+        tensors = {"x": torch.zeros(64, 64), "y": torch.zeros(64, 64), "count": torch.zeros(4, dtype=torch.int32)}
+        self._arguments = describe(tensors, set(), tmp_path)
+        self._unplanned = unplanned
+
+    def _copies(self, seed: int = 0) -> Copies:
+        return copies(self._arguments)
+
+    def _launch(self, kernel: Any, copies: Copies, *, wait: bool = True) -> None:
+        kernel(*copies.values)
+
+
+def accumulate(x: Any, y: Any, count: Any) -> None:
+    y += 2 * x
+    count += 1
+
+
+def test_an_equal_kernel_passes_twice(tmp_path: Path) -> None:
+    BenchOnCpu(tmp_path, accumulate).check(lambda x, y, count: (y.add_(x + x), count.add_(1)))
+
+
+@pytest.mark.parametrize(
+    ("planned", "said"),
+    [
+        (lambda x, y, count: None, "first planned launch computes"),
+        (lambda x, y, count: (y.add_(2 * x), count.add_(2)), "first planned launch computes other integers"),
+        (lambda x, y, count: (y.add_(2 * x * (count[0] == 0)), count.add_(1)), "second planned launch computes"),
+        (lambda x, y, count: (y[:63].add_(2 * x[:63]), count.add_(1)), "of 4096 numbers"),
+        (lambda x, y, count: (y.add_(2 * x), x.add_(1), count.add_(1)), "4096 of 4096 numbers"),
+    ],
+    ids=["nothing", "counts twice", "stale", "last row left out", "writes its input"],
+)
+def test_wrong_kernels_are_seen(tmp_path: Path, planned: Any, said: str) -> None:
+    with pytest.raises(CannotPlan, match=said):
+        BenchOnCpu(tmp_path, accumulate).check(planned)
