@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from warpplan.kernels.compiler import control
 from warpplan.kernels.compiler.ir import Operation, Region, parse_operation, tokenize
-from warpplan.kernels.compiler.names import unique_names
+from warpplan.kernels.compiler.names import unique_names, with_suffix
 from warpplan.kernels.compiler.rings import LOAD, VIEWS
 from warpplan.kernels.compiler.types import find_types
 
@@ -85,7 +85,7 @@ def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | 
 def _rewritten(
     operation: Operation, loop: control.Loop, lead: list[Operation], first: Operation, last: Operation
 ) -> list[Operation]:
-    stem = "%" + loop.variable[1:]
+    stem = with_suffix(loop.variable, "")
     kind, where = loop.kind, operation.location
     product = find_types(first.signature)[-1]
     views = {name for op in lead if op.name in VIEWS | {LOAD} for name in op.defined}
@@ -143,8 +143,7 @@ def _rewritten(
     ]
     names = {inside: results[outside] for inside, _, _, outside in loop.carried}
     tail = _copied(rest, {**names, loop.variable: final, first.result: results["%_product"]}, "_last")
-    renamed = {name: f"{name.partition('#')[0]}_last{name[len(name.partition('#')[0]) :]}" for op in rest
-               for name in op.defined}  # fmt: skip
+    renamed = {name: with_suffix(name, "_last") for op in rest for name in op.defined}
     outcome = [renamed.get(value, names.get(value, value)) for value in loop.yielded]
     then = [
         *before, dot, line(f"{shorter} = arith.subi {loop.upper}, {loop.step} : {kind}"), walked, *final_value, *tail,
@@ -168,7 +167,12 @@ def _copied(operations: list[Operation], names: dict[str, str], suffix: str) -> 
     names, copies = dict(names), []
     for operation in operations:
         copy = operation.substituted(names)
-        copy.results = tuple(f"{r.partition(':')[0]}{suffix}{r[len(r.partition(':')[0]) :]}" for r in copy.results)
+        copy.results = tuple(_suffixed(result, suffix) for result in copy.results)
         names |= dict(zip(operation.defined, copy.defined, strict=True))
         copies.append(copy)
     return copies
+
+
+def _suffixed(result: str, suffix: str) -> str:
+    name, mark, count = result.partition(":")
+    return with_suffix(name, suffix) + mark + count

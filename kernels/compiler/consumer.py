@@ -15,7 +15,7 @@ from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.ir import Module, Operation, Region, tokenize
 from warpplan.kernels.compiler.locations import source_line
 from warpplan.kernels.compiler.rings import LOAD, ROWS, VIEWS, BlockUse, Rings, load_number, uses
-from warpplan.kernels.compiler.staging import STORE, Staging
+from warpplan.kernels.compiler.staging import Staging
 from warpplan.kernels.compiler.turns import Turns
 from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
 
@@ -57,7 +57,7 @@ class Consumer:
                     now = self._turn(out, reads[load_number(operation)], now, held)
             elif operation.name in VIEWS and self._is_slot(operation):
                 self._look(out, operation)
-            elif operation.name == STORE and region is not self.function.regions[0]:
+            elif self.staging.suits(operation) and region is not self.function.regions[0]:
                 self.staging.store(out, operation.substituted(self.names))
             elif operation.name == "scf.for":
                 now = self._loop(out, operation, now)
@@ -156,19 +156,19 @@ class Consumer:
         elif whole:
             raise self._refusal(operation, "a part of a slot cannot be read under another shape")
         result = replace(made, rest=(*made.rest[:2], "mutable", *([whole] if whole else [])))
-        new = _retyped(operation.substituted(self.names), [str(kind)], str(result))
+        new = _retyped(operation.substituted(self.names), {0: str(kind), -1: str(result)})
         out.append(new)
         self.views[operation.result] = result
 
     def _plain(self, operation: Operation, chain: _Chain | None) -> Operation:
         new = operation.substituted(self.names)
-        read = [name for name in new.operands if name in self.views]
+        read = {i: str(self.views[name]) for i, name in enumerate(new.operands) if name in self.views}
         if any(name in self.views for inner in new.walk() if inner is not new for name in inner.operands):
             raise self._refusal(operation, "a slot is read inside it")
         if read:
             if operation.name not in READS_SHARED:
                 raise self._refusal(operation, "it reads what TMA loads in a way that is not known")
-            new = _retyped(new, [str(self.views[name]) for name in read], "")
+            new = _retyped(new, read)
         if chain is not None and operation.result_in(set(chain.results)):
             new.set_attribute("isAsync", "true")
         return new
@@ -278,17 +278,19 @@ class _Chain:
         return {rings.rings[use.load].group for use in uses(loop.body) if use.last in self.positions}
 
 
-def _retyped(operation: Operation, read: list[str], result: str) -> Operation:
-    """``operation`` with the types of the shared memory it reads, in order, and where given of its result, replaced."""
-    text = "".join(part for part in operation.parts if isinstance(part, str))
-    types = [kind for kind in find_types(text) if kind.startswith("!ttg.memdesc")]
-    old = types[: len(read)]
-    if result:
-        old.append(find_types(text)[-1])
-        read = [*read, result]
+def _retyped(operation: Operation, changed: dict[int, str]) -> Operation:
+    """``operation`` with the printed types at the positions ``changed`` replaced; they stand in the order of the
+    operands, the result's last."""
+    head = [part for part in operation.parts if isinstance(part, str)]
+    text = "".join(head)
+    signature = operation.signature
+    kinds = find_types(signature)
+    wanted = [changed.get(i, changed.get(i - len(kinds), kind)) for i, kind in enumerate(kinds)]
     at, pieces = 0, []
-    for former, new in zip(old, read, strict=True):
-        found = text.index(former, at)
-        pieces += [text[at:found], new]
+    for former, new in zip(kinds, wanted, strict=True):
+        found = signature.index(former, at)
+        pieces += [signature[at:found], new]
         at = found + len(former)
-    return Operation(operation.name, operation.results, tokenize("".join(pieces) + text[at:]), operation.location)
+    new_signature = "".join(pieces) + signature[at:]
+    start = text.rindex(signature)
+    return Operation(operation.name, operation.results, tokenize(text[:start] + new_signature), operation.location)

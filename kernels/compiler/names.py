@@ -20,7 +20,7 @@ class _Renaming:
         new, count = name, 0
         while new in self.taken:
             count += 1
-            new = f"{name}_r{count}"
+            new = with_suffix(name, f"_r{count}")
         self.taken.add(new)
         return new
 
@@ -48,6 +48,14 @@ class _Renaming:
                 inner[token] = self.fresh(token)
         label = "".join(_token(token, inner) for token in tokens)
         return Region([self.operation(operation, inner) for operation in region.operations], label)
+
+
+def with_suffix(name: str, suffix: str) -> str:
+    """``name`` made another one: ``%x`` with ``suffix``, and so ``%12``, which takes a letter first, and ``%x#1``."""
+    stem, mark, number = name.partition("#")
+    if stem[1].isdigit():
+        stem = f"%v{stem[1:]}"
+    return stem + suffix + mark + number
 
 
 def header_definitions(operation: Operation) -> list[str]:

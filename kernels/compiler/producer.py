@@ -110,7 +110,8 @@ class Slice:
             yields = [control.yielded(region)[position] for region in (branch.then, branch.otherwise)]
             self._work += [branch.condition, *yields]
         else:
-            if operation.name not in PURE and not operation.name.startswith(PURE_DIALECTS):
+            kind = operation.name.strip('"')
+            if kind not in PURE and not kind.startswith(PURE_DIALECTS):
                 raise self._refusal(operation, "the address of a TMA load depends on it")
             self.kept.add(id(operation))
             own = {token for inner in operation.walk() for token in (*inner.defined, *header_definitions(inner))}

@@ -16,6 +16,8 @@ from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
 
 LOAD = "tt.descriptor_load"
 NUMBER = "warpplan.load"
+SLOT = "warpplan.slot"
+"""Attribute of a load: the layout of the slot that it fills."""
 ROWS = "warpplan.rows"
 """Attribute of a load whose reader takes only some rows: dimension, offset, size."""
 VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice"})
@@ -81,11 +83,29 @@ class BlockUse:
 
 
 def number_loads(function: Operation) -> int:
-    """Write its number into every TMA load of ``function``; how many there are."""
+    """Write its number and its slot's layout into every TMA load of ``function``; how many loads there are."""
     loads = [operation for operation in function.walk() if operation.name == LOAD]
     for number, operation in enumerate(loads):
         operation.set_attribute(NUMBER, f"{number} : i64")
+        encoding = _slot_encoding(function, operation)
+        if encoding:
+            operation.set_attribute(SLOT, encoding)
     return len(loads)
+
+
+def _slot_encoding(function: Operation, load: Operation) -> str:
+    """The descriptor's layout; where its block has leading dimensions of 1 that the result lacks, that of the shared
+    memory which the result is copied to, or "" where it is not copied."""
+    descriptor, tensor = (parse_type(text) for text in find_types(load.signature))
+    assert descriptor is not None
+    assert tensor is not None
+    if len(descriptor.shape) == len(tensor.shape):
+        return descriptor.encoding
+    for operation in function.walk():
+        if operation.name == "ttg.local_alloc" and load.result in operation.operands:
+            made = parse_type(find_types(operation.signature)[-1])
+            return made.encoding if made is not None else ""
+    return ""
 
 
 def load_number(operation: Operation) -> int:
@@ -146,11 +166,12 @@ def is_view(operation: Operation, views: set[str], tensor: str, encoding: str) -
 
 
 def slot_type(load: Operation) -> ShapedType:
-    """The shared memory that one ``load`` fills: the block of its result in the layout of its descriptor."""
-    descriptor, tensor = (parse_type(text) for text in find_types(load.signature))
-    assert descriptor is not None
+    """The shared memory that one numbered ``load`` fills. Raises :class:`CannotPlan` where its layout is not known."""
+    tensor = parse_type(find_types(load.signature)[-1])
     assert tensor is not None
-    rest = (descriptor.encoding, "#smem", "mutable")
+    if SLOT not in load.attributes:
+        raise CannotPlan("a block of more dimensions than its result, read in registers", LOAD)
+    rest = (load.attributes[SLOT], "#smem", "mutable")
     return ShapedType("!ttg.memdesc", tensor.shape, tensor.element, rest)
 
 

@@ -50,6 +50,7 @@ def specialize(text: str, scheme: Scheme) -> str:
         raise CannotPlan("no TMA load in a loop: nothing for a producer to run ahead of")
     part = Slice(module, rings)
     barrier = module.alias(BARRIER_LAYOUT)
+    module.alias("#ttg.shared_memory", "smem")
     clones = [unique_names(clone.function) for clone in split(module, scheme.consumers)]
     if scheme.in_flight:
         clones = [multiply_ahead(clone) for clone in clones]

@@ -20,6 +20,14 @@ class Staging:
         self.builder, self.prefix = builder, prefix
         self.buffers: dict[str, ShapedType] = {}
 
+    @staticmethod
+    def suits(operation: Operation) -> bool:
+        """Whether ``operation`` is a TMA store whose tile has the dimensions of its descriptor's box."""
+        if operation.name != STORE:
+            return False
+        shapes = [parse_type(text) for text in find_types(operation.signature)]
+        return len({len(shape.shape) for shape in shapes if shape is not None}) == 1
+
     def store(self, out: list[Operation], operation: Operation) -> None:
         """Write ``operation``, a TMA store, through a buffer of its own."""
         *descriptor_and_place, value = operation.operands
