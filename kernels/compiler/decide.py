@@ -136,7 +136,7 @@ class Decider:
     def _load(self, situation: Situation) -> Decision | None:
         known = self._opened().load(situation)
         # A plan that nobody ran is as good as none to a job that measures.
-        return None if known is not None and self._measure and not (known.measured or known.failed) else known
+        return None if known is not None and self._measure and not known.tried else known
 
     def _decide(self, situation: Situation, call: Call, kernel: Any, description: dict[str, Any] | None) -> Decision:
         log.info("%s: trying plans, its first launch waits", situation.kernel)

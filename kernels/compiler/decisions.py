@@ -79,6 +79,11 @@ class Decision:
     unplanned_us: float | None = None
     compiled: Compiled | None = None
 
+    @property
+    def tried(self) -> bool:
+        """Whether it is more than a prediction."""
+        return self.measured or self.failed
+
 
 def to_json(decision: Decision) -> dict[str, Any]:
     return {"schema": SCHEMA, "key": decision.situation.key, **asdict(decision)}
@@ -152,12 +157,15 @@ class Folder:
             raise MalformedFile(file, f"damaged ({error}); delete it to plan this kernel again") from None
 
     def settle(self, decision: Decision) -> Decision:
-        """Keep ``decision`` unless another process was first: what holds from now on. A folder that cannot be written
-        keeps nothing, and the decision holds for this process."""
+        """Keep ``decision`` unless another process was first: what holds from now on. What was tried outranks what was
+        predicted. A folder that cannot be written keeps nothing, and the decision holds for this process."""
         try:
             self._write(decision, os.link)
         except FileExistsError:
-            return self.load(decision.situation) or decision
+            there = self.load(decision.situation)
+            if there is not None and (there.tried or not decision.tried):
+                return there
+            self.replace(decision)
         except OSError:
             pass
         return decision

@@ -106,6 +106,14 @@ def test_the_first_to_decide_wins(tmp_path: Path) -> None:
     )
 
 
+def test_what_was_tried_outranks_a_prediction(tmp_path: Path) -> None:
+    predicted = Decision(SITUATION, Scheme(1, (4,)))
+    folder = Folder(tmp_path)
+    assert folder.settle(predicted) == predicted
+    assert folder.settle(DECISION) == DECISION
+    assert folder.settle(predicted) == folder.settle(LEFT) == DECISION
+
+
 def test_a_damaged_file_is_named_and_left(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.settle(DECISION)
