@@ -17,12 +17,14 @@ The scopes of what is asynchronous show its issue. The assembler may still move 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from warpplan.kernels.compiler.ir import Module, Operation, Region, parse
+from warpplan.kernels.compiler.control import read_loop
+from warpplan.kernels.compiler.ir import Module, Operation, Region, is_value, parse, parse_operation
 from warpplan.kernels.compiler.kinds import FREE
 from warpplan.kernels.compiler.pipeline import read
 from warpplan.kernels.compiler.places import Places
@@ -58,6 +60,8 @@ def instrument(text: str, kinds: Collection[str] = KINDS) -> str:
         if kind not in KINDS:
             raise UnknownName("kind", kind, KINDS)
     module = parse(text)
+    if kinds:
+        _write_zeros_first(module)
     _Recorder(module, frozenset(kinds)).region(module.function.regions[0], producer=False, loop=False)
     return str(module)
 
@@ -87,6 +91,47 @@ def hook(kinds: Collection[str] = KINDS) -> Callable[..., Any]:
         return None
 
     return inspect
+
+
+def _write_zeros_first(module: Module) -> None:
+    """Accumulators that start as a constant start as values that the compiler knows nothing of.
+
+    It writes constants into registers where paths meet, for a loop that runs no iteration after the loop, too. With
+    records in the loop it no longer splits those paths, and ptxas, seeing other instructions write accumulators before
+    the last wait, serializes every wgmma (C7514): another kernel than the one to be traced.
+    """
+    constants = {o.result for o in module.walk() if o.name == "arith.constant"}
+    counter = itertools.count()
+    for outer in module.walk():
+        for region in outer.regions:
+            for loop in [o for o in region.operations if o.name == "scf.for"]:
+                at = region.operations.index(loop)
+                flying = _in_flight(loop)
+                for inside, initial, kind, _ in read_loop(loop).carried:
+                    if inside in flying and initial in constants and "xf32, " in kind:
+                        zero = f"%warpplan_zero_{next(counter)}"
+                        region.operations.insert(at, parse_operation(_OPAQUE.format(zero, initial, kind)))
+                        _replace_initial(loop, inside, zero)
+
+
+_OPAQUE = (
+    '{0} = tt.elementwise_inline_asm "mov.b32 $0, $1;" '
+    '{{constraints = "=r,r", packed_element = 1 : i32, pure = false}} {1} : {2} -> {2}'
+)
+
+
+def _in_flight(loop: Operation) -> set[str]:
+    """What the wgmmas of ``loop`` read that run on while the loop goes on."""
+    body = loop.regions[0].operations
+    flying = [o for o in body if o.name == "ttng.warp_group_dot" and o.attributes.get("isAsync") == "true"]
+    return {value for operation in flying for value in operation.operands}
+
+
+def _replace_initial(loop: Operation, inside: str, new: str) -> None:
+    """``iter_args(%inside = %old, …)`` becomes ``iter_args(%inside = %new, …)``."""
+    at = loop.parts.index(inside)
+    at += next(i for i, part in enumerate(loop.parts[at + 1 :], 1) if isinstance(part, str) and is_value(part))
+    loop.parts[at] = new
 
 
 @dataclass

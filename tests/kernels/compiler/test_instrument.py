@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,18 @@ def assert_paired(region: ir.Region) -> None:
     assert running is None
 
 
+def test_recording_leaves_multiplies_in_flight() -> None:
+    """Without a care for constant accumulators ptxas serializes them, here as in the 128 × 256 tile."""
+    log = io.StringIO()
+    with recording(WARPS), knobs.nvidia.scope(), knobs.compilation.scope(), contextlib.redirect_stdout(log):
+        knobs.nvidia.dump_ptxas_log = True
+        knobs.compilation.always_compile = True
+        compiled = stages.compile_with(source("gemm"), TARGET, {"num_warps": 4}, SCHEME, edit=instrument.instrument)
+    assert "isAsync = true" in compiled.asm["ttgir"]
+    assert "registers" in log.getvalue(), "no report to judge by"
+    assert "serialized" not in log.getvalue()
+
+
 @pytest.mark.parametrize("name", ["gemm", "attention"])
 def test_a_planned_kernel_is_recorded_in_every_partition(name: str) -> None:
     """It compiles to a binary that reads the clock, with a buffer for all of its warps."""
@@ -137,8 +151,11 @@ def test_scopes_are_paired_and_nothing_else_changes(name: str, capability: int) 
     text = finished(name, capability)
     recorded = instrument.instrument(text)
     assert_paired(ir.parse(recorded).function.regions[0])
-    stripped = [line for line in recorded.splitlines() if "proton.record" not in line]
-    assert stripped == text.splitlines()
+    stripped = [line for line in recorded.splitlines() if "proton.record" not in line and "_inline_asm" not in line]
+    assert [re.sub(r"%warpplan_zero_\d+", "%cst", line) for line in stripped] == [
+        re.sub(r"%cst\w*", "%cst", line) if "warpplan_zero" in now else line
+        for line, now in zip(text.splitlines(), stripped, strict=True)
+    ]
 
 
 def test_scopes_are_named_after_kind_and_line() -> None:
