@@ -60,8 +60,9 @@ bench-gemm: $(VENV)/.gpu  ## GPU: chosen plans against cuBLAS, exhaustive search
 bench-regret: $(VENV)/.core  ## no GPU: replay the recorded exhaustive table against today's ranking
 	$(BIN)/python benchmarks/regret.py
 
-bench-traces: $(VENV)/.gpu  ## GPU: Proton traces of the real kernels beside the probes
+bench-traces: $(VENV)/.gpu  ## GPU: Proton traces of the real kernels and of compiled ones beside the probes
 	$(BIN)/python benchmarks/trace_gemm.py --out benchmarks/results
+	$(BIN)/python benchmarks/trace_compiler.py --out benchmarks/results
 
 bench-report: $(VENV)/.core  ## no GPU: the summary of the recorded GEMM results
 	$(BIN)/python benchmarks/gemm_report.py
