@@ -20,7 +20,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test compile-matrix golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-solver bench-planning build clean imports
+.PHONY: help run test compile-matrix golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,12 @@ bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phase
 bench-compiler: $(VENV)/.gpu  ## GPU: unmodified kernels planned, against themselves unplanned, cuBLAS and cuDNN
 	$(BIN)/python benchmarks/bench_compiler.py --planned --out benchmarks/results
 	$(BIN)/python benchmarks/stock_failures.py --out benchmarks/results
+
+bench-inductor: $(VENV)/.gpu  ## GPU: kernels that torch.compile generates, planned
+	$(BIN)/python benchmarks/bench_inductor.py --out benchmarks/results
+
+gpu: $(VENV)/.gpu  ## GPU: every step of the compiler path, logs and results in build/gpu
+	$(BIN)/python benchmarks/compiler_gpu.py --out build/gpu
 
 bench-solver: $(VENV)/.core  ## no GPU: the joint solver and classic modulo scheduling, with their peers
 	$(BIN)/python benchmarks/bench_solver.py

@@ -52,6 +52,13 @@ def paired(
     A contender runs for ``settle_ms`` before it is read: the clock then answers to its own power draw.
     """
     graphs = {name: capture(launches, estimate_us) for name, launches in contenders.items()}
+    return interleaved(graphs, rounds, settle_ms, read_ms)
+
+
+def interleaved(
+    graphs: Mapping[str, tuple[torch.cuda.CUDAGraph, int]], rounds: int, settle_ms: float, read_ms: float
+) -> dict[str, list[float]]:
+    """:func:`paired` of what is captured already."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
     names = list(graphs)
     for turn in range(rounds + 1):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["PlanWarning", "planned"]
+__all__ = ["PlanWarning", "planned", "planned_inductor"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from warpplan.kernels.compiler import planned
-
-        return getattr(planned, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "planned_inductor":
+        from warpplan.kernels.compiler import inductor as module
+    else:
+        from warpplan.kernels.compiler import planned as module  # type: ignore[no-redef]
+    return getattr(module, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # children import this module by
 
 import bench_compiler
 import children
+import compiler_gpu
 import scheme_sweep
 import stock_failures
 import tl_case
@@ -200,3 +202,47 @@ def test_a_failure_is_compared_with_the_first_scheme_that_runs_right() -> None:
     assert stock_failures.compared(failure, ok, [no, no, no])["planned"] == "falls back"
     assert not stock_failures.compared(failure, ok, [no, no, no])["reproduced"]
     assert stock_failures.compared(failure, hang, [no, hang, no])["planned"] == "fails"
+
+
+def test_a_step_that_fails_or_hangs_does_not_keep_the_next_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(name: str, code: str, limit_s: float) -> compiler_gpu.Step:
+        return compiler_gpu.Step(name, limit_s, lambda out, seconds: [sys.executable, "-c", code])
+
+    steps = (
+        step("bad", "print('no GPU'); raise SystemExit(3)", 60),
+        step("slow", "import time; print('begun', flush=True); time.sleep(600)", 4),
+        step("good", "print('done')", 60),
+    )
+    monkeypatch.setattr(compiler_gpu, "STEPS", steps)
+    monkeypatch.setattr(compiler_gpu, "GRACE_S", 2.0)
+    monkeypatch.setattr(sys, "argv", ["compiler_gpu.py", "--out", str(tmp_path / "out")])
+    compiler_gpu.main()
+    done = json.loads((tmp_path / "out" / "steps.json").read_text())
+    assert [(d["step"], d["status"]) for d in done] == [("bad", 3), ("slow", "out of time"), ("good", 0)]
+    log = (tmp_path / "out" / "log.txt").read_text()
+    assert log.split() == ["==", "bad", "no", "GPU", "==", "slow", "begun", "==", "good", "done"]
+    monkeypatch.setattr(sys, "argv", ["compiler_gpu.py", "--out", str(tmp_path), "--steps", "tests,none"])
+    with pytest.raises(SystemExit, match="2"):
+        compiler_gpu.main()
+
+
+def test_every_step_names_a_script_that_takes_its_arguments(tmp_path: Path) -> None:
+    for step in compiler_gpu.STEPS:
+        _, script, *_ = command = step.command(tmp_path, 60.0)
+        if step.name == "tests":
+            assert Path(command[-1]).exists()
+            continue
+        text = Path(script).read_text()
+        flags = [part for part in command if part.startswith("--")]
+        assert all(f'"{flag}"' in text for flag in flags), (script, flags)
+
+
+def test_an_inductor_row_compares_with_the_planned_time() -> None:
+    bench_inductor = pytest.importorskip("bench_inductor", reason="needs torch")
+    result = {"status": "ok", "times": {n: {"us": us} for n, us in (("planned", 200.0), ("cublas", 190.0))}}
+    row = bench_inductor.compared("mm", result)
+    assert row["over"] == {"cublas": 0.95}
+    assert row["tflops"] == pytest.approx(687.2, abs=0.1)
+    assert "over" not in bench_inductor.compared("mm", {"status": "error", "reason": "no GPU"})
