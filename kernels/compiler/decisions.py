@@ -108,6 +108,9 @@ def from_json(value: Any, where: object) -> Decision:
         if value["schema"] != SCHEMA:
             raise MalformedFile(where, f"schema {value['schema']!r}: expected {SCHEMA!r}", field="schema")
         situation = Situation(**{**value["situation"], "sizes": tuple(value["situation"]["sizes"])})
+        for name, held in asdict(situation).items():
+            if not (all(type(size) is int for size in held) if name == "sizes" else isinstance(held, str)):
+                raise ValueError(f"{name} is {held!r}")
         compiled = value["compiled"]
         decision = Decision(
             situation,

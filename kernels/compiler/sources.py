@@ -6,7 +6,6 @@ was found and answers what holds, and ``replace(decision)`` for one that was com
 
 from __future__ import annotations
 
-import contextlib
 import json
 import urllib.error
 import urllib.request
@@ -66,8 +65,8 @@ class Given:
 
 
 class Service:
-    """Decisions that a warpplan service keeps, behind the folder of this machine: ``GET`` and ``POST
-    /v1/kernel-plans/{key}``. Once it does not answer it is not asked again."""
+    """Decisions that a warpplan service keeps, behind the folder of this machine: ``GET /v1/kernel-plans/{key}``, and
+    ``POST /v1/kernel-plans``, which answers what holds. Once it does not answer it is not asked again."""
 
     def __init__(self, url: str, folder: Folder) -> None:
         self._url = url.rstrip("/")
@@ -79,30 +78,39 @@ class Service:
         known = self._folder.load(situation)
         if known is not None:
             return known
-        answer = self._ask(situation.key)
-        if answer is None:
-            return None
-        where = f"the answer of {self._url}"
-        decision = from_json(parse(answer, where), where)
-        if decision.situation != situation:
-            raise MalformedFile(where, "it is for another kernel")
-        return self._folder.settle(replace(decision, compiled=None))
+        answer = self._ask(f"/{situation.key}")
+        return None if answer is None else self._folder.settle(self._read(answer, situation))
 
     def settle(self, decision: Decision) -> Decision:
         kept = self._folder.settle(decision)
-        body = json.dumps(to_json(replace(kept, compiled=None))).encode()
-        with contextlib.suppress(StoreError):  # this kernel is decided; the next one's warning says so
-            self._ask(decision.situation.key, body)
-        return kept
+        if not kept.tried:
+            return kept
+        elsewhere = replace(kept, compiled=None)
+        try:
+            answer = self._ask("", json.dumps(to_json(elsewhere)).encode())
+            holds = elsewhere if answer is None else self._read(answer, decision.situation)
+        except (StoreError, MalformedFile):  # this kernel is decided; the next one's warning says so
+            return kept
+        if holds == elsewhere:
+            return kept
+        self._folder.replace(holds)
+        return holds
 
     def replace(self, decision: Decision) -> None:
         self._folder.replace(decision)
 
-    def _ask(self, key: str, body: bytes | None = None) -> bytes | None:
+    def _read(self, answer: bytes, situation: Situation) -> Decision:
+        where = f"the answer of {self._url}"
+        decision = from_json(parse(answer, where), where)
+        if decision.situation != situation:
+            raise MalformedFile(where, "it is for another kernel")
+        return replace(decision, compiled=None)
+
+    def _ask(self, path: str, body: bytes | None = None) -> bytes | None:
         if self._down:
             raise StoreError(self._down, field="plans", value=self._url)
         request = urllib.request.Request(
-            f"{self._url}/v1/kernel-plans/{key}", data=body, headers={"Content-Type": "application/json"}
+            f"{self._url}/v1/kernel-plans{path}", data=body, headers={"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=SERVICE_WAIT_S) as response:

@@ -64,6 +64,8 @@ def test_a_torn_file_is_no_decision(cut: int) -> None:
         ("planned_us", float("nan")),
         ("planned_us", "fast"),
         ("situation", {"kernel": "x"}),
+        ("situation", {**SITUATION.__dict__, "kernel": 3}),
+        ("situation", {**SITUATION.__dict__, "sizes": ["8"]}),
         ("compiled", {"hash": "x"}),
         ("compiled", 3),
     ],
@@ -168,7 +170,7 @@ def test_what_plans_may_be(tmp_path: Path) -> None:
 
 
 class Shelf(BaseHTTPRequestHandler):
-    """A service as small as it can be: what was posted can be got."""
+    """A service as small as it can be: what was posted first can be got."""
 
     def do_GET(self) -> None:
         body = self.server.kept.get(self.path)  # type: ignore[attr-defined]
@@ -177,9 +179,11 @@ class Shelf(BaseHTTPRequestHandler):
         self.wfile.write(body or b"")
 
     def do_POST(self) -> None:
-        self.server.kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))  # type: ignore[attr-defined]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        path = f"{self.path}/{json.loads(body)['key']}"
         self.send_response(200)
         self.end_headers()
+        self.wfile.write(self.server.kept.setdefault(path, body))  # type: ignore[attr-defined]
 
     def log_message(self, *args: object) -> None:
         pass
@@ -206,8 +210,11 @@ def test_decisions_travel_by_the_service(shelf: ThreadingHTTPServer, tmp_path: P
     here = replace(DECISION, compiled=Compiled("x", (("gemm.cubin", "/cache/gemm.cubin"),)))
     assert one.settle(here) == here
     assert two.load(SITUATION) == DECISION, "paths of another machine stay there"
+    late = Service(url, Folder(tmp_path / "late"))
+    assert late.settle(LEFT) == DECISION, "the first to decide wins, there, too"
     shelf.kept.clear()  # type: ignore[attr-defined]
-    assert two.load(SITUATION) == DECISION, "kept here from now on"
+    for node in (two, late):
+        assert node.load(SITUATION) == DECISION, "kept here from now on"
 
 
 def test_a_service_that_talks_nonsense(shelf: ThreadingHTTPServer, tmp_path: Path) -> None:
