@@ -20,7 +20,9 @@ MAX_CYCLES = 10**9
 """Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
 MAX_DISTANCE = 1_000
 MAX_AMOUNT = 2**40
-"""The most bytes, columns, registers or units: as good as no limit, and sums of them stay within 64 bits."""
+"""The most bytes, columns or registers: as good as no limit, and sums of them stay within 64 bits."""
+MAX_CAPACITY = 1_000
+"""Of one unit. A unit of which there is always one free is no unit: ``null``."""
 MOST_OF = {"ops": MAX_OPERATIONS, "edges": 50_000, "units": 64, "clones": 16}
 """Elements of a graph: beyond them, no time limit could be kept."""
 LEAST_LIMITS = {
@@ -83,10 +85,10 @@ def _validate_limits(graph: DependenceGraph) -> None:
                 limit=most,
             )
     for unit, capacity in graph.units:
-        if capacity > MAX_AMOUNT:
+        if capacity > MAX_CAPACITY:
             raise InvalidGraph(
-                f"unit {unit!r} has capacity {capacity}: expected at most {MAX_AMOUNT}", field="units", value=capacity,
-                limit=MAX_AMOUNT,
+                f"unit {unit!r} has capacity {capacity}: expected at most {MAX_CAPACITY}", field="units",
+                value=capacity, limit=MAX_CAPACITY,
             )  # fmt: skip
 
 
