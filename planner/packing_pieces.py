@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from math import gcd
 
 import numpy as np
@@ -59,15 +60,15 @@ def joined(
     in both: the one takes exactly the place of the other, and together they are one piece.
     """
     count = max(end, default=0)
-    load = [0] * count
+    change = [0] * (count + 1)
     begin: list[list[int]] = [[] for _ in range(count + 1)]
     stop: list[list[int]] = [[] for _ in range(count + 1)]
     for i, (a, b) in enumerate(zip(first, end, strict=True)):
         begin[a].append(i)
         stop[b].append(i)
-        for s in range(a, b):
-            load[s] += problem.sizes[i]
-    full = [used == problem.capacity for used in load]
+        change[a] += problem.sizes[i]
+        change[b] -= problem.sizes[i]
+    full = [load == problem.capacity for load in accumulate(change)]
     lead, until, tops, section = list(range(len(first))), list(end), list(problem.tops), [0] * (count + 1)
     for t in range(1, count + 1):
         section[t] = section[t - 1] + 1
