@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from warpplan.kernels.compiler.ir import Module, Operation
+from warpplan.kernels.compiler.ir import Module, Operation, Region
 
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _NAMED = re.compile(r'"((?:[^"\\]|\\.)*)"\((.*)\)', re.DOTALL)
@@ -51,6 +51,26 @@ class Places:
         found = self._known.get(operation.location)
         if found is None:
             found = self._known[operation.location] = self._resolve(operation.location, _DEPTH)
+        return found
+
+    def nearby(self, function: Operation) -> dict[int, str]:
+        """``file.py:12`` of every operation in ``function``, by ``id``. What a lowering added has no place of its own
+        and stands beside what it is for: the next operation that has one, or the one before, or what is around."""
+        return self._nearby(function.regions[0], str(self.of(function)))
+
+    def _nearby(self, region: Region, around: str) -> dict[int, str]:
+        found: dict[int, str] = {}
+        known = [str(self.of(operation)) for operation in region.operations]
+        after = ""
+        for operation, line in zip(reversed(region.operations), reversed(known), strict=True):
+            after = line or after
+            found[id(operation)] = after
+        before = around
+        for operation, line in zip(region.operations, known, strict=True):
+            before = line or before
+            found[id(operation)] = found[id(operation)] or before
+            for inner in operation.regions:
+                found |= self._nearby(inner, found[id(operation)])
         return found
 
     @cached_property
