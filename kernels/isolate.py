@@ -45,12 +45,14 @@ def run_isolated(
     kwargs: Mapping[str, Any] | None = None,
     *,
     time_limit_s: float,
+    start_limit_s: float | None = None,
     on_item: Callable[[Any], None] | None = None,
 ) -> IsolatedResult:
     """Call ``target`` ("module:function") with JSON arguments in a child process.
 
-    ``time_limit_s`` is the longest silence: from the start, and from one streamed item to the next. ``on_item`` sees
-    each item as it comes. The whole process group is killed at the end, also when this process is interrupted.
+    ``time_limit_s`` is the longest silence: from the start, and from one streamed item to the next; ``start_limit_s``
+    that before the first, where it is another. ``on_item`` sees each item as it comes. The whole process group is
+    killed at the end, also when this process is interrupted.
     """
     begin = time.monotonic()
     request = json.dumps({"target": target, "args": list(args), "kwargs": dict(kwargs or {})})
@@ -75,7 +77,7 @@ def run_isolated(
                 assert child.stdin is not None
                 child.stdin.write(request.encode())
                 child.stdin.close()
-            status, value, reason = _listen(reader, time_limit_s, items, on_item)
+            status, value, reason = _listen(reader, start_limit_s or time_limit_s, time_limit_s, items, on_item)
             if status != "timeout":
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(EXIT_GRACE_S)
@@ -94,14 +96,14 @@ def _environment() -> dict[str, str]:
 
 
 def _listen(
-    reader: int, time_limit_s: float, items: list[Any], on_item: Callable[[Any], None] | None
+    reader: int, limit_s: float, time_limit_s: float, items: list[Any], on_item: Callable[[Any], None] | None
 ) -> tuple[Status, Any, str]:
     """Collect the child's lines until it answers, closes its end or is silent for too long."""
     pending = b""
     while True:
-        ready, _, _ = select.select([reader], [], [], time_limit_s)
+        ready, _, _ = select.select([reader], [], [], limit_s)
         if not ready:
-            return "timeout", None, f"no answer for {time_limit_s:g} s: killed"
+            return "timeout", None, f"no answer for {limit_s:g} s: killed"
         chunk = os.read(reader, 65536)
         if not chunk:
             return "crash", None, ""
@@ -111,6 +113,7 @@ def _listen(
                 message = json.loads(line)
                 if "item" in message:
                     items.append(message["item"])
+                    limit_s = time_limit_s
                     if on_item is not None:
                         on_item(message["item"])
                 elif "value" in message:

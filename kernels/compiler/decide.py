@@ -39,6 +39,7 @@ CHILD = "warpplan.kernels.compiler.trial:trial"
 GAIN = 1.01
 """A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
 MOST_SCHEMES = 5
+PLANNING_LIMIT_S = 300.0
 MOST_CHILDREN = 3
 """Children that may die over one kernel; what stays untried then stays untried."""
 MACHINE_FAILS = ("MeasurementFailed", "OutOfMemoryError")
@@ -163,7 +164,6 @@ class Decider:
             "device": device if device in DEVICES else "NVIDIA H200",
             "profile": default_profile(device) if self._profile is None else codec.to_json(self._profile),
             "cache": str(default_folder() / own_version()),
-            "skip": 0,
             "most": MOST_SCHEMES if launch is not None else 1,
         }
 
@@ -174,8 +174,10 @@ class Decider:
         found: list[Decision] = []
         reasons: list[str] = []
         for _ in range(MOST_CHILDREN):
-            result = run_isolated(CHILD, [request], time_limit_s=self._time_limit_s)
-            items = result.items
+            # Planning takes its time before the first item; every step after it runs against the clock of a hang.
+            limits = {"time_limit_s": self._time_limit_s, "start_limit_s": max(self._time_limit_s, PLANNING_LIMIT_S)}
+            result = run_isolated(CHILD, [request], **limits)
+            items = [item for item in result.items if item["step"] != "plan"]
             found += _found(situation, items, request["launch"] is not None)
             reasons += [f"{_scheme(item)}: {item['reason']}" for item in items if item["step"] == "failed"]
             if result.status == "ok":
@@ -188,7 +190,10 @@ class Decider:
                     break
                 raise MeasurementFailed(f"no plan could be tried: {result.reason}")
             reasons.append(f"{_scheme(items[-1])}, step {items[-1]['step']!r}: {result.reason}")
-            request = {**request, "skip": request["skip"] + sum(item["step"] == "compile" for item in items)}
+            begun = sum(item["step"] == "compile" for item in items)
+            request = {**request, "schemes": result.items[0]["schemes"][begun:]}
+            if not request["schemes"]:
+                break
         if not found:
             why = reasons[0] if reasons else "predicted to be as fast without a plan"
             return Decision(situation, None, why, failed=bool(reasons))

@@ -3,6 +3,7 @@
 Runs in a process of its own, because a wrong plan hangs, crashes or writes anywhere. What happens is streamed item by
 item, so that what was found outlives a child that is killed:
 
+    {"step": "plan", "schemes": […]}          what will be tried
     {"scheme": {…}, "step": "compile"}        it is being compiled; a child that dies here dies of that
     {"scheme": {…}, "step": "run", …}         compiled, with its files; about to run for the first time
     {"scheme": {…}, "step": "done", …}        right, with the times of both kernels
@@ -34,10 +35,11 @@ ROOM = 0.8
 
 def trial(request: dict[str, Any]) -> Iterator[Item]:
     """Items for ``request``: ``kernel`` (:mod:`~warpplan.kernels.compiler.packed`); ``launch`` (``arguments``, ``grid``
-    and ``device``) or ``None`` to compile only; ``schemes`` or ``None`` to plan; those from ``skip`` to ``most``;
-    ``cache``, the folder of planned compiles."""
+    and ``device``) or ``None`` to compile only; ``schemes`` to try, or ``None`` to plan ``most``; ``cache``, the folder
+    of planned compiles."""
     kernel = request["kernel"]
-    schemes = _schemes(request)[request["skip"] : request["most"]]
+    schemes = _schemes(request)
+    yield {"step": "plan", "schemes": [asdict(scheme) for scheme in schemes]}
     bench = Bench(kernel, request["launch"]) if schemes and request["launch"] is not None else None
     for scheme in schemes:
         named = {"scheme": asdict(scheme)}
@@ -64,7 +66,9 @@ def _schemes(request: dict[str, Any]) -> list[Scheme]:
     if not found:
         raise CannotPlan(ranked[0].reason if ranked else "no scheme fits")
     # Where the kernel itself is predicted to be faster a measurement may still find otherwise; without one it stays.
-    return diverse(found) if request["launch"] is not None else found if ranked[0].scheme is not None else []
+    if request["launch"] is None and ranked[0].scheme is None:
+        return []
+    return diverse(found)[: request["most"]]
 
 
 def diverse(schemes: list[Scheme]) -> list[Scheme]:

@@ -113,3 +113,11 @@ def test_each_item_renews_the_time_limit() -> None:
     assert result.status == "ok"
     assert len(result.items) == 4
     assert result.seconds > 2.0
+
+
+def test_the_first_item_has_a_limit_of_its_own() -> None:
+    code = "(__import__('time').sleep(s) or s for s in (0, 600))"
+    result = run_isolated("builtins:eval", [code], time_limit_s=1.0, start_limit_s=120.0)
+    assert (result.status, result.items) == ("timeout", (0,))
+    late = run_isolated("builtins:eval", ["__import__('time').sleep(2)"], time_limit_s=0.01, start_limit_s=120.0)
+    assert late.status == "ok"

@@ -77,12 +77,12 @@ class Children:
     def __init__(self, *outcomes: float | str | IsolatedResult) -> None:
         self.outcomes, self.requests = list(outcomes), []
 
-    def __call__(self, target: str, args: list[Any], *, time_limit_s: float) -> IsolatedResult:
+    def __call__(self, target: str, args: list[Any], **limits: float) -> IsolatedResult:
         (request,) = args
         self.requests.append(request)
-        items: list[Item] = []
         schemes = request["schemes"] or [{"consumers": 2, "depths": [d], "warps": 4, "in_flight": 1} for d in (3, 2)]
-        for scheme in schemes[request["skip"] : request["most"]]:
+        items: list[Item] = [{"step": "plan", "schemes": schemes}]
+        for scheme in schemes:
             named = {"scheme": scheme}
             items.append({**named, "step": "compile"})
             outcome = self.outcomes.pop(0) if request["launch"] else None
@@ -239,7 +239,7 @@ def test_a_scheme_that_hangs_does_not_take_the_next_with_it(
         gemm(kernel)
         gemm(kernel)
     assert machine.warps == [UNPLANNED, PLANNED]
-    assert [request["skip"] for request in tried.requests] == [0, 1]
+    assert [request["schemes"] and request["schemes"][0]["depths"] for request in tried.requests] == [None, [2]]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_failures_leave_the_kernel_with_one_warning(
     ("code", "said", "limit_s"),
     [
         ("import os; os.abort()", "'compile': killed by SIGABRT", 120.0),
-        ("import time; time.sleep(600)", "no answer for 3 s", 3.0),
+        ("import time; time.sleep(600)", "'compile': no answer for 3 s", 3.0),
         ("raise SystemExit(3)", "'compile': exit status 3", 120.0),
         ("raise RuntimeError('CUDA error: an illegal memory access')", "'compile': RuntimeError: CUDA error", 120.0),
     ],
@@ -275,7 +275,10 @@ def test_real_children_that_fail(
     machine: Machine, tmp_path: Path, fresh: Any, monkeypatch: pytest.MonkeyPatch, code: str, said: str, limit_s: float
 ) -> None:
     (tmp_path / "failing_trial.py").write_text(
-        f"def trial(request):\n    yield {{'scheme': request['schemes'][0], 'step': 'compile'}}\n    {code}\n"
+        "def trial(request):\n"
+        "    yield {'step': 'plan', 'schemes': request['schemes']}\n"
+        "    yield {'scheme': request['schemes'][0], 'step': 'compile'}\n"
+        f"    {code}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(decide, "CHILD", "failing_trial:trial")
