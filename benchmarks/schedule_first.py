@@ -15,25 +15,21 @@ solution is the price of deciding one after the other, not that of a weak heuris
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
-
-from scipy.optimize import linprog
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.choices import partition_choices
 from warpplan.planner.constructive import placings
 from warpplan.planner.cpsat import run
-from warpplan.planner.graph import DependenceGraph, Limits
+from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.loop import loop_of
 from warpplan.planner.model import Model
+from warpplan.planner.order import Order, blind_order, keep_order, queues
 from warpplan.planner.plan import Outcome
 from warpplan.planner.problem import Problem, SolveOptions
 from warpplan.planner.retime import fits
 from warpplan.planner.solve import solve
 
-PLENTY = 2**40
 QUESTION_SECONDS = 2.0
 """For one interval; a question left open counts as a no, but raises no bound."""
 STRETCH = 4
@@ -62,36 +58,17 @@ def schedule_first(graph: DependenceGraph, joint: Outcome) -> Baseline:
     return found
 
 
-@dataclass(frozen=True)
-class Order:
-    """By operation: the phase at which it starts, and the stage."""
-
-    phase: tuple[int, ...]
-    stage: tuple[int, ...]
-
-
 def pipelined_order(graph: DependenceGraph) -> Order | None:
-    """Step 1: the phases of the smallest interval, in those stages that keep the values' lives shortest in sum."""
-    ops = tuple(replace(op, issue=0, registers=0, min_warps=1, spread=0, buffer_bytes=0) for op in graph.ops)
-    free = Limits(max_partitions=1, smem_bytes=PLENTY, tmem_columns=PLENTY)
-    outcome = solve(replace(graph, ops=ops, limits=free, clones=()))
-    if outcome.plan is None:
-        return None
-    ii, phase = outcome.plan.schedule.ii_cycles, tuple(p.phase for p in outcome.plan.schedule.placements)
-    weight, rows, bounds = [0.0] * len(ops), [], []
-    for e in graph.edges:
-        i, j = graph.index[e.src], graph.index[e.dst]
-        if i == j:
-            continue
-        # stage[i] - stage[j] is at most what latency and phases leave of the distance.
-        rows.append([float((k == i) - (k == j)) for k in range(len(ops))])
-        bounds.append(e.distance - -(-(phase[i] + graph.edge_latency(e) - phase[j]) // ii))
-        size = graph.ops[i].buffer_bytes or graph.ops[i].register_bytes
-        weight[j] += 1 + size
-        weight[i] -= 1 + size
-    # Difference constraints: the optimal corner is whole.
-    found = linprog(weight, A_ub=rows, b_ub=bounds, method="highs-ds")
-    return Order(phase, tuple(round(x) for x in found.x))
+    """Step 1."""
+
+    def solved(blind: DependenceGraph) -> tuple[int, Assignment] | None:
+        plan = solve(blind).plan
+        if plan is None:
+            return None
+        placements = plan.schedule.placements
+        return plan.schedule.ii_cycles, Assignment(tuple(p.cycle for p in placements), (0,) * len(placements))
+
+    return blind_order(graph, solved)
 
 
 def one_iteration_order(graph: DependenceGraph) -> Order:
@@ -131,7 +108,7 @@ def partition_after(graph: DependenceGraph, order: Order, joint: Outcome) -> Bas
         for memory in ("free", "apart"):
             model = Model(problem, ii, memory=memory)
             keep_order(model, order)
-            answer, solver = run(model.cp, QUESTION_SECONDS, relax=False)
+            answer, solver = run(model.cp, QUESTION_SECONDS, relax=0)
             if answer == "no" and memory == "free":
                 bound = max(bound, ii + 1)
             if answer != "yes":
@@ -165,20 +142,3 @@ def first_in_order(problem: Problem, order: Order, ii: int) -> bool:
             if fits(problem, ii, Assignment(starts, partitions)):
                 return True
     return False
-
-
-def keep_order(model: Model, order: Order) -> None:
-    """With τ = start − II · the order's stage: τ of a unit's users in that order, all within one turn."""
-    turned = [model.start[i] - model.ii * order.stage[i] for i in model.ops]
-    for i, j, cycles, turn in queues(model.problem, order):
-        model.cp.add(turned[j] + turn * model.ii >= turned[i] + cycles)
-
-
-def queues(problem: Problem, order: Order) -> Iterator[tuple[int, int, int, int]]:
-    """(i, j, cycles, turn): j follows i on their unit by ``cycles``, in the circle's next turn where ``turn`` is 1."""
-    for unit, capacity in problem.graph.units:
-        users = [i for i, op in enumerate(problem.ops) if op.unit == unit and op.occupancy and capacity == 1]
-        users.sort(key=lambda i: order.phase[i])
-        yield from ((i, j, problem.ops[i].occupancy, 0) for i, j in pairwise(users))
-        if users:
-            yield users[-1], users[0], problem.ops[users[-1]].occupancy, 1

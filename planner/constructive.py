@@ -18,16 +18,19 @@ from warpplan.planner.assignment import Assignment, retirement_arcs, rings
 from warpplan.planner.bounds import WeightedArc, earliest
 from warpplan.planner.choices import partition_choices
 from warpplan.planner.circle import Circle
+from warpplan.planner.effort import Effort
 from warpplan.planner.loop import NEVER, Loop, connected, loop_of, overfull, ring_arcs, tight_paths, weighted
 from warpplan.planner.problem import Arc, Problem
 from warpplan.planner.retime import fits
 
-ATTEMPTS = 6
-BUDGET = 6
+ATTEMPTS = 3
+BUDGET = 4
 """Placements an attempt may make, per operation."""
+SECONDS_PER_OPERATION = 5e-4
+"""For all attempts with one choice of partitions (measured)."""
 
 
-def first_schedule(problem: Problem, ii: int) -> Assignment | None:
+def first_schedule(problem: Problem, ii: int, effort: Effort | None = None) -> Assignment | None:
     """A schedule of interval ``ii`` that obeys every rule, or ``None`` where none was found (which proves nothing).
 
     A schedule that breaks only what placing does not see is tried once more: in the order that its wgmma groups retire
@@ -35,6 +38,10 @@ def first_schedule(problem: Problem, ii: int) -> Assignment | None:
     """
     for partitions in partition_choices(problem, ii):
         loop = loop_of(problem, partitions)
+        if effort is not None:
+            effort.take(SECONDS_PER_OPERATION * len(problem.ops))
+            if effort.left <= 0:
+                return None
         for repaired in (False, True):
             found = None
             for starts in placings(loop, ii):

@@ -173,7 +173,7 @@ def _search(loop: Loop, ii: int, core: _Core, seconds: float) -> tuple[Answer, d
         else:
             cp.add_cumulative(intervals, [1] * len(intervals), room)
     # Propagation alone is 2 to 10 times as fast here as with linear relaxations.
-    answer, solver = run(cp, seconds, relax=False)
+    answer, solver = run(cp, seconds, relax=0)
     found = (
         {i: solver.value(phase[i]) + ii * (solver.value(stage[i]) if i in stage else 0) for i in core.members}
         if answer == "yes"

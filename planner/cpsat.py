@@ -41,9 +41,9 @@ CLOCK_FACTOR = 5.0
 
 
 def run(
-    model: cp_model.CpModel, seconds: float, *, presolve: bool = True, relax: bool = True
+    model: cp_model.CpModel, seconds: float, *, presolve: bool = True, relax: int = 1
 ) -> tuple[Answer, cp_model.CpSolver]:
-    """Whether ``model`` has a solution; the solver holds it. ``relax`` False leaves linear relaxations out."""
+    """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
@@ -55,7 +55,7 @@ def run(
     # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve
-    parameters.linearization_level = 1 if relax else 0
+    parameters.linearization_level = relax
     status = solver.solve(model)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return "yes", solver

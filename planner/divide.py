@@ -13,7 +13,7 @@ from typing import Any
 from warpplan.planner.cpsat import Truth, run
 from warpplan.planner.problem import REGISTER_COUNTS, WARP_GROUP, Problem
 
-ROOM = ((1.0, 1.0), (0.9, 1.3), (1.0, 1.6), (0.8, 1.3))
+ROOM = ((0.9, 1.3), (0.8, 1.3), (1.0, 1.6), (1.0, 1.0))
 """(Share of the interval that issue may fill, factor on how long values are live at least), one guess each."""
 SECONDS = 0.1
 BASE_COST = 4
@@ -85,7 +85,7 @@ def _cheapest(
     for known in seen:
         cp.add_bool_or([1 - x if isinstance(x, int) else x.Not() for x in (member[c, known[c]] for c in clusters)])
     cp.minimize(sum(_cost(problem, a, b) * crosses(a, b) for a, b in sorted(pairs)))
-    answer, solver = run(cp, SECONDS, relax=False)
+    answer, solver = run(cp, SECONDS, presolve=False, relax=0)
     if answer != "yes":
         return None
     return {c: next(g for g in range(count) if _holds(solver, member[c, g])) for c in clusters}

@@ -398,6 +398,14 @@ class Model:
         if hint is not None:
             self.hint(hint)
 
+    def in_step(self) -> None:
+        """A guess: every clone does what the first does, so many cycles later."""
+        index, (first, *others) = self.problem.graph.index, self.problem.graph.clones
+        for clone in others:
+            later = self.cp.new_int_var(0, 2 * self.ii, "")
+            for one, other in zip(first, clone, strict=True):
+                self.cp.add(self.start[index[other]] == self.start[index[one]] + later)
+
     def branch(self, way: Branching) -> None:
         """Which stages the search settles first, and how; "free" leaves it to the solver."""
         from ortools.sat.python import cp_model

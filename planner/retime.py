@@ -22,7 +22,7 @@ def retime(problem: Problem, ii: int, found: Assignment) -> tuple[int, Assignmen
     ``found`` as it is where that would break what order does not say all about: live registers, units of several
     copies.
     """
-    arcs = _arcs(problem, ii, found)
+    arcs = order_arcs(problem, ii, found)
     if arcs is None:
         return ii, found
     least, _ = recurrence(len(problem.ops), arcs)
@@ -62,7 +62,8 @@ def fits(problem: Problem, ii: int, found: Assignment) -> bool:
     return dimension(problem, ii, found) is not None and layout(problem, ii, found).fits
 
 
-def _arcs(problem: Problem, ii: int, found: Assignment) -> list[WeightedArc] | None:
+def order_arcs(problem: Problem, ii: int, found: Assignment) -> list[WeightedArc] | None:
+    """What keeps ``found``'s order; None where its rings have no places."""
     ops = range(len(problem.ops))
     arcs: list[WeightedArc] = []
     spans = issue_spans(problem, found)

@@ -1,0 +1,35 @@
+"""The time limit, kept in what the search does instead of by the clock: a slow machine gives the same answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpplan.planner.assignment import Assignment
+from warpplan.planner.cpsat import Answer, run, spent
+from warpplan.planner.model import Model
+
+SECONDS_PER_CONSTRAINT = 2e-5
+"""For a model to be built and presolved, of which CP-SAT's deterministic time counts little (measured)."""
+
+
+@dataclass
+class Effort:
+    """``left`` of the time limit, in seconds of a slow core; ``wall`` is what CP-SAT has taken by the clock."""
+
+    left: float
+    wall: float = 0.0
+
+    def take(self, seconds: float) -> None:
+        self.left -= seconds
+
+    def solve(
+        self, model: Model, seconds: float, *, presolve: bool = True, relax: int = 0
+    ) -> tuple[Answer, Assignment | None]:
+        """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
+        seconds = min(seconds, self.left)
+        if seconds <= 0:
+            return "unknown", None
+        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax)
+        self.wall += solver.wall_time
+        self.take(spent(solver) + SECONDS_PER_CONSTRAINT * len(model.cp.proto.constraints))
+        return answer, model.read(solver) if answer == "yes" else None
