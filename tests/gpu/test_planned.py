@@ -151,9 +151,12 @@ def check(self, planned):
 real.Bench.check = check
 """
 ILLEGAL = """
-import torch
+import torch, triton, triton.language as tl
+@triton.jit
+def beyond(memory):
+    tl.store(memory + (1 << 40), 1)
 def check(self, planned):
-    torch.zeros(1, device="cuda").as_strided((1,), (1,), 2**40).fill_(1)
+    beyond[(1,)](torch.zeros(1, device="cuda", dtype=torch.int32))
     torch.cuda.synchronize()
 real.Bench.check = check
 """
