@@ -76,13 +76,17 @@ class Block:
         order = np.argsort(addresses, kind="stable")
         return addresses[order], values[order]
 
+    def shapes(self, operation: Operation) -> dict[str, tuple[int, ...]]:
+        """The shapes that its results are held to."""
+        return result_shapes(operation)
+
     def _region(self, region: Region, outer: Values) -> list[Any]:
         values = dict(outer)
         for operation in region.operations:
             if operation.name == "scf.yield":
                 return [values[name] for name in operation.operands]
             for name, value in zip(operation.defined, self._operation(operation, values), strict=True):
-                shape = result_shapes(operation).get(name)
+                shape = self.shapes(operation).get(name)
                 assert shape is None or np.shape(value) == shape, (operation.text(), np.shape(value))
                 values[name] = value
         return []
