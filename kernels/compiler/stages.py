@@ -99,12 +99,8 @@ def _installed(new: Hook, folder: Path) -> Iterator[None]:
     """``new`` as Triton's hook, and Triton's cache in ``folder``, for as long as the block lasts."""
     from triton import knobs
 
-    with _hook_lock:
-        former, former_folder = knobs.runtime.add_stages_inspection_hook, knobs.cache.dir
+    # Scopes, for a knob assigned to stops following its environment variable, and sets it.
+    with _hook_lock, knobs.runtime.scope(), knobs.cache.scope():
         knobs.runtime.add_stages_inspection_hook = new
         knobs.cache.dir = str(folder)
-        try:
-            yield
-        finally:
-            knobs.runtime.add_stages_inspection_hook = former
-            knobs.cache.dir = former_folder
+        yield
