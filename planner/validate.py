@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from warpplan.planner.problem import SolveOptions
 
 MOST_WARPS = 8
+MAX_PARTITIONS = 32
+"""A block has at most 1,024 threads (CUDA C++ Programming Guide, "Technical Specifications"): 32 warps."""
 MAX_OPERATIONS = 2_000
 MAX_CYCLES = 10**9
 """Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
@@ -77,6 +79,7 @@ def _validate_limits(graph: DependenceGraph) -> None:
                 f"limits.{name} is {value}: expected {least} or more", field=f"limits.{name}", value=value, limit=least
             )
         most, of = (MAX_CYCLES, " cycles") if name.endswith(("cycles", "_kb")) else (MAX_AMOUNT, "")
+        most = MAX_PARTITIONS if name == "max_partitions" else most
         if value > most:
             raise InvalidGraph(
                 f"limits.{name} is {value}: expected at most {most}{of}",

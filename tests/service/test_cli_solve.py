@@ -153,6 +153,7 @@ EDGE = GRAPH["edges"][0]
         (changed(load__buffer_bytes=300_000), "operation 'load' writes 300000 bytes, more than the 232448 bytes"),
         (changed(load__buffer_bytes=300_000, load__memory="tmem"), "more than the 262144 bytes of 128 lanes of tensor"),
         (changed(mma__registers=10**30), "operation 'mma' has registers 1000"),
+        (changed(limits={"max_partitions": 33}), "limits.max_partitions is 33: expected at most 32"),
         (changed(limits={"smem_bytes": 10**30}), "limits.smem_bytes is 1000"),
         (changed(limits={"handoff_cycles": 1.5}), "limits.handoff_cycles is 1.5: expected a whole number"),
         (changed(units={"TMA": 10**9, "TENSOR": 1}), "unit 'TMA' has capacity 1000000000: expected at most 1000"),
