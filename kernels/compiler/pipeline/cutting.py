@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from warpplan.kernels.compiler.ir import MalformedIR
 from warpplan.kernels.compiler.pipeline.halves import run_after, run_before
 from warpplan.kernels.compiler.pipeline.steps import THREADS
 
-_NAME = "edited.ttgir"
+_FILE_NUMBER = 900
 
 
 @dataclass(frozen=True)
@@ -77,27 +78,37 @@ def read(text: str, context: Any) -> Any:
     """Triton's module of ``text``. Raises :class:`MalformedIR` with the line and MLIR's own words."""
     from triton._C.libtriton import ir
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, _NAME)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        said: list[str] = []
+    said: list[str] = []
+    with _as_file(text) as path:
         try:
             with _diagnostics(said):
                 module = ir.parse_mlir_module(path, context)
         except RuntimeError as error:
-            raise _malformed("".join(said), text) from error
+            raise _malformed("".join(said), path, text) from error
     module.context = context
     return module
 
 
-def _malformed(said: str, text: str) -> MalformedIR:
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path under which ``text`` can be read: always the same one, for MLIR makes it the location of whatever has none
+    and so a part of what is compiled."""
+    with os.fdopen(os.memfd_create("edited.ttgir"), "wb", buffering=0) as file:
+        file.write(text.encode())
+        number = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FILE_NUMBER)
+        try:
+            yield f"/proc/self/fd/{number}"
+        finally:
+            os.close(number)
+
+
+def _malformed(said: str, path: str, text: str) -> MalformedIR:
     """MLIR says ``loc("file":line:column): error: why``; a rule broken by an operation is told at its source line."""
     found = re.search(r'^(?:loc\("?(.*?)"?(?::(\d+):\d+)?\): )?error: (.*)$', said, re.MULTILINE)
     if found is None:
         return MalformedIR("Triton does not read the edited TTGIR and gives no reason", field="ttgir")
     file, line, why = found.groups()
-    if file and file.endswith(_NAME) and line:
+    if file == path and line:
         shown = text.split("\n")[int(line) - 1 : int(line)]
         return MalformedIR(f"line {line} of the edited TTGIR: {why}: `{''.join(shown).strip()}`", field="ttgir")
     return MalformedIR(f"edited TTGIR, from {file}:{line}: {why}" if line else f"edited TTGIR: {why}", field="ttgir")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,6 +176,15 @@ def test_text_that_triton_does_not_read_is_named_with_its_line(
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""
+
+
+def test_the_same_text_gives_the_same_bytes(small: pipeline.Cut) -> None:
+    """Operations without a location get that of the text, which must not be another one each time."""
+    text = re.sub(r" loc\(#loc\d*\)$", "", small.text, flags=re.MULTILINE)
+    assert text != small.text
+    first, second = (str(pipeline.finish(text, small.options, 90)) for _ in range(2))
+    assert first == second
+    assert tempfile.gettempdir() + "/" not in first
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "4.0", "2", "", "3.6x", "main"])
