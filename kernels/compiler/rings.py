@@ -18,6 +18,8 @@ LOAD = "tt.descriptor_load"
 NUMBER = "warpplan.load"
 SLOT = "warpplan.slot"
 """Attribute of a load: the layout of the slot that it fills."""
+WALK = "warpplan.walk"
+"""Attribute of the loop over the programs of the grid: what it loads itself has one slot."""
 ROWS = "warpplan.rows"
 """Attribute of a load whose reader takes only some rows: dimension, offset, size."""
 VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice"})
@@ -186,7 +188,9 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
     for region, operation, around in blocks(module.function):
         reads = uses(region)
         inside_loop = [outer for outer in (*around, operation) if outer.name == "scf.for"]
-        if reads and operation.name == "scf.for":
+        if reads and WALK in operation.attributes:
+            depth_of[id(operation)] = 1
+        elif reads and operation.name == "scf.for":
             loops += 1
             depth_of[id(operation)] = scheme.depth(loops)
         if not reads:

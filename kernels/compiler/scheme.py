@@ -15,19 +15,22 @@ class Scheme:
 
     ``depths`` are the slots of the rings, an entry for each loop that loads, in the order of the program; the last one
     stands for all further loops. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the
-    next. Raises :class:`InvalidConfig` naming the field.
+    next. ``persistent`` is 1 where one program an SM walks over the programs of the grid. Raises
+    :class:`InvalidConfig` naming the field.
     """
 
     consumers: int
     depths: tuple[int, ...]
     warps: int = 4
     in_flight: int = 1
+    persistent: int = 0
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("consumers", self.consumers, (1, 2, 3)),
             ("warps", self.warps, (4, 8)),
             ("in_flight", self.in_flight, (0, 1)),
+            ("persistent", self.persistent, (0, 1)),
         ):
             if value not in allowed:
                 raise InvalidConfig(
@@ -51,4 +54,5 @@ class Scheme:
 
     def __str__(self) -> str:
         depths = "/".join(map(str, self.depths))
-        return f"{self.consumers} x {self.warps} warps, {depths} slots" + (", in flight" if self.in_flight else "")
+        flags = [name for name, on in (("in flight", self.in_flight), ("persistent", self.persistent)) if on]
+        return ", ".join([f"{self.consumers} x {self.warps} warps, {depths} slots", *flags])

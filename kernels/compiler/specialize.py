@@ -16,8 +16,10 @@ from warpplan.kernels.compiler.ahead import multiply_ahead
 from warpplan.kernels.compiler.builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.consumer import Consumer
 from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.ir import Module, Operation, Region, parse, split_list, tokenize
+from warpplan.kernels.compiler.functions import arguments, replace_function, with_body
+from warpplan.kernels.compiler.ir import Operation, Region, parse, tokenize
 from warpplan.kernels.compiler.names import unique_names
+from warpplan.kernels.compiler.persistent import walking
 from warpplan.kernels.compiler.producer import Producer, Slice
 from warpplan.kernels.compiler.rings import Rings, number_loads, plan_rings
 from warpplan.kernels.compiler.scheme import Scheme
@@ -41,8 +43,10 @@ def specialize(text: str, scheme: Scheme) -> str:
     :class:`~warpplan.kernels.compiler.ir.MalformedIR` for text that Triton did not print.
     """
     module = parse(text)
+    if scheme.persistent:
+        replace_function(module, walking(module))
     function = unique_names(module.function)
-    _replace_function(module, function)
+    replace_function(module, function)
     if number_loads(function) == 0:
         raise CannotPlan("no TMA load (tt.descriptor_load): nothing for a producer to do")
     rings = plan_rings(module, scheme)
@@ -68,25 +72,8 @@ def specialize(text: str, scheme: Scheme) -> str:
     prologue = _prologue(memory, rings, builder, scheme.consumers)
     partitions = _partitions(header, memory, rings, bodies, barrier, scheme)
     body = [*builder.constants.values(), *prologue, partitions, Operation("tt.return")]
-    _replace_function(module, _with_body(header, body))
+    replace_function(module, with_body(header, body))
     return str(module)
-
-
-def arguments(function: Operation) -> dict[str, str]:
-    """Name to type of the arguments of ``function``."""
-    text = "".join(part for part in function.parts if isinstance(part, str))
-    start = text.index("(")
-    depth = 0
-    for end in range(start, len(text)):
-        depth += (text[end] == "(") - (text[end] == ")")
-        if depth == 0:
-            break
-    found = {}
-    for entry in split_list(text[start + 1 : end]):
-        name, _, kind = entry.partition(":")
-        kind = kind.partition(" loc(")[0].strip()
-        found[name.strip()] = kind.partition(" {")[0].strip()
-    return found
 
 
 def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, consumers: int) -> list[Operation]:
@@ -152,14 +139,3 @@ def _registers(scheme: Scheme, partitions: list[tuple[int, str]]) -> list[int]:
 
 def _mentions(body: list[Operation], name: str) -> bool:
     return any(name in inner.operands for operation in body for inner in operation.walk())
-
-
-def _with_body(function: Operation, body: list[Operation]) -> Operation:
-    parts = [Region(body) if isinstance(part, Region) else part for part in function.parts]
-    return Operation(function.name, function.results, parts, function.location)
-
-
-def _replace_function(module: Module, function: Operation) -> None:
-    region = module.operation.regions[0]
-    old = module.function
-    region.operations = [function if operation is old else operation for operation in region.operations]

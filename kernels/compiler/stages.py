@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.persistent import MARK, launched
 from warpplan.kernels.compiler.pipeline import read, run_after, run_before
 from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.kernels.compiler.specialize import specialize
@@ -53,6 +54,7 @@ def hook(scheme: Scheme, edit: Callable[[str], str] | None = None) -> Hook:
             if edit is not None:
                 planned = read(edit(str(planned)), context)
             metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()
+            metadata[MARK] = bool(scheme.persistent)
             return planned
 
         stages["ttgir"] = make_ttgir
@@ -63,9 +65,9 @@ def hook(scheme: Scheme, edit: Callable[[str], str] | None = None) -> Hook:
 
 def cache_key(scheme: Scheme) -> str:
     """What tells one lowering from another: the scheme and the lowering's own version."""
-    return (
-        f"warpplan-{LOWERING}-{scheme.consumers}x{scheme.warps}-{'.'.join(map(str, scheme.depths))}-{scheme.in_flight}"
-    )
+    depths = ".".join(map(str, scheme.depths))
+    flags = f"{scheme.in_flight}{scheme.persistent}"
+    return f"warpplan-{LOWERING}-{scheme.consumers}x{scheme.warps}-{depths}-{flags}"
 
 
 def compile_with(
@@ -84,7 +86,7 @@ def compile_with(
     import triton
 
     with _installed(hook(scheme, edit), _folder(cache, scheme)):
-        return triton.compile(source, target=target, options=dict(options or {}))
+        return launched(triton.compile(source, target=target, options=dict(options or {})))
 
 
 def _folder(cache: str | os.PathLike[str] | None, scheme: Scheme) -> Path:
