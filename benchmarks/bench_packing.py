@@ -140,6 +140,7 @@ def main() -> None:
     ]
     if not chosen:
         parser.error(f"no instance has any of {options.only} in its name")
+    limits = {"limit_s": options.limit_s, "peer_limit_s": options.peer_limit_s}
     rows: list[dict[str, Any]] = []
     for task in chosen:
         row = measure(task)
@@ -149,10 +150,9 @@ def main() -> None:
             row["peer"] = peer(task, options.peer_limit_s)
             line += f"; CP-SAT {row['peer']['status']}, {row['peer']['cpu_s']:.3f} s CPU"
         print(line, flush=True)
-    found = summary(rows)
-    limits = {"limit_s": options.limit_s, "peer_limit_s": options.peer_limit_s}
-    write(options.out, {**head("packing", cpu_name()), **limits, "summary": found, "rows": rows})
-    print(found)
+        # Every time: an interrupted run keeps what it has.
+        write(options.out, {**head("packing", cpu_name()), **limits, "summary": summary(rows), "rows": rows})
+    print(summary(rows))
     print(f"written to {options.out}")
 
 

@@ -24,8 +24,10 @@ Found = tuple[Answer, tuple[int, ...]]
 Turn = Callable[[int], tuple[Answer, tuple[int, ...], int]]
 """Given how many nodes it may take: the answer, the offsets where it is "yes", and the nodes that it took."""
 
-NODES_PER_SECOND = 8_000
-"""Nodes that the skyline search visits in a second on a slow core, of problems of a few hundred pieces and sections."""
+NODES_PER_SECOND = 20_000
+"""Nodes that the skyline search would visit in a second on a slow core if there were no sections and no pieces; so many
+sections, or so many pieces, each take as long again (measured: 50 to 250 µs a node)."""
+SECTIONS, PIECES = 35, 1_000
 CPSAT_SHARE = 0.15
 """CP-SAT takes so much longer over these models than its deterministic time says (measured: 0.05 to 0.2 a second)."""
 GLANCE, RESTART = 500, 5_000
@@ -57,9 +59,9 @@ def _apart(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: f
         return "yes", found
     skyline = Skyline(problem, first, end, max(end, default=0))
     turns = _turns(skyline)
-    large = max(1.0, (len(first) + 2 * skyline.count) / 500)
+    speed = NODES_PER_SECOND / (1 + skyline.count / SECTIONS + len(first) / PIECES)
     for own, learning in TURNS:
-        nodes = round(own * seconds * NODES_PER_SECOND / large)
+        nodes = round(own * seconds * speed)
         while nodes > 0:
             answer, offsets, taken = next(turns)(nodes)
             nodes -= max(1, taken)
