@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
+from http.client import HTTPException
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
@@ -119,7 +120,7 @@ class Service:
             if error.code == 404:
                 return None
             self._down = f"{self._url} answers {error.code}"
-        except (OSError, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             self._down = f"{self._url} does not answer: {getattr(error, 'reason', error)}"
         raise StoreError(self._down, field="plans", value=self._url)
 

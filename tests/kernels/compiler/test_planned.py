@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -325,8 +326,9 @@ def test_each_size_class_is_decided(machine: Machine, tmp_path: Path, fresh: Any
     assert [grid for grid, _, _ in machine.launches] == [(m // 128, 2, 1) for m in (256, 384, 256, 1024, 1152, 256)]
 
 
+@pytest.mark.parametrize("decorated", [False, True])
 def test_autotuners_tune_the_kernel_as_it_is_and_plan_the_winner(
-    machine: Machine, tmp_path: Path, fresh: Any, children: Any
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any, decorated: bool
 ) -> None:
     tried = children(1.5, 1.4)
     warps: list[int] = []
@@ -338,7 +340,8 @@ def test_autotuners_tune_the_kernel_as_it_is_and_plan_the_winner(
 
     configs = [triton.Config({"BM": 128, "BN": 128, "BK": 64}, num_warps=n) for n in (8, 4)]
     tuned = triton.autotune(configs, key=["M"], do_bench=bench)(fresh(kernels.gemm))
-    with planned(tmp_path):
+    tuned, scope = (planned(tmp_path)(tuned), contextlib.nullcontext()) if decorated else (tuned, planned(tmp_path))
+    with scope:
         for _ in range(2):
             tuned[lambda meta: (2, 256 // meta["BN"])](*gemm_arguments()[:6])
     assert sorted(warps) == [4, 8]
