@@ -23,7 +23,6 @@ from children import cores, each
 from tl_case import Case, Setting
 
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.planner.errors import WarpplanError
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "compiler_schemes_h200.json"
@@ -33,7 +32,6 @@ MOST_HANGS = 3
 """Hangs of one kernel after which its other schemes are left out: each costs a new process."""
 WGMMA_ROWS = 64
 MOST_ACCUMULATOR_REGISTERS = 160
-REFUSED = (WarpplanError, RuntimeError, ValueError)
 
 
 @functools.cache
@@ -42,14 +40,14 @@ def cases() -> dict[str, Case]:
 
 
 def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
-    """Consumers of 64 rows or more that hold their share of the tile, with the two deepest rings that fit; and without
-    a wgmma group in flight for the deepest."""
+    """Consumers of 64 rows or more that hold their share of the tile, with the two deepest rings that fit; for the
+    first tile, without a wgmma group in flight, too."""
     slot = case.slot(setting)
     if not slot:
         return ()
     rows = setting.constants["BLOCK_M"]
     columns = max(v for k, v in setting.constants.items() if k in ("BLOCK_N", "D"))
-    deepest = min(6, (tl_cases.SHARED_BYTES - 1024) // slot)
+    deepest = min(6, (tl_cases.SHARED_BYTES - 1024 - case.resident(setting)) // slot)
     found = []
     for consumers, warps in ((1, 4), (2, 4), (1, 8)):
         share = rows // consumers
@@ -57,7 +55,8 @@ def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
             continue
         depths = [d for d in (deepest, deepest - 1) if d >= 2]
         found += [Scheme(consumers, (depth,), warps, 1) for depth in depths]
-        found += [Scheme(consumers, (depth,), warps, 0) for depth in depths[:1]]
+        if setting.tile == case.settings[0].tile:
+            found += [Scheme(consumers, (depth,), warps, 0) for depth in depths[:1]]
     return tuple(found)
 
 
@@ -104,14 +103,13 @@ def compile_jobs(wanted: list[Job]) -> Iterator[dict[str, Any]]:
         case, started = cases()[job["case"]], time.monotonic()
         try:
             compiled = compile_case(case, case.settings[job["setting"]], scheme_of(job))
+            shared = compiled.metadata.shared
+            if shared > tl_cases.SHARED_BYTES:
+                raise ValueError(f"{shared} bytes of shared memory: at most {tl_cases.SHARED_BYTES} fit")
         except Exception as error:
             yield {"status": "refused", "reason": first_line(error)}
         else:
-            yield {
-                "status": "ok",
-                "seconds": round(time.monotonic() - started, 2),
-                "shared_bytes": compiled.metadata.shared,
-            }
+            yield {"status": "ok", "seconds": round(time.monotonic() - started, 2), "shared_bytes": shared}
 
 
 def run_jobs(wanted: list[Job]) -> Iterator[dict[str, Any]]:

@@ -54,7 +54,8 @@ class Case:
 
     ``arguments`` gives, for a setting, each run-time parameter: a tensor's name, a :class:`Described` one, or a number.
     ``reference`` computes ``output`` from the tensors in fp32 or better; ``peers`` make a launch each. ``slot`` is the
-    bytes that one iteration of the innermost loop loads by TMA, 0 where nothing can be specialised.
+    bytes that one iteration of the innermost loop loads by TMA, 0 where nothing can be specialised; ``resident`` is
+    shared memory beside the rings: loads before the loop, the store's staging.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Case:
     bytes: float
     peers: Mapping[str, Callable[[Tensors], Callable[[], object]]] = field(default_factory=dict)
     slot: Callable[[Setting], int] = lambda _: 0
+    resident: Callable[[Setting], int] = lambda _: 0
     family: str = ""
 
 

@@ -101,6 +101,7 @@ def gemm(kind: str, m: int, n: int, k: int) -> Case:
         bytes=2.0 * (m * k + n * k + m * n),
         peers={"cublas": _cublas_gelu if fused else _cublas},
         slot=_gemm_slot,
+        resident=lambda s: 2 * s.constants["BLOCK_M"] * s.constants["BLOCK_N"],
         family=f"gemm_{kind}",
     )
 
@@ -158,6 +159,7 @@ def grouped(name: str, sizes: tuple[int, ...], n: int, k: int) -> Case:
         bytes=2.0 * (total * k + len(sizes) * n * k + total * n),
         peers={"torch._grouped_mm": cublas},
         slot=_gemm_slot,
+        resident=lambda s: s.constants["BLOCK_M"] * s.constants["BLOCK_N"],
         family="grouped_gemm",
     )
 
@@ -217,6 +219,7 @@ def attention(b: int, h: int, length: int, d: int, causal: bool) -> Case:
         bytes=8.0 * rows * d,
         peers={"cudnn": cudnn},
         slot=lambda s: 4 * d * s.constants["BLOCK_N"],
+        resident=lambda s: 4 * d * s.constants["BLOCK_M"],
         family=f"attention D {d}{' causal' if causal else ''}",
     )
 
