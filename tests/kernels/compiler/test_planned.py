@@ -492,10 +492,18 @@ def test_the_child_needs_none_of_the_users_python(machine: Machine, fresh: Any) 
     assert again.asm["cubin"] == kernel.asm["cubin"]
 
 
-@pytest.mark.parametrize("missing", ["triton", "torch"])
-def test_without_triton_or_torch(missing: str) -> None:
+@pytest.mark.parametrize(
+    ("machine_is", "warnings_said"),
+    [
+        ("sys.modules['triton'] = None", 1),
+        ("sys.modules['torch'] = None", 0),
+        ("import triton; triton.__version__ = '3.5.1'", 1),
+        ("import triton; triton.__version__ = '4.0.0'", 1),
+    ],
+)
+def test_without_triton_or_torch_or_with_another_release(machine_is: str, warnings_said: int) -> None:
     code = (
-        f"import sys, warnings; sys.modules[{missing!r}] = None\n"
+        f"import sys, warnings; {machine_is}\n"
         "import warpplan.kernels.registry\n"
         "from warpplan.kernels import planned\n"
         "with warnings.catch_warnings(record=True) as caught, planned():\n"
@@ -504,7 +512,7 @@ def test_without_triton_or_torch(missing: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(int(missing == "triton"))
+    assert done.stdout.strip() == str(warnings_said)
 
 
 def test_the_real_runner_is_the_isolated_one() -> None:
