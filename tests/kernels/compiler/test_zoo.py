@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,16 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler import ir, pipeline
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.specialize import specialize
 
 pytestmark = pytest.mark.matrix
+BACKEND = make_backend(GPUTarget("cuda", 90, 32))
 UNSTRUCTURED = ("gathered_experts",)
 """An early ``return`` leaves blocks and branches instead of loops and ifs."""
 
@@ -46,3 +52,49 @@ def test_what_reaches_the_cut_is_read_and_printed_back(name: str) -> None:
 def test_a_way_out_of_the_middle_is_refused_in_words(name: str) -> None:
     with pytest.raises(ir.MalformedIR, match="several blocks in one region"):
         ir.parse(compiled_to_the_cut(name))
+
+
+COPY = "transposed_copy"
+"""Loads by TMA and multiplies nothing: one consumer can take its tiles."""
+REFUSED = {
+    "stream_k": "inside scf.while",
+    "while_loop": "inside scf.while",
+    "grouped_tutorial": "inside scf.while",
+}
+
+
+def scheme(name: str) -> Scheme:
+    """Consumers of 64 rows."""
+    return Scheme(max(1, ZOO[name].constants.get("BM", 64) // 64), (2,))
+
+
+def at_the_cut(name: str) -> tuple[Any, str]:
+    """Triton's options and the text, with the warps of one consumer."""
+    found = pipeline.cut(source(name), GPUTarget("cuda", 90, 32), {**ZOO[name].options, "num_warps": 4})
+    return found.options, found.text
+
+
+@pytest.mark.parametrize("name", [*(n for n in ZOO if ZOO[n].loads and n not in (*REFUSED, *UNSTRUCTURED)), COPY])
+def test_a_kernel_that_loads_by_tma_is_specialised_and_finishes(name: str) -> None:
+    options, text = at_the_cut(name)
+    module = pipeline.read(specialize(text, scheme(name)), pipeline.cutting.new_context(BACKEND))
+    pipeline.run_after(module, options, 90, pipelined=True)
+    finished = str(module)
+    assert "ttg.warp_specialize(" in finished
+    assert "ttng.async_tma_copy_global_to_local" in finished
+    assert "tt.descriptor_load" not in finished
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_specialised_is_refused_with_the_users_line(name: str) -> None:
+    with pytest.raises(CannotPlan, match=REFUSED[name]) as refused:
+        specialize(at_the_cut(name)[1], scheme(name))
+    file, _, line = refused.value.line.partition(":")
+    assert "load(" in (Path(__file__).parent / file).read_text().splitlines()[int(line) - 1]
+
+
+@pytest.mark.parametrize("name", [n for n in ZOO if not ZOO[n].loads and n != COPY])
+def test_a_kernel_without_loads_by_tma_is_left_alone_in_words(name: str) -> None:
+    with pytest.raises(CannotPlan) as refused:
+        specialize(at_the_cut(name)[1], Scheme(1, (2,)))
+    assert refused.value.reason
