@@ -98,9 +98,7 @@ class Children:
             if isinstance(outcome, str):
                 items.append({**named, "step": "failed", "reason": outcome})
             elif outcome is not None:
-                items.append(
-                    {**named, "step": "done", "planned_us": 10 / outcome, "unplanned_us": 10.0, "ratio": outcome}
-                )
+                items.append({**named, "step": "done", "planned_us": 10 / outcome, "unplanned_us": 10.0})
         return IsolatedResult("ok", None, "", 1.0, tuple(items))
 
 
