@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from warpplan.kernels.compiler.capture import Body
 from warpplan.kernels.compiler.control import read_loop
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.ir import Module, Operation, Region, is_value, pack_of, parse, parse_operation, tokenize
@@ -56,19 +57,21 @@ class Roles:
             )  # fmt: skip
 
 
-def roles_of(plan: Plan, kinds: Mapping[str, str], lines: Mapping[str, str]) -> Roles:
-    """The roles in ``plan``, whose operation ``op`` is of ``kinds[op]`` ("tma_load", "dot", …) and comes from source
-    line ``lines[op]``. Raises :class:`CannotPlan` where it has the loads, or the products, in several partitions."""
+def roles_of(plan: Plan, loop: Body) -> Roles:
+    """The roles in ``plan``, made for the captured ``loop``. Raises :class:`CannotPlan` where it has the loads, or the
+    products, in several partitions, or none of them."""
+    kinds = {work.id: work for work in loop.work}
     partitions: dict[str, set[int]] = {"tma_load": set(), "dot": set()}
     stages: dict[str, int] = {}
     for placement in plan.schedule.placements:
-        if (kind := kinds[placement.op]) in partitions:
-            partitions[kind].add(placement.partition)
-            stages[lines[placement.op]] = placement.stage
+        work = kinds.get(placement.op)
+        if work is not None and work.kind in partitions:
+            partitions[work.kind].add(placement.partition)
+            stages[work.line] = placement.stage
     for kind, found in partitions.items():
         if len(found) != 1:
             what = "TMA loads" if kind == "tma_load" else "products"
-            raise CannotPlan(f"the plan has {what} in {len(found)} partitions: on Blackwell all go to one")
+            raise CannotPlan(f"the plan has {what} in {len(found)} partitions: on Blackwell all go to one", loop.id)
     (load,), (product,) = partitions.values()
     return Roles(1 if load <= product else 2, 1 if product <= load else 2, stages)
 

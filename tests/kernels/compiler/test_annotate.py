@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,19 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.compiler import annotate, ir, pipeline  # noqa: E402
 from warpplan.kernels.compiler.annotate import Roles  # noqa: E402
+from warpplan.kernels.compiler.capture import Body, capture  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.graph import Shape, loop_graph  # noqa: E402
+from warpplan.kernels.compiler.loops import Work  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
 from warpplan.kernels.compiler.pipeline.halves import SCHEDULING  # noqa: E402
 from warpplan.kernels.compiler.places import Places  # noqa: E402
+from warpplan.planner.device import H200  # noqa: E402
 from warpplan.planner.errors import InvalidConfig  # noqa: E402
 from warpplan.planner.plan import Placement, Plan, Schedule  # noqa: E402
+from warpplan.planner.problem import PartitionSpec, SolveOptions  # noqa: E402
+from warpplan.planner.solve import solve  # noqa: E402
+from warpplan.profiler.embedded import embedded  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 TARGET = GPUTarget("cuda", 100, 32)
@@ -167,13 +175,51 @@ def plan(*placements: tuple[str, int, int]) -> Plan:
     return Plan("loop", schedule, (), (), (), 0)
 
 
+def work(id: str, kind: Any) -> Work:
+    line = id.partition("@")[2]
+    return Work(id, kind, (), line, (line,), (), ())
+
+
+LOOP = Body(
+    "loop@a.py:4", "a.py:4", "scf.for", "",
+    (work("k@a.py:5", "tma_load"), work("v@a.py:8", "tma_load"), work("s@a.py:6", "dot"), work("p@a.py:7", "sfu"),
+     work("acc@a.py:9", "dot")),
+    (), 128, None, True,
+)  # fmt: skip
+
+
 def test_a_planners_plan_becomes_roles() -> None:
-    kinds = {"k": "tma_load", "v": "tma_load", "s": "dot", "p": "sfu", "acc": "dot"}
-    lines = {op: f"a.py:{i}" for i, op in enumerate(kinds)}
-    given: Any = plan(("k", 0, 0), ("v", 0, 1), ("s", 2, 1), ("p", 1, 1), ("acc", 2, 2))
-    assert annotate.roles_of(given, kinds, lines) == Roles(1, 2, {"a.py:0": 0, "a.py:1": 1, "a.py:2": 1, "a.py:4": 2})
-    together = plan(("k", 1, 0), ("v", 1, 0), ("s", 1, 0), ("p", 0, 0), ("acc", 1, 0))
-    assert annotate.roles_of(together, kinds, lines).load == annotate.roles_of(together, kinds, lines).product == 1
-    torn = plan(("k", 0, 0), ("v", 1, 0), ("s", 2, 0), ("p", 2, 0), ("acc", 2, 0))
-    with pytest.raises(CannotPlan, match="TMA loads in 2 partitions"):
-        annotate.roles_of(torn, kinds, lines)
+    names = [w.id for w in LOOP.work]
+
+    def given(*partitions_and_stages: tuple[int, int]) -> Plan:
+        return plan(*((name, *each) for name, each in zip(names, partitions_and_stages, strict=True)))
+
+    stages = {"a.py:5": 0, "a.py:8": 1, "a.py:6": 1, "a.py:9": 2}
+    apart = given((0, 0), (0, 1), (2, 1), (1, 1), (2, 2))
+    assert annotate.roles_of(apart, LOOP) == Roles(1, 2, stages)
+    together = given((1, 0), (1, 1), (1, 1), (0, 1), (1, 2))
+    assert annotate.roles_of(together, LOOP) == Roles(1, 1, stages)
+    with pytest.raises(CannotPlan, match=r"loop@a\.py:4: the plan has TMA loads in 2 partitions"):
+        annotate.roles_of(given((0, 0), (1, 1), (2, 1), (2, 1), (2, 2)), LOOP)
+
+
+def test_a_solved_loop_reaches_the_compiler() -> None:
+    """The planner's own plan under Blackwell's rules, accumulator in tensor memory; the costs are Hopper's."""
+    found = cut("gemm")
+    (loop,) = capture(found.text).loops
+    graph = loop_graph(loop, Shape(1), embedded("NVIDIA H200").costs, H200)
+    columns = {w.id: 4 * w.product.m * w.product.n for w in loop.work if w.product is not None}
+    ops = (replace(o, registers=0, min_warps=1) for o in graph.ops)
+    ops = tuple(replace(o, memory="tmem", buffer_bytes=columns[o.id]) if o.id in columns else o for o in ops)
+    graph = replace(graph, ops=ops, limits=replace(graph.limits, architecture="blackwell"))
+    pins = {o.id: int(o.id in columns) for o in graph.ops}
+    specs = (PartitionSpec("loads", 1, 24), PartitionSpec("products", 1, 24))
+    outcome = solve(graph, SolveOptions(pinned=pins, partitions=specs))
+    assert outcome.plan is not None
+    assert {b.memory: b.offset + b.size for b in outcome.plan.buffers}["tmem"] <= TMEM_COLUMNS
+    roles = annotate.roles_of(outcome.plan, loop)
+    assert (roles.load, roles.product) == (1, 2)
+    assert set(roles.stages) == {w.line for w in loop.work}
+    default, *workers = partitions(finished(found, roles))
+    assert sorted(tuple(sorted({LOAD, PRODUCT} & worker)) for worker in workers) == [(LOAD,), (PRODUCT,)]
+    assert not {LOAD, PRODUCT} & default
