@@ -156,6 +156,7 @@ class Bench:
         """``sets``, or fewer where memory is short. Raises :class:`MeasurementFailed` where three do not fit."""
         import torch
 
+        torch.cuda.empty_cache()  # copies of the scheme before
         free, _ = torch.cuda.mem_get_info()
         need = max(1, bytes_of(self._arguments))
         if 3 * need > ROOM * free:
