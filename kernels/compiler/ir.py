@@ -135,8 +135,7 @@ class Operation:
 
     def set_attribute(self, name: str, value: str = "") -> None:
         """Write ``name = value`` (a unit where ``value`` is empty) into its dictionary, made where there is none."""
-        attributes = self.attributes | {name: value}
-        self._write(attributes)
+        self._write(self.attributes | {name: value})
 
     def drop_attribute(self, name: str) -> None:
         attributes = self.attributes
@@ -248,10 +247,9 @@ class Module:
     @property
     def function(self) -> Operation:
         """The kernel: the one public function."""
-        for region in self.operation.regions:
-            for operation in region.operations:
-                if operation.name == "tt.func" and "public" in operation.tokens:
-                    return operation
+        for operation in (o for region in self.operation.regions for o in region.operations):
+            if operation.name == "tt.func" and "public" in operation.tokens:
+                return operation
         raise MalformedIR("the module has no public tt.func: expected one kernel", field="ttgir")
 
     def alias(self, text: str, stem: str = "shared") -> str:
@@ -290,9 +288,7 @@ def parse(text: str) -> Module:
 
 def parse_operation(text: str) -> Operation:
     """One operation written out, with or without ``loc(…)``."""
-    if " loc(" not in text:
-        text += " loc(unknown)"
-    return _Reader(tokenize(text), 1).operation()
+    return _Reader(tokenize(text if " loc(" in text else f"{text} loc(unknown)"), 1).operation()
 
 
 def split_list(text: str) -> list[str]:
