@@ -118,7 +118,7 @@ def _obstacle(captured: Captured) -> Obstacle | None:
 
 def _order(ranked: RankedScheme) -> tuple[object, ...]:
     s = ranked.scheme
-    size = (0, 0, 0, ()) if s is None else (1, s.consumers, s.warps, s.depths)
+    size = (0, 0, 0, (), 0) if s is None else (1, s.consumers, s.warps, s.depths, s.persistent)
     return (round(ranked.predicted_cycles), size)
 
 
@@ -210,7 +210,15 @@ class _Model:
             rings = tuple(d for d, loop in zip(depths, loops, strict=True) if loop.rings) or (BRANCH_DEPTH,)
             scheme = Scheme(shape.consumers, rings, shape.warps, int(shape.in_flight))
             found[depths] = RankedScheme(scheme, plans, intervals, self._tile(terms, shape), 1.0, why)
-        return list(found.values())
+        once = list(found.values())
+        return once + ([self._walking(each, shape) for each in once] if self.captured.walks else [])
+
+    def _walking(self, once: RankedScheme, shape: Shape) -> RankedScheme:
+        """The same by programs that walk over the grid: what filled the first slots is loaded meanwhile."""
+        assert once.scheme is not None
+        saved = 0.0 if self._nested() else self._first(shape)
+        scheme = replace(once.scheme, persistent=1)
+        return replace(once, scheme=scheme, predicted_cycles=once.predicted_cycles - saved)
 
     def _depth(self, loop: Body, solved: list[tuple[int, Outcome]]) -> int:
         """The most slots that ``loop``, or another that can share its rings, wants."""
@@ -270,16 +278,24 @@ class _Model:
             term * (loop.trips if loop.trips is not None else NOMINAL_TRIPS)
             for loop, term in zip(loops, terms, strict=True)
         )
-        ahead = shape.specialized and all(loop.parent for loop in loops)  # the producer loads the next tile meanwhile
+        ahead = shape.specialized and self._nested()  # the producer loads the next tile meanwhile
         costs = self.profile.costs
-        first = max(cost_of(load, costs, shape, "dram").latency for load in loops[0].of_kind("tma_load"))
         inner = {loop.id for loop in loops}
         ends = sum(
             cost_of(work, costs, replace(shape, consumers=1)).issue
             for body in (self.captured.body, *self.captured.loops) for work in body.work
             if work.kind not in ("tma_load", "loop") and (body.id not in inner or work.rare)
         )  # fmt: skip
-        return steady + (0.0 if ahead else first) + ends
+        return steady + (0.0 if ahead else self._first(shape)) + ends
+
+    def _nested(self) -> bool:
+        """Whether the kernel walks over its tiles by itself."""
+        return all(loop.parent for loop in self.captured.loading)
+
+    def _first(self, shape: Shape) -> float:
+        """Cycles until the first slot is filled."""
+        loads = self.captured.loading[0].of_kind("tma_load")
+        return max(cost_of(load, self.profile.costs, shape, "dram").latency for load in loads)
 
     def _resident(self, shape: Shape) -> int:
         """Blocks of the unspecialised kernel on one SM."""

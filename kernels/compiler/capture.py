@@ -8,6 +8,7 @@ from warpplan.kernels.compiler.control import read_loop
 from warpplan.kernels.compiler.ir import MalformedIR, Module, Operation, Region, parse
 from warpplan.kernels.compiler.kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.loops import Flow, Work, read_work
+from warpplan.kernels.compiler.persistent import walks
 from warpplan.kernels.compiler.places import Place, Places
 from warpplan.kernels.compiler.rows import Types, row_values, unique_names, value_types
 
@@ -52,7 +53,8 @@ class Body:
 
 @dataclass(frozen=True)
 class Captured:
-    """A kernel at the cut: ``loops`` outer before inner, ``body`` what is outside of them."""
+    """A kernel at the cut: ``loops`` outer before inner, ``body`` what is outside of them; ``walks`` says whether one
+    program can do the work of several, one after the other."""
 
     kernel: str
     capability: int
@@ -60,6 +62,7 @@ class Captured:
     body: Body
     loops: tuple[Body, ...]
     obstacles: tuple[Obstacle, ...]
+    walks: bool = False
 
     @property
     def loading(self) -> tuple[Body, ...]:
@@ -92,7 +95,8 @@ def capture_module(module: Module) -> Captured:
     name = next(token[1:] for token in function.tokens if token.startswith("@"))
     obstacles = (*_kernel_obstacles(function, loops, Places(module)), *(o for b in loops for o in _loop_obstacles(b)))
     capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
-    return Captured(name, capability, _number(attributes.get("ttg.num-warps", "")), body, loops, obstacles)
+    warps = _number(attributes.get("ttg.num-warps", ""))
+    return Captured(name, capability, warps, body, loops, obstacles, walks(module))
 
 
 class _Reader:

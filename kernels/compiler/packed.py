@@ -10,6 +10,7 @@ from typing import Any
 
 from warpplan.kernels.compiler.decisions import Compiled
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.persistent import launched
 
 
 def files_of(kernel: Any) -> Compiled:
@@ -78,7 +79,7 @@ def load(compiled: Compiled, source: Any) -> Any:
     """The ``CompiledKernel`` in ``compiled``'s files, to be launched with ``source``'s signature."""
     from triton.compiler import CompiledKernel
 
-    return CompiledKernel(source, dict(compiled.files), compiled.hash)
+    return launched(CompiledKernel(source, dict(compiled.files), compiled.hash))
 
 
 def _tuples(value: Any) -> Any:

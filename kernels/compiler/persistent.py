@@ -72,6 +72,15 @@ def walking(module: Module) -> Operation:
     return Operation(function.name, function.results, _with_grid(function, region), function.location)
 
 
+def walks(module: Module) -> bool:
+    """Whether :func:`walking` can be had of the kernel of ``module``."""
+    try:
+        walking(module)
+    except CannotPlan:
+        return False
+    return True
+
+
 def launched(kernel: Any) -> Any:
     """``kernel``, a ``CompiledKernel``; one that walks over the grid is launched on as many programs as run at once."""
     if not getattr(kernel.metadata, MARK, False):

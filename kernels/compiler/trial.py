@@ -74,7 +74,7 @@ def _schemes(request: dict[str, Any]) -> list[Scheme]:
 def diverse(schemes: list[Scheme]) -> list[Scheme]:
     """In the order given, but the best of each shape before the second of any: those that differ in depth alone are
     predicted alike and measured alike."""
-    shapes = [(scheme.consumers, scheme.warps) for scheme in schemes]
+    shapes = [(scheme.consumers, scheme.warps, scheme.persistent) for scheme in schemes]
     turn = [shapes[:i].count(shape) for i, shape in enumerate(shapes)]
     return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (turn[i], i))]
 
