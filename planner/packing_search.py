@@ -131,7 +131,8 @@ def _turns(skyline: Skyline) -> Iterator[Turn]:
         for order, steps in zip(orders, WORTH, strict=True):
             noise = 0.8 if turn else 0.0
             ranks = [-order(i) * random.uniform(1 - noise, 1 + noise) for i in everyone]
-            yield partial(dig, ranks, RESTART * luby(turn + 1), True)
+            for snug in (False, True):
+                yield partial(dig, ranks, RESTART * luby(turn + 1), snug)
             worth = [steps * areas[i] / mean * random.uniform(1 - noise / 2, 1 + noise / 2) for i in everyone]
             yield partial(sweep, worth, BEAM << min(turn, 5))
 
