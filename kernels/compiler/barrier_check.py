@@ -17,7 +17,15 @@ from typing import Literal
 
 from warpplan.kernels.compiler.barrier_play import play
 from warpplan.kernels.compiler.control import read_loop
-from warpplan.kernels.compiler.finished import DEFAULT, SPECIALIZE, plain_operands, read_copy, warps_of, workers
+from warpplan.kernels.compiler.finished import (
+    DEFAULT,
+    SPECIALIZE,
+    completed,
+    plain_operands,
+    read_copy,
+    warps_of,
+    workers,
+)
 from warpplan.kernels.compiler.ir import MalformedIR, Module, Operation, Region, parse
 from warpplan.kernels.compiler.places import Places
 from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
@@ -28,6 +36,8 @@ _USES: dict[str, Use] = {
     "ttng.init_barrier": "init", "ttng.barrier_expect": "expect", "ttng.arrive_barrier": "arrive",
     "ttng.wait_barrier": "wait",
 }  # fmt: skip
+PRODUCT = "ttng.tc_gen5"
+"""Products of Blackwell and their commits arrive at barriers when they are done."""
 COPY = "ttng.async_tma_copy_global_to_local"
 STORE = "ttng.async_tma_copy_local_to_global"
 _VIEWS = frozenset({"ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.memdesc_reinterpret"})
@@ -48,11 +58,13 @@ class BarrierUse:
 
 @dataclass(frozen=True)
 class Barrier:
-    """An array of ``slots`` barriers; ``role`` is "full" where copies complete it, "empty" where arrivals alone do."""
+    """An array of ``slots`` barriers; ``role`` is "full" where copies complete it, "empty" where arrivals alone do.
+    ``phases`` are those that all slots came through in the longest game."""
 
     name: str
     slots: int
     uses: tuple[BarrierUse, ...]
+    phases: int = 0
 
     @property
     def role(self) -> str:
@@ -93,9 +105,9 @@ def check_barriers(text: str) -> BarrierReport:
     try:
         reader = _Reader(module)
         reader.visit(module.function.regions[0], DEFAULT, {}, 0)
-        barriers = tuple(b for b in reader.barriers() if b.uses)
-        found = [*reader.found, *(f for b in barriers for f in _findings(b))]
         result = play(module)
+        barriers = tuple(b for b in reader.barriers(dict(result.phases)) if b.uses)
+        found = [*reader.found, *(f for b in barriers for f in _findings(b))]
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:
         raise MalformedIR(f"an operation without the operands or types of its kind ({error})", field="ttgir") from error
     found += [Finding("phase", fault.message, fault.barrier, fault.line) for fault in result.faults]
@@ -123,6 +135,8 @@ def _arrivals(barrier: Barrier) -> list[Finding]:
     """A phase ends with as many arrivals as the count. A partition arrives once more than its busiest block for no
     phase: other blocks are other loops, or the turn before and after one."""
     inits = [use.amount for use in barrier.uses if use.kind == "init"]
+    if len({use.partition for use in barrier.uses if use.kind != "init"}) < 2:
+        return []  # one partition's own pipeline comes by a barrier in several turns of one block
     each: dict[str, dict[tuple[int, str], int]] = defaultdict(lambda: defaultdict(int))
     for use in barrier.uses:
         if use.kind in ("arrive", "expect"):
@@ -177,11 +191,12 @@ class _Reader:
         self.partitions: list[tuple[str, int]] = [(DEFAULT, warps_of(module))]
         self.blocks = 0
 
-    def barriers(self) -> list[Barrier]:
+    def barriers(self, phases: dict[str, int]) -> list[Barrier]:
         named = []
         for number, (array, kind) in enumerate(self.arrays.items()):
             slots = kind.shape[0] if len(kind.shape) > 1 else 1
-            named.append(Barrier(f"barrier {number} ({array}, {slots} slots)", slots, tuple(self.uses[array])))
+            name = f"barrier {number} ({array}, {slots} slot{'s' * (slots > 1)})"
+            named.append(Barrier(name, slots, tuple(self.uses[array]), phases.get(array, 0)))
         return named
 
     def visit(self, region: Region, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
@@ -198,6 +213,8 @@ class _Reader:
                 behind[operation.result] = (array, index if name == "ttg.memdesc_index" else slot)
             elif name in _USES:
                 self._used(operation, _USES[name], partition, behind, block)
+            elif name.startswith(PRODUCT):
+                self._completed(operation, partition, behind, block)
             elif name == COPY:
                 self._copied(operation, partition, behind, block)
             elif name == STORE:
@@ -233,6 +250,12 @@ class _Reader:
         amount = numbers[0] if numbers and kind != "wait" else 1
         line = self.lines[id(operation)]
         self.uses[array].append(BarrierUse(kind, partition, amount, line, block, slot))
+
+    def _completed(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
+        for value, _ in completed(operation):
+            if value in behind:
+                array, slot = behind[value]
+                self.uses[array].append(BarrierUse("arrive", partition, 1, self.lines[id(operation)], block, slot))
 
     def _copied(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
         copy = read_copy(operation)

@@ -16,15 +16,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warpplan.kernels.compiler.control import read_branch, read_loop, yielded
-from warpplan.kernels.compiler.finished import DEFAULT, SPECIALIZE, plain_operands, read_copy, warps_of, workers
-from warpplan.kernels.compiler.ir import Module, Operation, Region
+from warpplan.kernels.compiler.finished import (
+    DEFAULT,
+    SPECIALIZE,
+    completed,
+    plain_operands,
+    read_copy,
+    warps_of,
+    workers,
+)
+from warpplan.kernels.compiler.ir import Module, Operation, Region, is_value, split_list, tokenize
 from warpplan.kernels.compiler.places import Places
 from warpplan.kernels.compiler.scalars import compute, is_true
 from warpplan.kernels.compiler.types import find_types, parse_type
 
 SIZES = (128, 1_920)
 """Whole numbers at launch: one block of everything, and fifteen or more."""
-MOST_STEPS = 20_000
+MOST_STEPS, MOST_TURNS = 8_000, 500
+"""Operations of a game, and turns of a loop without bounds, after which it ends undecided."""
 WAIT, DONE = "wait", "done"
 Env = dict[str, Any]
 
@@ -41,10 +50,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Played:
-    """``waits`` that were passed in all games, and the first fault of each."""
+    """``waits`` that were passed in all games, the first fault, and the ``phases`` that each array's barriers came
+    through in the last game."""
 
     waits: int
-    faults: tuple[Fault, ...]
+    faults: tuple[Fault, ...] = ()
+    phases: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(eq=False)
@@ -57,6 +68,8 @@ class _Array:
     """How often each slot was filled."""
     read: dict[tuple[int, str], int] = field(default_factory=dict)
     """Which filling each partition last read."""
+    turn: dict[str, int] = field(default_factory=dict)
+    """Which slot each partition last read: it may read one twice before it goes on to the next."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +98,16 @@ class _Stop(Exception):
 
 def play(module: Module) -> Played:
     """Play the module's kernel, once for each of ``SIZES`` and for loaders and readers being ahead."""
-    waits, faults = 0, []
+    waits = 0
     for size in SIZES:
         for loader_first in (True, False):
             game = _Game(module, size, loader_first)
             fault = game.run()
             waits += game.waits
+            phases = tuple((a.name, sum(b.phases for b in a.barriers.values())) for a in game.arrays if a.barriers)
             if fault is not None:
-                return Played(waits, (fault,))
-    return Played(waits, tuple(faults))
+                return Played(waits, (fault,), phases)
+    return Played(waits, (), phases)
 
 
 class _Game:
@@ -101,6 +115,7 @@ class _Game:
         self.module, self.size, self.loader_first = module, size, loader_first
         self.lines = Places(module).nearby(module.function)
         self.waits = self.steps = 0
+        self.arrays: list[_Array] = []
         self.readers: dict[_Array, set[str]] = {}
         self.reading: dict[str, list[list[_Slot]]] = {}
 
@@ -136,18 +151,19 @@ class _Game:
         runners.sort(key=lambda r: (r[0] in loaders) != self.loader_first)
         waiting: dict[str, Operation] = {}
         while runners:
+            before = self.steps
             for name, runner in list(runners):
+                waiting.pop(name, None)
                 step = next(runner, None)
                 if step is None:
                     runners.remove((name, runner))
-                    waiting.pop(name, None)
-                    break
-                if step[0] == DONE:
-                    waiting.pop(name, None)
-                    break
-                waiting[name] = step[1]
+                elif step[0] == WAIT:
+                    waiting[name] = step[1]
+                if self.steps > before:
+                    break  # somebody ran: whoever is first in the order goes on first
             else:
-                raise _Stop(self._deadlock(waiting))
+                if runners and len(waiting) == len(runners):
+                    raise _Stop(self._deadlock(waiting))
         yield from ()
 
     def _deadlock(self, waiting: dict[str, Operation]) -> Fault:
@@ -181,7 +197,7 @@ class _Game:
             for (_, outside), value in zip(branch.results, yielded(taken), strict=False):
                 env[outside] = inside.get(value)
         elif name == "scf.while":
-            yield from self._region(operation.regions[-1], dict(env), partition)
+            yield from self._while(operation, env, partition)
         elif name == "ttng.wait_barrier":
             yield from self._wait(operation, env, partition)
         elif name.startswith("ttng."):
@@ -202,8 +218,26 @@ class _Game:
             inside[loop.variable] = turn
             inside.update(zip((inner for inner, *_ in loop.carried), carried, strict=True))
             yield from self._region(loop.body, inside, partition)
-            carried = [inside.get(value) for value in loop.yielded]
+            carried = [inside.get(value) for value, _ in zip(loop.yielded, loop.carried, strict=False)]
         env.update(zip((outside for *_, outside in loop.carried), carried, strict=True))
+
+    def _while(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+        head = "".join(p for p in operation.parts[: operation.parts.index(operation.regions[0])] if isinstance(p, str))
+        pairs = [pair.split(" = ") for pair in split_list(head.partition("(")[2].partition(")")[0]) if " = " in pair]
+        before, after = operation.regions
+        inner = [token for token in tokenize(after.label) if is_value(token)]
+        carried = [env.get(initial) for _, initial in pairs]
+        for _ in range(MOST_TURNS):
+            inside = dict(env) | dict(zip((name for name, _ in pairs), carried, strict=False))
+            yield from self._region(before, inside, partition)
+            condition, *handed = [inside.get(value) for value in yielded(before)]
+            if not is_true(condition):
+                env.update(zip(operation.defined, handed, strict=False))
+                return
+            inside = dict(env) | dict(zip(inner, handed, strict=False))
+            yield from self._region(after, inside, partition)
+            carried = [inside.get(value) for value in yielded(after)]
+        raise _Stop(None)  # a lock that nobody opens here
 
     def _wait(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
         names = plain_operands(operation)
@@ -246,6 +280,14 @@ class _Game:
                 self._fail(operation, partition, "one arrival too many in a phase", names[0])
             if not expects:
                 barrier.settle()
+        elif name.startswith("ttng.tc_gen5"):
+            for value, when in completed(operation):
+                slot = env.get(value)
+                if isinstance(slot, _Slot) and slot.array.barriers and (not when or is_true(env.get(when))):
+                    barrier = self._barrier(operation, slot, partition)
+                    assert barrier is not None
+                    barrier.pending -= 1
+                    barrier.settle()
         elif name == "ttng.async_tma_copy_global_to_local":
             self._copy(operation, env, partition)
         elif name == "ttng.warp_group_dot":
@@ -287,7 +329,8 @@ class _Game:
     def _memory(self, operation: Operation, env: Env, partition: str) -> None:
         name = operation.name
         if name == "ttg.local_alloc" and not operation.operands:
-            env[operation.result] = _Slot(_Array(operation.result))
+            self.arrays.append(_Array(operation.result))
+            env[operation.result] = _Slot(self.arrays[-1])
         elif name == "ttg.memdesc_index":
             base, index = (env.get(v) for v in operation.operands[:2])
             if isinstance(base, _Slot):
@@ -299,15 +342,14 @@ class _Game:
 
     def _read(self, operation: Operation, slots: list[_Slot], partition: str) -> None:
         for slot in slots:
-            filling = slot.array.filled.get(slot.index, 0)
-            loaded = bool(slot.array.filled)
-            if loaded and filling <= slot.array.read.get((slot.index, partition), 0) and self._refilled(slot):
-                self._fail(operation, partition, "a slot is read before it is filled", "")
-            slot.array.read[slot.index, partition] = filling
-
-    def _refilled(self, slot: _Slot) -> bool:
-        """Whether the array is a ring that goes on: one of a single filling may be read again and again."""
-        return len(slot.array.filled) > 1 or max(slot.array.filled.values()) > 1
+            array, filling = slot.array, slot.array.filled.get(slot.index, 0)
+            if array.filled:
+                came_back = array.turn.get(partition) != slot.index
+                stale = filling <= array.read.get((slot.index, partition), 0)
+                if filling == 0 or (came_back and stale):
+                    self._fail(operation, partition, "a slot is read before it is filled", "")
+            array.turn[partition] = slot.index
+            array.read[slot.index, partition] = filling
 
     def _barrier(self, operation: Operation, slot: Any, partition: str) -> _Barrier | None:
         if not isinstance(slot, _Slot):

@@ -114,6 +114,19 @@ def read_copy(operation: Operation) -> Copy:
     return Copy(head.strip(), *names[:3])
 
 
+def completed(operation: Operation) -> list[tuple[str, str]]:
+    """(value, predicate) of every operand of a tcgen05 product or commit, ``%bar[%when]`` or ``%bar``: those that are
+    barriers get an arrival once the products before are done. The predicate is "" where there is none."""
+    tokens = operation.tokens
+    found = []
+    for i, token in enumerate(tokens):
+        if token in (":", "{"):
+            break
+        if is_value(token) and (i == 0 or tokens[i - 1] != "["):
+            found.append((token, tokens[i + 2] if tokens[i + 1 : i + 2] == ["["] else ""))
+    return found
+
+
 def plain_operands(operation: Operation) -> list[str]:
     """The operands before ``deps`` and the types: what a barrier operation acts on."""
     found = []
