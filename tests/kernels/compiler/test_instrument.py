@@ -19,11 +19,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kernels_under_test import KERNELS, source  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton import profiler as proton  # noqa: E402
+from triton._C.libtriton import proton as libproton  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.profiler.hooks.instrumentation import InstrumentationHook  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 
 from warpplan.kernels.compiler import instrument, ir, pipeline, stages  # noqa: E402
+from warpplan.kernels.compiler.pipeline import cutting  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
 from warpplan.planner.errors import UnknownName  # noqa: E402
 
@@ -78,6 +80,15 @@ def records(text: str) -> list[tuple[str, str]]:
     return [(o.tokens[0], o.tokens[1]) for o in ir.parse(text).walk() if o.name == "proton.record"]
 
 
+def names_that_proton_reads(text: str) -> set[str]:
+    """As its launch hook reads them from the kernel's TTGIR, to name what comes back from the GPU."""
+    context = cutting.new_context(triton.compiler.make_backend(TARGET))
+    libproton.load_dialects(context)
+    module = cutting.read(text, context)
+    libproton.get_scope_id_parents(module)
+    return {name for _, name in libproton.get_scope_id_names(module)}
+
+
 def kinds_of(names: tuple[str, ...]) -> set[str]:
     return {name.split("@")[0].split("#")[0] for name in names}
 
@@ -115,6 +126,7 @@ def test_a_planned_kernel_is_recorded_in_every_partition(name: str) -> None:
     text = compiled.asm["ttgir"]
     assert compiled.asm["ptx"].count("%clock") == len(records(text))
     found = instrument.scopes(text)
+    assert names_that_proton_reads(text) == set(found)
     assert {"producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue"} <= kinds_of(found)
     assert ("math" in kinds_of(found)) == (name == "attention")
     (specialized,) = [op for op in ir.parse(text).walk() if op.name == "ttg.warp_specialize"]
