@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from children import each
+from children import each, first_line
 from scheme_sweep import NAME as SWEEP
-from scheme_sweep import RESULTS, Job, cases, first_line, floor_us, jobs, row, scheme_of, selected, sweep
+from scheme_sweep import RESULTS, Job, cases, floor_us, jobs, row, scheme_of, selected, sweep
 from tl_case import Case
 
 NAME = "compiler_h200.json"
@@ -46,17 +46,16 @@ def finalists(case: Case, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def compare_jobs(wanted: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Runs in a child; see the module. A launch that hangs ends it."""
-    from tl_launch import Hung, allow_scratch
+    from tl_launch import allow_scratch, ended
 
     allow_scratch()
     for job in wanted:
         try:
             yield compare(cases()[job["case"]], job)
-        except Hung as hung:
-            yield {"status": "hang", "reason": str(hung), "fatal": True}
-            os._exit(1)
         except Exception as error:
-            yield {"status": "error", "reason": first_line(error)}
+            yield (result := ended(error))
+            if "fatal" in result:
+                os._exit(1)
 
 
 def compare(case: Case, job: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from children import each
-from scheme_sweep import RESULTS, first_line
+from scheme_sweep import RESULTS
 
 NAME = "compiler_inductor_h200.json"
 LIMIT_S = 240.0
@@ -48,11 +48,15 @@ def reference(kind: str, a: Any, b: Any, bias: Any) -> Any:
 
 def compare_jobs(jobs: list[tuple[str, bool]]) -> Iterator[dict[str, Any]]:
     """Runs in a child: (kind, whether Inductor's own best is compiled, too)."""
+    from tl_launch import ended
+
     for kind, whole in jobs:
         try:
             yield compare(kind, whole)
         except Exception as error:
-            yield {"status": "error", "reason": first_line(error)}
+            yield (result := ended(error))
+            if "fatal" in result:
+                os._exit(1)
 
 
 def compare(kind: str, whole: bool) -> dict[str, Any]:

@@ -66,5 +66,9 @@ def each(
     return results
 
 
+def first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
+
+
 def cores() -> int:
     return len(os.sched_getaffinity(0))

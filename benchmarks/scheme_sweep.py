@@ -15,11 +15,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tl_cases
-from children import cores, each
+from children import cores, each, first_line
 from tl_case import Case, Setting
 
 from warpplan.kernels.compiler.scheme import Scheme
@@ -27,7 +28,7 @@ from warpplan.kernels.compiler.scheme import Scheme
 RESULTS = Path(__file__).parent / "results"
 NAME = "compiler_schemes_h200.json"
 Job = dict[str, Any]
-COMPILE_LIMIT_S, RUN_LIMIT_S = 90.0, 40.0
+COMPILE_LIMIT_S, RUN_LIMIT_S = 90.0, 60.0
 MOST_HANGS = 3
 """Hangs of one kernel after which its other schemes are left out: each costs a new process."""
 WGMMA_ROWS = 64
@@ -57,7 +58,8 @@ def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
         found += [Scheme(consumers, (depth,), warps, 1) for depth in depths]
         if setting.tile == case.settings[0].tile:
             found += [Scheme(consumers, (depth,), warps, 0) for depth in depths[:1]]
-    return tuple(found)
+    # A kernel that walks over its tiles by itself refuses to be walked.
+    return (*found, *(replace(scheme, persistent=1) for scheme in found if scheme.in_flight))
 
 
 def tiles(case: Case) -> list[int]:
@@ -71,7 +73,7 @@ def tiles(case: Case) -> list[int]:
 def jobs(case: Case) -> list[Job]:
     unplanned: list[Job] = [{"case": case.name, "setting": i, "scheme": None} for i in range(len(case.settings))]
     planned = [
-        {"case": case.name, "setting": i, "scheme": [s.consumers, list(s.depths), s.warps, s.in_flight]}
+        {"case": case.name, "setting": i, "scheme": [s.consumers, list(s.depths), s.warps, s.in_flight, s.persistent]}
         for i in tiles(case)
         for s in schemes(case, case.settings[i])
     ]
@@ -81,18 +83,14 @@ def jobs(case: Case) -> list[Job]:
 def scheme_of(job: Job) -> Scheme | None:
     if job["scheme"] is None:
         return None
-    consumers, depths, warps, in_flight = job["scheme"]
-    return Scheme(consumers, tuple(depths), warps, in_flight)
+    consumers, depths, warps, in_flight, persistent = job["scheme"]
+    return Scheme(consumers, tuple(depths), warps, in_flight, persistent)
 
 
 def what(job: Job) -> str:
     """The kernel and its variant, whatever the shape: what compiles once, and hangs once."""
     case = cases()[job["case"]]
     return f"{case.family}, {case.settings[job['setting']]}, {scheme_of(job)}"
-
-
-def first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
 
 
 def compile_jobs(wanted: list[Job]) -> Iterator[dict[str, Any]]:
@@ -114,9 +112,8 @@ def compile_jobs(wanted: list[Job]) -> Iterator[dict[str, Any]]:
 
 def run_jobs(wanted: list[Job]) -> Iterator[dict[str, Any]]:
     """Runs in a child with the GPU to itself; it ends where a launch hangs."""
-    import torch
     from graph_timing import capture, run_for, summary
-    from tl_launch import Hung, allow_scratch, compile_case, direct, errors, input_sets, right, tensors, wait
+    from tl_launch import allow_scratch, compile_case, direct, ended, errors, input_sets, right, tensors, wait
 
     @functools.lru_cache(maxsize=1)
     def sets(case: Case) -> list[Any]:
@@ -136,14 +133,10 @@ def run_jobs(wanted: list[Job]) -> Iterator[dict[str, Any]]:
             wait()
             run_for(*graph, 8.0)
             yield {"status": "ok", "errors": found, "us": round(summary(run_for(*graph, 10.0))["us"], 3)}
-        except Hung as hung:
-            yield {"status": "hang", "reason": str(hung), "fatal": True}
-            os._exit(1)
-        except torch.AcceleratorError as error:  # the context is lost with it
-            yield {"status": "crash", "reason": first_line(error), "fatal": True}
-            os._exit(1)
         except Exception as error:
-            yield {"status": "refused", "reason": first_line(error)}
+            yield (result := ended(error))
+            if "fatal" in result:
+                os._exit(1)
 
 
 def floor_us(case: Case) -> float:

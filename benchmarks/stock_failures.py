@@ -22,8 +22,8 @@ from typing import Any
 
 import stock_kernels
 import triton
-from children import each
-from scheme_sweep import RESULTS, first_line
+from children import each, first_line
+from scheme_sweep import RESULTS
 from tl_case import Case, Described, Setting, Tensor, options, source
 from tl_cases import LOG2E, SMS, cdiv
 from triton import knobs
@@ -207,7 +207,7 @@ def compile_jobs(names: list[str]) -> Iterator[dict[str, Any]]:
 
 def run_jobs(jobs: list[tuple[str, int]]) -> Iterator[dict[str, Any]]:
     """Runs in a child with the GPU: (failure, number of one of its schemes, or −1 for Triton's own)."""
-    from tl_launch import Hung, allow_scratch, compile_case, direct, errors, right
+    from tl_launch import allow_scratch, compile_case, direct, ended, errors, right
 
     allow_scratch()
     for name, number in jobs:
@@ -222,11 +222,10 @@ def run_jobs(jobs: list[tuple[str, int]]) -> Iterator[dict[str, Any]]:
                 compiled = compile_case(failure.case, failure.setting, failure.schemes[number])
             found = errors(failure.case, functools.partial(direct, compiled, failure.case, failure.setting))
             yield {"status": "ok" if right(found) else "wrong", "errors": found}
-        except Hung as hung:
-            yield {"status": "hang", "reason": str(hung), "fatal": True}
-            os._exit(1)
         except Exception as error:
-            yield {"status": "refused", "reason": first_line(error)}
+            yield (result := ended(error))
+            if "fatal" in result:
+                os._exit(1)
 
 
 def compared(failure: Failure, stock: dict[str, Any], planned: list[dict[str, Any]]) -> dict[str, Any]:

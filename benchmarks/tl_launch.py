@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import triton
+from children import first_line
 from tl_case import Case, Described, Setting, Tensors, options, source
 from triton.backends.compiler import GPUTarget
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -26,6 +27,16 @@ square of all. Rounding once gives 2e-3 in either."""
 
 class Hung(Exception):
     """The GPU did not finish a launch in ``HUNG_S``; the process cannot use it any more."""
+
+
+def ended(error: BaseException) -> dict[str, Any]:
+    """A job's result where it raised; "fatal" where this process cannot use the GPU any more."""
+    reason = first_line(error)
+    if isinstance(error, Hung):
+        return {"status": "hang", "reason": reason, "fatal": True}
+    if "CUDA error" in str(error) or "Triton Error [CUDA]" in str(error):
+        return {"status": "crash", "reason": reason, "fatal": True}
+    return {"status": "refused", "reason": reason}
 
 
 def compile_case(case: Case, setting: Setting, scheme: Scheme | None) -> Any:

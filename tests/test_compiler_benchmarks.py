@@ -246,3 +246,76 @@ def test_an_inductor_row_compares_with_the_planned_time() -> None:
     assert row["over"] == {"cublas": 0.95}
     assert row["tflops"] == pytest.approx(687.2, abs=0.1)
     assert "over" not in bench_inductor.compared("mm", {"status": "error", "reason": "no GPU"})
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """``tl_launch`` on a machine that compiles for Hopper but runs nothing, with torch on the CPU."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    sys.path.insert(0, str(Path(__file__).parent / "kernels" / "compiler"))
+    import graph_timing
+    import tl_launch
+    from planned_machine import Machine
+    from triton.runtime.driver import driver
+
+    def on_the_cpu(make: Any) -> Any:
+        return lambda *args, **kwargs: make(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
+
+    for name in ("randn", "full", "tensor"):
+        monkeypatch.setattr(torch, name, on_the_cpu(getattr(torch, name)))
+    generator = torch.Generator
+    monkeypatch.setattr(torch, "Generator", lambda device: generator())
+    monkeypatch.setattr(tl_launch, "wait", lambda: None)
+    monkeypatch.setattr(tl_launch, "allow_scratch", lambda: None)
+    monkeypatch.setattr(tl_launch, "COLD_BYTES", 1)
+    monkeypatch.setattr(graph_timing, "capture", lambda launches, estimate: ([launch() for launch in launches], 1))
+    monkeypatch.setattr(graph_timing, "run_for", lambda graph, launches, ms: [100.0])
+    machine, before = Machine(), driver._active
+    driver.set_active(machine)
+    try:
+        yield tl_launch
+    finally:
+        driver.set_active(before)
+
+
+SMALL = (tl_cases.gemm("persistent", 256, 256, 128), tl_cases.grouped("small", (100, 60), 256, 128))
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.family)
+def test_a_kernel_that_writes_nothing_is_wrong_and_one_that_is_right_is_timed(
+    case: tl_case.Case, no_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (scheme_sweep, bench_compiler):
+        monkeypatch.setattr(module, "cases", lambda: {case.name: case})
+    jobs = scheme_sweep.jobs(case)
+    tried = [jobs[0], next(job for job in jobs if job["scheme"] is not None)]
+    assert [r["status"] for r in scheme_sweep.run_jobs(tried)] == ["wrong", "wrong"]
+    monkeypatch.setattr(no_gpu, "right", lambda errors: True)
+    results = list(scheme_sweep.run_jobs(tried))
+    assert [r["status"] for r in results] == ["ok", "ok"]
+    rows = [scheme_sweep.row(job, result) for job, result in zip(tried, results, strict=True)]
+    job = bench_compiler.finalists(case, rows)
+    assert (len(job["unplanned"]), len(job["planned"])) == (1, 1)
+    (result,) = bench_compiler.compare_jobs([job])
+    assert result["status"] == "ok"
+    assert set(result["times"]) | set(result["failed"]) == {"unplanned 0", "planned 0", *case.peers}
+    assert bench_compiler.compared(case, job, result)["over_unplanned"] == 1.0
+
+
+def test_the_reference_passes_its_own_check(no_gpu: Any) -> None:
+    for case in SMALL:
+        made, reference = no_gpu.checked(case)
+
+        def write(tensors: Any, output: str = case.output, right: Any = reference) -> Any:
+            return lambda: tensors[output].copy_(right)
+
+        assert no_gpu.right(no_gpu.errors(case, write))
+        made[case.output].fill_(0.0)
+        assert not no_gpu.right(no_gpu.errors(case, lambda tensors: lambda: None))
+
+
+def test_how_a_job_ended_says_whether_the_process_can_go_on(no_gpu: Any) -> None:
+    assert no_gpu.ended(no_gpu.Hung("busy")) == {"status": "hang", "reason": "Hung: busy", "fatal": True}
+    lost = no_gpu.ended(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
+    assert (lost["status"], lost["fatal"]) == ("crash", True)
+    assert no_gpu.ended(ValueError("no\nroom")) == {"status": "refused", "reason": "ValueError: no"}
