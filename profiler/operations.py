@@ -19,7 +19,6 @@ from warpplan.planner.costs import CostTable, Quantiles
 from warpplan.planner.errors import MeasurementFailed
 from warpplan.profiler.traces import Event, parse
 
-_WORK_OF = {"tma_issue": ("tma_load",), "mma": ("dot",)}
 _MATH = ("elementwise", "sfu", "reduce", "convert_layout")
 
 
@@ -80,34 +79,30 @@ def operations(events: Sequence[Event], what: str = "the trace") -> tuple[Measur
 def beside_costs(
     measured: Sequence[Measured], loop: Body, shape: Shape, costs: CostTable, recording: float = 0.0
 ) -> tuple[Beside, ...]:
-    """``measured`` beside the costs of ``loop`` under ``shape``: the issue of the loads and the products of each line,
-    and all arithmetic together, whose stretches the compiler forms otherwise than the planner.
+    """``measured`` beside the costs of ``loop`` under ``shape``: the products of each line with the wait for them, and
+    what the compiler puts together otherwise than the planner, as a whole: the issue of all loads, all arithmetic.
 
     ``recording``: the cycles that an empty scope shows. Leaves out what the trace or the loop does not have.
     """
-    found = []
-    for scope, kinds in _WORK_OF.items():
-        lines = sorted({m.line for m in measured if m.kind == scope})
-        for line in lines:
-            work = [w for w in loop.of_kind(*kinds) if line in (w.line, *w.lines)]
-            if work:
-                # A multiply is timed with the wait for it, a copy is only issued.
-                each = [cost_of(w, costs, shape) for w in work]
-                predicted = sum(c.issue if scope == "tma_issue" else c.occupancy for c in each)
-                found.append(Beside(f"{scope}@{line}", _cycles(measured, scope, recording, line), predicted))
-    work = loop.of_kind(*_MATH)
-    if work and any(m.kind == "math" for m in measured):
-        predicted = sum(cost_of(w, costs, shape).latency for w in work)
-        found.append(Beside("math", _cycles(measured, "math", recording), predicted))
-    return tuple(found)
+    loads, math = loop.of_kind("tma_load"), loop.of_kind(*_MATH)
+    rows = [
+        ("tma_issue", _inside(measured, "tma_issue"), sum(cost_of(w, costs, shape).issue for w in loads)),
+        ("math", _inside(measured, "math"), sum(cost_of(w, costs, shape).latency for w in math)),
+    ]
+    products = _inside(measured, "mma")
+    for line in sorted({m.line for m in products}):
+        work = [w for w in loop.of_kind("dot") if w.line == line]
+        occupancy = sum(cost_of(w, costs, shape).occupancy for w in work)
+        rows.append((f"mma@{line}", [m for m in products if m.line == line], occupancy))
+    return tuple(
+        Beside(name, sum(max(0.0, m.cycles.p50 - recording) for m in scopes), predicted)
+        for name, scopes, predicted in rows
+        if scopes and predicted
+    )
 
 
-def _cycles(measured: Sequence[Measured], kind: str, recording: float, line: str = "") -> float:
-    """One iteration's: peeled copies of a scope ("…#2") are other scopes of the same line, so the one with most samples
-    counts, and different lines add up."""
-    chosen: dict[str, Measured] = {}
-    for m in measured:
-        if m.kind == kind and (not line or m.line == line):
-            best = chosen.get(m.line)
-            chosen[m.line] = m if best is None or m.cycles.count > best.cycles.count else best
-    return sum(max(0.0, m.cycles.p50 - recording) for m in chosen.values())
+def _inside(measured: Sequence[Measured], kind: str) -> list[Measured]:
+    """The scopes of ``kind`` that the loop runs: those peeled off it, or before it, have few samples."""
+    found = [m for m in measured if m.kind == kind]
+    most = max((m.cycles.count for m in found), default=0)
+    return [m for m in found if 2 * m.cycles.count > most]

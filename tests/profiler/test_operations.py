@@ -87,11 +87,11 @@ def test_measured_cycles_stand_beside_the_probes(trace: Path) -> None:
     )  # fmt: skip
     costs, shape = embedded("NVIDIA H200").costs, Shape(2)
     rows = {row.operation: row for row in beside_costs(read_operations(trace), loop, shape, costs, recording=10.0)}
-    assert set(rows) == {LOAD, DOT, "math"}
+    assert set(rows) == {"tma_issue", DOT, "math"}
     assert rows[DOT].measured == pytest.approx(440.0), "the peeled copy is not the loop's"
     assert rows[DOT].predicted == cost_of(loop.work[1], costs, shape).occupancy > 0
-    assert rows[LOAD].measured == pytest.approx(54.5)
-    assert rows[LOAD].predicted == cost_of(loop.work[0], costs, shape).issue > 0
+    assert rows["tma_issue"].measured == pytest.approx(54.5)
+    assert rows["tma_issue"].predicted == cost_of(loop.work[0], costs, shape).issue > 0
     assert rows["math"].measured == pytest.approx(190.0)
     assert rows["math"].ratio == pytest.approx(190.0 / rows["math"].predicted)
 
