@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service import cli_explain, cli_export, cli_solve
+from warpplan.service import cli_explain, cli_export, cli_solve, cli_ws
 from warpplan.service.cli_options import (
     DeviceName,
     Dtype,
@@ -308,6 +308,7 @@ app.command()(cli_export.verify)
 app.command()(cli_solve.solve)
 app.command()(cli_solve.pack)
 app.command()(cli_explain.explain)
+app.command()(cli_ws.ws)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -78,16 +78,20 @@ def load(spec: str) -> Consumer:
 
     Raises :class:`InvalidInput` where there is none, or where Triton would not keep its autotuning results on disk.
     """
+    return of_kernel(find(spec), spec)
+
+
+def find(spec: str) -> Any:
+    """What is at ``FILE.py:name`` or ``package.module:name``. Raises :class:`InvalidInput` where there is nothing."""
     source, _, attribute = spec.rpartition(":")
     if not source or not attribute:
         raise _bad(spec, "expected FILE.py:function or package.module:function")
-    module = _module(spec, source)
-    found: Any = module
+    found: Any = _module(spec, source)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise _bad(spec, f"{source} has no {attribute!r}")
         found = getattr(found, part)
-    return of_kernel(found, spec)
+    return found
 
 
 def of_kernel(outer: Any, spec: str) -> Consumer:
