@@ -12,8 +12,9 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from warpplan.service import http_errors, plan_routes
+from warpplan.service import http_errors, kernel_plan_routes, plan_routes
 from warpplan.service.http_errors import TooLarge
+from warpplan.service.kernel_plans import KernelPlans
 from warpplan.service.metrics import Metrics
 from warpplan.service.plans import Plans
 from warpplan.service.routes import router
@@ -54,12 +55,14 @@ def create_app(
     app.state.max_queued = max_queued
     store = workflow.store
     app.state.plans = Plans(store.database) if store is not None else None
+    app.state.kernel_plans = KernelPlans(store.database) if store is not None else None
     app.state.solvers = None
     if store is not None and not store.readonly:
         app.state.solvers = Solvers(app.state.plans, app.state.metrics, count=solvers, grace_s=solver_grace_s)
     http_errors.install(app)
     app.include_router(router)
     app.include_router(plan_routes.router)
+    app.include_router(kernel_plan_routes.router)
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
     app.add_middleware(Counted, metrics=app.state.metrics)
     return app

@@ -62,6 +62,15 @@ MIGRATIONS = (
             "CREATE INDEX solves_state ON solves (state, submitted_at, id)",
         ),
     ),
+    Migration(
+        3,
+        "decisions about kernels",
+        # The id is the key of what a decision holds for: a later one of the same is the same question.
+        (
+            """CREATE TABLE kernel_plans (
+                id TEXT PRIMARY KEY, kernel TEXT NOT NULL, body TEXT NOT NULL, created_at TEXT NOT NULL)""",
+        ),
+    ),
 )
 
 _ADVISORY_LOCK = 0x77617270
