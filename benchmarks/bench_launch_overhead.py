@@ -69,7 +69,7 @@ class Stub:
 
     def __init__(self) -> None:
         self.utils = SimpleNamespace(
-            get_device_properties=lambda device: {"max_shared_mem": 232448},
+            get_device_properties=lambda device: {"max_shared_mem": 232448, "multiprocessor_count": 132},
             load_binary=lambda name, binary, shared, device: (1, 1, 32, 0, 1024),
             unload_module=lambda module: None,
         )

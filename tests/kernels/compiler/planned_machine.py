@@ -41,7 +41,7 @@ class Machine:
     def __init__(self) -> None:
         self.launches: list[tuple[tuple[int, ...], int, tuple[Any, ...]]] = []
         self.utils = SimpleNamespace(
-            get_device_properties=lambda device: {"max_shared_mem": 232448},
+            get_device_properties=lambda device: {"max_shared_mem": 232448, "multiprocessor_count": 132},
             load_binary=lambda name, binary, shared, device: (1, hash(binary), 32, 0, 1024),
             unload_module=lambda module: None,
         )
