@@ -3,8 +3,8 @@
     python benchmarks/bench_compiler.py --out benchmarks/results
 
 Both sides are tuned over the same tiles: the unplanned kernel over warps and stages, the planned one over schemes. The
-readings of ``scheme_sweep.py`` (taken now, or read with ``--sweep FILE``) choose two finalists of each side; these, the
-unplanned kernel at the planned tile, what ``planned()`` itself chooses (``--planned``), and the peers are then timed in
+readings of ``scheme_sweep.py`` (taken now, or read with ``--sweep FILE``) choose three finalists of each side. These,
+the unplanned kernel at the planned tile, what ``planned()`` itself chooses (``--planned``) and the peers are timed in
 turn in one process, the L2 cache cold and the clock settled, after each has been checked on fresh inputs. Writes
 ``compiler_h200.json``.
 """
@@ -17,6 +17,7 @@ import functools
 import json
 import math
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ from scheme_sweep import RESULTS, Job, cases, floor_us, jobs, row, scheme_of, se
 from tl_case import Case
 
 NAME = "compiler_h200.json"
-FINALISTS = 2
+FINALISTS = 3
 LIMIT_S = 90.0
 POWER_LIMITED_FLOP_PER_BYTE = 300.0
 GOALS = {"gemm_over_cublas": 1.0, "worst_over_unplanned": 0.99, "specialised_over_unplanned": 1.15}
@@ -71,15 +72,18 @@ def compare(case: Case, job: dict[str, Any]) -> dict[str, Any]:
         setting = case.settings[index]
         compiled = compile_case(case, setting, scheme_of({"scheme": scheme}))
         makers[f"planned {number}"] = functools.partial(direct, compiled, case, setting)
+    decisions = Path(tempfile.mkdtemp(prefix="warpplan-"))
     context: Any = contextlib.nullcontext()
     if "api" in job:
         from warpplan.kernels import planned
 
-        context = planned()
+        context = planned(decisions)
         makers["planned()"] = functools.partial(ordinary, case, case.settings[job["api"]])
     sets = [tensors(case, seed) for seed in range(input_sets(case))]
     contenders, found, failed = {}, {}, {}
     with context:
+        if "planned()" in makers:
+            errors(case, makers["planned()"])  # the first launch is never planned
         for name, maker in makers.items():
             found[name] = errors(case, maker)
             if right(found[name]):
@@ -97,7 +101,7 @@ def compare(case: Case, job: dict[str, Any]) -> dict[str, Any]:
         times = paired(contenders, floor_us(case), 7, *((20.0, 15.0) if heavy else (2.0, 6.0)))
     return {
         "status": "ok", "times": {name: summary(samples) for name, samples in times.items()}, "errors": found,
-        "failed": failed,
+        "failed": failed, "decided": [json.loads(file.read_text()) for file in decisions.glob("*.json")],
     }  # fmt: skip
 
 
@@ -111,6 +115,7 @@ def compared(case: Case, job: dict[str, Any], result: dict[str, Any]) -> dict[st
     unplanned = min((us[n], n) for n in us if n.startswith("unplanned"))
     named = [(us[n], n) for n in us if n.startswith("planned ")]
     whole = us.get("planned()")
+    decided = [{key: d[key] for key in ("scheme", "reason", "planned_us", "unplanned_us")} for d in result["decided"]]
     best = min(named) if named else (whole, "planned()")
     index, scheme = job["planned"][int(best[1].split()[1])] if named else (job.get("api"), None)
     same = us.get(f"unplanned {job['same_tile'][0]}") if job["same_tile"] else None
@@ -127,7 +132,7 @@ def compared(case: Case, job: dict[str, Any], result: dict[str, Any]) -> dict[st
         "gb_s": round(case.bytes / best[0] * 1e-3, 1) if best[0] else None,
         "over_unplanned": over(unplanned[0]), "over_same_tile": over(same),
         "over_peers": {name: over(us[name]) for name in case.peers if name in us and best[0]},
-        "api_over_unplanned": round(unplanned[0] / whole, 4) if whole else None,
+        "api_over_unplanned": round(unplanned[0] / whole, 4) if whole else None, "api_decided": decided,
         "specialised": bool(named), "times": result["times"], "errors": result["errors"], "failed": result["failed"],
     }  # fmt: skip
 

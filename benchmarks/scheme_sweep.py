@@ -41,8 +41,8 @@ def cases() -> dict[str, Case]:
 
 
 def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
-    """Consumers of 64 rows or more that hold their share of the tile, with the two deepest rings that fit; for the
-    first tile, without a wgmma group in flight, too."""
+    """Consumers of 64 rows or more that hold their share of the tile, with the two deepest rings that fit; the deepest
+    walking over the grid, too, and for the first tile without a wgmma group in flight."""
     slot = case.slot(setting)
     if not slot:
         return ()
@@ -59,7 +59,8 @@ def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
         if setting.tile == case.settings[0].tile:
             found += [Scheme(consumers, (depth,), warps, 0) for depth in depths[:1]]
     # A kernel that walks over its tiles by itself refuses to be walked.
-    return (*found, *(replace(scheme, persistent=1) for scheme in found if scheme.in_flight))
+    walked = [scheme for scheme in found if scheme.in_flight and scheme.depths == (deepest,)]
+    return (*found, *(replace(scheme, persistent=1) for scheme in walked))
 
 
 def tiles(case: Case) -> list[int]:
@@ -132,7 +133,9 @@ def run_jobs(wanted: list[Job]) -> Iterator[dict[str, Any]]:
             graph = capture([direct(compiled, case, setting, made) for made in sets(case)], floor_us(case))
             wait()
             run_for(*graph, 8.0)
-            yield {"status": "ok", "errors": found, "us": round(summary(run_for(*graph, 10.0))["us"], 3)}
+            us = round(summary(run_for(*graph, 10.0))["us"], 3)
+            spills = {"registers": compiled.n_regs, "spills": compiled.n_spills}
+            yield {"status": "ok", "errors": found, "us": us, **spills}
         except Exception as error:
             yield (result := ended(error))
             if "fatal" in result:

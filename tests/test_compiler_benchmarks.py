@@ -127,7 +127,7 @@ def test_finalists_are_the_best_that_ran_right() -> None:
     rows = sweep_rows(case)
     job = bench_compiler.finalists(case, rows)
     assert job["unplanned"][0] == 2
-    assert len(job["planned"]) == 2
+    assert len(job["planned"]) == bench_compiler.FINALISTS
     schemes = [r for r in rows if r["scheme"] is not None and r["status"] == "ok"]
     best = min(schemes, key=lambda r: r["us"])
     assert job["planned"][0] == [best["setting"], best["scheme"]]
@@ -135,13 +135,19 @@ def test_finalists_are_the_best_that_ran_right() -> None:
 
 
 def compared(case: tl_case.Case, times: dict[str, float], job: dict[str, Any]) -> dict[str, Any]:
-    result = {"status": "ok", "times": {n: {"us": us} for n, us in times.items()}, "errors": {}, "failed": {}}
+    result = {
+        "status": "ok",
+        "times": {n: {"us": us} for n, us in times.items()},
+        "errors": {},
+        "failed": {},
+        "decided": [],
+    }
     return bench_compiler.compared(case, job, result)
 
 
 def test_a_row_compares_the_best_of_each_side() -> None:
     case = tl_cases.gemm("persistent", 4096, 4096, 4096)
-    job = {"unplanned": [0, 2], "planned": [[0, [2, [3], 4, 1]], [6, [1, [4], 8, 1]]], "same_tile": [0]}
+    job = {"unplanned": [0, 2], "planned": [[0, [2, [3], 4, 1, 0]], [6, [1, [4], 8, 1, 0]]], "same_tile": [0]}
     times = {"unplanned 0": 250.0, "unplanned 2": 240.0, "planned 0": 210.0, "planned 1": 200.0, "cublas": 220.0}
     row = compared(case, times, job)
     assert (row["planned_us"], row["over_unplanned"], row["over_same_tile"]) == (200.0, 1.2, 1.25)
@@ -165,7 +171,7 @@ def test_a_kernel_that_no_scheme_fits_is_compared_by_what_planned_makes_of_it_or
 
 def test_the_summary_is_of_the_rows_that_were_compared() -> None:
     case = tl_cases.gemm("persistent", 4096, 4096, 4096)
-    job = {"unplanned": [0], "planned": [[0, [2, [3], 4, 1]]], "same_tile": [0]}
+    job = {"unplanned": [0], "planned": [[0, [2, [3], 4, 1, 0]]], "same_tile": [0]}
     rows = [
         compared(case, {"unplanned 0": a, "planned 0": 100.0, "cublas": b}, job)
         for a, b in ((150.0, 90.0), (96.0, 110.0))
