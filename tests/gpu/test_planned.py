@@ -133,7 +133,7 @@ def test_what_trials_choose_is_right_and_kept(name: str, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(decide, "run_isolated", refuse)
     with warnings.catch_warnings(), planned(tmp_path):
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", PlanWarning)
         case = CASES[name]()
         for _ in range(2):
             run(case)

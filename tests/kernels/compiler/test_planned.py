@@ -474,7 +474,7 @@ def test_an_unknown_gpu(machine: Machine, fresh: Any, no_children: None, monkeyp
 
 def test_a_kernel_that_does_not_compile_raises_what_triton_raises(machine: Machine, fresh: Any) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", PlanWarning)
         with pytest.raises(triton.CompilationError), planned(SCHEME, measure=False):
             fresh(kernels.softmax)[(1,)](Tensor(4, 512), Tensor(4, 512), 512, BLOCK=500)
     assert not planned_module._active
