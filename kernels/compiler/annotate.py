@@ -130,9 +130,7 @@ def _loops(function: Operation) -> Iterator[Operation]:
 def _why_none(module: Module) -> str:
     names = {operation.name for operation in module.function.walk()}
     if "scf.for" not in names:
-        return (
-            "its loop is no counted one (scf.while)" if "scf.while" in names else "no loop: there is nothing to share"
-        )
+        return "its loop is no counted one (scf.while)" if "scf.while" in names else "no loop to specialise"
     if not names & PRODUCTS:
         return "no product on the tensor cores in a loop: Triton specialises loops around tcgen05.mma only"
     if not names & TMA_LOADS:

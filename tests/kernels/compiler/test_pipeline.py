@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,7 +183,6 @@ def test_the_same_text_gives_the_same_bytes(small: pipeline.Cut) -> None:
     assert text != small.text
     first, second = (str(pipeline.finish(text, small.options, 90)) for _ in range(2))
     assert first == second
-    assert tempfile.gettempdir() + "/" not in first
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "4.0", "2", "", "3.6x", "main"])
