@@ -134,8 +134,9 @@ def size_class(values: tuple[Any, ...], positions: tuple[int, ...], grid: Any) -
         kind = type(value)
         if kind is int:
             classes.append(value.bit_length())
-        elif kind.__name__ == "TensorDescriptor":
-            classes += [size.bit_length() for size in value.shape]
+        elif kind is _descriptor:
+            for size in value.shape:
+                classes.append(size.bit_length())
     return tuple(classes)
 
 
@@ -171,16 +172,20 @@ def _is_capturing() -> bool:
 
 
 def _triton() -> tuple[Any, Any]:
-    global _triton_parts
-    if _triton_parts is None:
+    """Triton's knobs and active driver, imported at the first launch."""
+    global _knobs, _driver, _descriptor
+    if _driver is None:
         from triton import knobs
         from triton.runtime.driver import driver
+        from triton.tools.tensor_descriptor import TensorDescriptor
 
-        _triton_parts = (knobs, driver)
-    return _triton_parts[0], _triton_parts[1].active
+        _knobs, _descriptor, _driver = knobs, TensorDescriptor, driver
+    return _knobs, _driver.active
 
 
-_triton_parts: tuple[Any, Any] | None = None
+_knobs: Any = None
+_driver: Any = None
+_descriptor: Any = None
 
 
 class PlanWarning(UserWarning):
