@@ -7,7 +7,7 @@ that line with the wait for it, "math@file.py:12" the arithmetic that starts the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from warpplan.kernels.compiler.graph import Shape, cost_of
 from warpplan.kernels.compiler.instrument import KINDS
 from warpplan.planner.costs import CostTable, Quantiles
 from warpplan.planner.errors import MeasurementFailed
+from warpplan.planner.graph import DependenceGraph, Operation
 from warpplan.profiler.traces import Event, parse
 
 _MATH = ("elementwise", "sfu", "reduce", "convert_layout")
@@ -99,6 +100,23 @@ def beside_costs(
         for name, scopes, predicted in rows
         if scopes and predicted
     )
+
+
+def with_measured(graph: DependenceGraph, loop: Body, rows: Sequence[Beside]) -> DependenceGraph:
+    """``graph`` of ``loop`` with costs as they were measured, for a plan made for them: each operation's are scaled by
+    the ratio of its row; what was not measured keeps its probed costs."""
+    ratios = {row.operation: row.ratio for row in rows}
+    names = {work.id: f"mma@{work.line}" for work in loop.of_kind("dot")}
+
+    def scaled(op: Operation) -> Operation:
+        if op.unit == "TMA":
+            return replace(op, issue=round(op.issue * ratios.get("tma_issue", 1.0)))
+        name = names.get(op.id, "math" if op.unit in ("ALU", "SFU") else "")
+        ratio = ratios.get(name, 1.0)
+        latency, occupancy, issue = (round(n * ratio) for n in (op.latency, op.occupancy, op.issue))
+        return replace(op, latency=latency, occupancy=occupancy, issue=issue)
+
+    return replace(graph, ops=tuple(map(scaled, graph.ops)))
 
 
 def _inside(measured: Sequence[Measured], kind: str) -> list[Measured]:

@@ -14,8 +14,9 @@ from warpplan.kernels.compiler.kinds import Part, Product
 from warpplan.kernels.compiler.loops import Work
 from warpplan.kernels.compiler.types import parse_type
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
+from warpplan.planner.graph import DependenceGraph, Operation
 from warpplan.profiler.embedded import embedded
-from warpplan.profiler.operations import beside_costs, operations, read_operations
+from warpplan.profiler.operations import Beside, beside_costs, operations, read_operations, with_measured
 from warpplan.profiler.traces import parse, trace_costs
 
 LOAD, DOT, MATH = "tma_issue@a.py:5", "mma@a.py:7", "math@a.py:8"
@@ -72,11 +73,12 @@ def _work(id: str, kind: Any, **fields: Any) -> Work:
     return Work(id, kind, **{**defaults, **fields})
 
 
-def test_measured_cycles_stand_beside_the_probes(trace: Path) -> None:
+@pytest.fixture
+def loop() -> Body:
     operand = parse_type("tensor<128x64xbf16, #shared>")
     assert operand is not None
     product = Product(128, 128, 64, operand, "shared")
-    loop = Body(
+    return Body(
         "loop@a.py:4", "a.py:4", "scf.for", "",
         (
             _work("a@a.py:5", "tma_load", parts=(Part("tma_load", 128 * 64 * 2),), buffer_bytes=128 * 64 * 2),
@@ -85,6 +87,9 @@ def test_measured_cycles_stand_beside_the_probes(trace: Path) -> None:
         ),
         (), 128, None, True,
     )  # fmt: skip
+
+
+def test_measured_cycles_stand_beside_the_probes(trace: Path, loop: Body) -> None:
     costs, shape = embedded("NVIDIA H200").costs, Shape(2)
     rows = {row.operation: row for row in beside_costs(read_operations(trace), loop, shape, costs, recording=10.0)}
     assert set(rows) == {"tma_issue", DOT, "math"}
@@ -94,6 +99,26 @@ def test_measured_cycles_stand_beside_the_probes(trace: Path) -> None:
     assert rows["tma_issue"].predicted == cost_of(loop.work[0], costs, shape).issue > 0
     assert rows["math"].measured == pytest.approx(190.0)
     assert rows["math"].ratio == pytest.approx(190.0 / rows["math"].predicted)
+
+
+def test_measured_costs_take_the_place_of_probed_ones(loop: Body) -> None:
+    graph = DependenceGraph(
+        "g",
+        (
+            Operation("a@a.py:5", "TMA", latency=600, occupancy=100, issue=10),
+            Operation("acc@a.py:7", "TENSOR", latency=500, occupancy=400, issue=40),
+            Operation("p@a.py:8", "SFU", latency=300, occupancy=200, issue=200),
+            Operation("out", "LSU", latency=30, occupancy=20, issue=20),
+        ),
+        (),
+    )
+    rows = (Beside("tma_issue", 60.0, 10.0), Beside(DOT, 800.0, 400.0), Beside("math", 50.0, 100.0))
+    load, dot, math, store = with_measured(graph, loop, rows).ops
+    assert (load.latency, load.occupancy, load.issue) == (600, 100, 60)
+    assert (dot.latency, dot.occupancy, dot.issue) == (1000, 800, 80)
+    assert (math.latency, math.occupancy, math.issue) == (150, 100, 100)
+    assert store == graph.ops[3]
+    assert with_measured(graph, loop, ()) == graph
 
 
 def test_a_trace_without_scopes_says_so(tmp_path: Path) -> None:
