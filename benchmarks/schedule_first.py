@@ -18,13 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.choices import partition_choices
-from warpplan.planner.constructive import placings
 from warpplan.planner.cpsat import run
 from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.loop import loop_of
 from warpplan.planner.model import Model
-from warpplan.planner.order import Order, blind_order, keep_order, queues
+from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.plan import Outcome
 from warpplan.planner.problem import Problem, SolveOptions
 from warpplan.planner.retime import fits
@@ -102,7 +99,7 @@ def partition_after(graph: DependenceGraph, order: Order, joint: Outcome) -> Bas
 
     def fitting(ii: int) -> bool:
         nonlocal bound
-        if first_in_order(problem, order, ii):
+        if first_in_order(problem, ii, order) is not None:
             return True
         # A refusal with memory for everything is a proof; a schedule must have places.
         for memory in ("free", "apart"):
@@ -129,16 +126,3 @@ def partition_after(graph: DependenceGraph, order: Order, joint: Outcome) -> Bas
         else:
             low = middle + 1
     return Baseline(high, bound, True)
-
-
-def first_in_order(problem: Problem, order: Order, ii: int) -> bool:
-    """Whether list scheduling finds a valid schedule in that order."""
-    arcs = tuple(
-        (i, j, cycles, order.stage[i] - order.stage[j] + turn) for i, j, cycles, turn in queues(problem, order)
-    )
-    for partitions in partition_choices(problem, ii):
-        loop = loop_of(problem, partitions)
-        for starts in placings(replace(loop, arcs=loop.arcs + arcs), ii):
-            if fits(problem, ii, Assignment(starts, partitions)):
-                return True
-    return False

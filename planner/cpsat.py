@@ -56,7 +56,11 @@ def run(
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve
     parameters.linearization_level = relax
-    status = solver.solve(model)
+    try:
+        status = solver.solve(model)
+    except IndexError:  # OR-Tools 9.15's presolve loses a key of its own on some models
+        parameters.cp_model_presolve = False
+        status = solver.solve(model)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return "yes", solver
     return ("no" if status == cp_model.INFEASIBLE else "unknown"), solver

@@ -398,12 +398,12 @@ class Model:
         if hint is not None:
             self.hint(hint)
 
-    def in_step(self) -> None:
-        """A guess: every clone does what the first does, so many cycles later."""
-        index, (first, *others) = self.problem.graph.index, self.problem.graph.clones
-        for clone in others:
-            later = self.cp.new_int_var(0, 2 * self.ii, "")
-            for one, other in zip(first, clone, strict=True):
+    def in_step(self, *, evenly: bool) -> None:
+        """A guess: every clone does what the first does, so many cycles later (``evenly``: the turn is divided)."""
+        index, clones = self.problem.graph.index, self.problem.graph.clones
+        for at, clone in enumerate(clones):
+            later = self.ii * at // len(clones) if evenly else self.cp.new_int_var(0, 2 * self.ii, "")
+            for one, other in zip(clones[0], clone, strict=True) if at else ():
                 self.cp.add(self.start[index[other]] == self.start[index[one]] + later)
 
     def branch(self, way: Branching) -> None:

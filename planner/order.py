@@ -11,9 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from warpplan.planner.assignment import Assignment
+from warpplan.planner.choices import partition_choices
+from warpplan.planner.constructive import placings
 from warpplan.planner.graph import DependenceGraph, Limits
+from warpplan.planner.loop import loop_of
 from warpplan.planner.model import Model
 from warpplan.planner.problem import Problem
+from warpplan.planner.retime import fits
 
 PLENTY = 2**40
 
@@ -60,6 +64,19 @@ def blind_order(
     # Difference constraints: the optimal corner is whole.
     stages = linprog(weight, A_ub=rows, b_ub=bounds, method="highs-ds").x
     return None if stages is None else Order(phase, tuple(round(x) for x in stages))
+
+
+def first_in_order(problem: Problem, ii: int, order: Order) -> Assignment | None:
+    """The schedule that list scheduling finds in that order, if any."""
+    arcs = tuple(
+        (i, j, cycles, order.stage[i] - order.stage[j] + turn) for i, j, cycles, turn in queues(problem, order)
+    )
+    for partitions in partition_choices(problem, ii):
+        loop = loop_of(problem, partitions)
+        for starts in placings(replace(loop, arcs=loop.arcs + arcs), ii):
+            if fits(problem, ii, found := Assignment(starts, partitions)):
+                return found
+    return None
 
 
 def keep_order(model: Model, order: Order) -> None:

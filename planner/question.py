@@ -8,7 +8,7 @@ benchmarks/loop_graphs.py.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -17,8 +17,7 @@ from warpplan.planner.cpsat import Answer
 from warpplan.planner.divide import divisions
 from warpplan.planner.effort import Effort
 from warpplan.planner.memory import layout
-from warpplan.planner.model import Branching, Model
-from warpplan.planner.order import Order, keep_order
+from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
 from warpplan.planner.sharing import Cut, cut, worth_sharing
@@ -33,9 +32,11 @@ DIVISIONS = 3
 WAYS: Ways = (("median", 0), ("free", 1))
 """Propagation alone, which finds schedules; and linear relaxations, which see that registers or issue slots do not
 suffice on average."""
+SMALL = 8
+"""Operations up to which presolve takes longer than the whole search."""
 EARLY = 2
 """Guesses before anything else, where a schedule is likely."""
-MORE = 1
+MORE = 2
 """New guesses in each turn after that."""
 LAST = 3
 """The turn from which all guesses are made."""
@@ -51,11 +52,12 @@ class _Guess:
 class Question:
     """Is ``ii`` feasible? What was learnt stays between turns: guesses that are refused, cuts, models built."""
 
-    def __init__(self, problem: Problem, ii: int, effort: Effort, order: Callable[[], Order | None]) -> None:
-        self.problem, self.ii, self.effort, self.order = problem, ii, effort, order
+    def __init__(self, problem: Problem, ii: int, effort: Effort) -> None:
+        self.problem, self.ii, self.effort = problem, ii, effort
         self.guesses = self._guesses()
         self.tried: list[_Guess] = []
         self.turns = 0
+        self.small = len(problem.ops) <= SMALL
         self.whole: Model | None = None
         self.apart = True
         """Rings side by side; else one in another's place, which is asked only once that is refused."""
@@ -92,7 +94,8 @@ class Question:
         if found is not None and fits(self.problem, self.ii, found):
             return found
         if answer == "unknown":
-            guess.branching = "free" if guess.branching == "median" else "median"
+            if self.turns > 1:
+                guess.branching = "free" if guess.branching == "median" else "median"
             guess.turn = self.turns
             self.tried.append(guess)
         return None
@@ -103,25 +106,30 @@ class Question:
         if len(problem.pins) == len(problem.clusters):
             return
         for partitions in _by_clone(problem):
-            model = _pinned(problem, ii, partitions)
-            model.in_step()
+            model = self._pinned(partitions)
+            model.in_step(evenly=True)
             yield _Guess(model)
         for partitions in islice(divisions(problem, ii), DIVISIONS):
-            yield _Guess(_pinned(problem, ii, partitions))
+            yield _Guess(self._pinned(partitions))
         if problem.clone_order:
-            model = Model(problem, ii)
-            model.in_step()
+            model = Model(problem, ii, memory=self._memory)
+            model.in_step(evenly=False)
             yield _Guess(model)
-        if (order := self.order()) is not None:
-            model = Model(problem, ii)
-            keep_order(model, order)
-            yield _Guess(model)
+
+    def _pinned(self, partitions: Sequence[int]) -> Model:
+        pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
+        options = replace(self.problem.options, pinned=pinned)
+        return Model(Problem(self.problem.graph, options), self.ii, memory=self._memory)
+
+    @property
+    def _memory(self) -> Places:
+        return "apart" if self.apart else "shared"
 
     def decide(self, seconds: float, ways: Ways) -> tuple[Answer, Assignment | None]:
         """The whole model, in each of ``ways`` (branching, linear relaxations) for so many seconds."""
         while True:
             if self.whole is None:
-                self.whole = Model(self.problem, self.ii, memory="apart" if self.apart else "shared", cuts=self.cuts)
+                self.whole = Model(self.problem, self.ii, memory=self._memory, cuts=self.cuts)
             answer, found = self._each(seconds, ways)
             if answer == "unknown":
                 return answer, None
@@ -142,15 +150,10 @@ class Question:
         assert self.whole is not None
         for branching, relax in ways:
             self.whole.branch(branching)
-            answer, found = self.effort.solve(self.whole, seconds, relax=relax)
+            answer, found = self.effort.solve(self.whole, seconds, presolve=not self.small, relax=relax)
             if answer != "unknown":
                 return answer, found
         return "unknown", None
-
-
-def _pinned(problem: Problem, ii: int, partitions: Sequence[int]) -> Model:
-    pinned = {op.id: g for op, g in zip(problem.graph.ops, partitions, strict=True)}
-    return Model(Problem(problem.graph, replace(problem.options, pinned=pinned)), ii)
 
 
 def _by_clone(problem: Problem) -> Iterator[tuple[int, ...]]:

@@ -9,7 +9,7 @@ re-timed to the smallest interval of its order. The search ends where they meet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.binding import what_binds
@@ -20,25 +20,25 @@ from warpplan.planner.cpsat import Answer
 from warpplan.planner.effort import Effort
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.model import Model
-from warpplan.planner.order import Order, blind_order
+from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import Question
+from warpplan.planner.question import SMALL, Question
 from warpplan.planner.retime import fits, retime
 from warpplan.planner.sharing import worth_sharing
 from warpplan.planner.shorten import shorten
 
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-SMALL = 8
-"""Operations up to which a loop takes milliseconds, so that preparing the search costs more than searching."""
 LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed."""
-TURNS = (0.08, 0.25, 0.8)
+TURNS = (0.08, 0.35)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
 FIRST_SECONDS = 0.15
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
+ORDER_SECONDS = 2.0
+"""For an interval in a given order."""
 ORDER_SHARE = 0.05
 """Of the time left, for the order of the loop scheduled first."""
 POLISH_SECONDS = 0.5
@@ -77,6 +77,7 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
         run_.construct()
     if run_.best is None and not run_.climb(enough):
         return run_.without_plan(enough)
+    run_.in_order()
     run_.descend()
     run_.polish()
     return run_.result(bound)
@@ -112,7 +113,6 @@ class _Run:
         self.exact = exact(problem)
         self.questions: dict[int, Question] = {}
         self.constructed: set[int] = set()
-        self.order: list[Order | None] = []
         self.bound = bound.ii_cycles
         self.undecided = False
 
@@ -181,6 +181,37 @@ class _Run:
                 return self.best is not None
             candidate, step = min(candidate + step, enough), 2 * step
 
+    def in_order(self) -> None:
+        """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
+        be better than what is found here."""
+        if self.proven == self.ii or self.exact or self.problem.options.pinned:
+            return
+        order = blind_order(self.problem.graph, self._blindly)
+        # The order tells clones apart.
+        problem = Problem(replace(self.problem.graph, clones=()), self.problem.options)
+        floor = self.proven
+        while order is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
+            middle = (floor + self.ii - 1) // 2
+            schedule = self._kept(problem, middle, order)
+            if schedule is not None:
+                self.found(middle, schedule)
+            else:
+                floor = middle + 1
+
+    def _blindly(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
+        problem = Problem(graph, SolveOptions(time_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
+        found = search(problem, min_ii(problem))
+        return None if found.best is None else (found.ii_cycles, found.best)
+
+    def _kept(self, problem: Problem, ii: int, order: Order) -> Assignment | None:
+        model = Model(problem, ii)
+        keep_order(model, order)
+        model.branch("median")
+        schedule = self.effort.solve(model, min(ORDER_SECONDS, 0.3 * self.effort.left))[1]
+        if schedule is not None and fits(problem, ii, schedule):
+            return schedule
+        return first_in_order(problem, ii, order)
+
     def descend(self) -> None:
         """By turns one cycle less, whose refusal proves the interval, and half of what is open; with more time for each
         question, once neither tells anything new."""
@@ -218,19 +249,8 @@ class _Run:
             return "unknown", None
         if ii not in self.questions:
             self.questions = {known: q for known, q in self.questions.items() if known >= self.proven}
-            self.questions[ii] = Question(self.problem, ii, self.effort, self._order)
-        return self.questions[ii].turn(seconds, likely=ii == self.bound)
-
-    def _order(self) -> Order | None:
-        """That of the loop scheduled first, to be partitioned afterwards."""
-        if not self.order and not self.problem.options.pinned:
-            self.order.append(blind_order(self.problem.graph, self._blindly))
-        return self.order[0] if self.order else None
-
-    def _blindly(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
-        problem = Problem(graph, SolveOptions(time_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
-        found = search(problem, min_ii(problem))
-        return None if found.best is None else (found.ii_cycles, found.best)
+            self.questions[ii] = Question(self.problem, ii, self.effort)
+        return self.questions[ii].turn(seconds, likely=self.proven == self.bound)
 
     # Among schedules of the same interval
 
