@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
+import json
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,10 @@ from triton.runtime.driver import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler import decide, launch  # noqa: E402
+from warpplan.kernels.compiler import decide, launch, trial  # noqa: E402
 from warpplan.kernels.compiler import packed as packing  # noqa: E402
 from warpplan.kernels.compiler import planned as planned_module  # noqa: E402
+from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
 from warpplan.kernels.compiler.stages import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
@@ -478,6 +482,41 @@ def test_a_kernel_that_does_not_compile_raises_what_triton_raises(machine: Machi
         with pytest.raises(triton.CompilationError), planned(SCHEME, measure=False):
             fresh(kernels.softmax)[(1,)](Tensor(4, 512), Tensor(4, 512), 512, BLOCK=500)
     assert not planned_module._active
+
+
+def test_what_a_child_streams(machine: Machine, tmp_path: Path, fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real compiles; of the GPU's part, first a right kernel, then a wrong one, then the context lost."""
+    outcomes: list[Exception | None] = [None, CannotPlan("computes something else"), RuntimeError("CUDA error: gone")]
+
+    class Bench:
+        def __init__(self, kernel: Any, launch: Any) -> None:
+            assert launch == {"arguments": "as described"}
+
+        def check(self, planned: Any) -> None:
+            assert planned.metadata.num_warps > UNPLANNED
+            if (outcome := outcomes.pop(0)) is not None:
+                raise outcome
+
+        def times(self, planned: Any) -> dict[str, float]:
+            return {"planned_us": 1.0, "unplanned_us": 2.0}
+
+    monkeypatch.setattr(trial, "Bench", Bench)
+    schemes = [Scheme(1, (2,)), SCHEME, Scheme(1, (3,))]
+    request = {
+        "kernel": json.loads(json.dumps(packing.pack(gemm(fresh(kernels.gemm))))),
+        "launch": {"arguments": "as described"},
+        "schemes": [asdict(scheme) for scheme in schemes],
+        "cache": str(tmp_path),
+    }
+    items: list[Item] = []
+    with pytest.raises(RuntimeError, match="gone"):
+        collections.deque(map(items.append, trial.trial(request)), maxlen=0)
+    steps = ["plan", "compile", "run", "done", "compile", "run", "failed", "compile", "run"]
+    assert [item["step"] for item in items] == steps
+    assert items[3]["unplanned_us"] == 2.0
+    assert items[6]["reason"] == "computes something else"
+    assert json.loads(json.dumps(items[1:4]))[0]["scheme"]["depths"] == [2]
+    assert all(Path(path).is_relative_to(tmp_path) for _, path in items[2]["files"])
 
 
 def test_the_child_needs_none_of_the_users_python(machine: Machine, fresh: Any) -> None:
