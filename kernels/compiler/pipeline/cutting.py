@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from warpplan.kernels.compiler.pipeline.halves import run_after, run_before
 from warpplan.kernels.compiler.pipeline.steps import THREADS
 
 _FILE_NUMBER = 900
+_one_reads = threading.Lock()
+"""Descriptors 2 and ``_FILE_NUMBER`` are the whole process's."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def read(text: str, context: Any) -> Any:
     from triton._C.libtriton import ir
 
     said: list[str] = []
-    with _as_file(text) as path:
+    with _one_reads, _as_file(text) as path:
         try:
             with _diagnostics(said):
                 module = ir.parse_mlir_module(path, context)
@@ -116,15 +119,26 @@ def _malformed(said: str, path: str, text: str) -> MalformedIR:
 
 @contextlib.contextmanager
 def _diagnostics(said: list[str]) -> Iterator[None]:
-    """Take what MLIR writes to file descriptor 2: it has no other way out of ``parse_mlir_module``."""
-    sys.stderr.flush()
-    kept = os.dup(2)
+    """Take what MLIR writes to file descriptor 2: it has no other way out of ``parse_mlir_module``. What others write
+    there meanwhile is passed on where nothing fails."""
     with tempfile.TemporaryFile() as log:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        try:
+            kept = os.dup(2)
+        except OSError:  # a daemon without one
+            yield
+            return
         os.dup2(log.fileno(), 2)
+        failed = True
         try:
             yield
+            failed = False
         finally:
             os.dup2(kept, 2)
             os.close(kept)
             log.seek(0)
-            said.append(log.read().decode("utf-8", "replace"))
+            text = log.read()
+            if not failed and text:
+                os.write(2, text)
+            said.append(text.decode("utf-8", "replace"))

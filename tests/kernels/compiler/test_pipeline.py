@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,6 +176,23 @@ def test_text_that_triton_does_not_read_is_named_with_its_line(
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""
+
+
+def test_threads_that_read_at_once_leave_stderr_as_it_was(
+    small: pipeline.Cut, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrong = small.text.replace("tt.get_program_id", "tt.get_programid", 1)
+
+    def refused(_: int) -> str:
+        with pytest.raises(ir.MalformedIR) as caught:
+            pipeline.finish(wrong, small.options, 90)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(4) as pool:
+        messages = set(pool.map(refused, range(16)))
+    assert len(messages) == 1
+    os.write(2, b"still here")
+    assert capfd.readouterr().err == "still here"
 
 
 def test_the_same_text_gives_the_same_bytes(small: pipeline.Cut) -> None:
