@@ -47,7 +47,7 @@ def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
     if not slot:
         return ()
     rows = setting.constants["BLOCK_M"]
-    columns = max(v for k, v in setting.constants.items() if k in ("BLOCK_N", "D"))
+    columns = sum(v for k, v in setting.constants.items() if k in ("BLOCK_N", "D"))  # scores and output at once
     deepest = min(6, (tl_cases.SHARED_BYTES - 1024 - case.resident(setting)) // slot)
     found = []
     for consumers, warps in ((1, 4), (2, 4), (1, 8)):
