@@ -98,7 +98,10 @@ def _as_file(text: str) -> Iterator[str]:
     and so a part of what is compiled."""
     with os.fdopen(os.memfd_create("edited.ttgir"), "wb", buffering=0) as file:
         file.write(text.encode())
-        number = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FILE_NUMBER)
+        try:
+            number = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FILE_NUMBER)
+        except OSError:  # fewer are allowed
+            number = os.dup(file.fileno())
         try:
             yield f"/proc/self/fd/{number}"
         finally:
