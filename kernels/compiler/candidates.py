@@ -28,6 +28,7 @@ from warpplan.kernels.compiler.graph import (
     loop_graph,
     pinned,
     registers_for,
+    runs_ahead,
 )
 from warpplan.kernels.compiler.pressure import live_registers, loads_alike, shared_bytes, slot_bytes
 from warpplan.kernels.compiler.scheme import MOST_DEPTH, Scheme
@@ -74,11 +75,12 @@ class RankedScheme:
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedScheme, ...]:
-    """The schemes worth trying, best first: those not predicted to be clearly slower than leaving the kernel alone.
-    Raises :class:`CannotPlan` with the operation and the source line where there are none; else as :func:`rank`."""
+    """The schemes worth trying, best first: leaving the kernel alone, in its place, and those not predicted to be
+    clearly slower. Raises :class:`CannotPlan` with the operation and the source line where there are none; else as
+    :func:`rank`."""
     ranked = rank(captured, profile, device, stages=stages)
-    found = tuple(r for r in ranked if r.scheme is not None and r.gain >= WORTH_TRYING)
-    if not found:
+    found = tuple(r for r in ranked if r.gain >= WORTH_TRYING)
+    if all(r.scheme is None for r in found):
         obstacle = _obstacle(captured)
         if obstacle is not None:
             raise CannotPlan(obstacle.reason, obstacle.operation, obstacle.line)
@@ -125,7 +127,10 @@ def _order(ranked: RankedScheme) -> tuple[object, ...]:
 def _shapes(captured: Captured) -> list[Shape]:
     """Consumers and warps that the tile's rows allow: 64 rows or more a consumer, in whole wgmma instructions."""
     rows = [loop.rows for loop in captured.loading if loop.rows is not None]
-    flying = any(in_flight(loop, work) for loop in captured.loading for work in loop.of_kind("dot"))
+    flying = any(
+        runs_ahead(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
+        for loop in captured.loading
+    )
     found = []
     for consumers, warps in product((1, 2, 3), (4, 8)):
         whole = all(r % (ROWS * consumers) == 0 for r in rows) and (rows or consumers == 1)
@@ -181,8 +186,11 @@ class _Model:
         does not fit."""
         registers = registers_for(shape, self.device)
         loops = self.captured.loading
+        ahead = shape.in_flight and any(runs_ahead(loop) is not None for loop in loops)
+        # What runs ahead takes registers that there may not be; then it stays in its place.
+        otherwise = replace(shape, in_flight=False)
         if any(live_registers(loop, shape) + PRODUCER_REGISTERS > registers for loop in loops):
-            return []
+            return self.specialized(otherwise) if ahead else []
         most = self._fit([MOST_DEPTH if loop.rings else BRANCH_DEPTH for loop in loops])
         if most is None:
             return []
@@ -192,7 +200,7 @@ class _Model:
         for loop, limit in zip(loops, most, strict=True):
             robust = self._robust(loop, shape, specs, limit)
             if robust is None:
-                return []
+                return self.specialized(otherwise) if ahead else []
             solved.append(robust)
         plans = tuple(plan for plan in (outcome.plan for _, outcome in solved) if plan is not None)
         why = "; ".join(dict.fromkeys(outcome.reason for _, outcome in solved))

@@ -5,8 +5,9 @@
 
 A consumer runs its operations one after the other, as the lowered code does: an operation is issued when the one
 before has been, and a product that somebody waits for holds up everything after it. What overlaps is therefore loads
-with arithmetic, and the products of one consumer with the arithmetic of another. Without specialisation one partition
-does it all, and its warps meet once an iteration, when a slot may be filled again.
+with arithmetic, the products of one consumer with the arithmetic of another, and a product that runs ahead with the
+arithmetic of the iteration before. Without specialisation one partition does it all, and its warps meet once an
+iteration, when a slot may be filled again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Cost:
 class Shape:
     """How a loop is shared out: ``consumers`` partitions of ``warps`` warps beside a producer, or, where
     ``specialized`` is false, one partition that does it all. ``in_flight``: a product that nobody waits for within the
-    loop runs on while the next is issued."""
+    loop runs on while the next is issued, and one that needs nothing but loads runs an iteration ahead."""
 
     consumers: int = 1
     warps: int = 4
@@ -98,7 +99,7 @@ def loop_graph(
         waits["meet"] = meet
     ids = {op.id for op in consumed}
     edges = [edge for flow in loop.flows for edge in _edges(flow, ids, ops, consumed)]
-    edges += _in_order(consumed, waits)
+    edges += _in_order(consumed, waits, runs_ahead(loop) if shape.specialized and shape.in_flight else None)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
         smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
@@ -132,6 +133,23 @@ def in_flight(loop: Body, product: Work) -> bool:
     """Whether nobody but the next iteration's same product wants the result within the loop."""
     readers = [flow for flow in loop.flows if flow.src == product.id and flow.kind == "data"]
     return all(flow.dst == product.id and flow.accumulates for flow in readers)
+
+
+def runs_ahead(loop: Body) -> str | None:
+    """The product that :mod:`ahead` issues an iteration early: the first of several, which needs nothing but its own
+    loads, where the last is what the loop carries."""
+    products = loop.of_kind("dot")
+    if len(products) < 2:
+        return None
+    first, last = products[0], products[-1]
+    loads = {work.id for work in loop.of_kind("tma_load")}
+    reads = [flow for flow in loop.flows if flow.dst == first.id and flow.kind == "data"]
+    mine = {flow.src for flow in reads}
+    only_loads = bool(reads) and mine <= loads and all(flow.distance == 0 for flow in reads)
+    shared = any(flow.src in mine and flow.dst != first.id for flow in loop.flows)
+    carried = any(flow.src == first.id and flow.distance for flow in loop.flows)
+    kept = any(flow.src == last.id and flow.distance for flow in loop.flows)
+    return first.id if only_loads and not shared and not carried and kept else None
 
 
 def cost_of(work: Work, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
@@ -239,12 +257,17 @@ def _read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
     return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
 
 
-def _in_order(consumed: list[Operation], waits: dict[str, int]) -> list[Dependence]:
-    """Each operation after the one before it, the first after the last of the iteration before."""
-    if not consumed:
+def _in_order(consumed: list[Operation], waits: dict[str, int], ahead: str | None) -> list[Dependence]:
+    """Each operation after the one before it, the first after the last of the iteration before.
+
+    ``ahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
+    """
+    order = [op.id for op in consumed if op.id != ahead]
+    if not order:
         return []
-    order = [op.id for op in consumed]
     pairs = [*((a, b, 0) for a, b in pairwise(order)), (order[-1], order[0], 1)]
+    if ahead is not None:
+        pairs.append((order[-1], ahead, 2))
     return [Dependence(a, b, distance, "token", latency=waits[a]) for a, b, distance in pairs]
 
 

@@ -36,7 +36,7 @@ def ranked(name: str, warps: int = 4) -> tuple[RankedScheme, ...]:
 def test_attention_wants_two_consumers_that_take_turns() -> None:
     best = ranked("attention")[0]
     assert best.scheme is not None
-    assert (best.scheme.consumers, best.scheme.warps, best.scheme.in_flight) == (2, 4, 0)
+    assert (best.scheme.consumers, best.scheme.warps, best.scheme.in_flight) == (2, 4, 1)
     assert best.gain > 1.2
     assert len(best.plans) == len(best.ii_cycles) == 1
 
@@ -84,7 +84,8 @@ def test_schemes_that_are_clearly_slower_are_not_offered() -> None:
     with pytest.raises(CannotPlan, match="no partition pays"):
         schemes(capture(cut("transposed_copy")), PROFILE, H200)
     offered = schemes(capture(cut("attention")), PROFILE, H200)
-    assert all(r.scheme is not None and r.gain >= 0.95 for r in offered)
+    assert all(r.gain >= 0.95 for r in offered)
+    assert sum(r.scheme is None for r in offered) == 1
 
 
 def test_more_stages_leave_less_to_gain() -> None:
