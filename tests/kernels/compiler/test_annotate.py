@@ -36,7 +36,7 @@ from warpplan.profiler.embedded import embedded  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 TARGET = GPUTarget("cuda", 100, 32)
-SPECIALIZED = [name for name in KERNELS if name != "softmax"]
+SPECIALIZED = ["gemm", "attention"]
 TMEM_COLUMNS = 512
 REFUSED = {"gathered_experts": "several blocks in one region", "while_loop": "no counted one"}
 LEFT_TO_TRITON = {"persistent_flattened": r"scf.if \(zoo_products.py:\d+\): control flow inside the loop"}
