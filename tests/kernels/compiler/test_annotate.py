@@ -14,7 +14,7 @@ triton = pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import zoo  # noqa: E402
-from kernels_under_test import KERNELS, source  # noqa: E402
+from kernels_under_test import source  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
