@@ -98,6 +98,7 @@ def run(case: Case) -> Any:
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch, "_warned", set())
+    monkeypatch.setattr(sys.modules[planned.__module__], "_tables", {})  # no decision outlives its test
     torch.manual_seed(0)
     yield
     torch.cuda.synchronize()
@@ -184,7 +185,7 @@ def test_the_job_outlives_its_trials(injected: str, said: str, tmp_path: Path, m
     monkeypatch.setattr(decide, "default_folder", lambda: tmp_path / "decisions")
     case = gemm_case(_fresh(kernels.gemm))
     with pytest.warns(PlanWarning, match=said) as caught:
-        launch_twice(planned(Scheme(2, (3,)), time_limit_s=45.0), case)
+        launch_twice(planned(Scheme(2, (3,)), time_limit_s=25.0), case)
     assert len(caught) == 1
     run(case)
 
