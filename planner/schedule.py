@@ -33,7 +33,7 @@ LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed."""
 TURNS = (0.08, 0.35)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
-FIRST_SECONDS = 0.15
+FIRST_SECONDS = 0.3
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
@@ -77,7 +77,8 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
         run_.construct()
     if run_.best is None and not run_.climb(enough):
         return run_.without_plan(enough)
-    run_.in_order()
+    if run_.proven == run_.bound:
+        run_.in_order()
     run_.descend()
     run_.polish()
     return run_.result(bound)
@@ -113,6 +114,7 @@ class _Run:
         self.exact = exact(problem)
         self.questions: dict[int, Question] = {}
         self.constructed: set[int] = set()
+        self.ordered = False
         self.bound = bound.ii_cycles
         self.undecided = False
 
@@ -184,8 +186,9 @@ class _Run:
     def in_order(self) -> None:
         """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
         be better than what is found here."""
-        if self.proven == self.ii or self.exact or self.problem.options.pinned:
+        if self.proven == self.ii or self.exact or self.problem.options.pinned or self.ordered:
             return
+        self.ordered = True
         order = blind_order(self.problem.graph, self._blindly)
         # The order tells clones apart.
         problem = Problem(replace(self.problem.graph, clones=()), self.problem.options)
@@ -226,6 +229,7 @@ class _Run:
                     break
                 floor = max(middle + 1, self.proven)
             if known == (self.proven, self.ii):
+                self.in_order()
                 seconds *= 3
 
     # Questions

@@ -1,0 +1,112 @@
+"""What the search for an interval is made of: questions by turns, schedules made shorter, orders kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import assume, given, settings
+
+from warpplan.planner.assignment import held, rings
+from warpplan.planner.bounds import min_ii
+from warpplan.planner.constructive import first_schedule
+from warpplan.planner.cpsat import run
+from warpplan.planner.effort import Effort
+from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.model import Model
+from warpplan.planner.order import Order, first_in_order, keep_order, queues
+from warpplan.planner.problem import Problem, SolveOptions
+from warpplan.planner.question import Question
+from warpplan.planner.retime import fits
+from warpplan.planner.shorten import shorten
+
+from . import strategies as given_
+
+
+def two_clones() -> DependenceGraph:
+    """A shared load, and two clones of a multiply and what reads it: TENSOR is full at 80 cycles."""
+    ops = [Operation("load", "TMA", 50, 10, 2, buffer_bytes=1024, alignment=1024)]
+    edges = []
+    for i in "01":
+        ops += [
+            Operation(f"mma{i}", "TENSOR", 60, 40, 5, min_warps=4, registers=32),
+            Operation(f"exp{i}", "ALU", 30, 30, 30),
+        ]
+        edges += [Dependence("load", f"mma{i}"), Dependence(f"mma{i}", f"exp{i}")]
+    return DependenceGraph(
+        "two", tuple(ops), tuple(edges), Limits(3, handoff_cycles=10), clones=(("mma0", "exp0"), ("mma1", "exp1"))
+    )
+
+
+def test_a_question_is_answered_and_refused():
+    problem = Problem(two_clones(), SolveOptions())
+    answer, found = Question(problem, 80, Effort(10.0)).turn(1.0, likely=True)
+    assert answer == "yes"
+    assert found is not None
+    assert fits(problem, 80, found)
+    assert Question(problem, 79, Effort(10.0)).turn(1.0, likely=True) == ("no", None)
+
+
+def test_no_time_left_is_no_answer():
+    problem = Problem(two_clones(), SolveOptions())
+    effort = Effort(0.0)
+    assert Question(problem, 80, effort).turn(1.0, likely=True) == ("unknown", None)
+    assert effort.wall == 0
+
+
+def test_effort_is_taken_for_models_and_attempts():
+    problem = Problem(two_clones(), SolveOptions())
+    effort = Effort(10.0)
+    first_schedule(problem, 80, effort)
+    placed = effort.left
+    assert placed < 10
+    effort.solve(Model(problem, 80), 1.0)
+    assert effort.left < placed
+    assert first_schedule(problem, 80, Effort(0.0)) is None
+
+
+def test_clones_in_step_are_so_many_cycles_apart():
+    problem = Problem(two_clones(), SolveOptions())
+    for evenly in (True, False):
+        model = Model(problem, 80)
+        model.in_step(evenly=evenly)
+        answer, solver = run(model.cp, 5.0)
+        assert answer == "yes"
+        starts = model.read(solver).starts
+        assert starts[3] - starts[1] == starts[4] - starts[2]
+        if evenly:
+            assert starts[3] - starts[1] == 40
+
+
+def lives(problem: Problem, ii: int, found) -> int:
+    return sum(found.starts) + 2 * sum(held(problem, ii, found, p, margin=False) for p in problem.rings)
+
+
+@given(given_.graphs(most_ops=10, rules=True))
+@settings(max_examples=40, deadline=None)
+def test_a_shorter_schedule_is_right_and_no_longer(graph):
+    problem = Problem(graph, SolveOptions())
+    ii = 2 * min_ii(problem).ii_cycles
+    found = first_schedule(problem, ii)
+    assume(found is not None)
+    shorter = shorten(problem, ii, found)
+    assert fits(problem, ii, shorter)
+    assert shorter.partitions == found.partitions
+    # The rings' hand-offs are constants of the order, and so is everything else that is not a start.
+    assert lives(problem, ii, shorter) <= lives(problem, ii, found)
+    assert set(rings(problem, shorter)) == set(rings(problem, found))
+
+
+def test_an_order_is_kept():
+    """exp1 before exp0 on the ALU, and mma1 before mma0 on the tensor core."""
+    graph = replace(two_clones(), clones=())
+    problem = Problem(graph, SolveOptions())
+    order = Order((0, 40, 50, 0, 10), (0, 0, 1, 0, 1))
+    assert [(i, j) for i, j, _, turn in queues(problem, order) if not turn] == [(3, 1), (4, 2)]
+    model = Model(problem, 80)
+    keep_order(model, order)
+    answer, solver = run(model.cp, 5.0)
+    assert answer == "yes"
+    for found in (model.read(solver), first_in_order(problem, 80, order)):
+        assert found is not None
+        assert 40 <= found.starts[1] - found.starts[3] <= 80 - 40
+        assert 30 <= found.starts[2] - found.starts[4] <= 80 - 30
