@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.control import read_loop
+from warpplan.kernels.compiler.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ir import MalformedIR, Module, Operation, Region, parse
 from warpplan.kernels.compiler.kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.loops import Flow, Work, read_work
@@ -120,7 +120,12 @@ class _Reader:
         place = self.places.of(operation)
         name = self._name(place)
         if operation.name == "scf.while":
-            return self.body(operation.regions[-1], (), name, str(place), "scf.while", parent, None)
+            repeat = read_while(operation)
+            following = [value for value, _ in handed(repeat.after.operations[-1])]
+            round_trip = dict(zip((inside for inside, *_ in repeat.carried), following, strict=True))
+            handed_on = zip(repeat.handed, repeat.condition.operands[1:], strict=True)
+            back = tuple((inside, round_trip[v]) for (inside, *_), v in handed_on if v in round_trip)
+            return self.body(repeat.after, back, name, str(place), "scf.while", parent, None)
         loop = read_loop(operation)
         carried = tuple((inside, back) for (inside, *_), back in zip(loop.carried, loop.yielded, strict=False))
         trips = self._trips(loop.lower, loop.upper, loop.step)
@@ -132,7 +137,7 @@ class _Reader:
     ) -> Body:  # fmt: skip
         work, flows = read_work(region, carried, dict(self.types), self.rows, self.places)
         rows = max((w.product.m for w in work if w.product is not None), default=None)
-        rings = kind == "scf.for" and any(o.name in TMA_LOADS for o in region.operations)
+        rings = any(o.name in TMA_LOADS for o in region.operations)
         return Body(name, line, kind, parent, work, flows, rows, trips, rings)
 
     def _name(self, place: Place) -> str:
@@ -171,16 +176,6 @@ def _kernel_obstacles(function: Operation, loops: tuple[Body, ...], places: Plac
             return [Obstacle("no loop loads anything")]
         why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
         return [Obstacle(why, "tt.load", str(places.of(load)))]
-    for loop in loops:
-        if loop.kind == "scf.while":
-            inside = {loop.id}
-            for inner in loops:
-                if inner.parent in inside:
-                    inside.add(inner.id)
-                loads = inner.of_kind("tma_load") if inner.id in inside else ()
-                if loads:
-                    why = f"a TMA load inside scf.while ({loop.line}): only scf.for and scf.if are specialised"
-                    return [Obstacle(why, loads[0].names[0], loads[0].line)]
     if not any(loop.of_kind("tma_load") for loop in loops):
         return [Obstacle("its TMA loads are outside of its loops: there is nothing for a producer to run ahead of")]
     return []

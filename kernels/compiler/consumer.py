@@ -14,7 +14,7 @@ from warpplan.kernels.compiler.builder import Builder
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.ir import Module, Operation, Region, tokenize
 from warpplan.kernels.compiler.locations import source_line
-from warpplan.kernels.compiler.rings import LOAD, ROWS, VIEWS, BlockUse, Rings, load_number, uses
+from warpplan.kernels.compiler.rings import DESCRIBE, LOAD, ROWS, VIEWS, BlockUse, Rings, load_number, uses
 from warpplan.kernels.compiler.staging import Staging
 from warpplan.kernels.compiler.turns import Turns
 from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
@@ -42,12 +42,15 @@ class Consumer:
             self.staging.wait(operations)
         return [*self.builder.constants.values(), *operations]
 
+    def _inside(self, region: Region, now: Turns) -> tuple[Region, Turns]:
+        return self._region(region, now, None)
+
     def _region(self, region: Region, now: Turns, chain: _Chain | None) -> tuple[Region, Turns]:
         out: list[Operation] = []
         reads = {use.load: use for use in uses(region)}
         spans = self._spans(list(reads.values()))
         held: dict[int, tuple[str, str]] = {}
-        deferred = {g for g, (_, last) in spans.items() if chain is not None and last in chain.positions}
+        deferred = chain.groups if chain is not None else set()
         for position, operation in enumerate(region.operations):
             for group, (first, _) in spans.items():
                 if first == position:
@@ -61,11 +64,15 @@ class Consumer:
                 self.staging.store(out, operation.substituted(self.names))
             elif operation.name == "scf.for":
                 now = self._loop(out, operation, now)
+            elif operation.name == "scf.while":
+                now = self._while(out, operation, now)
             elif operation.name == "scf.if":
                 now = self._branch(out, operation, now)
             else:
+                if operation.name == DESCRIBE and region is not self.function.regions[0]:
+                    self.staging.wait(out)  # it is made where the last one is, which a store under way may still read
                 out.append(self._plain(operation, chain))
-            if chain is not None and position == chain.positions[-1]:
+            if chain is not None and position == chain.last:
                 self._wait_but_last(out, chain)
                 for group in sorted(deferred):
                     self._release(out, group, held[group][0], before=chain.started(self.builder, out))
@@ -178,29 +185,29 @@ class Consumer:
         original = control.read_loop(operation)
         keys = turns.groups_inside(loop.body, self.rings)
         chain = self._chain(original, loop) if self.in_flight else None
-        inside = [use.load for use in uses(loop.body)]
-        if chain is None:
-            new, renamed, after = turns.carry_loop(
-                loop, now, keys, self.builder, lambda region, state: self._region(region, state, None)
-            )
-        else:
-            new, renamed, after = turns.carry_loop(
-                loop, now, keys, self.builder, lambda region, state: self._region(region, state, chain)
-            )
+        new, renamed, after = turns.carry_loop(
+            loop, now, keys, self.builder, lambda region, state: self._region(region, state, chain)
+        )
         if keys:
             turns.leave_alone(new)
         out.append(new)
         self.names |= renamed
         if chain is not None:
-            self._drain(out, original, chain, inside, after)
+            self._drain(out, original, chain, after)
+        return after
+
+    def _while(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:
+        loop = control.read_while(operation.substituted(self.names, deep=False))
+        keys = turns.groups_inside(loop.after, self.rings)
+        new, renamed, after = turns.carry_while(loop, now, keys, self.builder, self._inside)
+        out.append(new)
+        self.names |= renamed
         return after
 
     def _branch(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:
         branch = control.read_branch(operation.substituted(self.names, deep=False))
         keys = turns.groups_of_branch(branch, self.rings)
-        new, renamed, after = turns.carry_branch(
-            branch, now, keys, self.builder, lambda region, state: self._region(region, state, None)
-        )
+        new, renamed, after = turns.carry_branch(branch, now, keys, self.builder, self._inside)
         out.append(new)
         self.names |= renamed
         return after
@@ -225,7 +232,9 @@ class Consumer:
                 return None
             if loop.yielded[carried[0]] != dot.result or not {a, b} <= slots:
                 return None
-        return _Chain(positions, [dot.result for dot in dots], renamed)
+        read = {name for dot in dots for name in dot.operands[:2]}
+        groups = {self._group(use) for use in reads if read & use.views}
+        return _Chain(positions[-1], [dot.result for dot in dots], groups, renamed)
 
     def _wait_but_last(self, out: list[Operation], chain: _Chain) -> None:
         """Wait until only this iteration's multiplies are running."""
@@ -243,25 +252,24 @@ class Consumer:
         made = next(op for op in reversed(out) if name in op.defined)
         return find_types(made.signature)[-1]
 
-    def _drain(self, out: list[Operation], loop: control.Loop, chain: _Chain, loads: list[int], after: Turns) -> None:
+    def _drain(self, out: list[Operation], loop: control.Loop, chain: _Chain, after: Turns) -> None:
         """After the loop: its last multiplies end, and the slots that they read are given back."""
         ends = [(result, kind) for _, _, kind, result in loop.carried if loop.yielded_as(result) in chain.results]
         self._wait(out, [result for result, _ in ends], [kind for _, kind in ends], 0)
         ran = chain.ran(self.builder, out)
-        groups = sorted({self.rings.rings[load].group for load in loads})
-        for group in groups:
-            if group in chain.deferred(loop, self.rings):
-                self._release(out, group, after[group][0], before=ran)
+        for group in sorted(chain.groups):
+            self._release(out, group, after[group][0], before=ran)
 
     def _refusal(self, operation: Operation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name, source_line(self.module, operation))
 
 
 class _Chain:
-    """The multiplies of a loop that are kept in flight: their positions in its body and their results."""
+    """The multiplies of ``loop`` that are kept in flight: the position of the last one in its body, their results, and
+    the groups that they read, whose slots are given back an iteration late."""
 
-    def __init__(self, positions: list[int], results: list[str], loop: control.Loop) -> None:
-        self.positions, self.results, self.loop = positions, results, loop
+    def __init__(self, last: int, results: list[str], groups: set[int], loop: control.Loop) -> None:
+        self.last, self.results, self.groups, self.loop = last, results, groups, loop
 
     def started(self, builder: Builder, out: list[Operation]) -> str:
         """Whether an iteration went before."""
@@ -272,10 +280,6 @@ class _Chain:
         """Whether the loop ran at all."""
         loop = self.loop
         return builder.op(out, f"$ = arith.cmpi sgt, {loop.upper}, {loop.lower} : {loop.kind}")
-
-    def deferred(self, loop: control.Loop, rings: Rings) -> set[int]:
-        """The groups that are given back an iteration late."""
-        return {rings.rings[use.load].group for use in uses(loop.body) if use.last in self.positions}
 
 
 def _retyped(operation: Operation, changed: dict[int, str]) -> Operation:

@@ -1,4 +1,5 @@
-"""Structured control flow as values: what ``scf.for`` and ``scf.if`` print, taken apart and put together again."""
+"""Structured control flow as values: what ``scf.for``, ``scf.while`` and ``scf.if`` print, taken apart and put together
+again."""
 
 from __future__ import annotations
 
@@ -73,6 +74,51 @@ def write_loop(loop: Loop, name: str) -> tuple[Operation, dict[str, str]]:
 
 
 @dataclass
+class While:
+    """``scf.while``: ``carried`` are (inside ``before``, initial, type) each; ``handed``, what the condition at the end
+    of ``before`` hands to the body ``after`` and in the end to what follows, are (inside ``after``, type, result
+    outside) each."""
+
+    carried: list[tuple[str, str, str]]
+    handed: list[tuple[str, str, str]]
+    before: Region
+    after: Region
+    location: str
+
+    @property
+    def condition(self) -> Operation:
+        """``scf.condition``: whether the body runs, and what is handed on."""
+        return self.before.operations[-1]
+
+
+def read_while(operation: Operation) -> While:
+    """Take an ``scf.while`` apart. Raises :class:`MalformedIR` for another form than Triton's."""
+    before, after = operation.regions
+    head = "".join(str(part) for part in operation.parts[: operation.parts.index(before)])
+    pairs = [token for token in tokenize(head) if is_value(token)]
+    inputs, arrow, outputs = head.rpartition(":")[2].partition("->")
+    if not arrow or not before.operations or before.operations[-1].name != "scf.condition":
+        raise MalformedIR(f"a loop that starts {head[:60]!r}: expected scf.while", field="ttgir")
+    carried = list(zip(pairs[::2], pairs[1::2], split_list(_bracketed(inputs)), strict=True))
+    labelled = [token for token in tokenize(after.label) if is_value(token)]
+    handed = list(zip(labelled, split_list(_bracketed(outputs)), operation.defined, strict=True))
+    return While(carried, handed, before, after, operation.location)
+
+
+def write_while(loop: While, name: str) -> tuple[Operation, dict[str, str]]:
+    """The operation, its results in a pack called ``name``; and what each former result is now called."""
+    pairs = ", ".join(f"{inside} = {initial}" for inside, initial, _ in loop.carried)
+    inputs, outputs = (", ".join(kinds) for kinds in ([c[2] for c in loop.carried], [h[1] for h in loop.handed]))
+    text = f" ({pairs})" if pairs else ""
+    text += f" : ({inputs}) -> ({outputs}) "
+    arguments = ", ".join(f"{inside}: {kind} loc(unknown)" for inside, kind, _ in loop.handed)
+    after = Region(loop.after.operations, f"^bb0({arguments}):" if arguments else "")
+    results, renamed = pack(name, [result for *_, result in loop.handed])
+    parts = [*tokenize(text), loop.before, " ", "do", " ", after]
+    return Operation("scf.while", results, parts, loop.location), renamed
+
+
+@dataclass
 class Branch:
     """``scf.if``: ``results`` are (type, result outside); ``otherwise`` is empty where nothing is printed."""
 
@@ -136,8 +182,18 @@ def yield_of(values: list[tuple[str, str]], location: str) -> Operation:
     return Operation("scf.yield", (), list(tokenize(text)), location)
 
 
-def yield_types(operation: Operation) -> list[str]:
-    return split_list(operation.signature) if operation.operands else []
+def handed(last: Operation) -> list[tuple[str, str]]:
+    """What the terminator ``last``, a ``scf.yield`` or ``scf.condition``, hands on: (value, type) pairs."""
+    values = last.operands[1:] if last.name == "scf.condition" else last.operands
+    return list(zip(values, split_list(last.signature), strict=True)) if values else []
+
+
+def handing(last: Operation, values: list[tuple[str, str]]) -> Operation:
+    """The terminator ``last`` with other ``values`` to hand on."""
+    new = yield_of(values, last.location)
+    if last.name == "scf.condition":
+        new = Operation(last.name, (), [*tokenize(f"({last.operands[0]})"), *new.parts], last.location)
+    return new
 
 
 def _bracketed(text: str) -> str:

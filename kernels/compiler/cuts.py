@@ -18,7 +18,8 @@ from warpplan.kernels.compiler.rings import LOAD
 from warpplan.kernels.compiler.shapes import result_shapes
 
 DOT = "ttng.warp_group_dot"
-TIED = ("scf.for", "scf.if")
+TIED = ("scf.for", "scf.while", "scf.if")
+ENDS = ("scf.yield", "scf.condition")
 _ROWS_OF_A_WARP = 16
 
 
@@ -75,6 +76,14 @@ class Cuts:
             for (inside, initial, _, result), value in zip(loop.carried, yielded, strict=True):
                 self.definition[inside] = operation
                 self._tie([inside, initial, result, value])
+        elif operation.name == "scf.while":
+            repeat = control.read_while(operation)
+            for (inside, initial, _), value in zip(repeat.carried, control.yielded(repeat.after), strict=False):
+                self.definition[inside] = operation
+                self._tie([inside, initial, value])
+            for (inside, _, result), value in zip(repeat.handed, repeat.condition.operands[1:], strict=True):
+                self.definition[inside] = operation
+                self._tie([inside, value, result])
         elif operation.name == "scf.if":
             branch = control.read_branch(operation)
             sides = [control.yielded(side) for side in (branch.then, branch.otherwise) if side.operations]
@@ -83,7 +92,7 @@ class Cuts:
         for region in operation.regions:
             for inner in region.operations:
                 self._read(inner)
-        if operation.name not in (*TIED, "scf.yield", "tt.func"):
+        if operation.name not in (*TIED, *ENDS, "tt.func"):
             for name in tensor_operands(operation, self.shapes):
                 self.users.setdefault(name, []).append(operation)
 
@@ -93,10 +102,10 @@ class Cuts:
 
     def _check_effects(self) -> None:
         for operation in self.module.function.walk():
-            if operation.name in ("tt.func", "tt.return", "scf.yield", *TIED):
+            if operation.name in ("tt.func", "tt.return", *ENDS, *TIED):
                 continue
             if operation.regions:
-                raise self.refuse(operation, "control flow other than scf.for and scf.if: its rows are not followed")
+                raise self.refuse(operation, "control flow that is not known: its rows are not followed")
             if effect(operation) == "other":
                 raise self.refuse(operation, "it may act on the whole block, whose threads would be split")
 
@@ -220,20 +229,3 @@ class Cuts:
         for operation in self.module.function.walk():
             if operation.name in ATOMICS and id(operation) not in self.forced:
                 raise self.refuse(operation, "it updates memory with what all consumers hold, so each would repeat it")
-
-    def bases(self, value: str) -> set[str]:
-        """The kernel's arguments that a pointer or descriptor may come from."""
-        found, work = set(), [value]
-        seen = set(work)
-        while work:
-            name = work.pop()
-            operation = self.definition.get(name)
-            if operation is None:
-                found.add(name)
-            elif name in self.ties:
-                work += [v for names in self.ties[name] for v in names if v not in seen]
-            elif operation.operands:
-                origins = operation.operands[1:] if operation.name == "arith.select" else operation.operands[:1]
-                work += [v for v in origins if v not in seen]
-            seen.update(work)
-        return found

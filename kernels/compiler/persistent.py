@@ -14,6 +14,7 @@ from typing import Any
 from warpplan.kernels.compiler import control
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.functions import arguments
+from warpplan.kernels.compiler.hazards import spins
 from warpplan.kernels.compiler.ir import Module, Operation, Region, parse_operation, tokenize
 from warpplan.kernels.compiler.locations import source_line
 from warpplan.kernels.compiler.rings import WALK
@@ -22,7 +23,7 @@ GRID = ("%wp_grid_x", "%wp_grid_y", "%wp_grid_z")
 MARK = "warpplan_persistent"
 """Field of a compiled kernel's metadata."""
 _AXES = ("x", "y", "z")
-_ORDERED = frozenset({"tt.atomic_cas", "scf.while", "tt.call", "ttng.cluster_arrive", "ttng.cluster_wait"})
+_ORDERED = frozenset({"tt.atomic_cas", "tt.call", "ttng.cluster_arrive", "ttng.cluster_wait"})
 _MOVABLE = ("arith.", "tt.splat", "tt.make_range", "tt.make_tensor_descriptor")
 
 
@@ -33,8 +34,9 @@ def walking(module: Module) -> Operation:
     walks by itself already.
     """
     function = module.function
+    waiting = set(map(id, spins(function)))
     for operation in function.walk():
-        if operation.name in _ORDERED:
+        if operation.name in _ORDERED or id(operation) in waiting:
             raise CannotPlan("its programs cannot take turns", operation.name, source_line(module, operation))
     body = function.regions[0].operations
     if any(op.name == "tt.get_program_id" for op in body) and _strides_over_grid(body):
@@ -112,10 +114,16 @@ def _multiprocessors() -> int:
 
 
 def _strides_over_grid(body: list[Operation]) -> bool:
-    """Whether a loop of the kernel starts at a program's number: it deals out tiles by itself."""
+    """Whether a loop of the kernel starts at a program's number, or carries it on: it deals out tiles by itself."""
     numbers = {op.result for op in body if op.name == "tt.get_program_id"}
-    loops = (control.read_loop(op) for op in body if op.name == "scf.for")
-    return any(loop.lower in numbers for loop in loops)
+    starts: set[str] = set()
+    for operation in body:
+        if operation.name == "scf.for":
+            loop = control.read_loop(operation)
+            starts |= {loop.lower, *(initial for _, initial, _, _ in loop.carried)}
+        elif operation.name == "scf.while":
+            starts |= {initial for _, initial, _ in control.read_while(operation).carried}
+    return not numbers.isdisjoint(starts)
 
 
 def _of_grid(operation: Operation) -> Operation:

@@ -6,16 +6,22 @@ coordinates are computed from. Everything else belongs to the consumers. A value
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeVar
+
 from warpplan.kernels.compiler import control, turns
 from warpplan.kernels.compiler.builder import Builder
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.flow import CARRIED, HANDED, definitions
+from warpplan.kernels.compiler.hazards import is_volatile, refuse_hazards
 from warpplan.kernels.compiler.ir import Module, Operation, Region, is_value
 from warpplan.kernels.compiler.locations import source_line
 from warpplan.kernels.compiler.names import header_definitions
-from warpplan.kernels.compiler.rings import LOAD, Rings, load_number
+from warpplan.kernels.compiler.rings import DESCRIBE, LOAD, LOOPS, Rings, load_number
 from warpplan.kernels.compiler.turns import Turns
 from warpplan.kernels.compiler.types import find_types, parse_type
 
+_T = TypeVar("_T")
 PURE_DIALECTS = ("arith.", "math.")
 PURE = frozenset(
     {
@@ -24,24 +30,25 @@ PURE = frozenset(
         "tt.reduce", "tt.trans", "tt.reshape", "ttg.convert_layout", "tt.load", "ub.poison",
     }
 )  # fmt: skip
-SCALAR = frozenset({"scf.for", "scf.if", "tt.make_tensor_descriptor"})
+SCALAR = frozenset({"scf.for", "scf.while", "scf.if", "scf.condition", "scf.yield", "tt.make_tensor_descriptor"})
 """Operations whose tensor types are not of values that they compute."""
-WRITES = frozenset({"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.atomic_rmw", "tt.atomic_cas"})
+CONTROL = frozenset({"scf.for", "scf.while", "scf.if"})
 
 
 class Slice:
     """What the loads of ``module``'s kernel need. ``kept`` are operations, by identity; ``carried`` the positions that
-    a loop or branch keeps of what it carries or returns. Raises :class:`CannotPlan` where the producer would have to
-    do what only the program's own order makes right."""
+    a loop keeps of what it carries, ``handed`` those that a branch or a ``scf.while`` keeps of what it returns. Raises
+    :class:`CannotPlan` where the producer would have to do what only the program's own order makes right."""
 
     def __init__(self, module: Module, rings: Rings) -> None:
         self.module = module
         self.rings = rings
         self.kept: set[int] = set()
         self.carried: dict[int, set[int]] = {}
-        self._definition: dict[str, tuple[Operation, int | None]] = {}
+        self.handed: dict[int, set[int]] = {}
+        self._definitions = definitions(module.function)
         self._around: dict[int, tuple[Operation, ...]] = {}
-        self._index(module.function, ())
+        self._nest(module.function, ())
         self._needed: set[str] = set()
         self._work: list[str] = []
         for operation in module.function.walk():
@@ -53,7 +60,7 @@ class Slice:
             if name not in self._needed:
                 self._needed.add(name)
                 self._need(name)
-        self._refuse_hazards()
+        refuse_hazards(module, self._definitions, self.kept)
 
     @property
     def has_tensors(self) -> bool:
@@ -65,53 +72,49 @@ class Slice:
                     return True
         return False
 
-    def _index(self, operation: Operation, around: tuple[Operation, ...]) -> None:
+    def describes_again(self, operation: Operation) -> bool:
+        """Whether ``operation`` makes a descriptor in a loop: each time in the same place in memory."""
+        return operation.name == DESCRIBE and any(outer.name in LOOPS for outer in self._around[id(operation)])
+
+    def _nest(self, operation: Operation, around: tuple[Operation, ...]) -> None:
         self._around[id(operation)] = around
-        for i, name in enumerate(operation.defined):
-            self._definition[name] = (operation, i)
-        if operation.name == "scf.for":
-            loop = control.read_loop(operation)
-            self._definition[loop.variable] = (operation, None)
-            for i, (inside, *_) in enumerate(loop.carried):
-                self._definition[inside] = (operation, i)
         for region in operation.regions:
             for inner in region.operations:
-                self._index(inner, (*around, operation))
+                self._nest(inner, (*around, operation))
 
     def _enclose(self, operation: Operation) -> None:
         for outer in self._around[id(operation)]:
-            if outer.name == "tt.func" or id(outer) in self.kept:
-                continue
-            if outer.name not in ("scf.for", "scf.if"):
-                raise self._refusal(outer, "what its loads need is computed under control flow that is not specialised")
-            self.kept.add(id(outer))
-            if outer.name == "scf.for":
-                loop = control.read_loop(outer)
-                self._work += [loop.lower, loop.upper, loop.step]
-            else:
-                self._work.append(control.read_branch(outer).condition)
+            if outer.name != "tt.func":
+                self._keep(outer)
 
-    def _need(self, name: str) -> None:
-        if name not in self._definition:
-            return  # an argument of the function
-        operation, position = self._definition[name]
+    def _keep(self, operation: Operation) -> None:
+        """Keep control flow, and with it what steers it."""
+        if id(operation) in self.kept:
+            return
+        self.kept.add(id(operation))
         if operation.name == "scf.for":
-            self.kept.add(id(operation))
             loop = control.read_loop(operation)
             self._work += [loop.lower, loop.upper, loop.step]
-            if position is not None and position not in self.carried.setdefault(id(operation), set()):
-                self.carried[id(operation)].add(position)
-                self._work += [loop.carried[position][1], loop.yielded[position]]
+        elif operation.name == "scf.while":
+            self._work.append(control.read_while(operation).condition.operands[0])
         elif operation.name == "scf.if":
-            assert position is not None
-            self.kept.add(id(operation))
-            branch = control.read_branch(operation)
-            self.carried.setdefault(id(operation), set()).add(position)
-            yields = [control.yielded(region)[position] for region in (branch.then, branch.otherwise)]
-            self._work += [branch.condition, *yields]
+            self._work.append(control.read_branch(operation).condition)
         else:
-            kind = operation.name.strip('"')
-            if kind not in PURE and not kind.startswith(PURE_DIALECTS):
+            raise self._refusal(operation, "what its loads need is computed under control flow that is not specialised")
+
+    def _need(self, name: str) -> None:
+        if name not in self._definitions:
+            return  # an argument of the function
+        made = self._definitions[name]
+        operation, kind = made.operation, made.operation.name.strip('"')
+        if kind in CONTROL:
+            self._keep(operation)
+            self._work += made.sources
+            for which, positions in ((CARRIED, self.carried), (HANDED, self.handed)):
+                if made.kind == which:
+                    positions.setdefault(id(operation), set()).add(made.position)
+        else:
+            if (kind not in PURE and not kind.startswith(PURE_DIALECTS)) or is_volatile(operation):
                 raise self._refusal(operation, "the address of a TMA load depends on it")
             self.kept.add(id(operation))
             own = {token for inner in operation.walk() for token in (*inner.defined, *header_definitions(inner))}
@@ -119,54 +122,17 @@ class Slice:
             self._work += [v for inner in operation.walk() for v in inner.operands if v not in own | labels]
         self._enclose(operation)
 
-    def _refuse_hazards(self) -> None:
-        """The producer runs ahead of the consumers: it must not read what they write."""
-        writers = [op for op in self.module.function.walk() if op.name in WRITES]
-        for operation in writers:
-            if operation.name == "tt.atomic_cas":
-                raise self._refusal(operation, "programs wait for one another; loads that run ahead would not")
-        written = {base for operation in writers for base in self._bases(operation.operands[0])}
-        for operation in self.module.function.walk():
-            kept_read = operation.name == "tt.load" and id(operation) in self.kept
-            if not kept_read and operation.name != LOAD:
-                continue
-            both = written.intersection(self._bases(operation.operands[0]))
-            if both:
-                what = ", ".join(sorted(both))
-                raise self._refusal(operation, f"the kernel also writes {what}; loads that run ahead could miss it")
-
-    def _bases(self, name: str) -> set[str]:
-        """The function arguments that pointer or descriptor ``name`` may come from."""
-        bases, seen, work = set(), set(), [name]
-        while work:
-            value = work.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value not in self._definition:
-                bases.add(value)
-                continue
-            operation, position = self._definition[value]
-            if operation.name == "scf.for":
-                loop = control.read_loop(operation)
-                if position is not None:
-                    work += [loop.carried[position][1], loop.yielded[position]]
-            elif operation.name == "scf.if":
-                assert position is not None
-                branch = control.read_branch(operation)
-                work += [control.yielded(region)[position] for region in (branch.then, branch.otherwise)]
-            elif operation.name == "arith.select":
-                work += operation.operands[1:]
-            elif operation.name == "tt.int_to_ptr":
-                bases.add("memory behind a whole number")
-            elif operation.name == "tt.load":
-                bases.add("memory behind a loaded pointer")
-            elif operation.operands:
-                work.append(operation.operands[0])
-        return bases
-
     def _refusal(self, operation: Operation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name, source_line(self.module, operation))
+
+
+@dataclass
+class _Filling:
+    """A slot of a group: its barrier, its place, how many loads are still to fill it."""
+
+    full: str
+    slot: str
+    left: int
 
 
 class Producer:
@@ -175,6 +141,8 @@ class Producer:
     def __init__(self, part: Slice, builder: Builder) -> None:
         self.slice, self.rings, self.builder = part, part.rings, builder
         self.names: dict[str, str] = {}
+        self.filling: Turns = {}
+        """The groups of which some loads are still to come, and where they were before."""
 
     def body(self) -> list[Operation]:
         function = self.slice.module.function.regions[0]
@@ -183,63 +151,93 @@ class Producer:
 
     def _region(self, region: Region, now: Turns) -> tuple[Region, Turns]:
         out: list[Operation] = []
-        acquired: dict[int, tuple[str, str]] = {}
+        acquired: dict[int, _Filling] = {}
+        landed = False
         for operation in region.operations:
+            landed = landed and operation.name not in (LOAD, *CONTROL)
             if operation.name == LOAD and load_number(operation) in self.rings.rings:
                 now = self._load(out, operation, now, acquired)
-            elif operation.name == "scf.for" and id(operation) in self.slice.kept:
-                loop = control.read_loop(operation.substituted(self.names, deep=False))
-                positions = self.slice.carried.get(id(operation), set())
-                loop.carried = [c for i, c in enumerate(loop.carried) if i in positions]
-                keys = turns.groups_inside(loop.body, self.rings)
-                new, renamed, now = turns.carry_loop(loop, now, keys, self.builder, self._pruned(positions))
-                self.names |= renamed
-                turns.leave_alone(new)
-                out.append(new)
-            elif operation.name == "scf.if" and id(operation) in self.slice.kept:
-                branch = control.read_branch(operation.substituted(self.names, deep=False))
-                positions = self.slice.carried.get(id(operation), set())
-                branch.results = [r for i, r in enumerate(branch.results) if i in positions]
-                keys = turns.groups_of_branch(branch, self.rings)
-                new, renamed, now = turns.carry_branch(branch, now, keys, self.builder, self._pruned(positions))
+            elif id(operation) not in self.slice.kept:
+                continue
+            elif operation.name in CONTROL:
+                new, renamed, now = self._control(operation, now)
                 self.names |= renamed
                 out.append(new)
-            elif id(operation) in self.slice.kept:
+            else:
+                if self.slice.describes_again(operation) and not landed:
+                    self._land(out, now)
+                    landed = True
                 out.append(operation.substituted(self.names))
         return Region(out, region.label), now
 
-    def _pruned(self, positions: set[int]) -> turns.Emit:
-        """Emit a region and keep only ``positions`` of what it yields."""
+    def _control(self, operation: Operation, now: Turns) -> tuple[Operation, dict[str, str], Turns]:
+        """A loop or branch with what the loads need of it, the positions carried through."""
+        read, build = operation.substituted(self.names, deep=False), self.builder
+        carried, handed = (which.get(id(operation), set()) for which in (self.slice.carried, self.slice.handed))
+        emit = self._pruned(carried, handed)
+        if operation.name == "scf.for":
+            loop = control.read_loop(read)
+            loop.carried = _at(loop.carried, carried)
+            keys = turns.groups_inside(loop.body, self.rings)
+            made = turns.carry_loop(loop, now, keys, build, emit)
+            turns.leave_alone(made[0])
+            return made
+        if operation.name == "scf.while":
+            repeat = control.read_while(read)
+            repeat.carried, repeat.handed = _at(repeat.carried, carried), _at(repeat.handed, handed)
+            return turns.carry_while(repeat, now, turns.groups_inside(repeat.after, self.rings), build, emit)
+        branch = control.read_branch(read)
+        branch.results = _at(branch.results, handed)
+        emit = self._pruned(handed, handed)
+        return turns.carry_branch(branch, now, turns.groups_of_branch(branch, self.rings), build, emit)
+
+    def _pruned(self, carried: set[int], handed: set[int]) -> turns.Emit:
+        """Emit a region that yields only what is kept of what is ``carried``, or its condition of what is ``handed``
+        on."""
 
         def emit(region: Region, now: Turns) -> tuple[Region, Turns]:
             new, after = self._region(region, now)
             last = region.operations[-1] if region.operations else None
-            if last is not None and last.name == "scf.yield":
-                values = zip(last.operands, control.yield_types(last), strict=True)
-                kept = [(self.names.get(v, v), t) for i, (v, t) in enumerate(values) if i in positions]
-                new.operations.append(control.yield_of(kept, last.location))
+            if last is not None and last.name in ("scf.yield", "scf.condition"):
+                positions = handed if last.name == "scf.condition" else carried
+                ending = control.handing(last, _at(control.handed(last), positions))
+                new.operations.append(ending.substituted(self.names))
             return new, after
 
         return emit
 
-    def _load(
-        self, out: list[Operation], operation: Operation, now: Turns, acquired: dict[int, tuple[str, str]]
-    ) -> Turns:
+    def _land(self, out: list[Operation], now: Turns) -> None:
+        """Wait until every copy under way is done: none may still read the descriptor that is made anew."""
+        for group, (slot, phase) in (now | self.filling).items():
+            depth = self.rings.groups[group].depth
+            for i in range(depth):
+                place = self.builder.constant(i)
+                full = self.builder.barrier_at(out, f"%wp_full{group}", depth, place)
+                before = self.builder.op(out, f"$ = arith.cmpi sle, {slot}, {place} : i32")
+                lap = self.builder.op(out, f"$ = arith.extui {before} : i1 to i32")
+                self.builder.wait(out, full, self.builder.op(out, f"$ = arith.xori {phase}, {lap} : i32"))
+
+    def _load(self, out: list[Operation], operation: Operation, now: Turns, acquired: dict[int, _Filling]) -> Turns:
         """Fill a slot. The first load of a group waits until it is free and says how many bytes all of them bring."""
         build, number = self.builder, load_number(operation)
         ring, group = self.rings.rings[number], self.rings.group_of(number)
         if group.number not in acquired:
-            slot, phase = now[group.number]
+            slot, phase = self.filling[group.number] = now[group.number]
             if not group.once:
                 empty = build.barrier_at(out, f"%wp_empty{group.number}", group.depth, slot)
                 flipped = build.op(out, f"$ = arith.xori {phase}, {build.constant(1)} : i32")
                 build.wait(out, empty, flipped)
                 now = now | {group.number: build.next_turn(out, slot, phase, group.depth)}
             full = build.barrier_at(out, f"%wp_full{group.number}", group.depth, slot)
-            size = sum(member.slot.bytes for member in self.rings.of_group(group.number))
+            members = self.rings.of_group(group.number)
+            size = sum(member.slot.bytes for member in members)
             build.op(out, f"ttng.barrier_expect {full}, {size}, {build.true()} : {build.barrier}", operation.location)
-            acquired[group.number] = (full, slot)
-        full, slot = acquired[group.number]
+            acquired[group.number] = _Filling(full, slot, len(members))
+        filling = acquired[group.number]
+        filling.left -= 1
+        if not filling.left:
+            del self.filling[group.number]
+        full, slot = filling.full, filling.slot
         place = build.slot_at(out, ring.name, ring.type, slot)
         descriptor, *coordinates = operation.substituted(self.names).operands
         kind = find_types(operation.signature)[0]
@@ -250,3 +248,7 @@ class Producer:
             operation.location,
         )
         return now
+
+
+def _at(values: list[_T], positions: set[int]) -> list[_T]:
+    return [value for i, value in enumerate(values) if i in positions]

@@ -15,6 +15,8 @@ from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
 
 LOAD = "tt.descriptor_load"
+DESCRIBE = "tt.make_tensor_descriptor"
+LOOPS = frozenset({"scf.for", "scf.while"})
 NUMBER = "warpplan.load"
 SLOT = "warpplan.slot"
 """Attribute of a load: the layout of the slot that it fills."""
@@ -187,20 +189,20 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
     shared: list[_Block] = []
     for region, operation, around in blocks(module.function):
         reads = uses(region)
-        inside_loop = [outer for outer in (*around, operation) if outer.name == "scf.for"]
+        inside_loop = [outer for outer in (*around, operation) if outer.name in LOOPS]
         if reads and WALK in operation.attributes:
             depth_of[id(operation)] = 1
-        elif reads and operation.name == "scf.for":
+        elif reads and operation.name in LOOPS:
             loops += 1
             depth_of[id(operation)] = scheme.depth(loops)
         if not reads:
             continue
+        where = source_line(module, reads[0].operation)
         for outer in (*around, operation):
-            if outer.name not in ("tt.func", "scf.for", "scf.if"):
-                where = source_line(module, reads[0].operation)
-                raise CannotPlan(
-                    f"a TMA load inside {outer.name}: only scf.for and scf.if are specialised", LOAD, where
-                )
+            if outer.name not in ("tt.func", "scf.if", *LOOPS):
+                raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", LOAD, where)
+        if operation.name == "scf.while" and region is operation.regions[0]:
+            raise CannotPlan("a TMA load in the condition of a loop", LOAD, where)
         depth = next((depth_of[id(o)] for o in reversed(inside_loop) if id(o) in depth_of), 2 if inside_loop else 1)
         spans: dict[tuple[int, int], list[BlockUse]] = {}
         for use in reads:
@@ -210,6 +212,7 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
         if former is not None and inside_loop:
             for use, ring in zip((u for span in spans.values() for u in span), former.rings, strict=True):
                 rings[use.load] = ring
+            former.regions.append(region)
             continue
         own = []
         for span in spans.values():
@@ -218,18 +221,18 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
             own += [Ring(use.load, slot_type(use.operation), depth, group) for use in span]
         rings |= {ring.number: ring for ring in own}
         if inside_loop:
-            shared.append(_Block(region, shape, tuple(own)))
+            shared.append(_Block([region], shape, tuple(own)))
     return Rings(rings, groups)
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A block with rings of its own, which a later block of the same ``shape`` outside of it goes on with."""
+    """Blocks one after another that fill the same rings: a later block of the same ``shape`` outside of them joins."""
 
-    region: Region
+    regions: list[Region]
     shape: tuple[int, tuple[tuple[ShapedType, ...], ...]]
     rings: tuple[Ring, ...]
 
     def around(self, outer: tuple[Operation, ...]) -> bool:
-        """Whether it is one of the blocks of the operations ``outer``."""
-        return any(region is self.region for operation in outer for region in operation.regions)
+        """Whether one of them is a block of the operations ``outer``, which hold a slot while what is inside runs."""
+        return any(region is own for own in self.regions for operation in outer for region in operation.regions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from warpplan.kernels.compiler.control import read_branch, read_loop, yielded
+from warpplan.kernels.compiler.control import read_branch, read_loop, read_while, yielded
 from warpplan.kernels.compiler.ir import Operation, Region, is_value, tokenize
 from warpplan.kernels.compiler.kinds import DOTS, FREE, operation_axis, result_types, short_name
 from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
@@ -44,6 +44,9 @@ def unique_names(function: Operation) -> Operation:
             loop = read_loop(operation)
             for name in (loop.variable, *(carried[0] for carried in loop.carried)):
                 fresh(name, inside)
+        elif operation.name == "scf.while":
+            for name, *_ in read_while(operation).carried:
+                fresh(name, inside)
         parts = [token(p, inside) if isinstance(p, str) else copied(p, inside) for p in operation.parts]
         results = []
         for result in operation.results:
@@ -73,6 +76,12 @@ def value_types(function: Operation) -> Types:
         if short_name(operation) == "scf.for":
             for inside, _, kind, outside in read_loop(operation).carried:
                 types[inside] = types[outside] = parse_type(kind)
+        elif short_name(operation) == "scf.while":
+            repeat = read_while(operation)
+            types.update((inside, parse_type(kind)) for inside, _, kind in repeat.carried)
+            types.update(
+                (name, parse_type(kind)) for inside, kind, result in repeat.handed for name in (inside, result)
+            )
         elif short_name(operation) == "scf.if":
             for kind, outside in read_branch(operation).results:
                 types[outside] = parse_type(kind)
@@ -90,6 +99,12 @@ def row_values(function: Operation, types: Types) -> frozenset[str]:
             loop = read_loop(operation)
             for (inside, initial, _, outside), back in zip(loop.carried, loop.yielded, strict=False):
                 links.join((inside, initial, outside, back))
+        elif name == "scf.while":
+            repeat = read_while(operation)
+            for (inside, initial, _), back in zip(repeat.carried, yielded(repeat.after), strict=False):
+                links.join((inside, initial, back))
+            for (inside, _, result), value in zip(repeat.handed, repeat.condition.operands[1:], strict=True):
+                links.join((inside, value, result))
         elif name == "scf.if":
             branch = read_branch(operation)
             for region in (branch.then, branch.otherwise):

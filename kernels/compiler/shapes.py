@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.control import read_branch, read_loop
+from warpplan.kernels.compiler.control import read_branch, read_loop, read_while
 from warpplan.kernels.compiler.ir import Operation, Region, is_value, tokenize
 
 _SHAPE = re.compile(r"(?:\d+x)+")
@@ -46,10 +46,14 @@ def sliced(token: str, dim: int, size: int) -> str:
 
 
 def result_shapes(operation: Operation) -> dict[str, tuple[int, ...]]:
-    """The shape of each result that has one. For a loop also that of each carried value, by its name inside."""
+    """The shape of each result that has one. For a loop also that of what it carries, by the names inside."""
     if operation.name == "scf.for":
         carried = read_loop(operation).carried
         named = [(name, kind) for inside, _, kind, result in carried for name in (inside, result)]
+    elif operation.name == "scf.while":
+        loop = read_while(operation)
+        named = [(inside, kind) for inside, _, kind in loop.carried]
+        named += [(name, kind) for inside, kind, result in loop.handed for name in (inside, result)]
     elif operation.name == "scf.if":
         named = [(result, kind) for kind, result in read_branch(operation).results]
     else:

@@ -14,11 +14,12 @@ rows of a ``memdesc_subslice`` with the whole slot's distance between atoms, as 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler import control
 from warpplan.kernels.compiler.axes import BOXED_WRITES, effect
-from warpplan.kernels.compiler.cuts import TIED, Cuts
+from warpplan.kernels.compiler.cuts import ENDS, TIED, Cuts
+from warpplan.kernels.compiler.flow import definitions, origins
 from warpplan.kernels.compiler.ir import Module, Operation, Region, is_value, parse_operation, split_list, tokenize
 from warpplan.kernels.compiler.names import unique_names
 from warpplan.kernels.compiler.rings import LOAD, NUMBER, ROWS, number_loads
@@ -60,11 +61,13 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
 def _refuse_races(cuts: Cuts, clones: list[_Clone]) -> None:
     """Consumers do not wait for one another: none may read whole what another writes, and all give back every slot."""
     operations = list(cuts.module.function.walk())
-    written = {base for write in operations if effect(write) == "store" for base in cuts.bases(write.operands[0])}
+    defined = definitions(cuts.module.function)
+    stores = [operation for operation in operations if effect(operation) == "store" and operation.operands]
+    written = {base for store in stores for base in origins(store.operands[0], defined)}
     for operation in operations:
         forms = [clone.wanted.get(id(operation), set()) for clone in clones]
         if operation.name == "tt.load" and any(None in f for f in forms):
-            both = written & cuts.bases(operation.operands[0])
+            both = written & origins(operation.operands[0], defined)
             if both:
                 what = ", ".join(sorted(both))
                 raise cuts.refuse(
@@ -84,7 +87,7 @@ class _Clone:
         self.wanted: dict[int, set[int | None]] = {}
         self.read: set[str] = set()
         self.shifts = 0
-        self._want(cuts.module.function, [])
+        self._want(cuts.module.function, _Dims())
 
     def function(self, function: Operation) -> Operation:
         new = Operation(function.name, function.results, list(function.parts), function.location)
@@ -92,19 +95,19 @@ class _Clone:
             if dim is not None and value not in self.cuts.definition:
                 at = new.parts.index(value)
                 self._slice(new, [p for p in shapes_in(new.parts) if p.at > at][:1], [dim])
-        new.parts = [self._region(p, []) if isinstance(p, Region) else p for p in new.parts]
+        new.parts = [self._region(p, _Dims()) if isinstance(p, Region) else p for p in new.parts]
         return new
 
-    def _want(self, outer: Operation, returned: list[int | None]) -> None:
+    def _want(self, outer: Operation, returned: _Dims) -> None:
         for region in outer.regions:
             for operation in region.operations:
                 if operation.name in TIED:
-                    dims = self._carried(operation)
+                    dims = self._dims(operation)
                     for name, dim in self._header(operation, dims):
                         self._want_value(name, dim)
                     self._want(operation, dims)
-                elif operation.name == "scf.yield":
-                    for name, dim in zip(operation.operands, returned, strict=True):
+                elif operation.name in ENDS:
+                    for name, dim in returned.of_ending(operation):
                         self._want_value(name, dim)
                 elif (not operation.results or effect(operation)) and not self._left_out(operation):
                     self._want_form(operation, self.cuts.forced.get(id(operation)))
@@ -136,29 +139,39 @@ class _Clone:
             uses.append((value, axes.index(axis) if axis is not None and axis in axes else None))
         return uses
 
-    def _carried(self, operation: Operation) -> list[int | None]:
-        """The dimension along which each value that a loop carries, or a branch returns, is cut."""
-        return [self.cuts.fixed.get(name) for name in operation.defined]
+    def _dims(self, operation: Operation) -> _Dims:
+        """The dimensions along which what a loop carries, or a branch returns, is cut."""
+        returned = tuple(self.cuts.fixed.get(name) for name in operation.defined)
+        if operation.name != "scf.while":
+            return _Dims(returned)
+        carried = tuple(self.cuts.fixed.get(inside) for inside, *_ in control.read_while(operation).carried)
+        return _Dims(carried, returned)
 
-    def _header(self, operation: Operation, dims: list[int | None]) -> list[tuple[str, int | None]]:
+    def _header(self, operation: Operation, dims: _Dims) -> list[tuple[str, int | None]]:
         """The values that the head of a loop or branch names, in order; a loop's pairs are (inside, initial)."""
         if operation.name == "scf.if":
             return [(name, None) for name in operation.operands]
-        first = len(operation.operands) - 2 * len(dims)
-        return list(zip(operation.operands, [None] * first + [d for dim in dims for d in (None, dim)], strict=True))
+        first = len(operation.operands) - 2 * len(dims.yielded)
+        read = [None] * first + [d for dim in dims.yielded for d in (None, dim)]
+        return list(zip(operation.operands, read, strict=True))
 
-    def _region(self, region: Region, returned: list[int | None]) -> Region:
-        new = Region(label=region.label)
+    def _region(self, region: Region, returned: _Dims) -> Region:
+        label: list[str | Region] = list(tokenize(region.label))
+        if label:
+            self._slice_shaped(label, _labelled_types(region), returned.handed)
+        new = Region(label="".join(map(str, label)))
         for operation in region.operations:
             if operation.name in TIED:
-                dims = self._carried(operation)
+                dims = self._dims(operation)
                 copied = self._renamed(operation, self._header(operation, dims))
-                self._slice_carried(copied, dims)
+                self._slice_shaped(copied.parts, _carried_types(operation), dims.yielded + dims.handed)
                 copied.parts = [self._region(p, dims) if isinstance(p, Region) else p for p in copied.parts]
                 new.operations.append(copied)
-            elif operation.name == "scf.yield":
-                copied = self._renamed(operation, list(zip(operation.operands, returned, strict=True)))
-                self._slice_carried(copied, returned)
+            elif operation.name in ENDS:
+                uses = returned.of_ending(operation)
+                copied = self._renamed(operation, uses)
+                kinds = [kind for _, kind in control.handed(operation)]
+                self._slice_shaped(copied.parts, kinds, tuple(dim for _, dim in uses[len(uses) - len(kinds) :]))
                 new.operations.append(copied)
             else:
                 forms = self.wanted.get(id(operation), set())
@@ -213,17 +226,17 @@ class _Clone:
         return self.consumer * rows, rows
 
     def _slice(self, operation: Operation, printed: list[Printed], dims: list[int | None]) -> None:
+        self._slice_at(operation.parts, printed, dims)
+
+    def _slice_at(self, parts: list[str | Region], printed: list[Printed], dims: list[int | None]) -> None:
         for shape, dim in zip(printed, dims, strict=True):
             if dim is not None:
-                token = operation.parts[shape.at]
-                operation.parts[shape.at] = sliced(str(token), dim, self._rows(shape.shape[dim])[1])
+                parts[shape.at] = sliced(str(parts[shape.at]), dim, self._rows(shape.shape[dim])[1])
 
-    def _slice_carried(self, operation: Operation, dims: list[int | None]) -> None:
-        """Types of a head or a terminator; only some of what is carried has a shape, and what is cut always has."""
-        text = operation.signature if operation.name == "scf.yield" else "(" + _results_text(operation) + ")"
-        kinds = split_list(text.removeprefix("(").removesuffix(")"))
+    def _slice_shaped(self, parts: list[str | Region], kinds: list[str], dims: tuple[int | None, ...]) -> None:
+        """The types ``kinds`` that ``parts`` prints; only some have a shape, and what is cut always has."""
         shaped = [dim for kind, dim in zip(kinds, dims, strict=True) if shapes_in(list(tokenize(kind)))]
-        self._slice(operation, shapes_in(operation.parts), shaped)
+        self._slice_at(parts, shapes_in(parts), shaped)
 
     def _shift_range(self, operation: Operation) -> None:
         start = int(operation.attributes["start"].split()[0])
@@ -248,7 +261,30 @@ class _Clone:
         return [replace(parse_operation(text), location=operation.location) for text in texts]
 
 
-def _results_text(operation: Operation) -> str:
-    loop = operation.name == "scf.for"
-    kinds = [kind for _, _, kind, _ in control.read_loop(operation).carried] if loop else []
-    return ", ".join(kinds or [kind for kind, _ in ([] if loop else control.read_branch(operation).results)])
+@dataclass(frozen=True)
+class _Dims:
+    """The dimension along which each value is cut that a region yields, and each that a condition hands on."""
+
+    yielded: tuple[int | None, ...] = ()
+    handed: tuple[int | None, ...] = ()
+
+    def of_ending(self, last: Operation) -> list[tuple[str, int | None]]:
+        """What the terminator ``last`` reads."""
+        dims = (None, *self.handed) if last.name == "scf.condition" else self.yielded
+        return list(zip(last.operands, dims, strict=True))
+
+
+def _carried_types(operation: Operation) -> list[str]:
+    """The types that the head of a loop or branch prints."""
+    if operation.name == "scf.for":
+        return [kind for _, _, kind, _ in control.read_loop(operation).carried]
+    if operation.name == "scf.while":
+        loop = control.read_while(operation)
+        return [kind for *_, kind in loop.carried] + [kind for _, kind, _ in loop.handed]
+    return [kind for kind, _ in control.read_branch(operation).results]
+
+
+def _labelled_types(region: Region) -> list[str]:
+    """The types of the arguments of the region's block."""
+    inside = region.label.partition("(")[2].rpartition(")")[0]
+    return [entry.partition(":")[2].partition(" loc(")[0].strip() for entry in split_list(inside)]

@@ -22,7 +22,7 @@ from warpplan.kernels.compiler.pipeline import read, run_after, run_before
 from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.kernels.compiler.specialize import specialize
 
-LOWERING = "1"
+LOWERING = "2"
 """Part of the cache key: raised with every change of what a scheme is lowered to."""
 HOPPER = 9
 _hook_lock = threading.RLock()

@@ -67,6 +67,32 @@ def carry_loop(
     return operation, renamed, turns | {k: (renamed[s], renamed[p]) for k, (s, p) in outside.items()}
 
 
+def carry_while(
+    loop: control.While,
+    turns: Turns,
+    keys: list[int],
+    builder: Builder,
+    emit: Emit,
+) -> tuple[Operation, dict[str, str], Turns]:
+    """The same for ``loop``, whose condition hands the positions on as it finds them: nothing is loaded there."""
+    now = {part: dict(turns) for part in ("before", "after", "outside")}
+    for key in keys:
+        for state in now.values():
+            state[key] = (builder.fresh("slot"), builder.fresh("phase"))
+        loop.carried += [(i, b, "i32") for i, b in zip(now["before"][key], turns[key], strict=True)]
+        loop.handed += [(i, "i32", o) for i, o in zip(now["after"][key], now["outside"][key], strict=True)]
+    loop.before, _ = emit(loop.before, now["before"])
+    loop.after, end = emit(loop.after, now["after"])
+    _hand_on(loop.before, keys, now["before"])
+    _hand_on(loop.after, keys, end)
+    operation, renamed = control.write_while(loop, builder.fresh("while"))
+    return (
+        operation,
+        renamed,
+        turns | {k: (renamed[s], renamed[p]) for k, (s, p) in now["outside"].items() if k in keys},
+    )
+
+
 def carry_branch(
     branch: control.Branch,
     turns: Turns,
@@ -97,9 +123,8 @@ def _hand_on(region: Region, keys: list[int], turns: Turns) -> None:
     """Add the positions to what ``region`` yields; a region without a terminator gets one."""
     if not keys:
         return
-    if not region.operations or region.operations[-1].name != "scf.yield":
+    if not region.operations or region.operations[-1].name not in ("scf.yield", "scf.condition"):
         region.operations.append(control.yield_of([], "unknown"))
     last = region.operations[-1]
-    values = list(zip(last.operands, control.yield_types(last), strict=True))
-    values += [(name, "i32") for key in keys for name in turns[key]]
-    region.operations[-1] = control.yield_of(values, last.location)
+    more = [(name, "i32") for key in keys for name in turns[key]]
+    region.operations[-1] = control.handing(last, [*control.handed(last), *more])

@@ -83,7 +83,7 @@ class Block:
     def _region(self, region: Region, outer: Values) -> list[Any]:
         values = dict(outer)
         for operation in region.operations:
-            if operation.name == "scf.yield":
+            if operation.name in ("scf.yield", "scf.condition"):
                 return [values[name] for name in operation.operands]
             for name, value in zip(operation.defined, self._operation(operation, values), strict=True):
                 shape = self.shapes(operation).get(name)
@@ -99,6 +99,16 @@ class Block:
                 names = [inside for inside, *_ in loop.carried]
                 carried = self._region(loop.body, values | {loop.variable: i} | dict(zip(names, carried, strict=True)))
             return carried
+        if operation.name == "scf.while":
+            repeat = control.read_while(operation)
+            carried = [values[initial] for _, initial, _ in repeat.carried]
+            while True:
+                names = [inside for inside, *_ in repeat.carried]
+                runs, *handed = self._region(repeat.before, values | dict(zip(names, carried, strict=True)))
+                if not runs:
+                    return handed
+                names = [inside for inside, *_ in repeat.handed]
+                carried = self._region(repeat.after, values | dict(zip(names, handed, strict=True)))
         if operation.name == "scf.if":
             branch = control.read_branch(operation)
             return self._region(branch.then if values[branch.condition] else branch.otherwise, values)

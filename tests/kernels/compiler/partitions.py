@@ -109,7 +109,7 @@ class Partition(Block):
     def _operation(self, operation: Operation, values: Values) -> list[Any]:
         if operation.name == "ttg.warp_specialize":
             return self._specialize(operation, values)
-        if operation.name in ("scf.for", "scf.if"):
+        if operation.name in ("scf.for", "scf.while", "scf.if"):
             return super()._operation(operation, values)
         operands = [values[name] for name in operand_list(operation)]
         if operation.name in self.OWN:

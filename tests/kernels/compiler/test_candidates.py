@@ -71,7 +71,7 @@ def test_every_kernel_is_ranked_and_what_is_offered_fits(name: str) -> None:
         assert len(r.plans) == len(kernel.loading)
 
 
-@pytest.mark.parametrize("name", ["pointers", "swiglu", "scan", "dropout", "while_loop", "chased"])
+@pytest.mark.parametrize("name", ["pointers", "swiglu", "scan", "dropout", "chased"])
 def test_a_kernel_that_no_partition_helps_is_left_alone_with_the_reason(name: str) -> None:
     (alone,) = ranked(name)
     assert alone.scheme is None

@@ -136,7 +136,6 @@ def test_nested_loops_name_the_one_around() -> None:
     [
         ("pointers", "loads through pointers", "tt.load"),
         ("swiglu", "loads through pointers", "tt.load"),
-        ("while_loop", "inside scf.while", "tt.descriptor_load"),
         ("dropout", "no loop", ""),
     ],
 )
