@@ -43,7 +43,7 @@ def _divide(a: Any, b: Any) -> Any:
 BINARY = {
     "addi": np.add, "addf": np.add, "subi": np.subtract, "subf": np.subtract, "muli": np.multiply, "mulf": np.multiply,
     "divf": np.divide, "divsi": _divide, "ceildivsi": lambda a, b: -(-a // b),
-    "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor,
+    "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor, "shrsi": np.right_shift,
     "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum, "maxsi": np.maximum, "minsi": np.minimum,
 }  # fmt: skip
 COMPARE = {
@@ -63,9 +63,12 @@ SAME = {
 class Block:
     """:meth:`run` gives what was stored: the addresses, ascending, each as often as it was written, and the values."""
 
-    def __init__(self, module: Module, arguments: Values, buffers: list[np.ndarray], program: tuple[int, ...]) -> None:
+    def __init__(
+        self, module: Module, arguments: Values, buffers: list[np.ndarray], program: tuple[int, ...],
+        programs: tuple[int, ...] = (1, 1, 1),
+    ) -> None:  # fmt: skip
         self.function, self.arguments = module.function, arguments
-        self.buffers, self.program = buffers, program
+        self.buffers, self.program, self.programs = buffers, program, programs
         self.addresses: list[np.ndarray] = []
         self.values: list[np.ndarray] = []
 
@@ -135,6 +138,10 @@ class Block:
             return operands[0] + operands[1]
         if name == "tt.get_program_id":
             return self.program["xyz".index(operation.tokens[0])]
+        if name == "tt.get_num_programs":
+            return self.programs["xyz".index(operation.tokens[0])]
+        if name == "tt.int_to_ptr":
+            return operands[0]
         if name == "tt.make_range":
             start, end = (int(operation.attributes[key].split()[0]) for key in ("start", "end"))
             return np.arange(start, end)
@@ -164,7 +171,8 @@ class Block:
             return operands[0] @ operands[1] + operands[2]
         if name == "tt.load":
             mask = operands[1] if len(operands) > 1 else np.ones_like(operands[0], bool)
-            return self._load(operands[0], mask, operands[2] if len(operands) > 2 else 0.0)
+            loaded = self._load(operands[0], mask, operands[2] if len(operands) > 2 else 0.0)
+            return loaded.astype(np.int64) if "!tt.ptr<i" in text else loaded
         if name == "tt.store":
             mask = operands[2] if len(operands) > 2 else np.ones_like(operands[0], bool)
             return self._store(operands[0], operands[1], mask)
@@ -174,7 +182,7 @@ class Block:
             return np.full(np.shape(operands[1]), np.nan)
         if name == "tt.make_tensor_descriptor":
             rank = (len(operands) - 1) // 2
-            return Descriptor(operands[0], tuple(operands[1 : 1 + rank]), tuple(operands[1 + rank :]))
+            return Descriptor(int(operands[0]), tuple(operands[1 : 1 + rank]), tuple(operands[1 + rank :]))
         if name == "tt.descriptor_load":
             tile = self._load(*operands[0].box(operands[1:], shapes[0]), 0.0)
             tile = tile.reshape(tile.shape[-len(shapes[1]) :])  # leading dimensions of one may be left out

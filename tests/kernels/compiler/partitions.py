@@ -96,9 +96,10 @@ class Partition(Block):
     """The default partition and what is around it; it starts the others."""
 
     def __init__(
-        self, module: Module, arguments: Values, buffers: list[np.ndarray], program: tuple[int, ...], seed: int
-    ) -> None:
-        super().__init__(module, arguments, buffers, program)
+        self, module: Module, arguments: Values, buffers: list[np.ndarray], program: tuple[int, ...], seed: int,
+        programs: tuple[int, ...] = (1, 1, 1),
+    ) -> None:  # fmt: skip
+        super().__init__(module, arguments, buffers, program, programs)
         self.name, self.turns = "default", Turns(seed)
         self.flying: list[Product] = []
 
@@ -236,6 +237,7 @@ class Partition(Block):
         "ttng.fence_async_shared": _nothing,
         "ttng.warp_group_dot": _dot,
         "ttng.warp_group_dot_wait": _wait_dots,
+        "ttg.local_load": lambda _, __, operands: operands[0].copy(),
         "ttg.local_store": _write,
         "ttg.warp_yield": _nothing,
         "ttg.warp_return": _nothing,

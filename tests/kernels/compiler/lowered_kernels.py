@@ -1,0 +1,191 @@
+"""Small `tl` kernels whose lowering is tested: loops, branches and loads as people combine them; some are refused."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def between(a, b, c_ptr, low, high, STEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """One product; the blocks of K from ``low`` to ``high``, every ``STEP``-th."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(low, high, STEP):
+        acc = tl.dot(a.load([0, i * BK]), b.load([0, i * BK]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def scores(q, k, v, c_ptr, low, high, STEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Attention without its softmax: a product of each block goes into the next one."""
+    acc = tl.zeros((BM, BK), tl.float32)
+    x = q.load([0, 0])
+    for i in range(low, high, STEP):
+        s = tl.dot(x, k.load([i * BN, 0]).T)
+        acc = tl.dot((s * i).to(tl.bfloat16), v.load([i * BN, 0]), acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :], acc)
+
+
+@triton.jit
+def twice(a, b, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Two loops that load alike, the second over what the first left off at."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    acc = acc * 2
+    for k in range(BK, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def inside(a, b, c_ptr, K, take, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A loop, and then one that holds its own tile while a loop in it loads alike."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    for k in range(0, K, BK):
+        x = a.load([0, k])
+        y = b.load([0, k])
+        for j in range(take, K, BK):
+            acc = tl.dot(a.load([0, j]), b.load([0, j]).T, acc)
+        acc = tl.dot(x, y.T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def read_twice(a, b, c_ptr, d_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A tile is multiplied, and its rows are added up in registers."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    for k in range(0, K, BK):
+        x = a.load([0, k])
+        acc = tl.dot(x, b.load([0, k]).T, acc)
+        total += tl.sum(x.to(tl.float32), 1)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+    tl.store(d_ptr + tl.arange(0, BM), total)
+
+
+@triton.jit
+def some_blocks(a, b, c_ptr, wanted, count, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Blocks chosen by a mask, and the one after it, too, where its number is even."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(count):
+        if (wanted >> i) & 1:
+            acc = tl.dot(a.load([0, i * BK]), b.load([0, i * BK]).T, acc)
+            if i % 2 == 0:
+                acc = tl.dot(a.load([0, (i + 1) * BK]), b.load([0, (i + 1) * BK]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def wide(a, b, c_ptr, low, high, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Blocks counted in 64 bits, from the last to the first."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(high.to(tl.int64) - 1, low.to(tl.int64) - 1, -1):
+        k = (i * BK).to(tl.int32)
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def spinning(a, b, c_ptr, flag, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Waits until another program has raised its flag."""
+    while tl.atomic_add(flag, 0) == 0:
+        pass
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def swapping(a, b, c_ptr, flag, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tl.atomic_cas(flag, 0, 1)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def watching(a, b, c_ptr, flag, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    tl.store(c_ptr, tl.load(flag, volatile=True).to(tl.float32))
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def after_assembly(a, b, c_ptr, flag, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """What the programs of the kernel before this one wrote is there after the wait only."""
+    tl.inline_asm_elementwise("griddepcontrol.wait; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit(noinline=True)
+def far_away(x):
+    return x + 1
+
+
+@triton.jit
+def calling(a, b, c_ptr, flag, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + far_away(K) + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def one_table(table, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Inputs and output listed in one table."""
+    a_ptr = tl.load(table).to(tl.pointer_type(tl.bfloat16))
+    b_ptr = tl.load(table + 1).to(tl.pointer_type(tl.bfloat16))
+    c_ptr = tl.load(table + 2).to(tl.pointer_type(tl.bfloat16))
+    a = tl.make_tensor_descriptor(a_ptr, [BM, K], [K, 1], [BM, BK])
+    b = tl.make_tensor_descriptor(b_ptr, [BN, K], [K, 1], [BN, BK])
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def its_own_output(a_ptr, b, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    a = tl.make_tensor_descriptor(a_ptr, [BM, K], [K, 1], [BM, BK])
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(a_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def no_loop(a, b, c_ptr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    acc = tl.dot(a.load([0, 0]), b.load([0, 0]).T)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def thin_rows(a, b, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A block whose first dimension is dropped, and which is read in registers only."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = a.load([0, 0, k]).reshape(BM, BK)
+        acc += tl.sum(x.to(tl.float32), 1)[:, None]
+        acc = tl.dot(b.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def until_loaded(a, b, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """What a tile holds says whether the loop goes on."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    k = 0
+    while tl.max(tl.max(a.load([0, k]).to(tl.float32), 1), 0) > 0.5:
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+        k += BK
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
