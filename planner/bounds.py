@@ -17,6 +17,9 @@ from warpplan.planner.problem import Problem
 WeightedArc = tuple[int, int, int, int]
 """(source, destination, cycles, distance)."""
 
+MOST_NAMES = 12
+"""Of a recurrence's operations, in words for people."""
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -68,6 +71,8 @@ def recurrence_bound(problem: Problem) -> Bound:
             "no initiation interval is long enough",
             field="depth", value=problem.options.depth, limit="depth",
         )  # fmt: skip
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES - 1 : -1] = [f"({len(names) - MOST_NAMES} more)"]
     return Bound(ii, f"recurrence {' -> '.join(names)}" if cycle else "no recurrence")
 
 

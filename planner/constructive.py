@@ -28,6 +28,8 @@ BUDGET = 4
 """Placements an attempt may make, per operation."""
 SECONDS_PER_OPERATION = 5e-4
 """For all attempts with one choice of partitions (measured)."""
+SECONDS_PER_PATH = 1e-8
+"""For longest paths between all operations, which only a large loop feels (measured)."""
 
 
 def first_schedule(problem: Problem, ii: int, effort: Effort | None = None) -> Assignment | None:
@@ -39,9 +41,9 @@ def first_schedule(problem: Problem, ii: int, effort: Effort | None = None) -> A
     for partitions in partition_choices(problem, ii):
         loop = loop_of(problem, partitions)
         if effort is not None:
-            effort.take(SECONDS_PER_OPERATION * len(problem.ops))
             if effort.left <= 0:
                 return None
+            effort.take(SECONDS_PER_OPERATION * len(problem.ops) + SECONDS_PER_PATH * len(problem.ops) ** 3)
         for repaired in (False, True):
             found = None
             for starts in placings(loop, ii):
