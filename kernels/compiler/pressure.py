@@ -46,9 +46,17 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
         if ring not in rings:
             rings.add(ring)
             total += slot_bytes(loop) * depth
-    staged = ("tma_store", "convert_layout", "shared_store")
-    staging = [w.parts[0].size for body in (captured.body, *captured.loops) for w in body.of_kind(*staged)]
-    return total + max(staging, default=0) + BARRIER_BYTES
+    return total + max(_staged(body) for body in (captured.body, *captured.loops)) + BARRIER_BYTES
+
+
+def _staged(body: Body) -> int:
+    """Tiles of ``body`` on their way: all those of stores and operands, or the largest that changes its layout, which
+    takes room beside a store's only in a branch. An upper bound: what compiled kernels take is within 1 KB of it, or
+    less where only registers are stored."""
+    held = [w.parts[0].size for w in body.work if w.kind in ("tma_store", "shared_store")]
+    held += [w.parts[0].size for w in body.of_kind("convert_layout") if w.rare]
+    moved = [w.parts[0].size for w in body.of_kind("convert_layout")]
+    return max(sum(held), max(moved, default=0))
 
 
 def loads_alike(loop: Body) -> tuple[tuple[tuple[int, ...], int], ...]:

@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cut_kernels import OWN, cut
-from zoo import ZOO
+from cut_kernels import HOPPER, OWN, cut
+from zoo import ZOO, source
 
+from warpplan.kernels.compiler import stages
 from warpplan.kernels.compiler.capture import Body, capture, producer_slice
 from warpplan.kernels.compiler.fusing import JOIN, fuse, steady
 from warpplan.kernels.compiler.graph import (
@@ -27,6 +28,7 @@ from warpplan.kernels.compiler.graph import (
     runs_ahead,
 )
 from warpplan.kernels.compiler.pressure import live_registers, shared_bytes, slot_bytes
+from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.planner.check import check
 from warpplan.planner.costs import CostTable
 from warpplan.planner.device import H200
@@ -186,3 +188,11 @@ def test_shared_memory_counts_rings_once_for_loops_that_load_alike() -> None:
     slot = slot_bytes(kernel.loading[0])
     assert shared_bytes(kernel, (3, 3)) - shared_bytes(kernel, (2, 2)) == slot
     assert shared_bytes(kernel, (3, 2)) - shared_bytes(kernel, (3, 3)) == 2 * slot
+
+
+def test_shared_memory_is_what_the_compiler_takes(tmp_path: Path) -> None:
+    """Rings, two staged tiles of a split epilogue, barriers: an upper bound, and a close one."""
+    scheme = Scheme(2, (4,))
+    compiled = stages.compile_with(source("persistent_split_epilogue"), HOPPER, {"num_warps": 4}, scheme, tmp_path)
+    bound = shared_bytes(capture(cut("persistent_split_epilogue")), scheme.depths)
+    assert compiled.metadata.shared <= bound <= compiled.metadata.shared + 1024
