@@ -84,7 +84,7 @@ def test_schemes_that_are_clearly_slower_are_not_offered() -> None:
     with pytest.raises(CannotPlan, match="no partition pays"):
         schemes(capture(cut("transposed_copy")), PROFILE, H200)
     offered = schemes(capture(cut("attention")), PROFILE, H200)
-    assert all(r.gain >= 0.95 for r in offered)
+    assert all(r.gain >= 0.8 for r in offered)
     assert sum(r.scheme is None for r in offered) == 1
 
 
