@@ -45,6 +45,7 @@ LAST = 3
 @dataclass
 class _Guess:
     model: Model
+    in_step: bool
     branching: Branching = "median"
     turn: int = 0
 
@@ -94,7 +95,7 @@ class Question:
         if found is not None and fits(self.problem, self.ii, found):
             return found
         if answer == "unknown":
-            if self.turns > 1:
+            if not guess.in_step:
                 guess.branching = "free" if guess.branching == "median" else "median"
             guess.turn = self.turns
             self.tried.append(guess)
@@ -108,13 +109,13 @@ class Question:
         for partitions in _by_clone(problem):
             model = self._pinned(partitions)
             model.in_step(evenly=True)
-            yield _Guess(model)
+            yield _Guess(model, in_step=True)
         for partitions in islice(divisions(problem, ii), DIVISIONS):
-            yield _Guess(self._pinned(partitions))
+            yield _Guess(self._pinned(partitions), in_step=False)
         if problem.clone_order:
             model = Model(problem, ii, memory=self._memory)
             model.in_step(evenly=False)
-            yield _Guess(model)
+            yield _Guess(model, in_step=True)
 
     def _pinned(self, partitions: Sequence[int]) -> Model:
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
