@@ -39,7 +39,7 @@ def walking(module: Module) -> Operation:
         if operation.name in _ORDERED or id(operation) in waiting:
             raise CannotPlan("its programs cannot take turns", operation.name, source_line(module, operation))
     body = function.regions[0].operations
-    if any(op.name == "tt.get_program_id" for op in body) and _strides_over_grid(body):
+    if _strides_over_grid(function):
         raise CannotPlan("it walks over its tiles by itself already")
     outside = set(arguments(function))
     before: list[Operation] = []
@@ -113,11 +113,11 @@ def _multiprocessors() -> int:
     return int(active.utils.get_device_properties(active.get_current_device())["multiprocessor_count"])
 
 
-def _strides_over_grid(body: list[Operation]) -> bool:
+def _strides_over_grid(function: Operation) -> bool:
     """Whether a loop of the kernel starts at a program's number, or carries it on: it deals out tiles by itself."""
-    numbers = {op.result for op in body if op.name == "tt.get_program_id"}
+    numbers = {op.result for op in function.walk() if op.name == "tt.get_program_id"}
     starts: set[str] = set()
-    for operation in body:
+    for operation in function.walk():
         if operation.name == "scf.for":
             loop = control.read_loop(operation)
             starts |= {loop.lower, *(initial for _, initial, _, _ in loop.carried)}

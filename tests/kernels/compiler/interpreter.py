@@ -43,7 +43,8 @@ def _divide(a: Any, b: Any) -> Any:
 BINARY = {
     "addi": np.add, "addf": np.add, "subi": np.subtract, "subf": np.subtract, "muli": np.multiply, "mulf": np.multiply,
     "divf": np.divide, "divsi": _divide, "ceildivsi": lambda a, b: -(-a // b),
-    "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor, "shrsi": np.right_shift,
+    "remsi": lambda a, b: a - _divide(a, b) * b, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor,
+    "shrsi": np.right_shift,
     "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum, "maxsi": np.maximum, "minsi": np.minimum,
 }  # fmt: skip
 COMPARE = {
@@ -75,7 +76,8 @@ class Block:
     def run(self) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
             self._region(self.function.regions[0], {f"%{name}": value for name, value in self.arguments.items()})
-        addresses, values = np.concatenate(self.addresses), np.concatenate(self.values)
+        addresses = np.concatenate([np.empty(0, np.int64), *self.addresses])
+        values = np.concatenate([np.empty(0), *self.values])
         order = np.argsort(addresses, kind="stable")
         return addresses[order], values[order]
 
@@ -177,7 +179,7 @@ class Block:
             mask = operands[2] if len(operands) > 2 else np.ones_like(operands[0], bool)
             return self._store(operands[0], operands[1], mask)
         if name == "tt.atomic_rmw":  # what is added counts as stored; what was there before is not modelled
-            assert operation.tokens[0] == "fadd", text
+            assert operation.tokens[0] in ("fadd", "add"), text
             self._store(operands[0], operands[1], operands[2] if len(operands) > 2 else np.ones_like(operands[0], bool))
             return np.full(np.shape(operands[1]), np.nan)
         if name == "tt.make_tensor_descriptor":

@@ -39,9 +39,10 @@ def cut(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> str:
     return pipeline.cut(made, HOPPER, {"num_warps": 4}).text
 
 
-def zoo_cut(name: str) -> str:
+@cache
+def zoo_cut(name: str, **constants: Any) -> str:
     """The same of a kernel of the zoo."""
-    return pipeline.cut(source(name), HOPPER, {**ZOO[name].options, "num_warps": 4}).text
+    return pipeline.cut(source(name, **constants), HOPPER, {**ZOO[name].options, "num_warps": 4}).text
 
 
 def tensors(*shapes: tuple[int, int]) -> tuple[list[Descriptor], list[np.ndarray]]:
@@ -79,5 +80,5 @@ def same(
 
 def _together(runs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     addresses, values = (np.concatenate(arrays) for arrays in zip(*runs, strict=True))
-    order = np.argsort(addresses, kind="stable")
+    order = np.lexsort((values, addresses))  # what several add to is added in any order
     return addresses[order], values[order]

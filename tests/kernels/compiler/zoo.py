@@ -144,8 +144,8 @@ if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9):
     del ZOO["block_pointers"]  # gone from the language
 
 
-def source(name: str) -> ASTSource:
-    """What Triton compiles for ``ZOO[name]``."""
+def source(name: str, **changed: Any) -> ASTSource:
+    """What Triton compiles for ``ZOO[name]``, with other constants where they are ``changed``."""
     specimen = ZOO[name]
     signature: dict[str, str] = {}
     constants: dict[tuple[int], Any] = {}
@@ -153,7 +153,7 @@ def source(name: str) -> ASTSource:
     for index, parameter in enumerate(specimen.kernel.params):
         kind = "constexpr" if parameter.is_constexpr else specimen.types.get(parameter.name, "i32")
         if parameter.is_constexpr:
-            constants[(index,)] = specimen.constants[parameter.name]
+            constants[(index,)] = changed.get(parameter.name, specimen.constants[parameter.name])
         elif kind.startswith("="):
             kind, constants[(index,)] = "constexpr", int(kind[1:])
         elif kind.endswith("]"):
