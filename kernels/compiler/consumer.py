@@ -33,6 +33,9 @@ class Consumer:
         self.staging = Staging(builder, builder.prefix.removeprefix("%wp_"))
         self.names: dict[str, str] = {}
         self.views: dict[str, ShapedType] = {}
+        self.slots: dict[str, str] = {}
+        """The slot of each load, also while its tensor is in registers."""
+        self.kept = {name for op in function.walk() if op.name != LOAD for name in op.operands}
 
     def body(self) -> list[Operation]:
         now = turns.start(self.builder, self.rings)
@@ -55,8 +58,8 @@ class Consumer:
             for group, (first, _) in spans.items():
                 if first == position:
                     self._acquire(out, group, held[group], [u for u in reads.values() if self._group(u) == group])
-            if operation.name == LOAD and load_number(operation) in self.rings.rings:
-                if load_number(operation) in reads:
+            if operation.name == LOAD:
+                if load_number(operation) in reads:  # what nobody reads is left out, and has no ring
                     now = self._turn(out, reads[load_number(operation)], now, held)
             elif operation.name in VIEWS and self._is_slot(operation):
                 self._look(out, operation)
@@ -68,7 +71,7 @@ class Consumer:
                 now = self._while(out, operation, now)
             elif operation.name == "scf.if":
                 now = self._branch(out, operation, now)
-            else:
+            elif operation.name != DESCRIBE or operation.result in self.kept:
                 if operation.name == DESCRIBE and region is not self.function.regions[0]:
                     self.staging.wait(out)  # it is made where the last one is, which a store under way may still read
                 out.append(self._plain(operation, chain))
@@ -133,10 +136,13 @@ class Consumer:
             slot = self.builder.op(out, f"$ = ttg.memdesc_subslice {slot}[{offsets}] : {kind} -> {part}")
             kind = part
         self.views[slot] = kind
-        self.names[use.operation.result] = slot
+        self.names[use.operation.result] = self.slots[use.operation.result] = slot
+
+    def _slot(self, name: str) -> str:
+        return self.slots.get(name, self.names.get(name, name))
 
     def _is_slot(self, operation: Operation) -> bool:
-        name = self.names.get(operation.operands[0], operation.operands[0]) if operation.operands else ""
+        name = self._slot(operation.operands[0]) if operation.operands else ""
         if name not in self.views:
             return False
         if operation.name != "ttg.local_alloc":
@@ -146,7 +152,7 @@ class Consumer:
 
     def _look(self, out: list[Operation], operation: Operation) -> None:
         """Another view of a slot. Copying the loaded tensor into shared memory of its own layout is the slot itself."""
-        source = self.names.get(operation.operands[0], operation.operands[0])
+        source = self._slot(operation.operands[0])
         if operation.name == "ttg.local_alloc":
             self.names[operation.result] = source
             return

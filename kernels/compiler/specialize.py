@@ -43,6 +43,8 @@ def specialize(text: str, scheme: Scheme) -> str:
     :class:`~warpplan.kernels.compiler.ir.MalformedIR` for text that Triton did not print.
     """
     module = parse(text)
+    if module.operation.attributes.get("ttg.num-ctas", "1").split()[0] != "1":
+        raise CannotPlan("num_ctas above 1: rings of a cluster's blocks are not lowered")
     if scheme.persistent:
         replace_function(module, walking(module))
     function = unique_names(module.function)

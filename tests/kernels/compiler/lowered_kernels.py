@@ -189,3 +189,13 @@ def until_loaded(a, b, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.cons
         acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
         k += BK
     tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def its_own_input(a_ptr, b, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A descriptor made once."""
+    a = tl.make_tensor_descriptor(a_ptr, [BM, K], [K, 1], [BM, BK])
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)

@@ -154,3 +154,14 @@ def test_what_cannot_be_lowered_is_refused(
     if line:
         file, _, number = refused.value.line.partition(":")
         assert line in (Path(__file__).parent / file).read_text().splitlines()[int(number) - 1]
+
+
+def test_blocks_of_a_cluster_are_refused() -> None:
+    with pytest.raises(CannotPlan, match="num_ctas above 1"):
+        specialize(cut("between").replace('"ttg.num-ctas" = 1', '"ttg.num-ctas" = 2'), PLAIN)
+
+
+def test_a_tile_that_is_also_read_in_registers_is_multiplied_from_its_slot() -> None:
+    text = specialize(cut("read_twice"), TWO)
+    assert text.count("ttg.local_load") == 2
+    assert "ttg.local_alloc %" not in text
