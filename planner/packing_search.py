@@ -32,10 +32,10 @@ CPSAT_SHARE = 0.15
 """CP-SAT takes so much longer over these models than its deterministic time says (measured: 0.05 to 0.2 a second)."""
 GLANCE, RESTART = 500, 5_000
 """Nodes of each of the first runs, and of the shortest run between restarts."""
-BEAM = 30
-"""Nodes of the narrowest beam."""
-WORTH = (0.3, 0.6, 1.0)
-"""Steps of the skyline that a piece of mean area is worth to a beam."""
+BEAM, WIDER = 30, 3
+"""Nodes of the beams of the first round, and how many times as many the others have at least."""
+WORTH = ((0.3, 0.0), (0.6, 1.0), (1.0, 1.0))
+"""Steps of the skyline that a piece of mean area is worth to a beam, and that a valley costs."""
 TURNS = ((0.2, 0.0), (0.0, 0.15), (0.65, 0.0))
 """Shares of the limit for the skyline search and for CP-SAT, in turn."""
 
@@ -121,20 +121,21 @@ def _turns(skyline: Skyline) -> Iterator[Turn]:
         answer, taken = skyline.run(ranks, min(nodes, most), snug)
         return answer, tuple(skyline.offsets), taken
 
-    def sweep(worth: Sequence[float], width: int, nodes: int) -> tuple[Answer, tuple[int, ...], int]:
-        offsets, taken = beam(skyline, worth, width, nodes)
+    def sweep(worth: Sequence[float], valley: float, width: int, nodes: int) -> tuple[Answer, tuple[int, ...], int]:
+        offsets, taken = beam(skyline, worth, valley, width, nodes)
         return ("unknown", (), taken) if offsets is None else ("yes", offsets, taken)
 
     for order in orders:
         yield partial(dig, [-order(i) for i in everyone], GLANCE, False)
     for turn in count():
-        for order, steps in zip(orders, WORTH, strict=True):
-            noise = 0.8 if turn else 0.0
+        noise, width = (0.8, WIDER * BEAM * luby(turn)) if turn else (0.0, BEAM)
+        for at, (order, (steps, valley)) in enumerate(zip(orders, WORTH, strict=True)):
             ranks = [-order(i) * random.uniform(1 - noise, 1 + noise) for i in everyone]
-            for snug in (False, True):
-                yield partial(dig, ranks, RESTART * luby(turn + 1), snug)
+            if not turn or at == turn % len(orders):
+                for snug in (False, True):
+                    yield partial(dig, ranks, RESTART * luby(turn + 1), snug)
             worth = [steps * areas[i] / mean * random.uniform(1 - noise / 2, 1 + noise / 2) for i in everyone]
-            yield partial(sweep, worth, BEAM << min(turn, 5))
+            yield partial(sweep, worth, valley, width)
 
 
 def luby(i: int) -> int:

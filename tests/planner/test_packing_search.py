@@ -94,7 +94,7 @@ def test_pieces_are_joined_only_where_they_must_be(question):
 @settings(max_examples=100, deadline=None)
 def test_a_beam_finds_only_packings(question, width):
     problem, lives = question
-    offsets, _ = beam(Skyline(problem, *lives, max(lives[1])), [1.0] * len(problem.sizes), width, 10**4)
+    offsets, _ = beam(Skyline(problem, *lives, max(lives[1])), [1.0] * len(problem.sizes), 1.0, width, 10**4)
     if offsets is not None:
         assert apart(problem, lives, offsets)
 
