@@ -56,7 +56,7 @@ def _tests(out: Path, seconds: float) -> list[str]:
 STEPS = (
     Step("tests", 150, _tests),
     Step("sweep", 240, _script("scheme_sweep.py")),
-    Step("compiler", 180, _compiler),
+    Step("compiler", 260, _compiler),
     Step("failures", 90, _script("stock_failures.py")),
     Step("inductor", 150, _script("bench_inductor.py", "--fast")),
     Step("launch", 40, _script("bench_launch_overhead.py", limited=False)),

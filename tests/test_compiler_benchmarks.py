@@ -163,24 +163,25 @@ def test_a_kernel_that_no_scheme_fits_is_compared_by_what_planned_makes_of_it_or
     assert alone["planned_us"] is None
     timed = compared(case, {"unplanned 1": 100.0, "planned()": 101.0}, {**job, "api": 1})
     assert timed["over_unplanned"] == pytest.approx(0.9901)
+    assert timed["api"] == str(case.settings[1])
     summary = bench_compiler.summarised([alone, timed])
-    assert summary["worst_over_unplanned"] == pytest.approx(0.9901)
+    assert summary["worst_over_itself"] == pytest.approx(0.9901)
     assert summary["compared"] == 1
     assert bench_compiler.line(alone).startswith("softmax")
 
 
 def test_the_summary_is_of_the_rows_that_were_compared() -> None:
     case = tl_cases.gemm("persistent", 4096, 4096, 4096)
-    job = {"unplanned": [0], "planned": [[0, [2, [3], 4, 1, 0]]], "same_tile": [0]}
+    job = {"unplanned": [0], "planned": [[0, [2, [3], 4, 1, 0]]], "same_tile": [0], "api": 0}
     rows = [
-        compared(case, {"unplanned 0": a, "planned 0": 100.0, "cublas": b}, job)
+        compared(case, {"unplanned 0": a, "planned()": a / 1.1, "planned 0": 100.0, "cublas": b}, job)
         for a, b in ((150.0, 90.0), (96.0, 110.0))
     ]
     lost = bench_compiler.compared(case, job, {"status": "hang", "reason": "busy"})
     summary = bench_compiler.summarised([*rows, lost])
     assert summary["gemm_over_cublas"] == {"gemm_persistent": 0.995, "gemm_grouped_order": None}
-    assert summary["worst_over_unplanned"] == 0.96
-    assert summary["specialised_over_unplanned"] == 1.2
+    assert summary["worst_over_itself"] == 1.1
+    assert summary["specialised_over_same_tile"] == summary["specialised_over_best_tile"] == 1.2
     assert summary["not_compared"] == [case.name]
 
 
