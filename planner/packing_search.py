@@ -110,7 +110,7 @@ def _quick(problem: Pieces, meets: Callable[[int], NDArray[np.bool_]], widths: S
 
 def _turns(skyline: Skyline) -> Iterator[Turn]:
     """Runs of the skyline search, large or long pieces first, and beams, in turn; from the second round on more and
-    more shuffled. Luby's sequence lets every order have short runs and long ones; beams grow."""
+    more shuffled. Luby's sequence lets every order have short runs and long ones, every worth narrow beams and wide."""
     random = Random(0)
     sizes, everyone = skyline.sizes, range(len(skyline.sizes))
     areas = [sizes[i] * skyline.width(i) for i in everyone]

@@ -99,6 +99,20 @@ def test_a_beam_finds_only_packings(question, width):
         assert apart(problem, lives, offsets)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_narrow_beam_packs_small_cuts(kind: Kind):
+    made = packing_instances.instance(f"test {kind.name}", 40, kind)
+    first, end, _, _ = _sections(made.blocks)
+    problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
+    fewer, first, end, place = joined(problem, first, end)
+    areas = [size * (b - a) for size, a, b in zip(fewer.sizes, first, end, strict=True)]
+    worth = [area * len(areas) / sum(areas) for area in areas]
+    offsets, taken = beam(Skyline(fewer, first, end, max(end)), worth, 1.0, 10, 10**5)
+    assert offsets is not None
+    assert taken < 10**5
+    assert valid(made.blocks, tuple(problem.unit * offsets[i] for i in place), made.capacity)
+
+
 def test_one_piece_takes_the_place_of_another_in_full_sections():
     # Piece 0 ends where piece 2 begins, and piece 1 is live beside both: offsets of 0 and 2 are one.
     fewer, first, end, place = joined(pieces([2, 3, 2], [1, 1, 1], 5), [0, 0, 1], [1, 2, 2])
