@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
+from warpplan.kernels.compiler.control import read_while
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.flow import Definition, origins
 from warpplan.kernels.compiler.ir import Module, Operation
@@ -53,11 +54,16 @@ def is_volatile(operation: Operation) -> bool:
 
 
 def spins(function: Operation) -> Iterator[Operation]:
-    """What a ``scf.while`` of ``function`` may wait for: memory that its condition reads, or an atomic operation in it
-    whose result something uses."""
+    """What a ``scf.while`` of ``function`` may wait for: memory that its condition reads at the same place every time,
+    or an atomic operation in it whose result something uses."""
     operations = list(function.walk())
     used = {name for operation in operations for name in operation.operands}
     for loop in operations:
         if loop.name == "scf.while":
-            yield from (operation for operation in loop.regions[0].walk() if operation.name == "tt.load")
+            moving = {inside for inside, *_ in read_while(loop).carried}
+            for operation in loop.regions[0].walk():
+                if operation.name == "tt.load" and operation.operands[0] not in moving:
+                    yield operation
+                if not moving.isdisjoint(operation.operands):
+                    moving.update(operation.defined)
             yield from (op for op in loop.walk() if op.name.startswith("tt.atomic_") and op.result_in(used))

@@ -199,3 +199,39 @@ def its_own_input(a_ptr, b, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl
     for k in range(0, K, BK):
         acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
     tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def searching(a, b, c_ptr, flag, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Where to begin is looked up in a list that goes up."""
+    first = 0
+    while tl.load(flag + first) < K:
+        first += 1
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(first, first + 3):
+        acc = tl.dot(a.load([0, i * BK]), b.load([0, i * BK]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def looking(a, b, c_ptr, flag, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Looks at the same place until it changes."""
+    k = 0
+    while tl.load(flag) < K:
+        k += 1
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(k, k + 3):
+        acc = tl.dot(a.load([0, i * BK]), b.load([0, i * BK]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def made_between(a_ptr, b_ptr, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Each iteration makes a descriptor, loads, makes another, loads."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        a = tl.make_tensor_descriptor(a_ptr + k, [BM, BK], [K, 1], [BM, BK])
+        x = a.load([0, 0])
+        b = tl.make_tensor_descriptor(b_ptr + k, [BN, BK], [K, 1], [BN, BK])
+        acc = tl.dot(x, b.load([0, 0]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)

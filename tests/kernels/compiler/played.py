@@ -31,7 +31,7 @@ def cut(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> str:
     constants = {n: v for n, v in {**TILE, "STEP": 1, **dict(changed)}.items() if n in names and n.isupper()}
     boxes = {n: f"tensordesc<bf16[{','.join(map(str, box))}]>" for n, box in {**TYPES, **dict(changed)}.items()
              if isinstance(box, tuple)}  # fmt: skip
-    pointers = {"c_ptr": "*fp32", "d_ptr": "*fp32", "flag": "*i32", "a_ptr": "*bf16", "table": "*i64"}
+    pointers = {"c_ptr": "*fp32", "d_ptr": "*fp32", "flag": "*i32", "a_ptr": "*bf16", "b_ptr": "*bf16", "table": "*i64"}
     types = {**boxes, **pointers}
     signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in names}
     aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if n in pointers}

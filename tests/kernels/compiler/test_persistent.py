@@ -76,8 +76,9 @@ def test_programs_store_what_the_kernel_stores(name: str, scheme: Scheme) -> Non
     same(text, scheme, values, buffers, grid, seeds=1, only=(grid[0] - 1, grid[1] - 1, 0))
 
 
-@pytest.mark.parametrize("launched", [1, 3])
-@pytest.mark.parametrize("scheme", [Scheme(1, (3,), persistent=1), Scheme(2, (2,), persistent=1)], ids=str)
+@pytest.mark.parametrize(
+    ("scheme", "launched"), [(Scheme(1, (3,), persistent=1), 1), (Scheme(2, (2,), persistent=1), 3)], ids=str
+)
 @pytest.mark.parametrize("name", ANY)
 def test_few_programs_store_what_the_whole_grid_does(name: str, scheme: Scheme, launched: int) -> None:
     text, values, buffers, grid = case(name)

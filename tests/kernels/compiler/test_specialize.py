@@ -27,9 +27,10 @@ PLAIN = Scheme(1, (3,))
 
 
 def product(**others: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """A [128, 448] and B [64, 448], a buffer for C, one for whatever else."""
+    """A [128, 448] and B [64, 448], a buffer for C, one for whatever else, and a list of whole numbers."""
     made, data = tensors((ROWS, DEPTH), (64, DEPTH), (ROWS, 64), (ROWS, 1))
-    return {"a": made[0], "b": made[1], "c_ptr": 2 * BUFFER, "d_ptr": 3 * BUFFER, **others}, data
+    named = {"a": made[0], "b": made[1], "c_ptr": 2 * BUFFER, "d_ptr": 3 * BUFFER}
+    return {**named, **others}, [*data, np.arange(10.0, 80.0, 10.0)]
 
 
 @pytest.mark.parametrize("scheme", [PLAIN, TWO, ONE_SLOT], ids=str)
@@ -60,6 +61,8 @@ def test_a_product_ahead_of_a_loop_of_any_trip_count_and_step(low: int, high: in
         ("some_blocks", {"wanted": 0b0110100, "count": 6}),
         ("some_blocks", {"wanted": 0, "count": 6}),
         ("wide", {"low": 1, "high": 6}),
+        ("made_between", {"a_ptr": 0, "b_ptr": BUFFER, "K": DEPTH}),
+        ("searching", {"flag": 4 * BUFFER, "K": 25}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
@@ -134,6 +137,7 @@ BLOCK = (("a", (1, 128, 64)), ("b", (128, 64)), ("BN", 128))
     ("name", "changed", "operation", "reason", "line"),
     [
         ("spinning", (), "tt.atomic_rmw", "a loop waits for it", "while tl.atomic_add"),
+        ("looking", (), "tt.load", "a loop waits for it", "while tl.load"),
         ("swapping", (), "tt.atomic_cas", "programs wait for one another", "tl.atomic_cas"),
         ("watching", (), "tt.load", "programs wait for one another", "volatile=True"),
         ("after_assembly", (), "tt.elementwise_inline_asm", "it may act on anything", "griddepcontrol"),
