@@ -120,6 +120,8 @@ class _Reader:
         self.pointer: dict[str, str] = {}
         self.loaded: dict[str, str] = {}
         """A loaded tensor, and the name of the same tensor in registers once somebody has read it."""
+        self.spread: set[str] = set()
+        """Few values repeated: Triton's passes after the cut repeat them in the layout that is asked for."""
         self.regions = 0
         self.rare = False
         self.position: dict[int, int] = {}
@@ -143,7 +145,10 @@ class _Reader:
                 for result in operation.defined:
                     self.pointer[result] = self._base(operation.operands[0])
             view = name == "ttg.local_alloc" and any(v in self.loaded for v in operation.operands)
-            classified = None if view else classify(operation, self.types)
+            if name in ("tt.splat", "tt.broadcast"):
+                self.spread.update(operation.defined)
+            remade = name == "ttg.convert_layout" and self.spread.issuperset(operation.operands)
+            classified = None if view or remade else classify(operation, self.types)
             if view:
                 self._fill(operation)
             if classified is None:
