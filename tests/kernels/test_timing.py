@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.planner.errors import MeasurementFailed
 from warpplan.kernels.timing import MAX_SETS, input_sets, round_order, summarize, summarize_rounds
+from warpplan.planner.errors import MeasurementFailed
 
 L2 = 60 * 2**20
 times = st.floats(min_value=0.1, max_value=1e6)
