@@ -36,8 +36,8 @@ BEAM, WIDER = 30, 3
 """Nodes of the beams of the first round, and how many times as many the others have at least."""
 WORTH = ((0.3, 0.0), (0.6, 1.0), (1.0, 1.0))
 """Steps of the skyline that a piece of mean area is worth to a beam, and that a valley costs."""
-TURNS = ((0.2, 0.0), (0.0, 0.15), (0.65, 0.0))
-"""Shares of the limit for the skyline search and for CP-SAT, in turn."""
+FIRST, LEARNING = 0.2, 0.15
+"""Shares of the limit: the runs that begin within the first come before CP-SAT, which has the second."""
 
 
 def on_a_line(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: float) -> Found:
@@ -60,17 +60,16 @@ def _apart(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: f
     skyline = Skyline(problem, first, end, max(end, default=0))
     turns = _turns(skyline)
     speed = NODES_PER_SECOND / (1 + skyline.count / SECTIONS + len(first) / PIECES)
-    for own, learning in TURNS:
-        nodes = round(own * seconds * speed)
-        while nodes > 0:
-            answer, offsets, taken = next(turns)(nodes)
-            nodes -= max(1, taken)
-            if answer != "unknown":
-                return answer, offsets
-        if learning:
-            answer, offsets = _cpsat(problem, [], learning * seconds, (first, widths))
-            if answer != "unknown":
-                return answer, offsets
+    most, taken, asked = round((1 - LEARNING) * seconds * speed), 0, False
+    while taken < most or not asked:
+        if taken >= FIRST * seconds * speed and not asked:
+            asked = True
+            answer, offsets = _cpsat(problem, [], LEARNING * seconds, (first, widths))
+        else:
+            answer, offsets, more = next(turns)(most - taken)
+            taken += max(1, more)
+        if answer != "unknown":
+            return answer, offsets
     return "unknown", ()
 
 
