@@ -64,8 +64,9 @@ bench-traces: $(VENV)/.gpu  ## GPU: Proton traces of the real kernels and of com
 	$(BIN)/python benchmarks/trace_gemm.py --out benchmarks/results
 	$(BIN)/python benchmarks/trace_compiler.py --out benchmarks/results
 
-bench-report: $(VENV)/.core  ## no GPU: the summary of the recorded GEMM results
+bench-report: $(VENV)/.core  ## no GPU: the summaries of the recorded results, the README's tables
 	$(BIN)/python benchmarks/gemm_report.py
+	$(BIN)/python benchmarks/compiler_report.py
 
 bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phases, ring depths
 	$(BIN)/python benchmarks/robust_depth.py --out benchmarks/results

@@ -64,7 +64,7 @@ def compare(kind: str, whole: bool) -> dict[str, Any]:
     from graph_timing import capture, interleaved, summary
 
     from warpplan.kernels import planned_inductor
-    from warpplan.kernels.compiler.inductor import tma_templates
+    from warpplan.kernels.compiler.launching.inductor import tma_templates
 
     m, n, k = SHAPES[kind]
     each_bytes = 2 * (m * k + n * k + m * n)

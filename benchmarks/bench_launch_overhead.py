@@ -27,7 +27,7 @@ from triton.runtime.driver import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from warpplan.kernels import planned
-from warpplan.kernels.compiler import launch as launching
+from warpplan.kernels.compiler.launching import launch as launching
 from warpplan.kernels.compiler.scheme import Scheme
 
 BATCH, ROUNDS = 200, 101

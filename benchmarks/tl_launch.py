@@ -43,7 +43,7 @@ def compile_case(case: Case, setting: Setting, scheme: Scheme | None) -> Any:
     """Triton's compiled kernel; under ``scheme`` where there is one, which sets the warps."""
     if scheme is None:
         return triton.compile(source(case, setting), target=TARGET, options=options(setting))
-    from warpplan.kernels.compiler.stages import compile_with
+    from warpplan.kernels.compiler.lowering.stages import compile_with
 
     return compile_with(source(case, setting), TARGET, options(setting), scheme)
 

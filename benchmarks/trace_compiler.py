@@ -20,8 +20,8 @@ import tl_cases
 from results_file import head, write
 from tl_case import Case, Setting, options, source
 
-from warpplan.kernels.compiler.capture import Body, capture
-from warpplan.kernels.compiler.graph import Shape
+from warpplan.kernels.compiler.planning.capture import Body, capture
+from warpplan.kernels.compiler.planning.graph import Shape
 from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.kernels.isolate import run_isolated
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
@@ -111,8 +111,8 @@ def trace_in_process(
     import triton.profiler as proton
     from triton import knobs
 
-    from warpplan.kernels.compiler import instrument
-    from warpplan.kernels.compiler.stages import compile_with
+    from warpplan.kernels.compiler.inspection import instrument
+    from warpplan.kernels.compiler.lowering.stages import compile_with
 
     case, setting = case_of(name), Setting(constants, warps, stages)
     plan = Scheme(**{**scheme, "depths": tuple(scheme["depths"])}) if scheme else None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["PlanWarning", "planned", "planned_inductor"]
+__all__ = ["PlanWarning", "planned", "planned_inductor", "tma_templates"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "planned_inductor":
-        from warpplan.kernels.compiler import inductor as module
+    if name in ("planned_inductor", "tma_templates"):
+        from warpplan.kernels.compiler.launching import inductor as module
     else:
-        from warpplan.kernels.compiler import planned as module  # type: ignore[no-redef]
+        from warpplan.kernels.compiler.launching import planned as module  # type: ignore[no-redef]
     return getattr(module, name)

@@ -1,7 +1,7 @@
 """Proton's trace of any recorded kernel, operation by operation, and beside it what the planner's costs say.
 
-:mod:`warpplan.kernels.compiler.instrument` puts the scopes into the finished kernel: "mma@file.py:12" is the product of
-that line with the wait for it, "math@file.py:12" the arithmetic that starts there.
+:mod:`warpplan.kernels.compiler.inspection.instrument` puts the scopes into the finished kernel: "mma@file.py:12" is the
+product of that line with the wait for it, "math@file.py:12" the arithmetic that starts there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from warpplan.kernels.compiler.capture import Body
-from warpplan.kernels.compiler.graph import Shape, cost_of
-from warpplan.kernels.compiler.instrument import KINDS
+from warpplan.kernels.compiler.inspection.instrument import KINDS
+from warpplan.kernels.compiler.planning.capture import Body
+from warpplan.kernels.compiler.planning.graph import Shape, cost_of
 from warpplan.planner.costs import CostTable, Quantiles
 from warpplan.planner.errors import MeasurementFailed
 from warpplan.planner.graph import DependenceGraph, Operation

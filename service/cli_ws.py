@@ -11,7 +11,7 @@ from warpplan.planner.errors import InvalidInput
 from warpplan.service.cli_options import Json, ProfileFile, print_json
 
 if TYPE_CHECKING:
-    from warpplan.kernels.compiler.barrier_check import BarrierReport
+    from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
     from warpplan.service.views.sections import Section
     from warpplan.service.ws import Inspection
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Body, Path, Request
 
-from warpplan.kernels.compiler.decisions import from_json, to_json
+from warpplan.kernels.compiler.launching.decisions import from_json, to_json
 from warpplan.planner.errors import StoreError
 from warpplan.service import schemas
 from warpplan.service.kernel_plans import KernelPlans

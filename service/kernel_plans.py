@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlalchemy import column, select, table
 
-from warpplan.kernels.compiler.decisions import Decision, from_json, to_json
+from warpplan.kernels.compiler.launching.decisions import Decision, from_json, to_json
 from warpplan.planner.errors import InvalidInput, UnknownName, WarpplanError
 from warpplan.service.database import Database, insert_new, now
 

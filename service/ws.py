@@ -10,11 +10,11 @@ from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
 from warpplan.planner.profile import Profile
 
 if TYPE_CHECKING:
-    from warpplan.kernels.compiler.barrier_check import BarrierReport
-    from warpplan.kernels.compiler.candidates import RankedScheme
-    from warpplan.kernels.compiler.capture import Captured
+    from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
+    from warpplan.kernels.compiler.inspection.where import Placed
+    from warpplan.kernels.compiler.planning.candidates import RankedScheme
+    from warpplan.kernels.compiler.planning.capture import Captured
     from warpplan.kernels.compiler.scheme import Scheme
-    from warpplan.kernels.compiler.where import Placed
 
 SCHEMA = "warpplan/ws-1"
 HOPPER, BLACKWELL = 90, 100
@@ -86,10 +86,10 @@ def inspect_kernel(
     from triton.backends.compiler import GPUTarget
 
     from warpplan.kernels.compiler import pipeline
-    from warpplan.kernels.compiler.capture import capture
-    from warpplan.kernels.compiler.graph import estimated
-    from warpplan.kernels.compiler.signature import source_of
-    from warpplan.kernels.compiler.where import placed
+    from warpplan.kernels.compiler.inspection.signature import source_of
+    from warpplan.kernels.compiler.inspection.where import placed
+    from warpplan.kernels.compiler.planning.capture import capture
+    from warpplan.kernels.compiler.planning.graph import estimated
 
     asked = None if scheme in (STOCK, BEST) else parse_scheme(scheme)
     source = source_of(kernel, signature)
@@ -119,7 +119,7 @@ def inspect_kernel(
 
 
 def _ranked(captured: Captured, profile: Profile, target: int, stages: int) -> tuple[RankedScheme, ...]:
-    from warpplan.kernels.compiler.candidates import RankedScheme, rank
+    from warpplan.kernels.compiler.planning.candidates import RankedScheme, rank
     from warpplan.planner.device import device
 
     if target != HOPPER:
@@ -129,8 +129,8 @@ def _ranked(captured: Captured, profile: Profile, target: int, stages: int) -> t
 
 
 def _finish(source: Any, gpu: Any, options: dict[str, int], scheme: Scheme | None) -> tuple[BarrierReport | None, str]:
-    from warpplan.kernels.compiler.barrier_check import check_barriers
-    from warpplan.kernels.compiler.finished import finished_text
+    from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
+    from warpplan.kernels.compiler.inspection.finished import finished_text
 
     try:
         return check_barriers(finished_text(source, gpu, options, scheme)), ""

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # children import this module by
 import bench_compiler
 import children
 import compiler_gpu
+import compiler_report
 import scheme_sweep
 import stock_failures
 import tl_case
@@ -27,6 +28,7 @@ from triton.backends.compiler import GPUTarget
 
 from warpplan.kernels.compiler.pipeline import cut
 
+ROOT = Path(__file__).parents[1]
 CASES = tl_cases.all_cases()
 FAMILIES = {case.family: case for case in CASES}
 
@@ -326,3 +328,8 @@ def test_how_a_job_ended_says_whether_the_process_can_go_on(no_gpu: Any) -> None
     lost = no_gpu.ended(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
     assert (lost["status"], lost["fatal"]) == ("crash", True)
     assert no_gpu.ended(ValueError("no\nroom")) == {"status": "refused", "reason": "ValueError: no"}
+
+
+def test_the_readme_shows_the_recorded_comparison() -> None:
+    recorded = json.loads(compiler_report.RESULTS.read_text())
+    assert compiler_report.table(recorded) in (ROOT / "README.md").read_text()

@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler import decide, launch  # noqa: E402
+from warpplan.kernels.compiler.launching import decide, launch  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -162,7 +162,7 @@ def check(self, planned):
 real.Bench.check = check
 """
 GARBAGE = """
-from warpplan.kernels.compiler import packed
+from warpplan.kernels.compiler.launching import packed
 compile_right = real._compile
 def compile_wrong(kernel, scheme, cache):
     text = kernel["text"].replace("0.000000e+00", "1.000000e+02")
@@ -178,7 +178,7 @@ real._compile = compile_wrong
 )
 def test_the_job_outlives_its_trials(injected: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "injected_trial.py").write_text(
-        f"from warpplan.kernels.compiler import trial as real\n{injected}\ntrial = real.trial\n"
+        f"from warpplan.kernels.compiler.launching import trial as real\n{injected}\ntrial = real.trial\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(decide, "CHILD", "injected_trial:trial")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from warpplan.kernels.compiler.capture import Body
-from warpplan.kernels.compiler.graph import Shape, cost_of
-from warpplan.kernels.compiler.kinds import Part, Product
-from warpplan.kernels.compiler.loops import Work
-from warpplan.kernels.compiler.types import parse_type
+from warpplan.kernels.compiler.planning.capture import Body
+from warpplan.kernels.compiler.planning.graph import Shape, cost_of
+from warpplan.kernels.compiler.planning.kinds import Part, Product
+from warpplan.kernels.compiler.planning.loops import Work
+from warpplan.kernels.compiler.ttgir.types import parse_type
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
 from warpplan.planner.graph import DependenceGraph, Operation
 from warpplan.profiler.embedded import embedded

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from warpplan.kernels.compiler.decisions import Compiled, Decision, Folder, Situation, to_json
+from warpplan.kernels.compiler.launching.decisions import Compiled, Decision, Folder, Situation, to_json
+from warpplan.kernels.compiler.launching.sources import Service
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.sources import Service
 from warpplan.planner.errors import InvalidInput
 from warpplan.service.app import create_app
 from warpplan.service.kernel_plans import KernelPlans, UnknownKernelPlan

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warpplan.kernels.compiler.ir import MalformedIR
 from warpplan.kernels.compiler.pipeline.halves import run_after, run_before
 from warpplan.kernels.compiler.pipeline.steps import THREADS
+from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 
 _FILE_NUMBER = 900
 _one_reads = threading.Lock()

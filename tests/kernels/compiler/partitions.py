@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from interpreter import Block, Values, operand_list
 
-from warpplan.kernels.compiler.ir import Module, Operation, Region
-from warpplan.kernels.compiler.shapes import shapes_in
-from warpplan.kernels.compiler.types import ShapedType, find_types, parse_type
+from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.shapes import shapes_in
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 
 class Deadlock(Exception):

@@ -13,9 +13,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from zoo import ZOO, source
 
-from warpplan.kernels.compiler import ir, pipeline
+from warpplan.kernels.compiler import pipeline
+from warpplan.kernels.compiler.lowering.specialize import specialize
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.specialize import specialize
+from warpplan.kernels.compiler.ttgir import ir
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ROWS, DEPTH = 128, 448

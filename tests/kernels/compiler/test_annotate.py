@@ -18,15 +18,17 @@ from kernels_under_test import source  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
-from warpplan.kernels.compiler import annotate, ir, pipeline  # noqa: E402
-from warpplan.kernels.compiler.annotate import Roles  # noqa: E402
-from warpplan.kernels.compiler.capture import Body, capture  # noqa: E402
+from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.graph import Shape, loop_graph  # noqa: E402
-from warpplan.kernels.compiler.loops import Work  # noqa: E402
+from warpplan.kernels.compiler.lowering import annotate  # noqa: E402
+from warpplan.kernels.compiler.lowering.annotate import Roles  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
 from warpplan.kernels.compiler.pipeline.halves import SCHEDULING  # noqa: E402
-from warpplan.kernels.compiler.places import Places  # noqa: E402
+from warpplan.kernels.compiler.planning.capture import Body, capture  # noqa: E402
+from warpplan.kernels.compiler.planning.graph import Shape, loop_graph  # noqa: E402
+from warpplan.kernels.compiler.planning.loops import Work  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.ttgir.places import Places  # noqa: E402
 from warpplan.planner.device import H200  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidInput  # noqa: E402
 from warpplan.planner.plan import Placement, Plan, Schedule  # noqa: E402

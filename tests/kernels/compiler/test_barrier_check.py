@@ -20,10 +20,10 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 from zoo import ZOO, source  # noqa: E402
 
-from warpplan.kernels.compiler.barrier_check import BarrierReport, check_barriers  # noqa: E402
-from warpplan.kernels.compiler.finished import finished_text  # noqa: E402
-from warpplan.kernels.compiler.ir import MalformedIR  # noqa: E402
+from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport, check_barriers  # noqa: E402
+from warpplan.kernels.compiler.inspection.finished import finished_text  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.ttgir.ir import MalformedIR  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 WAIT = "ttng.wait_barrier"

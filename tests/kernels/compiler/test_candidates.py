@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cut_kernels import OWN, cut
 from zoo import ZOO
 
-from warpplan.kernels.compiler.candidates import RankedScheme, rank, schemes
-from warpplan.kernels.compiler.capture import capture
 from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.pressure import shared_bytes
+from warpplan.kernels.compiler.planning.candidates import RankedScheme, rank, schemes
+from warpplan.kernels.compiler.planning.capture import capture
+from warpplan.kernels.compiler.planning.pressure import shared_bytes
 from warpplan.planner.costs import CostTable
 from warpplan.planner.device import B200, H200
 from warpplan.planner.errors import InvalidInput

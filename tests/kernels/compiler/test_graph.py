@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cut_kernels import HOPPER, OWN, cut
 from zoo import ZOO, source
 
-from warpplan.kernels.compiler import stages
-from warpplan.kernels.compiler.capture import Body, capture, producer_slice
-from warpplan.kernels.compiler.fusing import JOIN, fuse, steady
-from warpplan.kernels.compiler.graph import (
+from warpplan.kernels.compiler.lowering import stages
+from warpplan.kernels.compiler.planning.capture import Body, capture, producer_slice
+from warpplan.kernels.compiler.planning.fusing import JOIN, fuse, steady
+from warpplan.kernels.compiler.planning.graph import (
     Shape,
     cost_of,
     estimated,
@@ -27,7 +27,7 @@ from warpplan.kernels.compiler.graph import (
     registers_for,
     runs_ahead,
 )
-from warpplan.kernels.compiler.pressure import live_registers, shared_bytes, slot_bytes
+from warpplan.kernels.compiler.planning.pressure import live_registers, shared_bytes, slot_bytes
 from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.planner.check import check
 from warpplan.planner.costs import CostTable

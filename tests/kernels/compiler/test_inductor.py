@@ -20,13 +20,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.driver import driver
 
-from warpplan.kernels.compiler import decide, inductor, launch, pipeline
+from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.inductor import planned_inductor
-from warpplan.kernels.compiler.launch import PlanWarning
+from warpplan.kernels.compiler.launching import decide, inductor, launch
+from warpplan.kernels.compiler.launching.inductor import planned_inductor
+from warpplan.kernels.compiler.launching.launch import PlanWarning
+from warpplan.kernels.compiler.lowering.specialize import specialize
+from warpplan.kernels.compiler.lowering.stages import compile_with
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.specialize import specialize
-from warpplan.kernels.compiler.stages import compile_with
 
 TARGET = GPUTarget("cuda", 90, 32)
 SCHEME = Scheme(2, (3,))

@@ -24,9 +24,12 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.profiler.hooks.instrumentation import InstrumentationHook  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 
-from warpplan.kernels.compiler import instrument, ir, pipeline, stages  # noqa: E402
+from warpplan.kernels.compiler import pipeline  # noqa: E402
+from warpplan.kernels.compiler.inspection import instrument  # noqa: E402
+from warpplan.kernels.compiler.lowering import stages  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.planner.errors import UnknownName  # noqa: E402
 
 pytestmark = pytest.mark.matrix

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.kernels.compiler import ir
-from warpplan.kernels.compiler.ir import MalformedIR, Module, Operation, Region
+from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region
 
 VALUES = st.sampled_from(["%a", "%acc_12", "%arg3", "%0", "%x-y", "%pack"])
 LOCATIONS = st.sampled_from(

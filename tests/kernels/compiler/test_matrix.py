@@ -14,9 +14,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kernels_under_test import source  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
-from warpplan.kernels.compiler import ir, pipeline, stages  # noqa: E402
+from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.lowering import stages  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 HOPPER = GPUTarget("cuda", 90, 32)

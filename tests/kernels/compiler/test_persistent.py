@@ -16,11 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from interpreter import BUFFER
 from played import cut, same, tensors, zoo_cut
 
-from warpplan.kernels.compiler import ir, persistent
 from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.functions import arguments
+from warpplan.kernels.compiler.lowering import persistent
+from warpplan.kernels.compiler.lowering.specialize import specialize
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.specialize import specialize
+from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir.functions import arguments
 
 M, N, K = 200, 240, 192
 

@@ -28,12 +28,12 @@ from triton.runtime.driver import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler import decide, launch, trial  # noqa: E402
-from warpplan.kernels.compiler import packed as packing  # noqa: E402
-from warpplan.kernels.compiler import planned as planned_module  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.launching import decide, launch, trial  # noqa: E402
+from warpplan.kernels.compiler.launching import packed as packing  # noqa: E402
+from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
+from warpplan.kernels.compiler.lowering.stages import compile_with  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
-from warpplan.kernels.compiler.stages import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
 
 SCHEME = Scheme(2, (3,))

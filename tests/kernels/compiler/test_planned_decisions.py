@@ -13,12 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.kernels.compiler.decisions import Compiled, Decision, Folder, Situation, from_json, parse, to_json
 from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.launch import size_class
+from warpplan.kernels.compiler.launching.decisions import (
+    Compiled,
+    Decision,
+    Folder,
+    Situation,
+    from_json,
+    parse,
+    to_json,
+)
+from warpplan.kernels.compiler.launching.launch import size_class
+from warpplan.kernels.compiler.launching.sources import Given, Service, default_profile, open_source
+from warpplan.kernels.compiler.launching.sources import given as plan_given
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.sources import Given, Service, default_profile, open_source
-from warpplan.kernels.compiler.sources import given as plan_given
 from warpplan.planner import codec
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 from warpplan.planner.profile import Profile

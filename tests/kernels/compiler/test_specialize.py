@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from interpreter import BUFFER
 from played import DEPTH, ROWS, cut, same, tensors
 
-from warpplan.kernels.compiler import ir
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.lowering.specialize import specialize
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.specialize import specialize
+from warpplan.kernels.compiler.ttgir import ir
 
 TWO = Scheme(2, (2,))
 ONE_SLOT = Scheme(2, (1,), in_flight=0)

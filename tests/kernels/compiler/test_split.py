@@ -19,11 +19,12 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 from zoo import ZOO, source  # noqa: E402
 
-from warpplan.kernels.compiler import ir, pipeline  # noqa: E402
+from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.rings import LOAD, NUMBER, ROWS  # noqa: E402
-from warpplan.kernels.compiler.shapes import shapes_in, sliced  # noqa: E402
-from warpplan.kernels.compiler.split import split  # noqa: E402
+from warpplan.kernels.compiler.lowering.rings import LOAD, NUMBER, ROWS  # noqa: E402
+from warpplan.kernels.compiler.lowering.split import split  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.ttgir.shapes import shapes_in, sliced  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
 M, N, K = 200, 240, 128

@@ -17,10 +17,11 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from zoo import source
 
-from warpplan.kernels.compiler import ir, persistent, stages
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.lowering import persistent, stages
+from warpplan.kernels.compiler.lowering.specialize import specialize
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.specialize import specialize
+from warpplan.kernels.compiler.ttgir import ir
 
 
 def test_every_scheme_has_a_key_of_its_own() -> None:

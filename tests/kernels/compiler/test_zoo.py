@@ -15,10 +15,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from zoo import ZOO, source
 
-from warpplan.kernels.compiler import ir, pipeline
+from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.lowering.specialize import specialize
 from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.specialize import specialize
+from warpplan.kernels.compiler.ttgir import ir
 
 pytestmark = pytest.mark.matrix
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))

@@ -1,0 +1,138 @@
+"""Finished TTGIR with warp partitions: made without a GPU, and read for analysis.
+
+    ttg.warp_specialize(%ring, %full, …) default {…} partition0(%a: …, %b: …) num_warps(4) {…} …
+
+A worker sees nothing but its arguments, which are the captures in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, is_value, split_list
+
+SPECIALIZE = "ttg.warp_specialize"
+DEFAULT = "default"
+
+
+def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme | None = None) -> str:
+    """What Triton's passes make of ``source`` (an ``ASTSource``) on ``target``: lowered by ``scheme``, or with Triton's
+    own specialisation where the source asks for it. Raises :class:`CannotPlan` and what :func:`pipeline.cut` does."""
+    from warpplan.kernels.compiler.lowering.specialize import specialize
+    from warpplan.kernels.compiler.pipeline import cut, read, run_after, run_stock
+    from warpplan.kernels.compiler.pipeline.cutting import new_context
+
+    wide = {**options, "num_warps": scheme.warps} if scheme is not None else options
+    at_cut = cut(source, target, wide)
+    context = new_context(_backend(target))
+    module = read(specialize(at_cut.text, scheme) if scheme is not None else at_cut.text, context)
+    if scheme is None:
+        run_stock(module, at_cut.options, at_cut.capability)
+    run_after(module, at_cut.options, at_cut.capability, pipelined=scheme is not None)
+    return str(module)
+
+
+def _backend(target: Any) -> Any:
+    from triton.compiler import make_backend
+
+    return make_backend(target)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One partition of a ``ttg.warp_specialize``; ``arguments`` are (name inside, name outside)."""
+
+    name: str
+    warps: int
+    region: Region
+    arguments: tuple[tuple[str, str], ...]
+
+
+def workers(operation: Operation, warps: int) -> list[Worker]:
+    """The partitions of a ``ttg.warp_specialize``, the default one, of ``warps`` warps, first. Raises
+    :class:`MalformedIR` for another form than Triton prints."""
+    found: list[Worker] = []
+    text = ""
+    captures: list[str] = []
+    for part in operation.parts:
+        if isinstance(part, str):
+            text += part
+            continue
+        if not found:
+            captures = [t for t in split_list(_bracketed(text)) if is_value(t)]
+            found.append(Worker(DEFAULT, warps, part, ()))
+        else:
+            head = text.strip()
+            inside = ["%" + a.partition(":")[0].strip().lstrip("%") for a in split_list(_bracketed(head))]
+            _, named, count = head.rpartition("num_warps(")
+            if not named or len(inside) != len(captures):
+                raise MalformedIR(f"a partition {head[:40]!r}: expected its captures and num_warps", field="ttgir")
+            name = head.partition("(")[0].strip()
+            found.append(Worker(name, int(count.partition(")")[0]), part, tuple(zip(inside, captures, strict=True))))
+        text = ""
+    return found
+
+
+def warps_of(module: Module) -> int:
+    """``ttg.num-warps`` of the module: the default partition's."""
+    digits = module.operation.attributes.get("ttg.num-warps", "4").partition(":")[0].strip()
+    return int(digits) if digits.isdigit() else 4
+
+
+def _bracketed(text: str) -> str:
+    """What the first pair of round brackets holds."""
+    start = text.find("(")
+    depth = 0
+    for i in range(max(0, start), len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if start >= 0 and depth == 0:
+            return text[start + 1 : i]
+    raise MalformedIR(f"brackets that do not close in {text[:40]!r}", field="ttgir")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Operands of ``ttng.async_tma_copy_global_to_local``; ``predicate`` "" where it has none."""
+
+    descriptor: str
+    buffer: str
+    barrier: str
+    predicate: str = ""
+
+
+def read_copy(operation: Operation) -> Copy:
+    """Take a TMA copy apart. Raises :class:`MalformedIR`."""
+    text = "".join(part for part in operation.parts if isinstance(part, str))
+    head, _, rest = text.partition("[")
+    after = rest.partition("]")[2].partition(" : ")[0].partition("{")[0]
+    names = [name for name in split_list(after) if is_value(name)]
+    if not head.strip() or len(names) < 2:
+        raise MalformedIR(f"a TMA copy that reads {text[:60]!r}: expected descriptor, slot and barrier", field="ttgir")
+    return Copy(head.strip(), *names[:3])
+
+
+def completed(operation: Operation) -> list[tuple[str, str]]:
+    """(value, predicate) of every operand of a tcgen05 product or commit, ``%bar[%when]`` or ``%bar``: those that are
+    barriers get an arrival once the products before are done. The predicate is "" where there is none."""
+    tokens = operation.tokens
+    found = []
+    for i, token in enumerate(tokens):
+        if token in (":", "{"):
+            break
+        if is_value(token) and (i == 0 or tokens[i - 1] != "["):
+            found.append((token, tokens[i + 2] if tokens[i + 1 : i + 2] == ["["] else ""))
+    return found
+
+
+def plain_operands(operation: Operation) -> list[str]:
+    """The operands before ``deps`` and the types: what a barrier operation acts on."""
+    found = []
+    for token in operation.tokens:
+        if token in ("deps", ":", "{"):
+            break
+        if is_value(token):
+            found.append(token)
+    return found

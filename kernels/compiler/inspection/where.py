@@ -1,0 +1,75 @@
+"""Where each line of a kernel goes under a plan: which partition, stage of the software pipeline and buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.planning.candidates import RankedScheme
+from warpplan.kernels.compiler.planning.capture import Body, Captured, producer_slice
+from warpplan.kernels.compiler.planning.fusing import fuse, steady
+from warpplan.kernels.compiler.planning.graph import PRODUCER
+from warpplan.kernels.compiler.planning.loops import Work
+from warpplan.planner.clones import MARK
+from warpplan.planner.plan import Placement, Plan
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One operation: ``partitions`` by name, ``stage`` and ``cycle`` within the loop's plan (``None`` outside of
+    planned loops), ``buffer`` in words."""
+
+    lines: tuple[str, ...]
+    operation: str
+    kind: str
+    loop: str
+    partitions: tuple[str, ...]
+    stage: int | None = None
+    cycle: int | None = None
+    buffer: str = ""
+
+
+def placed(captured: Captured, ranked: RankedScheme) -> tuple[Placed, ...]:
+    """Every operation of the kernel, in program order of its loops, outer ones first.
+
+    What is outside of the planned loops every consumer runs on its own rows, apart from TMA loads, which are the
+    producer's; where the kernel is left alone all of it is in one partition.
+    """
+    scheme = ranked.scheme
+    plans = {loop.id: plan for loop, plan in zip(captured.loading, ranked.plans, strict=False)}
+    depths = iter(scheme.depths) if scheme is not None else iter(())
+    depth_of = {loop.id: next(depths, 2) if loop.rings else 2 for loop in captured.loading}
+    consumers = tuple(f"consumer{i}" for i in range(scheme.consumers)) if scheme is not None else ("default",)
+    found: list[Placed] = []
+    for body in (captured.body, *captured.loops):
+        plan = plans.get(body.id)
+        homes = _homes(body, plan) if plan is not None else {}
+        for work in body.work:
+            if work.kind == "loop":
+                continue
+            at = homes.get(work.id, [])
+            names = tuple(dict.fromkeys(plan.partitions[p.partition].name for p in at)) if plan is not None else ()
+            if not names or scheme is None:
+                names = (PRODUCER,) if work.kind == "tma_load" and scheme is not None else consumers
+            first = at[0] if at and not work.rare else None
+            stage, cycle = (first.stage, first.cycle) if first is not None else (None, None)
+            buffer = _buffer(work, depth_of.get(body.id, 1), scheme is not None)
+            found.append(Placed(work.lines, work.id, work.kind, body.id, names, stage, cycle, buffer))
+    return tuple(found)
+
+
+def _homes(body: Body, plan: Plan) -> dict[str, list[Placement]]:
+    """The placements of each operation: those of the run that it became part of, one a consumer."""
+    often = steady(body)
+    _, home = fuse(often, producer_slice(often))
+    placements: dict[str, list[Placement]] = {}
+    for placement in plan.schedule.placements:
+        stem, mark, copy = placement.op.rpartition(MARK)
+        placements.setdefault(stem if mark and copy.isdigit() else placement.op, []).append(placement)
+    return {work: placements.get(run, []) for work, run in home.items()}
+
+
+def _buffer(work: Work, depth: int, specialized: bool) -> str:
+    if not work.buffer_bytes:
+        return ""
+    ring = f"{depth} x " if depth > 1 and specialized else ""
+    return f"{ring}{work.buffer_bytes} bytes of shared memory"

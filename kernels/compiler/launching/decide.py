@@ -1,0 +1,283 @@
+"""What happens at a kernel's first launch: look its plan up, or try plans in a child process, and remember.
+
+The launch itself always runs the kernel as it is. Whatever goes wrong leaves it so, with one warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.launching import packed as packing
+from warpplan.kernels.compiler.launching.arguments import describe
+from warpplan.kernels.compiler.launching.decisions import (
+    Compiled,
+    Decision,
+    Situation,
+    default_folder,
+    own_version,
+    scheme_from,
+)
+from warpplan.kernels.compiler.launching.launch import Call, Launch, name_of, warn_once
+from warpplan.kernels.compiler.launching.sources import (
+    Given,
+    Plans,
+    Source,
+    default_profile,
+    given,
+    open_source,
+    scheme_text,
+)
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.isolate import run_isolated
+from warpplan.planner import codec
+from warpplan.planner.device import DEVICES
+from warpplan.planner.errors import MeasurementFailed, WarpplanError
+from warpplan.planner.profile import Profile
+
+CHILD = "warpplan.kernels.compiler.launching.trial:trial"
+GAIN = 1.01
+"""A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
+MOST_SCHEMES = 5
+PLANNING_LIMIT_S = 300.0
+MOST_CHILDREN = 3
+"""Children that may die over one kernel; what stays untried then stays untried."""
+MACHINE_FAILS = ("MeasurementFailed", "OutOfMemoryError")
+CAPABILITY = 90
+
+log = logging.getLogger("warpplan")
+
+
+class Decider:
+    """``plans`` is what the user gave; ``measure`` False trusts plans without running them; ``time_limit_s`` how long
+    a child may be silent, from step to step."""
+
+    def __init__(
+        self,
+        plans: Plans = None,
+        *,
+        measure: bool = True,
+        profile: Profile | None = None,
+        time_limit_s: float = 60.0,
+    ) -> None:
+        self._plans = plans
+        self._given: Given | None = given(plans)
+        self._source: Source | None = None
+        self._measure = measure
+        self._profile = profile
+        self._time_limit_s = time_limit_s
+
+    def __call__(self, call: Call, launch: Launch) -> tuple[Any, Any]:
+        """Launch ``call`` as it is. Answers the kernel that ran and the one to run from now on, which may be the same;
+        ``(None, None)`` where a hook of Triton's kept it from compiling."""
+        from triton.runtime.jit import JITFunction
+
+        if type(call.jit) is not JITFunction:  # Gluon's kernels are specialised by their authors
+            ran = _result(launch())
+            return ran, ran
+        with contextlib.ExitStack() as stack:
+            situation: Situation | None = None
+            known: Decision | None = None
+            description: dict[str, Any] | None = None
+            problem: Exception | None = None
+            try:
+                situation = self._situation(call)
+                known = self._load(situation)
+                if known is None and self._measure:
+                    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warpplan-")))
+                    constants = {p.name for p in call.jit.params if p.is_constexpr}
+                    description = describe(call.arguments, constants, folder)
+            except Exception as error:
+                problem = error
+            ran = _result(launch())
+            if ran is None:
+                return None, None
+            if problem is None:
+                try:
+                    assert situation is not None
+                    decision = known or self._decide(situation, call, ran, description)
+                    if decision.failed:
+                        warn_once(call.jit, decision.reason)
+                    if decision.scheme is None:
+                        return ran, ran
+                    return ran, self._ready(decision, ran)
+                except Exception as error:
+                    problem = error
+            warn_once(call.jit, _line(problem))
+            return ran, ran
+
+    def _situation(self, call: Call) -> Situation:
+        """Raises :class:`CannotPlan` for a GPU, a Triton or a plan that does not fit."""
+        import triton
+        from triton.runtime.jit import compute_cache_key
+
+        from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
+
+        device, capability = gpu(call.device)
+        if capability != CAPABILITY:
+            raise CannotPlan(f"plans are for GPUs of sm_{CAPABILITY}: this one is sm_{capability}")
+        name, source = name_of(call.jit), call.jit.cache_key
+        return Situation(
+            kernel=name,
+            source=source,
+            specialization=compute_cache_key({}, call.specialization, sorted(call.options.items())),
+            sizes=call.sizes,
+            device=device,
+            driver=driver_version(),
+            triton=triton.__version__,
+            warpplan=own_version(),
+            plan="" if self._given is None else scheme_text(self._given.scheme(name, source)),
+        )
+
+    def _opened(self) -> Source:
+        if self._source is None:
+            self._source = open_source(self._plans, default_folder())
+        return self._source
+
+    def _load(self, situation: Situation) -> Decision | None:
+        known = self._opened().load(situation)
+        # A plan that nobody ran is as good as none to a job that measures.
+        return None if known is not None and self._measure and not known.tried else known
+
+    def _decide(self, situation: Situation, call: Call, kernel: Any, description: dict[str, Any] | None) -> Decision:
+        log.info("%s: trying plans, its first launch waits", situation.kernel)
+        schemes: list[Scheme] | None = None
+        if self._given is not None:
+            schemes = [self._given.scheme(situation.kernel, situation.source)]
+        if self._measure:
+            _finish_work(call.device)
+        launch = description and {"arguments": description, "grid": list(call.grid), "device": call.device}
+        try:
+            decision = self._try(situation, self._request(packing.pack(kernel), situation.device, launch, schemes))
+        except CannotPlan as error:
+            decision = Decision(situation, None, str(error), failed=True)
+        log.info("%s: %s", situation.kernel, decision.scheme or f"left as it is: {decision.reason}")
+        return self._opened().settle(decision)
+
+    def _request(
+        self, packed: dict[str, Any], device: str, launch: Any, schemes: list[Scheme] | None
+    ) -> dict[str, Any]:
+        return {
+            "kernel": packed,
+            "launch": launch,
+            "schemes": None if schemes is None else [asdict(scheme) for scheme in schemes],
+            "device": device if device in DEVICES else "NVIDIA H200",
+            "profile": default_profile(device) if self._profile is None else codec.to_json(self._profile),
+            "cache": str(default_folder() / own_version()),
+            "most": MOST_SCHEMES if launch is not None else 1,
+        }
+
+    def _try(self, situation: Situation, request: dict[str, Any]) -> Decision:
+        """Try each scheme, in a new child where one died over the one before.
+
+        Raises :class:`MeasurementFailed` where the machine failed and no scheme: that is nothing to remember."""
+        found: list[Decision] = []
+        reasons: list[str] = []
+        for _ in range(MOST_CHILDREN):
+            # Planning takes its time before the first item; every step after it runs against the clock of a hang.
+            limits = {"time_limit_s": self._time_limit_s, "start_limit_s": max(self._time_limit_s, PLANNING_LIMIT_S)}
+            result = run_isolated(CHILD, [request], **limits)
+            items = [item for item in result.items if item["step"] != "plan"]
+            found += _found(situation, items, request["launch"] is not None)
+            reasons += [f"{_scheme(item)}: {item['reason']}" for item in items if item["step"] == "failed"]
+            if result.status == "ok":
+                break
+            if result.reason.startswith("CannotPlan: "):
+                reasons.append(result.reason.removeprefix("CannotPlan: "))
+                break
+            if not items or items[-1]["step"] in ("done", "failed") or result.reason.startswith(MACHINE_FAILS):
+                if found:
+                    break
+                raise MeasurementFailed(f"no plan could be tried: {result.reason}")
+            reasons.append(f"{_scheme(items[-1])}, step {items[-1]['step']!r}: {result.reason}")
+            begun = sum(item["step"] == "compile" for item in items)
+            request = {**request, "schemes": result.items[0]["schemes"][begun:]}
+            if not request["schemes"]:
+                break
+        if not found:
+            why = reasons[0] if reasons else "predicted to be as fast without a plan"
+            return Decision(situation, None, why, failed=bool(reasons))
+        best = max(found, key=_gain)
+        if best.measured and _gain(best) <= GAIN:
+            return replace(best, scheme=None, reason="as fast without a plan", compiled=None)
+        return best
+
+    def _ready(self, decision: Decision, kernel: Any) -> Any:
+        """The planned ``CompiledKernel``, loaded on the current device: a launch inside of a graph's capture cannot."""
+        compiled = decision.compiled
+        if compiled is None or not compiled.there:
+            assert decision.scheme is not None
+            request = self._request(packing.pack(kernel), decision.situation.device, None, [decision.scheme])
+            again = self._try(decision.situation, request)
+            if again.compiled is None:
+                raise CannotPlan(again.reason)
+            compiled = again.compiled
+            self._opened().replace(replace(decision, compiled=compiled))
+        planned = packing.load(compiled, kernel.src)
+        planned.run  # noqa: B018  # loads the module
+        return planned
+
+
+def gpu(number: int) -> tuple[str, int]:
+    """Name and capability (major · 10 + minor) of a device."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(number)
+    return torch.cuda.get_device_name(number), major * 10 + minor
+
+
+def driver_version() -> str:
+    """The kernel driver's version, "unknown" where it does not say."""
+    try:
+        found = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return "unknown"
+    return found[1] if found else "unknown"
+
+
+def _finish_work(device: int) -> None:
+    """Wait for what the job has queued: it would share the GPU with the trial."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.synchronize(device)
+
+
+def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool) -> list[Decision]:
+    """The schemes that came to their end: measured, or compiled where nothing is measured."""
+    files = {_scheme(i): Compiled(i["hash"], tuple((n, p) for n, p in i["files"])) for i in items if i["step"] == "run"}
+    if not measured:
+        return [Decision(situation, scheme, compiled=compiled) for scheme, compiled in files.items()]
+    return [
+        Decision(situation, _scheme(i), "", False, True, i["planned_us"], i["unplanned_us"], files[_scheme(i)])
+        for i in items
+        if i["step"] == "done"
+    ]
+
+
+def _scheme(item: dict[str, Any]) -> Scheme:
+    return scheme_from(item["scheme"], "a trial's answer")
+
+
+def _gain(decision: Decision) -> float:
+    """Time as it is over time with the plan; 1 where nothing was measured."""
+    if decision.planned_us is None or decision.unplanned_us is None:
+        return 1.0
+    return decision.unplanned_us / decision.planned_us
+
+
+def _result(kernel: Any) -> Any:
+    """Triton compiles in the background where it is asked to; ``result`` waits for it."""
+    return kernel.result() if hasattr(kernel, "result") else kernel
+
+
+def _line(error: BaseException) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return first if isinstance(error, WarpplanError) else f"{type(error).__name__}: {first}".rstrip(": ")

@@ -1,0 +1,217 @@
+"""Kernels that ``torch.compile`` generates, planned like hand-written ones: ``with planned_inductor(): model(x)``.
+
+Inductor compiles its kernels in worker processes and tunes its templates before it writes the graph's code, so neither
+is a place for plans. The one place that every kernel of a finished graph passes is ``CachingAutotuner.run``, in the
+job's own process, with the tensors of the launch: the first time there a kernel is decided on, as a ``tl`` kernel is
+at its first launch. A planned kernel gets Inductor's own launcher around the planned binary, so that nothing is added
+to a launch but one look-up. Launches of Inductor's own benchmarks run as they are: the winner is planned.
+
+Only kernels that load by TMA descriptors and multiply can be planned. Inductor's persistent templates do, where it is
+told to offer them (``tma_templates``); its other templates load through pointers.
+
+Source: torch 2.9 to 2.13, ``torch/_inductor/runtime/triton_heuristics.py``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.launching.launch import Call, size_class, warn_once
+from warpplan.kernels.compiler.launching.sources import Plans
+
+Compiled = tuple[Any, Any]
+"""Inductor's compile result and Triton's ``CompiledKernel`` of it."""
+REQUIRED = ("tt.descriptor_load", "tt.dot")
+
+
+class planned_inductor:
+    """Kernels of compiled graphs run under plans while it is active, in all threads.
+
+    ``plans``, ``measure``, ``profile`` and ``time_limit_s`` are :class:`~.planned.planned`'s.
+    ``kernels`` names those that run under a plan. Leaving puts every kernel back as it was. No failure is raised: a
+    kernel runs as Inductor compiled it, with one
+    :class:`~warpplan.kernels.compiler.launching.launch.PlanWarning` that says why.
+    """
+
+    def __init__(
+        self, plans: Plans = None, *, measure: bool = True, profile: Any = None, time_limit_s: float = 60.0
+    ) -> None:
+        from warpplan.kernels.compiler.launching.decide import Decider
+
+        self._decide = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+        self.kernels: list[str] = []
+        self._decided: dict[int, Any] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> planned_inductor:
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        original = CachingAutotuner.run
+
+        def run(tuner: Any, *args: Any, stream: Any, benchmark_run: bool = False, **kwargs: Any) -> Any:
+            if id(tuner) in self._decided or benchmark_run or kwargs:
+                return original(tuner, *args, stream=stream, benchmark_run=benchmark_run, **kwargs)
+            return self._first(original, tuner, args, stream)
+
+        CachingAutotuner.run = run
+        self._undo.append(lambda: setattr(CachingAutotuner, "run", original))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            while self._undo:
+                self._undo.pop()()
+            self._decided.clear()
+
+    def _first(self, original: Any, tuner: Any, args: tuple[Any, ...], stream: Any) -> Any:
+        """The first launch in here of a kernel: as it is, and then decided on."""
+        launched: list[Any] = []
+
+        def launch() -> Any:
+            launched.append(original(tuner, *args, stream=stream))
+            return launched[0]
+
+        with self._lock:
+            if id(tuner) in self._decided:
+                return launch()
+            # Kept alive with its entry: another at its address would be taken for it.
+            self._decided[id(tuner)] = tuner
+            if _is_capturing() or len(_configs(tuner)) != 1:
+                # Tuned at its first launch, or not to be waited for: the next launch is looked at.
+                del self._decided[id(tuner)]
+                return launch()
+            try:
+                self._plan(tuner, args, launch)
+            except Exception as error:
+                if not launched:
+                    launch()
+                warn_once(tuner.fn, str(error) if isinstance(error, CannotPlan) else f"{type(error).__name__}: {error}")
+        return launched[0]
+
+    def _plan(self, tuner: Any, args: tuple[Any, ...], launch: Callable[[], Any]) -> None:
+        (config,) = _configs(tuner)
+        if not _may_be_planned(tuner):
+            launch()
+            return
+        result, unplanned = recompiled(tuner, config)
+        if not all(operation in unplanned.asm["ttir"] for operation in REQUIRED):
+            launch()
+            return
+        call = call_of(tuner, config, result, args)
+
+        def ran() -> Any:
+            launch()
+            return unplanned
+
+        _, chosen = self._decide(call, ran)
+        if chosen is None or chosen is unplanned:
+            return
+        launchers, fast = tuner.launchers, getattr(tuner, "_cached_launcher", None)
+        tuner.launchers, tuner._cached_launcher = [relaunched(result, chosen)], None
+
+        def undo() -> None:
+            tuner.launchers, tuner._cached_launcher = launchers, fast
+
+        self._undo.append(undo)
+        self.kernels.append(tuner.fn.__name__)
+
+
+def tma_templates() -> dict[str, Any]:
+    """Options of ``torch.compile`` (``options=``) under which Inductor's matrix products can be planned.
+
+    They leave out cuBLAS and the templates that load through pointers: either may win over a kernel not yet planned.
+    """
+    return {
+        "max_autotune": True,
+        "max_autotune_gemm_backends": "TRITON",
+        "triton.enable_persistent_tma_matmul": True,
+        "test_configs.autotune_choice_name_regex": "tma",
+    }
+
+
+def recompiled(tuner: Any, config: Any) -> Compiled:
+    """The kernel of ``config`` as this process compiles it, which Triton's cache answers.
+
+    What came from a worker process, or is launched past Triton, holds no ``CompiledKernel``.
+    """
+    from torch._inductor.runtime import triton_heuristics
+
+    if tuner.fn.fn is None:  # its source stayed in the worker
+        tuner.fn = tuner._reload_kernel().fn
+    with _recorded(triton_heuristics.triton, "compile") as compiled:
+        result = tuner._precompile_config(config)
+    return result, compiled[-1]
+
+
+def call_of(tuner: Any, config: Any, result: Any, args: tuple[Any, ...]) -> Call:
+    """A launch in the terms of :mod:`~.launch`. Raises :class:`CannotPlan` where Inductor
+    passes other arguments than the kernel's signature says."""
+    args, grid = tuner._interpret_args_grid(args, config)
+    meta = result.compile_meta
+    constexprs = {p.name for p in tuner.fn.params if p.is_constexpr}
+    names = [name for name in tuner.fn.arg_names if name not in constexprs]
+    if len(names) != len(args):
+        raise CannotPlan(f"launched with {len(args)} arguments where its signature has {len(names)}")
+    passed = dict(zip(names, args, strict=True))
+    arguments = {name: passed.get(name, meta["constants"].get(name)) for name in tuner.fn.arg_names}
+    positions = tuple(i for i, name in enumerate(arguments) if name in passed)
+    grid = tuple(map(int, grid))
+    return Call(
+        tuner.fn,
+        arguments,
+        [str(item) for item in (sorted(meta["signature"].items()), sorted(meta["constants"].items()), meta["configs"])],
+        {"num_warps": config.num_warps, "num_stages": config.num_stages, "debug": meta["debug"]},
+        tuner.triton_meta["device"],
+        grid,
+        size_class(tuple(arguments.values()), positions, grid),
+    )
+
+
+def relaunched(result: Any, kernel: Any) -> Any:
+    """Inductor's launcher of ``result`` around another binary of the same kernel."""
+    from torch._inductor.runtime.triton_heuristics import TritonCompileResult
+
+    return TritonCompileResult(kernel, result.config, result.compile_meta, result.inductor_meta).make_launcher()
+
+
+def _may_be_planned(tuner: Any) -> bool:
+    """Cheap to tell: pointwise kernels and reductions, which are most, are not compiled again to be looked at."""
+    from torch._inductor.runtime.hints import HeuristicType
+
+    return tuner.heuristic_type in (HeuristicType.TEMPLATE, HeuristicType.USER_AUTOTUNE)
+
+
+def _configs(tuner: Any) -> list[Any]:
+    """What is launched, or would be."""
+    if tuner.launchers:
+        return [launcher.config for launcher in tuner.launchers]
+    return [result.config for result in tuner.compile_results] or list(tuner.configs)
+
+
+def _is_capturing() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+@contextmanager
+def _recorded(module: Any, name: str) -> Iterator[list[Any]]:
+    """What ``module.name`` returns to this thread while the block lasts."""
+    original, thread, returned = getattr(module, name), threading.get_ident(), []
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        value = original(*args, **kwargs)
+        if threading.get_ident() == thread:
+            returned.append(value)
+        return value
+
+    setattr(module, name, recording)
+    try:
+        yield returned
+    finally:
+        setattr(module, name, original)

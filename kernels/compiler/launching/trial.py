@@ -1,0 +1,219 @@
+"""The child's side: compile each scheme of a kernel, run it on copies of the arguments, compare, time.
+
+Runs in a process of its own, because a wrong plan hangs, crashes or writes anywhere. What happens is streamed item by
+item, so that what was found outlives a child that is killed:
+
+    {"step": "plan", "schemes": […]}          what will be tried
+    {"scheme": {…}, "step": "compile"}        it is being compiled; a child that dies here dies of that
+    {"scheme": {…}, "step": "run", …}         compiled, with its files; about to run for the first time
+    {"scheme": {…}, "step": "done", …}        right, with the times of both kernels
+    {"scheme": {…}, "step": "failed", …}      why not, in one line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.launching import packed as packing
+from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
+from warpplan.kernels.compiler.launching.decisions import Compiled, scheme_from
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.planner.errors import MeasurementFailed
+
+Item = dict[str, Any]
+
+ROUNDINGS = 8
+"""Results may differ by this many roundings of the output's type: a plan may add in another order."""
+FINEST = 2.0**-17
+"""Roundings of float32 and finer results count as this much: tensor cores add 16-bit products less finely."""
+ROOM = 0.8
+"""Of the GPU's free memory, what a trial may take."""
+
+
+def trial(request: dict[str, Any]) -> Iterator[Item]:
+    """Items for ``request``: ``kernel`` (:mod:`~.packed`); ``launch`` (``arguments``, ``grid``
+    and ``device``) or ``None`` to compile only; ``schemes`` to try, or ``None`` to plan ``most``; ``cache``, the folder
+    of planned compiles."""
+    kernel = request["kernel"]
+    schemes = _schemes(request)
+    yield {"step": "plan", "schemes": [asdict(scheme) for scheme in schemes]}
+    bench = Bench(kernel, request["launch"]) if schemes and request["launch"] is not None else None
+    for scheme in schemes:
+        named = {"scheme": asdict(scheme)}
+        yield {**named, "step": "compile"}
+        try:
+            planned = _compile(kernel, scheme, request["cache"])
+            files = packing.files_of(planned)
+            yield {**named, "step": "run", "hash": files.hash, "files": files.files}
+            if bench is not None:
+                bench.check(packing.load(files, packing.source(kernel)))
+                yield {**named, "step": "done", **bench.times(packing.load(files, packing.source(kernel)))}
+        except Exception as error:
+            if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
+                # The context, or the room, is lost: whatever this process did next would fail for it.
+                raise
+            yield {**named, "step": "failed", "reason": _line(error)}
+
+
+def _schemes(request: dict[str, Any]) -> list[Scheme]:
+    if request["schemes"] is not None:
+        return [scheme_from(scheme, "the plan") for scheme in request["schemes"]]
+    ranked = rank(request["kernel"], request["device"], request["profile"])
+    found = [entry.scheme for entry in ranked if entry.scheme is not None]
+    if not found:
+        raise CannotPlan(ranked[0].reason if ranked else "no scheme fits")
+    # Where the kernel itself is predicted to be faster a measurement may still find otherwise; without one it stays.
+    if request["launch"] is None and ranked[0].scheme is None:
+        return []
+    return diverse(found)[: request["most"]]
+
+
+def diverse(schemes: list[Scheme]) -> list[Scheme]:
+    """In the order given, but the best of each shape before the second of any: those that differ in depth alone are
+    predicted alike and measured alike."""
+    shapes = [(scheme.consumers, scheme.warps, scheme.persistent) for scheme in schemes]
+    turn = [shapes[:i].count(shape) for i, shape in enumerate(shapes)]
+    return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (turn[i], i))]
+
+
+def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
+    """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
+    from warpplan.kernels.compiler.pipeline import cut
+    from warpplan.kernels.compiler.planning.candidates import schemes
+    from warpplan.kernels.compiler.planning.capture import capture
+    from warpplan.planner import codec
+    from warpplan.planner.device import device
+    from warpplan.planner.profile import Profile
+
+    options = packing.options(kernel)
+    text = cut(packing.source(kernel), packing.target(kernel), options).text
+    profile = codec.from_json(profile_json, Profile)
+    return schemes(capture(text), profile, device(device_name), stages=options["num_stages"])
+
+
+def _compile(kernel: dict[str, Any], scheme: Scheme, cache: str) -> Any:
+    from warpplan.kernels.compiler.lowering.stages import compile_with
+
+    return compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), scheme, cache)
+
+
+class Bench:
+    """The unplanned kernel, the arguments, and what both kernels make of them. Needs torch and a GPU."""
+
+    def __init__(self, kernel: dict[str, Any], launch: dict[str, Any]) -> None:
+        import torch
+        import triton
+
+        torch.cuda.set_device(launch["device"])
+        triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
+        self._arguments, self._grid = launch["arguments"], (*launch["grid"], 1, 1)[:3]
+        self._require_room(3)
+        compiled = Compiled(kernel["compiled"]["hash"], tuple(map(tuple, kernel["compiled"]["files"])))
+        self._unplanned = packing.load(compiled, packing.source(kernel))
+
+    def check(self, planned: Any) -> None:
+        """Run both twice from the same memory, and compare all of it after each. Raises :class:`CannotPlan`."""
+        reference, copies = self._copies(), self._copies()
+        for number in ("first", "second"):
+            self._launch(self._unplanned, reference)
+            self._launch(planned, copies)
+            compare(reference, copies, number)
+
+    def times(self, planned: Any) -> dict[str, float]:
+        """Medians in microseconds, in turn, over so many copies that none is left in L2."""
+        import torch
+
+        from warpplan.kernels.timing import input_sets, paired
+
+        l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        sets = self._require_room(input_sets(max(1, bytes_of(self._arguments)), l2))
+        inputs = [self._copies(97 * i) for i in range(sets)]
+        timings = paired(
+            {
+                "unplanned": lambda i: self._launch(self._unplanned, inputs[i], wait=False),
+                "planned": lambda i: self._launch(planned, inputs[i], wait=False),
+            },
+            sets=sets,
+        )
+        return {f"{name}_us": timing.median_us for name, timing in timings.items()}
+
+    def _copies(self, seed: int = 0) -> Copies:
+        return Copies(self._arguments, seed=seed)
+
+    def _launch(self, kernel: Any, copies: Copies, *, wait: bool = True) -> None:
+        import torch
+
+        run = kernel.run
+        stream = torch.cuda.current_stream().cuda_stream
+        run(*self._grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *copies.values)
+        if wait:
+            torch.cuda.synchronize()
+
+    def _require_room(self, sets: int) -> int:
+        """``sets``, or fewer where memory is short. Raises :class:`MeasurementFailed` where three do not fit."""
+        import torch
+
+        torch.cuda.empty_cache()  # copies of the scheme before
+        free, _ = torch.cuda.mem_get_info()
+        need = max(1, bytes_of(self._arguments))
+        if 3 * need > ROOM * free:
+            raise MeasurementFailed(
+                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {ROOM} of {free}"
+            )
+        return min(sets, int(ROOM * free / need))
+
+
+def compare(reference: Copies, copies: Copies, number: str) -> None:
+    """Raises :class:`CannotPlan` where ``copies`` differ from ``reference`` by more than rounding, hold writes beside
+    them, or where the reference is not finite, so that nothing could be seen."""
+    if not copies.guards_intact():
+        raise CannotPlan(f"the {number} planned launch writes out of bounds")
+    for right, got in zip(reference.contents(), copies.contents(), strict=True):
+        scale = _scale(right) if right.dtype.is_floating_point else 0.0
+        if _same_bits(right, got):
+            continue
+        if not right.dtype.is_floating_point:
+            raise CannotPlan(f"the {number} planned launch computes other integers")
+        differing = 0
+        for a, b in zip(right.split(2**24), got.split(2**24), strict=True):
+            a, b = a.float() if a.element_size() < 4 else a, b.float() if b.element_size() < 4 else b
+            allowed = _rounding(right.dtype) * (a.abs() + scale)
+            near = (a.isfinite() & ((a - b).abs() <= allowed)) | (a == b) | (a.isnan() & b.isnan())
+            differing += int((~near).sum())
+        if differing:
+            raise CannotPlan(
+                f"the {number} planned launch computes something else: {differing} of {right.numel()} numbers differ"
+            )
+
+
+def _rounding(dtype: Any) -> float:
+    import torch
+
+    return ROUNDINGS * max(float(torch.finfo(dtype).eps), FINEST)
+
+
+def _scale(values: Any) -> float:
+    """The root mean square of the finite ``values``."""
+    total, count = 0.0, 0
+    for piece in values.split(2**24):
+        piece = piece.float() if piece.element_size() < 4 else piece
+        piece = piece[piece.isfinite()]
+        total += float(piece.double().square().sum())
+        count += piece.numel()
+    if 2 * count < values.numel():
+        raise CannotPlan("gives mostly infinities and NaN on random inputs: its results cannot be compared")
+    return (total / count) ** 0.5 if count else 0.0
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    import torch
+
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def _line(error: BaseException) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return first if isinstance(error, CannotPlan) else f"{type(error).__name__}: {first}".rstrip(": ")

@@ -1,0 +1,108 @@
+"""A scheme put into Triton's compile: the stage hook that lowers a kernel by it.
+
+The hook replaces the ``ttgir`` stage: Triton's passes to the cut, our own lowering, Triton's passes
+from the cut on. On 3.6.0 a hook is no part of Triton's cache keys, so planned compiles are kept in
+folders of their own, one for each scheme and each release of this module; from 3.7 on it is asked for its key too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.lowering.persistent import MARK, launched
+from warpplan.kernels.compiler.lowering.specialize import specialize
+from warpplan.kernels.compiler.pipeline import read, run_after, run_before
+from warpplan.kernels.compiler.scheme import Scheme
+
+LOWERING = "2"
+"""Part of the cache key: raised with every change of what a scheme is lowered to."""
+HOPPER = 9
+_hook_lock = threading.RLock()
+
+Hook = Callable[..., Any]
+
+
+def hook(scheme: Scheme, edit: Callable[[str], str] | None = None) -> Hook:
+    """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that compiles kernels by ``scheme``.
+
+    ``edit`` changes the finished TTGIR (see :mod:`~...inspection.instrument`). A compile under the hook
+    raises :class:`CannotPlan` for a kernel that cannot be specialised.
+    """
+    key = cache_key(scheme)
+
+    def inspect(*arguments: Any) -> Any:
+        if not arguments:  # Triton 3.7 and later ask for (key, hash)
+            return key, hashlib.sha256(key.encode()).hexdigest()
+        _, stages, options, _, capability = arguments
+
+        def make_ttgir(module: Any, metadata: dict[str, Any]) -> Any:
+            if capability // 10 != HOPPER:
+                raise CannotPlan(f"sm_{capability}: schemes are lowered for sm_90 (Hopper)")
+            context = module.context
+            wide = dataclasses.replace(options, num_warps=scheme.warps)
+            run_before(module, wide, capability)
+            planned = read(specialize(str(module), scheme), context)
+            run_after(planned, wide, capability, pipelined=True)
+            if edit is not None:
+                planned = read(edit(str(planned)), context)
+            metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()
+            metadata[MARK] = bool(scheme.persistent)
+            return planned
+
+        stages["ttgir"] = make_ttgir
+        return None
+
+    return inspect
+
+
+def cache_key(scheme: Scheme) -> str:
+    """What tells one lowering from another: the scheme and the lowering's own version."""
+    depths = ".".join(map(str, scheme.depths))
+    flags = f"{scheme.in_flight}{scheme.persistent}"
+    return f"warpplan-{LOWERING}-{scheme.consumers}x{scheme.warps}-{depths}-{flags}"
+
+
+def compile_with(
+    source: Any,
+    target: Any,
+    options: Mapping[str, Any] | None,
+    scheme: Scheme,
+    cache: str | os.PathLike[str] | None = None,
+    edit: Callable[[str], str] | None = None,
+) -> Any:
+    """Compile ``source`` (a Triton ``ASTSource``) by ``scheme`` for ``target`` (a ``GPUTarget``): a ``CompiledKernel``.
+
+    ``cache`` is the folder of planned compiles, by default ``warpplan`` in Triton's own. Needs no GPU. Raises
+    :class:`CannotPlan`, :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR`, and Triton's own errors.
+    """
+    import triton
+
+    with _installed(hook(scheme, edit), _folder(cache, scheme)):
+        return launched(triton.compile(source, target=target, options=dict(options or {})))
+
+
+def _folder(cache: str | os.PathLike[str] | None, scheme: Scheme) -> Path:
+    from triton import knobs
+
+    base = Path(cache) if cache is not None else Path(knobs.cache.dir) / "warpplan"
+    return base / cache_key(scheme)
+
+
+@contextmanager
+def _installed(new: Hook, folder: Path) -> Iterator[None]:
+    """``new`` as Triton's hook, and Triton's cache in ``folder``, for as long as the block lasts."""
+    from triton import knobs
+
+    # Scopes, for a knob assigned to stops following its environment variable, and sets it.
+    with _hook_lock, knobs.runtime.scope(), knobs.cache.scope():
+        knobs.runtime.add_stages_inspection_hook = new
+        knobs.cache.dir = str(folder)
+        yield

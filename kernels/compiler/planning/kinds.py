@@ -1,0 +1,226 @@
+"""What kind of work an operation of TTGIR is, in the words of the profile's cost table.
+
+A :class:`Part` is one pass of a profile kind over so many elements or bytes; an operation is a sum of parts. What was
+not measured is estimated from what was, by instruction counts named here, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from warpplan.kernels.compiler.ttgir.ir import Operation, split_list
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
+
+Kind = Literal[
+    "tma_load", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store", "shared_load",
+    "convert_layout", "loop",
+]  # fmt: skip
+UNIT: dict[Kind, str] = {
+    "tma_load": "TMA", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR", "elementwise": "ALU",
+    "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU", "convert_layout": "LSU", "loop": "ALU",
+}  # fmt: skip
+
+FREE = frozenset({
+    "arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.reshape", "tt.unsplat",
+    "ttg.memdesc_trans", "ttg.memdesc_subslice", "ttg.memdesc_index", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret",
+    "ttg.local_dealloc", "tt.bitcast", "arith.bitcast", "tt.trans", "tt.split", "tt.join", "ub.poison", "gpu.barrier",
+    "tt.get_program_id", "tt.get_num_programs", "tt.make_tensor_descriptor", "scf.yield", "scf.condition", "tt.return",
+    "llvm.intr.assume", "tt.tensordesc_to_tma_ptr",
+})  # fmt: skip
+"""Names for values that exist already, or nothing the loop waits for."""
+TMA_LOADS = frozenset({"tt.descriptor_load", "tt.descriptor_gather"})
+TMA_STORES = frozenset({"tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce"})
+DOTS = frozenset({"ttng.warp_group_dot", "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
+ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
+STORES = TMA_STORES | ATOMICS | {"tt.store"}
+LOOPS = frozenset({"scf.for", "scf.while"})
+CASTS = frozenset({"arith.truncf", "tt.fp_to_fp", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"})
+"""Conversions between formats; widening to fp32 is a shift."""
+
+ESTIMATED_SFU = frozenset({
+    "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos", "math.tanh", "math.erf",
+    "tt.precise_sqrt",
+})  # fmt: skip
+"""One or two special functions; measured was exp2 alone."""
+INSTRUCTIONS = {
+    "arith.divf": 8, "tt.precise_divf": 8, "arith.remf": 16, "arith.divsi": 16, "arith.divui": 16, "arith.remsi": 16,
+    "arith.remui": 16, "tt.addptr": 2, "tt.extern_elementwise": 4, "tt.elementwise_inline_asm": 4, "tt.mulhiui": 2,
+}  # fmt: skip
+"""Instructions an element of what is no single one (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn"}
+"""Operand types whose wgmma was measured; e5m2 runs at e4m3's rate, what is not here at bfloat16's, byte for byte."""
+_COMBINERS = re.compile(r"\b(?:arith|math)\.\w+")
+
+
+@dataclass(frozen=True)
+class Part:
+    """``times`` passes of profile kind ``kind`` over ``size`` elements or bytes; ``estimated`` where that kind stands
+    for another."""
+
+    kind: str
+    size: int
+    times: float = 1.0
+    estimated: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """A [m, k] · [k, n] product; ``a`` is where the first operand is, "shared" or "register"; ``tensor_cores`` names
+    the generation, "wgmma" being the one that was measured."""
+
+    m: int
+    n: int
+    k: int
+    element: ShapedType
+    a: Literal["shared", "register"]
+    tensor_cores: str = "wgmma"
+
+    @property
+    def dtype(self) -> str:
+        return DTYPES.get(self.element.element, "bfloat16")
+
+
+@dataclass(frozen=True)
+class Classified:
+    kind: Kind
+    parts: tuple[Part, ...]
+    product: Product | None = None
+
+
+def short_name(operation: Operation) -> str:
+    """``tt.reduce`` of the quoted generic form, too."""
+    return operation.name.strip('"')
+
+
+def elements(kind: ShapedType | None) -> int:
+    return math.prod(kind.shape) if kind is not None else 1
+
+
+def result_types(operation: Operation) -> list[ShapedType | None]:
+    """The type of each result in turn; ``None`` for scalars, pointers and tokens."""
+    names, name, signature = operation.defined, short_name(operation), operation.signature
+    if not names:
+        return []
+    for arrow in ("->", " to "):
+        before, found, after = signature.rpartition(arrow)
+        if found and before.count("<") == before.count(">") + before.count("->"):
+            after = after.strip()
+            listed = split_list(after[1:-1]) if after.startswith("(") else [after]
+            types = [parse_type(text) for text in listed]
+            return types if len(types) == len(names) else types[:1] * len(names)
+    types = [parse_type(text) for text in find_types(signature)]
+    if not types:
+        return [None] * len(names)
+    shaped = types[0] if name == "tt.addptr" else types[-1]
+    assert shaped is not None
+    if name == "tt.load":
+        shaped = types[0]
+        assert shaped is not None
+        shaped = ShapedType("tensor", shaped.shape, shaped.element[len("!tt.ptr<") : -1], shaped.rest)
+    elif name.startswith("arith.cmp"):
+        shaped = ShapedType("tensor", shaped.shape, "i1", shaped.rest)
+    return [shaped] * len(names)
+
+
+def classify(operation: Operation, types: dict[str, ShapedType | None]) -> Classified | None:
+    """What ``operation`` costs; ``None`` for what is free: names, views, constants and arithmetic on scalars.
+
+    ``types`` are those of the values that it reads.
+    """
+    name = short_name(operation)
+    if name in FREE or name == "scf.if":
+        return None
+    results = result_types(operation)
+    result = results[0] if results else None
+    read = [types.get(value) for value in operation.operands]
+    tensors = [t for t in read if t is not None and t.kind == "tensor"]
+    if name in LOOPS:
+        return Classified("loop", ())
+    if name in TMA_LOADS and result is not None:
+        return Classified("tma_load", (Part("tma_load", result.bytes, estimated=name != "tt.descriptor_load"),))
+    if name in TMA_STORES and tensors:
+        tile = tensors[0]
+        parts = (Part("tma_store", tile.bytes), Part("epilogue_store", elements(tile)))
+        return Classified("tma_store", parts)
+    if name in DOTS:
+        return _dot(operation, name, read)
+    if name == "tt.load":
+        return Classified("load", (Part("tma_load", result.bytes if result else 4, estimated=True),))
+    if name == "tt.store" or name in ATOMICS:
+        # The value is what is written, and the second operand of either; an atomic goes there and back.
+        value = read[1] if len(read) > 1 else None
+        size = value.bytes if value is not None else 4
+        return Classified("store", (Part("tma_store", size, 2.0 if name in ATOMICS else 1.0, estimated=True),))
+    if name == "ttg.local_alloc" or name == "ttg.local_store":
+        return Classified("shared_store", (Part("shared_store", tensors[0].bytes),)) if tensors else None
+    if name == "ttg.local_load" and result is not None:
+        return Classified("shared_load", (Part("shared_load", result.bytes),))
+    if name == "ttg.convert_layout" and result is not None:
+        if not tensors or _same_registers(tensors[0], result):
+            return None
+        return Classified("convert_layout", (Part("shared_store", result.bytes), Part("shared_load", result.bytes)))
+    if name in ("tt.reduce", "tt.scan", "tt.histogram", "tt.gather") and tensors:
+        return _reduction(operation, name, tensors)
+    if result is None or result.kind != "tensor":
+        return None
+    return _pointwise(name, elements(result))
+
+
+def _pointwise(name: str, count: int) -> Classified:
+    if name == "math.exp2":
+        return Classified("sfu", (Part("exp2", count),))
+    if name == "math.exp":
+        return Classified("sfu", (Part("exp2", count), Part("elementwise", count)))
+    if name in ESTIMATED_SFU:
+        return Classified("sfu", (Part("exp2", count, estimated=True),))
+    if name in CASTS:
+        return Classified(
+            "elementwise", (Part("convert", count, estimated=name not in ("arith.truncf", "tt.fp_to_fp")),)
+        )
+    known = name.startswith(("arith.", "math.fma", "math.abs", "tt.addptr", "tt.clampf"))
+    times = INSTRUCTIONS.get(name, 1)
+    return Classified("elementwise", (Part("elementwise", count, times, not known or times > 2),))
+
+
+def _reduction(operation: Operation, name: str, tensors: list[ShapedType]) -> Classified:
+    tile = tensors[0]
+    inner = set(_COMBINERS.findall(operation.text()))
+    along_rows = len(tile.shape) == 2 and operation_axis(operation) == 1
+    if name != "tt.reduce":
+        # A scan is a reduction that keeps each step: two shuffles and an operation where that has one.
+        return Classified("reduce", (Part("row_sum", elements(tile), 3.0, estimated=True),))
+    if inner & {"arith.maxnumf", "arith.maximumf"} and len(tensors) == 1:
+        return Classified("reduce", (Part("row_max", elements(tile), estimated=not along_rows),))
+    known = inner == {"arith.addf"} and len(tensors) == 1
+    return Classified("reduce", (Part("row_sum", elements(tile), float(len(tensors)), not (known and along_rows)),))
+
+
+def operation_axis(operation: Operation) -> int | None:
+    """The axis of a reduction or a scan, of expand_dims: an attribute in either dictionary."""
+    text = "".join(p for p in operation.parts if isinstance(p, str))
+    _, found, after = text.partition("axis = ")
+    digits = after.split(":")[0].strip().split(",")[0] if found else ""
+    return int(digits) if digits.isdigit() else None
+
+
+def _dot(operation: Operation, name: str, read: list[ShapedType | None]) -> Classified | None:
+    if len(read) < 2 or read[0] is None or read[1] is None:
+        return None
+    a, b = read[0], read[1]
+    m, k = a.shape[-2:]
+    where: Literal["shared", "register"] = "register" if a.kind == "tensor" else "shared"
+    cores = {"ttng.warp_group_dot": "wgmma", "tt.dot": "mma"}.get(name, "tcgen05")
+    product = Product(m, b.shape[-1], k, a, where if cores == "wgmma" else "shared", cores)
+    return Classified("dot", (), product)
+
+
+def _same_registers(source: ShapedType, result: ShapedType) -> bool:
+    """Whether a conversion moves nothing: an accumulator of 16-bit elements is the register operand of the next product
+    (PTX ISA, "Register fragments for wgmma"), and so is a row statistic in a slice of its own layout."""
+    if source.encoding == result.encoding:
+        return True
+    operand = "#ttg.dot_op<{opIdx = 0, parent = " + source.encoding
+    return result.encoding.startswith(operand) and result.element_bits == 16

@@ -1,0 +1,134 @@
+"""Where an operation of TTGIR comes from: the variable and the line of the user's own source.
+
+A location is a place in a file, a name around one (``"acc"(…)``), a call (``callsite(callee at caller)``), several
+fused into one, or an alias of any of these in the table that follows the module. Of inlined calls the innermost place
+counts that is the user's: a reduction comes from the line that calls ``tl.sum``, not from Triton's library; the body of
+the user's own helper comes from the helper.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+
+_FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_NAMED = re.compile(r'"((?:[^"\\]|\\.)*)"\((.*)\)', re.DOTALL)
+_LIBRARIES = ("/triton/language/", "/triton/experimental/", "/torch/_inductor/runtime/")
+"""Folders whose files are called by the user's, never written by them."""
+_DEPTH = 64
+"""Calls and names within each other; a table that refers to itself ends here."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """``name`` is the variable that the value is assigned to, "" where there is none; ``file`` a base name, "" and
+    ``line`` 0 where nothing is known."""
+
+    name: str = ""
+    file: str = ""
+    line: int = 0
+    library: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+NOWHERE = Place()
+
+
+def source_line(module: Module, operation: Operation) -> str:
+    """``file.py:12`` of ``operation`` in ``module``, "" where nothing is known."""
+    return str(Places(module).of(operation))
+
+
+class Places:
+    """The locations of one module."""
+
+    def __init__(self, module: Module) -> None:
+        self._lines = (*module.aliases, *module.locations)
+        self._known: dict[str, Place] = {}
+
+    def of(self, operation: Operation) -> Place:
+        """The user's place of ``operation``; a library's where the user's is not known."""
+        found = self._known.get(operation.location)
+        if found is None:
+            found = self._known[operation.location] = self._resolve(operation.location, _DEPTH)
+        return found
+
+    def nearby(self, function: Operation) -> dict[int, str]:
+        """``file.py:12`` of every operation in ``function``, by ``id``. What a lowering added has no place of its own
+        and stands beside what it is for: the next operation that has one, or the one before, or what is around."""
+        return self._nearby(function.regions[0], str(self.of(function)))
+
+    def _nearby(self, region: Region, around: str) -> dict[int, str]:
+        found: dict[int, str] = {}
+        known = [str(self.of(operation)) for operation in region.operations]
+        after = ""
+        for operation, line in zip(reversed(region.operations), reversed(known), strict=True):
+            after = line or after
+            found[id(operation)] = after
+        before = around
+        for operation, line in zip(region.operations, known, strict=True):
+            before = line or before
+            found[id(operation)] = found[id(operation)] or before
+            for inner in operation.regions:
+                found |= self._nearby(inner, found[id(operation)])
+        return found
+
+    @cached_property
+    def _table(self) -> dict[str, str]:
+        pairs = (line.partition(" = ") for line in self._lines if line.startswith("#loc"))
+        return {name: text.strip()[len("loc(") : -1] for name, _, text in pairs}
+
+    def _resolve(self, text: str, depth: int) -> Place:
+        text = text.strip()
+        if depth == 0:
+            return NOWHERE
+        if text.startswith("#"):
+            return self._resolve(self._table.get(text, ""), depth - 1)
+        if text.startswith("callsite("):
+            callee, _, caller = _split_call(text[len("callsite(") : -1])
+            inner, outer = self._resolve(callee, depth - 1), self._resolve(caller, depth - 1)
+            return outer if inner.library or not inner.file else inner
+        if text.startswith("fused"):
+            parts = [self._resolve(part, depth - 1) for part in _items(text[text.index("[") + 1 : -1])]
+            return min(parts, key=lambda p: (not p.file, p.library), default=NOWHERE)
+        named = _NAMED.fullmatch(text)
+        if named is not None:
+            place = self._resolve(named.group(2), depth - 1)
+            return Place(named.group(1), place.file, place.line, place.library)
+        where = _FILE.fullmatch(text)
+        if where is None:
+            return NOWHERE
+        path = where.group(1)
+        return Place("", path.rsplit("/", 1)[-1], int(where.group(2)), any(part in path for part in _LIBRARIES))
+
+
+def _split_call(text: str) -> tuple[str, str, str]:
+    """The callee and the caller, parted at the ``at`` outside of brackets and strings."""
+    depth, quoted, i = 0, False, 0
+    while i < len(text):
+        character = text[i]
+        if quoted:
+            i += character == "\\"
+            quoted = character != '"'
+        elif character == '"':
+            quoted = True
+        elif depth == 0 and text.startswith(" at ", i):
+            return text[:i], " at ", text[i + 4 :]
+        depth += (not quoted) * ((character in "([<") - (character in ")]>"))
+        i += 1
+    return text, "", ""
+
+
+def _items(text: str) -> list[str]:
+    items, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "([<") - (character in ")]>")
+        if character == "," and depth == 0:
+            items.append(text[start:i])
+            start = i + 1
+    return [*items, text[start:]] if text.strip() else items
