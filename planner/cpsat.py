@@ -34,8 +34,8 @@ def given(rule: cp_model.Constraint, truth: Truth) -> None:
         rule.only_enforce_if(truth)
 
 
-DETERMINISTIC_PER_SECOND = 0.3
-"""CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.3 to 2)."""
+DETERMINISTIC_PER_SECOND = 0.25
+"""CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.2 to 2)."""
 CLOCK_FACTOR = 5.0
 CLOCK_SECONDS = 3.0
 """The wall clock ends a run only this much later than at so many times its limit: a machine that swaps must still

@@ -8,7 +8,7 @@ from warpplan.planner.assignment import Assignment
 from warpplan.planner.cpsat import Answer, run, spent
 from warpplan.planner.model import Model
 
-SECONDS_PER_CONSTRAINT = 2e-5
+SECONDS_PER_CONSTRAINT = 5e-5
 """For a model to be built and presolved, of which CP-SAT's deterministic time counts little (measured)."""
 
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.binding import what_binds
 from warpplan.planner.bounds import Bound, min_ii
-from warpplan.planner.constructive import first_schedule
+from warpplan.planner.constructive import SECONDS_PER_OPERATION, first_schedule
 from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer
 from warpplan.planner.effort import Effort
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.model import Model
+from warpplan.planner.neighbours import BRANCHINGS, Neighbours
 from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.problem import Problem, SolveOptions
 from warpplan.planner.question import SMALL, Question
@@ -33,12 +34,18 @@ LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed."""
 TURNS = (0.08, 0.35)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
-FIRST_SECONDS = 0.3
+FIRST_SECONDS = 0.4
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
-ORDER_SECONDS = 2.0
+ORDER_SECONDS = 0.6
 """For an interval in a given order."""
+NEIGHBOUR_SHARE = 0.3
+"""Of the seconds for a question, for one neighbourhood."""
+PATIENCE = 12
+"""Neighbourhoods in a row that may hold nothing shorter."""
+ORDER_LADDER = (1.0, 1.02, 1.05, 1.1, 1.2, 1.4)
+"""Multiples of the proven bound at which the order of the loop scheduled first is tried."""
 ORDER_SHARE = 0.05
 """Of the time left, for the order of the loop scheduled first."""
 POLISH_SECONDS = 0.5
@@ -77,8 +84,10 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
         run_.construct()
     if run_.best is None and not run_.climb(enough):
         return run_.without_plan(enough)
+    run_.improve(FIRST_SECONDS)
     if run_.proven == run_.bound:
         run_.in_order()
+        run_.improve(FIRST_SECONDS)
     run_.descend()
     run_.polish()
     return run_.result(bound)
@@ -115,6 +124,7 @@ class _Run:
         self.questions: dict[int, Question] = {}
         self.constructed: set[int] = set()
         self.ordered = False
+        self.neighbours = Neighbours(problem)
         self.bound = bound.ii_cycles
         self.undecided = False
 
@@ -183,6 +193,20 @@ class _Run:
                 return self.best is not None
             candidate, step = min(candidate + step, enough), 2 * step
 
+    def improve(self, seconds: float) -> None:
+        """Down through schedules like the best one, until several neighbourhoods in a row hold none shorter."""
+        idle = 0
+        while self.best is not None and self.proven < self.ii and idle < PATIENCE and self.effort.left > LEAST_SECONDS:
+            if self.exact:
+                return
+            target = self.neighbours.target(self.proven, self.ii)
+            model = self.neighbours.model(target, self.ii, self.best)
+            schedule = self.effort.solve(model, NEIGHBOUR_SHARE * seconds)[1]
+            idle += 1
+            if schedule is not None and fits(self.problem, target, schedule):
+                self.found(target, schedule)
+                idle = 0
+
     def in_order(self) -> None:
         """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
         be better than what is found here."""
@@ -192,14 +216,13 @@ class _Run:
         order = blind_order(self.problem.graph, self._blindly)
         # The order tells clones apart.
         problem = Problem(replace(self.problem.graph, clones=()), self.problem.options)
-        floor = self.proven
-        while order is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
-            middle = (floor + self.ii - 1) // 2
-            schedule = self._kept(problem, middle, order)
+        for factor in ORDER_LADDER:
+            ii = int(factor * self.proven)
+            if order is None or ii >= self.ii or self.effort.left <= LEAST_SECONDS:
+                return
+            schedule = self._kept(problem, ii, order)
             if schedule is not None:
-                self.found(middle, schedule)
-            else:
-                floor = middle + 1
+                self.found(ii, schedule)
 
     def _blindly(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
         problem = Problem(graph, SolveOptions(time_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
@@ -207,30 +230,42 @@ class _Run:
         return None if found.best is None else (found.ii_cycles, found.best)
 
     def _kept(self, problem: Problem, ii: int, order: Order) -> Assignment | None:
+        self.effort.take(SECONDS_PER_OPERATION * len(problem.ops))
+        if (schedule := first_in_order(problem, ii, order)) is not None:
+            return schedule
         model = Model(problem, ii)
         keep_order(model, order)
-        model.branch("median")
-        schedule = self.effort.solve(model, min(ORDER_SECONDS, 0.3 * self.effort.left))[1]
-        if schedule is not None and fits(problem, ii, schedule):
-            return schedule
-        return first_in_order(problem, ii, order)
+        for branching in BRANCHINGS:
+            model.branch(branching)
+            answer, schedule = self.effort.solve(model, ORDER_SECONDS)
+            if answer != "unknown":
+                break
+        return schedule if schedule is not None and fits(problem, ii, schedule) else None
 
     def descend(self) -> None:
-        """By turns one cycle less, whose refusal proves the interval, and half of what is open; with more time for each
-        question, once neither tells anything new."""
+        """By turns one cycle less, whose refusal proves the interval, half of what is open, and schedules like the
+        best; with more time for each question, once none tells anything new."""
         seconds = FIRST_SECONDS
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
             known = self.proven, self.ii
             self.ask(self.ii - 1, seconds)
-            floor = self.proven
-            while floor < self.ii - 1:
-                middle = (floor + self.ii - 1) // 2
-                if self.ask(middle, seconds) == "yes":
+            while self.proven < self.ii - 1:
+                if self.ask((self.proven + self.ii - 1) // 2, seconds) != "no":
                     break
-                floor = max(middle + 1, self.proven)
+            self.improve(seconds)
+            if known == (self.proven, self.ii):
+                self.closer(seconds)
             if known == (self.proven, self.ii):
                 self.in_order()
                 seconds *= 3
+
+    def closer(self, seconds: float) -> None:
+        """What stays open is not asked again: each interval is half as far from the best known as the one before."""
+        floor, known = (self.proven + self.ii - 1) // 2 + 1, self.ii
+        while floor < self.ii - 1 and self.ii == known:
+            middle = (floor + self.ii - 1) // 2
+            self.ask(middle, seconds)
+            floor = middle + 1
 
     # Questions
 
