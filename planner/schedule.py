@@ -42,12 +42,16 @@ ORDER_SECONDS = 0.6
 """For an interval in a given order."""
 NEIGHBOUR_SHARE = 0.3
 """Of the seconds for a question, for one neighbourhood."""
+LARGE = 15
+"""Clusters above which the order of the loop scheduled first is tried before anything that takes long."""
 PATIENCE = 12
 """Neighbourhoods in a row that may hold nothing shorter."""
-ORDER_LADDER = (1.0, 1.02, 1.05, 1.1, 1.2, 1.4)
+ORDER_LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
 """Multiples of the proven bound at which the order of the loop scheduled first is tried."""
 ORDER_SHARE = 0.05
 """Of the time left, for the order of the loop scheduled first."""
+ORDERED_SHARE = 0.3
+"""Of the time left, for schedules in that order."""
 POLISH_SECONDS = 0.5
 """Most of the time limit that may go into choosing among schedules of a small loop."""
 
@@ -84,10 +88,9 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
         run_.construct()
     if run_.best is None and not run_.climb(enough):
         return run_.without_plan(enough)
-    run_.improve(FIRST_SECONDS)
-    if run_.proven == run_.bound:
+    if run_.proven == run_.bound or len(problem.clusters) > LARGE:
         run_.in_order()
-        run_.improve(FIRST_SECONDS)
+    run_.improve(FIRST_SECONDS)
     run_.descend()
     run_.polish()
     return run_.result(bound)
@@ -216,9 +219,10 @@ class _Run:
         order = blind_order(self.problem.graph, self._blindly)
         # The order tells clones apart.
         problem = Problem(replace(self.problem.graph, clones=()), self.problem.options)
+        enough = (1 - ORDERED_SHARE) * self.effort.left
         for factor in ORDER_LADDER:
             ii = int(factor * self.proven)
-            if order is None or ii >= self.ii or self.effort.left <= LEAST_SECONDS:
+            if order is None or ii >= self.ii or self.effort.left <= enough:
                 return
             schedule = self._kept(problem, ii, order)
             if schedule is not None:
