@@ -32,7 +32,7 @@ Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
 LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed."""
-TURNS = (0.08, 0.35)
+TURNS = (0.1, 0.45)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
 FIRST_SECONDS = 0.4
 """For each way to ask about another interval, at first; then three times as many."""
