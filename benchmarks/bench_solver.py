@@ -18,7 +18,7 @@ from typing import Any
 from loop_graphs import graphs
 from planning_speed import cpu_name
 from results_file import head, write
-from schedule_first import schedule_first
+from schedule_first import QUESTION_SECONDS, schedule_first
 
 from warpplan.planner.bounds import min_ii
 from warpplan.planner.check import check
@@ -100,6 +100,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         found = [row["better_by_found"] for row in compared if "better_by_found" in row]
         result |= {
             "compared": len(compared),
+            "schedule_first_question_s": QUESTION_SECONDS,
             "joint_shorter_proven": sum(gain > 0 for gain in proven),
             "joint_longer": sum(gain < 0 for gain in found),
             "better_by_proven_mean": mean_gain(proven),
@@ -124,22 +125,28 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [g for name, g in graphs().items() if not options.only or any(part in name for part in options.only)]
     solve(chosen[0], SolveOptions(time_limit_s=LIMIT_S))
-    rows = []
+    rows, outcomes = [], []
     for graph in chosen:
         row = measure(graph, options.repeats)
-        outcome = row.pop("outcome")
-        if not options.no_baseline:
-            row |= compare(graph, outcome)
+        outcomes.append(row.pop("outcome"))
         rows.append(row)
-        first = "{ii_cycles} (bound {bound})".format(**row["schedule_first"]) if "schedule_first" in row else "-"
         accepted = "accepted" if row.get("violations") == [] else f"NOT ACCEPTED {row.get('violations', '')}"
         print(
             f"{graph.name:<58} {len(graph.ops):>2} operations: {row['status']}, II {row['ii']} (bound {row['bound']}, "
-            f"MinII {row['min_ii']}), {row['cpu_s']:.3f} s CPU, {accepted}; schedule first {first}",
+            f"MinII {row['min_ii']}), {row['cpu_s']:.3f} s CPU, {accepted}",
             flush=True,
         )
+    written = head("solver", cpu_name())
+    write(options.out, {**written, "summary": summary(rows), "rows": rows})
+    for graph, row, outcome in zip(chosen, rows, outcomes, strict=True) if not options.no_baseline else ():
+        row |= compare(graph, outcome)
+        if "schedule_first" in row:
+            print(
+                "{:<58} schedule first {ii_cycles} (bound {bound})".format(graph.name, **row["schedule_first"]),
+                flush=True,
+            )
     found = summary(rows)
-    write(options.out, {**head("solver", cpu_name()), "summary": found, "rows": rows})
+    write(options.out, {**written, "summary": found, "rows": rows})
     print(found)
     print(f"written to {options.out}")
 

@@ -27,7 +27,7 @@ from warpplan.planner.problem import Problem, SolveOptions
 from warpplan.planner.retime import fits
 from warpplan.planner.solve import solve
 
-QUESTION_SECONDS = 2.0
+QUESTION_SECONDS = 0.5
 """For one interval; a question left open counts as a no, but raises no bound."""
 STRETCH = 4
 """The order is given up where it does not fit so many times the joint interval."""
