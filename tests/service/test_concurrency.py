@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from warpplan.planner.tuning import TuningConfig
+from warpplan.service.migrations import MIGRATIONS
 from warpplan.service.problem import Item
 from warpplan.service.store import Store
 from warpplan.service.workflow import Workflow
@@ -46,5 +47,5 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
         assert connection.execute("SELECT COUNT(*), COUNT(DISTINCT shape) FROM configs").fetchone() == (50, 50)
         reports = dict(connection.execute("SELECT run, COUNT(*) FROM measurements GROUP BY run").fetchall())
         assert reports == {"all ranks": 40} | {f"rank {n}": 40 for n in range(PROCESSES)}
-        assert connection.execute("SELECT COUNT(*) FROM warpplan_schema").fetchone() == (1,)
+        assert connection.execute("SELECT COUNT(*) FROM warpplan_schema").fetchone() == (len(MIGRATIONS),)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
