@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.lowering.persistent import walks
 from warpplan.kernels.compiler.planning.kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.planning.loops import Flow, Work, read_work
-from warpplan.kernels.compiler.planning.rows import Types, row_values, unique_names, value_types
+from warpplan.kernels.compiler.planning.rows import Types, row_values, value_types
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, parse
+from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.places import Place, Places
 
 

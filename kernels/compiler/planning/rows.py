@@ -1,4 +1,4 @@
-"""Values of a kernel: names that are unique, their types, and which of them follow the rows of its products.
+"""Values of a kernel: their types, and which of them follow the rows of its products.
 
 Data partitions split a tile along the rows of its accumulators. A value follows them where operations that treat rows
 alike (arithmetic, reductions along a row, layouts, loops) link it to a product's result, accumulator or first operand.
@@ -10,52 +10,12 @@ from collections.abc import Iterable
 
 from warpplan.kernels.compiler.planning.kinds import DOTS, FREE, operation_axis, result_types, short_name
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, read_while, yielded
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, is_value, tokenize
+from warpplan.kernels.compiler.ttgir.ir import Operation
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Types = dict[str, ShapedType | None]
 
 _ROWS_KEPT = frozenset({"tt.broadcast", "tt.expand_dims", "arith.bitcast", "tt.bitcast", "ttg.memdesc_subslice"})
-
-
-def unique_names(function: Operation) -> Operation:
-    """A copy in which no two values share a name; as printed, blocks beside each other use the same ones."""
-    taken: set[str] = set()
-
-    def fresh(name: str, scope: dict[str, str]) -> None:
-        new = next(n for i in range(len(taken) + 1) if (n := f"{name}.{i}" if i else name) not in taken)
-        taken.add(new)
-        scope[name] = new
-
-    def token(text: str, scope: dict[str, str]) -> str:
-        name, mark, number = text.partition("#")
-        return scope.get(name, name) + mark + number
-
-    def copied(region: Region, scope: dict[str, str]) -> Region:
-        scope = dict(scope)
-        for argument in filter(is_value, tokenize(region.label)):
-            fresh(argument, scope)
-        label = "".join(token(t, scope) for t in tokenize(region.label))
-        return Region([copy(operation, scope) for operation in region.operations], label)
-
-    def copy(operation: Operation, scope: dict[str, str]) -> Operation:
-        inside = dict(scope)
-        if operation.name == "scf.for":
-            loop = read_loop(operation)
-            for name in (loop.variable, *(carried[0] for carried in loop.carried)):
-                fresh(name, inside)
-        elif operation.name == "scf.while":
-            for name, *_ in read_while(operation).carried:
-                fresh(name, inside)
-        parts = [token(p, inside) if isinstance(p, str) else copied(p, inside) for p in operation.parts]
-        results = []
-        for result in operation.results:
-            name, mark, count = result.partition(":")
-            fresh(name, scope)
-            results.append(scope[name] + mark + count)
-        return Operation(operation.name, tuple(results), parts, operation.location)
-
-    return copy(function, {})
 
 
 def value_types(function: Operation) -> Types:

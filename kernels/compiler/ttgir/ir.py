@@ -14,7 +14,7 @@ them, so that an operation nobody touched prints as it was read. Needs neither T
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from warpplan.planner.errors import InvalidInput
@@ -181,26 +181,6 @@ class Operation:
         yield self
         for region in self.regions:
             yield from region.walk()
-
-    def renamed(self, rename: Callable[[str], str]) -> Operation:
-        """A copy, its regions copied too, with every value's name put through ``rename`` (without ``:n`` or ``#n``)."""
-
-        def token(text: str) -> str:
-            if not is_value(text):
-                return text
-            name, mark, number = text.partition("#")
-            return rename(name) + mark + number
-
-        def result(text: str) -> str:
-            name, mark, count = text.partition(":")
-            return rename(name) + mark + count
-
-        def region(old: Region) -> Region:
-            label = "".join(token(t) for t in tokenize(old.label))
-            return Region([op.renamed(rename) for op in old.operations], label)
-
-        parts = [token(p) if isinstance(p, str) else region(p) for p in self.parts]
-        return Operation(self.name, tuple(result(r) for r in self.results), parts, self.location)
 
     def substituted(self, names: Mapping[str, str], *, deep: bool = True) -> Operation:
         """A copy in which each value that ``names`` has, as it is written (``%x#1``), reads as it says there. Regions

@@ -75,15 +75,6 @@ def test_what_is_printed_parses_to_the_same(module: Module) -> None:
     assert (again.aliases, again.locations) == (module.aliases, module.locations)
 
 
-@given(modules(), st.dictionaries(VALUES, st.from_regex(r"%[a-z]+_new", fullmatch=True), min_size=1))
-def test_renaming_there_and_back_changes_nothing(module: Module, names: dict[str, str]) -> None:
-    there = {old: f"{new}{i}" for i, (old, new) in enumerate(names.items())}
-    back = {new: old for old, new in there.items()}
-    renamed = module.operation.renamed(lambda name: there.get(name, name))
-    assert not {ir.pack_of(v) for op in renamed.walk() for v in op.operands} & set(names)
-    assert renamed.renamed(lambda name: back.get(name, name)) == module.operation
-
-
 @given(
     operations(depth=0),
     st.sampled_from(["loop.stage", "tt.warp_specialize", "ttg.num-warps"]),
