@@ -19,7 +19,7 @@ from typing import Any
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.lowering.persistent import MARK, launched
 from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.pipeline import read, run_after, run_before
+from warpplan.kernels.compiler.pipeline import cut, finish, read, run_after, run_before
 from warpplan.kernels.compiler.scheme import Scheme
 
 LOWERING = "2"
@@ -28,15 +28,16 @@ HOPPER = 9
 _hook_lock = threading.RLock()
 
 Hook = Callable[..., Any]
+Edit = Callable[[str], str]
 
 
-def hook(scheme: Scheme, edit: Callable[[str], str] | None = None) -> Hook:
+def hook(scheme: Scheme, edit: Edit | None = None, edited: str = "") -> Hook:
     """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that compiles kernels by ``scheme``.
 
-    ``edit`` changes the finished TTGIR (see :mod:`~...inspection.instrument`). A compile under the hook
-    raises :class:`CannotPlan` for a kernel that cannot be specialised.
+    ``edit`` changes the finished TTGIR (see :mod:`~...inspection.instrument`), and ``edited`` tells it from other edits
+    in Triton's cache key. A compile under the hook raises :class:`CannotPlan` for a kernel that cannot be specialised.
     """
-    key = cache_key(scheme)
+    key = cache_key(scheme, edited)
 
     def inspect(*arguments: Any) -> Any:
         if not arguments:  # Triton 3.7 and later ask for (key, hash)
@@ -63,11 +64,12 @@ def hook(scheme: Scheme, edit: Callable[[str], str] | None = None) -> Hook:
     return inspect
 
 
-def cache_key(scheme: Scheme) -> str:
-    """What tells one lowering from another: the scheme and the lowering's own version."""
+def cache_key(scheme: Scheme, edited: str = "") -> str:
+    """What tells one lowering from another: the scheme, the lowering's own version, the edit of what came out."""
     depths = ".".join(map(str, scheme.depths))
     flags = f"{scheme.in_flight}{scheme.persistent}"
-    return f"warpplan-{LOWERING}-{scheme.consumers}x{scheme.warps}-{depths}-{flags}"
+    edit = f"-edited-{edited}" if edited else ""
+    return f"warpplan-{LOWERING}-{scheme.consumers}x{scheme.warps}-{depths}-{flags}{edit}"
 
 
 def compile_with(
@@ -76,24 +78,37 @@ def compile_with(
     options: Mapping[str, Any] | None,
     scheme: Scheme,
     cache: str | os.PathLike[str] | None = None,
-    edit: Callable[[str], str] | None = None,
+    edit: Edit | None = None,
 ) -> Any:
     """Compile ``source`` (a Triton ``ASTSource``) by ``scheme`` for ``target`` (a ``GPUTarget``): a ``CompiledKernel``.
 
-    ``cache`` is the folder of planned compiles, by default ``warpplan`` in Triton's own. Needs no GPU. Raises
+    ``cache`` is the folder of planned compiles, by default ``warpplan`` in Triton's own. What ``edit`` makes of the
+    kernel is part of the key, for a function says nothing of what it does: it runs twice. Needs no GPU. Raises
     :class:`CannotPlan`, :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR`, and Triton's own errors.
     """
     import triton
 
-    with _installed(hook(scheme, edit), _folder(cache, scheme)):
+    edited = "" if edit is None else _digest(edit(finished_text(source, target, options or {}, scheme)))
+    with _installed(hook(scheme, edit, edited), _folder(cache, cache_key(scheme, edited))):
         return launched(triton.compile(source, target=target, options=dict(options or {})))
 
 
-def _folder(cache: str | os.PathLike[str] | None, scheme: Scheme) -> Path:
+def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme) -> str:
+    """The TTGIR that :func:`compile_with` makes of ``source``, as Triton finishes it. Raises as it does."""
+    at_cut = cut(source, target, {**options, "num_warps": scheme.warps})
+    module = finish(specialize(at_cut.text, scheme), at_cut.options, at_cut.capability, pipelined=True)
+    return str(module)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _folder(cache: str | os.PathLike[str] | None, key: str) -> Path:
     from triton import knobs
 
     base = Path(cache) if cache is not None else Path(knobs.cache.dir) / "warpplan"
-    return base / cache_key(scheme)
+    return base / key
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kernels_under_test import source as gemm
 from played import HOPPER, cut, zoo_cut
 from triton import knobs
 from triton.backends.compiler import GPUTarget
@@ -65,6 +66,23 @@ def test_a_kernel_is_compiled_without_a_gpu(
     assert getattr(kernel.metadata, persistent.MARK) is bool(scheme.persistent)
     assert len(kernel.src.signature) == len(source(name).signature) + 3 * scheme.persistent
     assert [folder.name for folder in tmp_path.iterdir()] == [stages.cache_key(scheme)]
+
+
+def test_edits_of_one_kernel_never_share_a_binary(tmp_path: Path) -> None:
+    """Made by one function, called alike: only what they do tells them apart."""
+
+    def swap(new: str) -> stages.Edit:
+        return lambda text: text.replace("arith.maxnumf", new)
+
+    def compiled(edit: stages.Edit | None) -> str:
+        kernel = stages.compile_with(gemm("gemm_bias_relu"), HOPPER, None, Scheme(1, (2,)), tmp_path, edit)
+        return str(kernel.asm["ttgir"])
+
+    for name in ("arith.minnumf", "arith.addf", "arith.maxnumf"):
+        assert f"{name} " in compiled(swap(name))
+    assert "arith.maxnumf " in compiled(None)
+    assert len(list(tmp_path.iterdir())) == 4
+    assert compiled(swap("arith.minnumf")) == compiled(swap("arith.minnumf"))
 
 
 def test_triton_is_left_as_it_was(tmp_path: Path) -> None:
