@@ -34,7 +34,7 @@ def given(rule: cp_model.Constraint, truth: Truth) -> None:
         rule.only_enforce_if(truth)
 
 
-DETERMINISTIC_PER_SECOND = 0.25
+RATE = 0.25
 """CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.2 to 2)."""
 CLOCK_FACTOR = 5.0
 CLOCK_SECONDS = 3.0
@@ -45,16 +45,17 @@ CLOCK_SECONDS = 10.0
 
 
 def run(
-    model: cp_model.CpModel, seconds: float, *, presolve: bool = True, relax: int = 1
+    model: cp_model.CpModel, seconds: float, *, presolve: bool = True, relax: int = 1, rate: float = RATE
 ) -> tuple[Answer, cp_model.CpSolver]:
-    """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2."""
+    """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
+    ``rate``: the deterministic time to a second."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = 1
     parameters.random_seed = 0
-    parameters.max_deterministic_time = seconds * DETERMINISTIC_PER_SECOND
+    parameters.max_deterministic_time = seconds * rate
     parameters.max_time_in_seconds = max(CLOCK_SECONDS, seconds * CLOCK_FACTOR)
     # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
     parameters.catch_sigint_signal = False
@@ -70,6 +71,6 @@ def run(
     return ("no" if status == cp_model.INFEASIBLE else "unknown"), solver
 
 
-def spent(solver: cp_model.CpSolver) -> float:
+def spent(solver: cp_model.CpSolver, rate: float = RATE) -> float:
     """What the run took of its limit, in the limit's seconds."""
-    return float(solver.response_proto.deterministic_time) / DETERMINISTIC_PER_SECOND
+    return float(solver.response_proto.deterministic_time) / rate

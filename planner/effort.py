@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.cpsat import Answer, run, spent
+from warpplan.planner.cpsat import RATE, Answer, run, spent
 from warpplan.planner.model import Model
 
-SECONDS_PER_CONSTRAINT = 5e-5
-"""For a model to be built and presolved, of which CP-SAT's deterministic time counts little (measured)."""
+SECONDS_PER_CONSTRAINT = 1e-5
+PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
+"""For a model to be built and, beyond that, presolved, of which CP-SAT's deterministic time counts little (measured)."""
+BRANCHING_RATE = {"median": 0.75}
+"""Deterministic time that a slow core gets through in one second (measured: 0.4 to 2)."""
 
 
 @dataclass
@@ -23,13 +26,15 @@ class Effort:
         self.left -= seconds
 
     def solve(
-        self, model: Model, seconds: float, *, presolve: bool = True, relax: int = 0
+        self, model: Model, seconds: float, *, presolve: bool = False, relax: int = 0
     ) -> tuple[Answer, Assignment | None]:
         """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
         seconds = min(seconds, self.left)
         if seconds <= 0:
             return "unknown", None
-        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax)
+        rate = BRANCHING_RATE.get(model.branching, RATE)
+        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, rate=rate)
         self.wall += solver.wall_time
-        self.take(spent(solver) + SECONDS_PER_CONSTRAINT * len(model.cp.proto.constraints))
+        each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if presolve else 0.0)
+        self.take(spent(solver, rate) + each * len(model.cp.proto.constraints))
         return answer, model.read(solver) if answer == "yes" else None

@@ -31,7 +31,8 @@ class Model:
     """The constraints for one interval.
 
     ``memory`` says how rings lie: "apart", side by side; "shared", in one another's place too (a relaxation, see
-    :mod:`sharing`, with its ``cuts``); "free", nowhere. ``registers`` False leaves rule 5 out.
+    :mod:`sharing`, with its ``cuts``); "free", nowhere. ``registers`` False leaves rule 5 out, ``symmetric`` False
+    the order of operations that could change places: what is known of a schedule may tell them apart.
     """
 
     def __init__(
@@ -41,14 +42,16 @@ class Model:
         *,
         memory: Places = "apart",
         registers: bool = True,
+        symmetric: bool = True,
         cuts: tuple[Cut, ...] = (),
     ) -> None:
         from ortools.sat.python import cp_model
 
         self.problem, self.ii, self.cp = problem, ii, cp_model.CpModel()
-        self.limited = (memory != "free", registers)
+        self.limited, self.symmetric = (memory != "free", registers), symmetric
         self.ops = range(len(problem.ops))
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
+        self.branching: Branching = "free"
         self._times()
         self._any: dict[tuple[int, ...], Truth] = {}
         self._order: dict[tuple[int, int], Truth] = {}
@@ -162,7 +165,7 @@ class Model:
                     earlier = [self.member[e, g - 1] for e in free[:at]]
                     self.cp.add_bool_or([*earlier, self.member[c, g].Not()])
         self._crossing: dict[tuple[int, int], Truth] = {}
-        for first, second in problem.clone_order:
+        for first, second in (*problem.clone_order, *problem.twin_order) if self.symmetric else ():
             self.cp.add(self.start[first] <= self.start[second])
 
     def inside(self, op: int, partition: int) -> Truth:
@@ -410,6 +413,7 @@ class Model:
         """Which stages the search settles first, and how; "free" leaves it to the solver."""
         from ortools.sat.python import cp_model
 
+        self.branching = way
         self.cp.proto.search_strategy.clear()
         if way == "median":  # Near the anchor: values live short.
             self.cp.add_decision_strategy(self.stage, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from random import Random
 
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.model import Branching, Model
+from warpplan.planner.memory import layout
+from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
 
 WAYS = ("some partitions", "near stages", "stages", "partitions")
@@ -27,8 +28,7 @@ class Neighbours:
     """A new neighbourhood on each call, the same sequence in every run."""
 
     def __init__(self, problem: Problem) -> None:
-        # What is known tells clones apart.
-        self.problem = Problem(replace(problem.graph, clones=()), problem.options)
+        self.problem = problem
         self.random = Random(0)
 
     def target(self, proven: int, ii: int) -> int:
@@ -37,7 +37,9 @@ class Neighbours:
     def model(self, ii: int, known_ii: int, known: Assignment) -> Model:
         """For interval ``ii``, around a schedule of ``known_ii``."""
         way = self.random.choice(WAYS)
-        model = Model(self._pinned(way, known), ii)
+        # One ring in another's place makes the model larger: only where what is known does so.
+        memory: Places = "shared" if layout(self.problem, known_ii, known).reuses else "apart"
+        model = Model(self._pinned(way, known), ii, memory=memory, symmetric=False)
         if "stages" in way:
             turn = known_ii * (model.stages // 2) - known.starts[model.anchor]
             room = int(way == "near stages")

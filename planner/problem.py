@@ -385,14 +385,36 @@ class Problem:
         return max(min(self.graph.limits.max_partitions, len(self.clusters)), pinned)
 
     @cached_property
+    def told(self) -> frozenset[str]:
+        """Operations that the options name, and so tell from others."""
+        options = self.options
+        spilled = {name for spill in options.spills for name in spill.ops}
+        sharing = {extra.shares_with for extra in options.extra_buffers if extra.shares_with is not None}
+        return frozenset({*options.pinned, *spilled, *sharing})
+
+    @cached_property
     def clone_order(self) -> tuple[tuple[int, int], ...]:
         """Pairs of operations of which the first may be taken to start no later: clones have no order of their own,
         unless the options tell one from another."""
-        options, index = self.options, self.graph.index
-        told = {*options.pinned, *(name for spill in options.spills for name in spill.ops)}
-        told |= {extra.shares_with for extra in options.extra_buffers if extra.shares_with is not None}
-        alike = [clone for clone in self.graph.clones if clone and not told.intersection(clone)]
+        index = self.graph.index
+        alike = [clone for clone in self.graph.clones if clone and not self.told.intersection(clone)]
         return tuple((index[a[0]], index[b[0]]) for a, b in pairwise(alike))
+
+    @cached_property
+    def twin_order(self) -> tuple[tuple[int, int], ...]:
+        """Likewise for operations that differ in nothing but their names: same costs, same neighbours."""
+        if self.clone_order:
+            # Both orders at once could exclude every schedule.
+            return ()
+        ends: dict[str, list[tuple[str, bool, Dependence]]] = {op.id: [] for op in self.graph.ops}
+        for e in self.graph.edges:
+            ends[e.src].append((e.dst, True, replace(e, src="", dst="")))
+            ends[e.dst].append((e.src, False, replace(e, src="", dst="")))
+        alike: dict[tuple[Operation, str], list[int]] = {}
+        for i, op in enumerate(self.graph.ops):
+            if op.id not in self.told:
+                alike.setdefault((replace(op, id=""), repr(sorted(ends[op.id], key=repr))), []).append(i)
+        return tuple(pair for group in alike.values() for pair in pairwise(group))
 
     def partition_of(self, op: int) -> int | None:
         return self.pins.get(self.cluster[op])

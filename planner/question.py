@@ -8,7 +8,7 @@ benchmarks/loop_graphs.py.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -22,31 +22,25 @@ from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
 from warpplan.planner.sharing import Cut, cut, worth_sharing
 
-Ways = tuple[tuple[Branching, int], ...]
-"""Branching and linear relaxations."""
-PROBE: Ways = (("free", 0),)
-PROBE_SECONDS = 0.02
-"""Presolve alone refuses many an interval."""
+Way = tuple[Branching, bool, int]
+"""Branching, presolve, linear relaxations."""
+QUICK: tuple[Way, ...] = (("free", False, 0), ("median", False, 0))
+"""Propagation alone: it decides most models in less time than presolve would take for them."""
+THOROUGH: tuple[Way, ...] = (("median", True, 0), ("free", True, 1))
+"""Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
-WAYS: Ways = (("median", 0), ("free", 1))
-"""Propagation alone, which finds schedules; and linear relaxations, which see that registers or issue slots do not
-suffice on average."""
-SMALL = 8
-"""Operations up to which presolve takes longer than the whole search."""
-EARLY = 2
-"""Guesses before anything else, where a schedule is likely."""
-MORE = 2
-"""New guesses in each turn after that."""
-LAST = 3
-"""The turn from which all guesses are made."""
+FEW = 14
+"""Operations up to which the whole model is decided as fast as one with something guessed."""
+MORE = 4
+"""New guesses in each turn."""
+LATE = 3
+"""The turn from which the thorough ways are tried."""
 
 
 @dataclass
 class _Guess:
     model: Model
-    in_step: bool
-    branching: Branching = "median"
     turn: int = 0
 
 
@@ -58,47 +52,49 @@ class Question:
         self.guesses = self._guesses()
         self.tried: list[_Guess] = []
         self.turns = 0
-        self.small = len(problem.ops) <= SMALL
-        self.whole: Model | None = None
-        self.apart = True
-        """Rings side by side; else one in another's place, which is asked only once that is refused."""
+        self.models: dict[Places, Model] = {}
+        self.open: list[Places] = ["shared", "apart"]
+        """How rings may lie: in one another's place too, or side by side. Where the first says nothing new its model
+        still is another, and often the faster."""
+        self.sharing = worth_sharing(problem, ii)
         self.cuts: tuple[Cut, ...] = ()
 
     def turn(self, seconds: float, *, likely: bool) -> tuple[Answer, Assignment | None]:
-        """One more turn, of so many seconds for each way. Guesses come first where a schedule is ``likely``."""
+        """One more turn, of so many seconds for each way. In a large loop, guesses come first where a schedule is
+        ``likely``."""
         self.turns += 1
-        answer: Answer = "unknown"
-        if likely and (found := self._guess(seconds, EARLY if self.turns == 1 else 0)) is not None:
+        guess_first = likely and len(self.problem.ops) > FEW
+        if guess_first and (found := self._guess(seconds)) is not None:
             return "yes", found
-        if self.turns > 1 or not likely or not self.tried:
-            answer, found = self.decide(seconds, WAYS)
-        elif self.turns == 1:
-            answer, found = self.decide(PROBE_SECONDS, PROBE)
-        if answer != "unknown":
-            return answer, found
-        found = self._guess(seconds, None if likely and self.turns == LAST else MORE)
-        return ("yes" if found is not None else "unknown"), found
+        answer, found = self.decide(seconds, QUICK if self.turns < LATE else (*QUICK, *THOROUGH))
+        if answer == "unknown" and not guess_first and (found := self._guess(seconds)) is not None:
+            return "yes", found
+        return answer, found
 
-    def _guess(self, seconds: float, most: int | None) -> Assignment | None:
-        """What was left open in the turns before, once each turn, then ``most`` new guesses."""
+    def quick(self, seconds: float) -> tuple[Answer, Assignment | None]:
+        """No turn, but what propagation alone says of the whole model."""
+        return self.decide(seconds, QUICK)
+
+    def _guess(self, seconds: float) -> Assignment | None:
+        """What was left open in the turns before, once each turn, then new guesses."""
         again = [guess for guess in self.tried if guess.turn < self.turns]
-        for guess in chain(again, islice(self.guesses, most)):
+        for guess in chain(again, islice(self.guesses, MORE)):
             self.tried = [other for other in self.tried if other is not guess]
             if (found := self._try(guess, seconds)) is not None:
                 return found
         return None
 
     def _try(self, guess: _Guess, seconds: float) -> Assignment | None:
-        """A schedule; where the question stays open, the guess is kept, to be searched in another way."""
-        guess.model.branch(guess.branching)
-        answer, found = self.effort.solve(guess.model, seconds)
-        if found is not None and fits(self.problem, self.ii, found):
-            return found
-        if answer == "unknown":
-            if not guess.in_step:
-                guess.branching = "free" if guess.branching == "median" else "median"
-            guess.turn = self.turns
-            self.tried.append(guess)
+        """A schedule; where the question stays open, the guess is kept for the next turn."""
+        for branching, presolve, relax in QUICK[::-1]:
+            guess.model.branch(branching)
+            answer, found = self.effort.solve(guess.model, seconds, presolve=presolve, relax=relax)
+            if found is not None and fits(self.problem, self.ii, found):
+                return found
+            if answer != "unknown":
+                return None
+        guess.turn = self.turns
+        self.tried.append(guess)
         return None
 
     def _guesses(self) -> Iterator[_Guess]:
@@ -109,52 +105,57 @@ class Question:
         for partitions in _by_clone(problem):
             model = self._pinned(partitions)
             model.in_step(evenly=True)
-            yield _Guess(model, in_step=True)
-        for partitions in islice(divisions(problem, ii), DIVISIONS):
-            yield _Guess(self._pinned(partitions), in_step=False)
+            yield _Guess(model)
+        likeliest = divisions(problem, ii)
+        for partitions in islice(likeliest, 1):
+            yield _Guess(self._pinned(partitions))
         if problem.clone_order:
-            model = Model(problem, ii, memory=self._memory)
-            model.in_step(evenly=False)
-            yield _Guess(model, in_step=True)
+            yield self._in_step(evenly=True)
+        for partitions in islice(likeliest, DIVISIONS - 1):
+            yield _Guess(self._pinned(partitions))
+        if problem.clone_order:
+            yield self._in_step(evenly=False)
+
+    def _in_step(self, *, evenly: bool) -> _Guess:
+        model = Model(self.problem, self.ii, memory=self.open[-1])
+        model.in_step(evenly=evenly)
+        return _Guess(model)
 
     def _pinned(self, partitions: Sequence[int]) -> Model:
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
         options = replace(self.problem.options, pinned=pinned)
-        return Model(Problem(self.problem.graph, options), self.ii, memory=self._memory)
+        return Model(Problem(self.problem.graph, options), self.ii, memory=self.open[-1])
 
-    @property
-    def _memory(self) -> Places:
-        return "apart" if self.apart else "shared"
-
-    def decide(self, seconds: float, ways: Ways) -> tuple[Answer, Assignment | None]:
-        """The whole model, in each of ``ways`` (branching, linear relaxations) for so many seconds."""
-        while True:
-            if self.whole is None:
-                self.whole = Model(self.problem, self.ii, memory=self._memory, cuts=self.cuts)
-            answer, found = self._each(seconds, ways)
-            if answer == "unknown":
-                return answer, None
-            self.whole = None
-            if found is not None:
-                places = layout(self.problem, self.ii, found)
-                if places.fits:
-                    return answer, found
-                if places.unknown:
-                    return "unknown", None
-                self.cuts = (*self.cuts, cut(self.problem, self.ii, found, places.refused))
-            elif self.apart and worth_sharing(self.problem, self.ii):
-                self.apart = False
-            else:
-                return answer, None
-
-    def _each(self, seconds: float, ways: Ways) -> tuple[Answer, Assignment | None]:
-        assert self.whole is not None
-        for branching, relax in ways:
-            self.whole.branch(branching)
-            answer, found = self.effort.solve(self.whole, seconds, presolve=not self.small, relax=relax)
-            if answer != "unknown":
-                return answer, found
+    def decide(self, seconds: float, ways: Iterable[Way]) -> tuple[Answer, Assignment | None]:
+        """The whole model, in each of ``ways`` for so many seconds."""
+        for way in ways:
+            for memory in tuple(self.open):
+                answer, found = self._decide(memory, way, seconds)
+                if found is not None:
+                    return "yes", found
+                if answer == "no":
+                    self.open.remove(memory)
+                    if memory == "shared" or not self.sharing:
+                        return "no", None
         return "unknown", None
+
+    def _decide(self, memory: Places, way: Way, seconds: float) -> tuple[Answer, Assignment | None]:
+        branching, presolve, relax = way
+        while True:
+            if memory not in self.models:
+                self.models[memory] = Model(self.problem, self.ii, memory=memory, cuts=self.cuts)
+            model = self.models[memory]
+            model.branch(branching)
+            answer, found = self.effort.solve(model, seconds, presolve=presolve, relax=relax)
+            if found is None:
+                return answer, None
+            places = layout(self.problem, self.ii, found)
+            if places.fits:
+                return answer, found
+            if places.unknown:
+                return "unknown", None
+            self.cuts = (*self.cuts, cut(self.problem, self.ii, found, places.refused))
+            del self.models[memory]
 
 
 def _by_clone(problem: Problem) -> Iterator[tuple[int, ...]]:

@@ -19,22 +19,24 @@ from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer
 from warpplan.planner.effort import Effort
 from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.model import Model
-from warpplan.planner.neighbours import BRANCHINGS, Neighbours
+from warpplan.planner.model import Branching, Model, Places
+from warpplan.planner.neighbours import Neighbours
 from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import SMALL, Question
+from warpplan.planner.question import FEW, Question
 from warpplan.planner.retime import fits, retime
 from warpplan.planner.sharing import worth_sharing
 from warpplan.planner.shorten import shorten
 
+SMALL = 8
+"""Operations up to which the best of all schedules is asked for."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
 LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed."""
-TURNS = (0.1, 0.45)
-"""Seconds for each way to ask about the proven bound, which mostly is feasible."""
-FIRST_SECONDS = 0.4
+FIRST_TURNS = (0.1, 0.4)
+"""Seconds for each way to ask about the proven bound."""
+FIRST_SECONDS = 0.1
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
@@ -42,10 +44,12 @@ ORDER_SECONDS = 0.6
 """For an interval in a given order."""
 NEIGHBOUR_SHARE = 0.3
 """Of the seconds for a question, for one neighbourhood."""
-LARGE = 15
-"""Clusters above which the order of the loop scheduled first is tried before anything that takes long."""
+GREAT = 4
+"""A step is great if it is more than one in so many cycles of what is open."""
 PATIENCE = 12
 """Neighbourhoods in a row that may hold nothing shorter."""
+ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
+"""Memory and branching for an interval in a given order."""
 ORDER_LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
 """Multiples of the proven bound at which the order of the loop scheduled first is tried."""
 ORDER_SHARE = 0.05
@@ -84,13 +88,12 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
         run_.proven = run_.bound = bound.ii_cycles
     run_.at_the_bound()
     enough = max(run_.proven, serial_ii(problem))
+    if run_.best is None and len(problem.ops) > FEW:
+        run_.in_order()
     if run_.best is None:
         run_.construct()
     if run_.best is None and not run_.climb(enough):
         return run_.without_plan(enough)
-    if run_.proven == run_.bound or len(problem.clusters) > LARGE:
-        run_.in_order()
-    run_.improve(FIRST_SECONDS)
     run_.descend()
     run_.polish()
     return run_.result(bound)
@@ -164,15 +167,11 @@ class _Run:
     # Which intervals
 
     def at_the_bound(self) -> None:
-        """What is proven mostly is feasible: ask about it by turns, as long as no answer comes."""
+        """What is proven mostly is feasible: in a large loop, where nearer answers are no easier, it is worth time."""
         self._construct_at(self.proven)
-        if self.best is not None:
-            return
-        for seconds in TURNS:
-            if self.ask(self.proven, seconds) != "unknown":
+        for seconds in FIRST_TURNS if len(self.problem.ops) > FEW else FIRST_TURNS[:1]:
+            if self.best is None and self.ask(self.proven, seconds) != "unknown":
                 return
-            if self.best is None:
-                self.construct()
 
     def construct(self) -> None:
         for factor in LADDER:
@@ -217,14 +216,12 @@ class _Run:
             return
         self.ordered = True
         order = blind_order(self.problem.graph, self._blindly)
-        # The order tells clones apart.
-        problem = Problem(replace(self.problem.graph, clones=()), self.problem.options)
         enough = (1 - ORDERED_SHARE) * self.effort.left
         for factor in ORDER_LADDER:
             ii = int(factor * self.proven)
-            if order is None or ii >= self.ii or self.effort.left <= enough:
+            if order is None or (self.best is not None and ii >= self.ii) or self.effort.left <= enough:
                 return
-            schedule = self._kept(problem, ii, order)
+            schedule = self._kept(ii, order)
             if schedule is not None:
                 self.found(ii, schedule)
 
@@ -233,35 +230,56 @@ class _Run:
         found = search(problem, min_ii(problem))
         return None if found.best is None else (found.ii_cycles, found.best)
 
-    def _kept(self, problem: Problem, ii: int, order: Order) -> Assignment | None:
-        self.effort.take(SECONDS_PER_OPERATION * len(problem.ops))
-        if (schedule := first_in_order(problem, ii, order)) is not None:
+    def _kept(self, ii: int, order: Order) -> Assignment | None:
+        self.effort.take(SECONDS_PER_OPERATION * len(self.problem.ops))
+        if (schedule := first_in_order(self.problem, ii, order)) is not None:
             return schedule
-        model = Model(problem, ii)
-        keep_order(model, order)
-        for branching in BRANCHINGS:
+        for memory, branching in ORDERED_WAYS:
+            model = Model(self.problem, ii, memory=memory, symmetric=False)
+            keep_order(model, order)
             model.branch(branching)
             answer, schedule = self.effort.solve(model, ORDER_SECONDS)
-            if answer != "unknown":
+            if schedule is not None and fits(self.problem, ii, schedule):
+                return schedule
+            if answer == "no" and memory == "shared":
                 break
-        return schedule if schedule is not None and fits(problem, ii, schedule) else None
+        return None
 
     def descend(self) -> None:
-        """By turns one cycle less, whose refusal proves the interval, half of what is open, and schedules like the
-        best; with more time for each question, once none tells anything new."""
+        """By turns what is proven, which mostly is feasible, one cycle less than the best, whose refusal proves it,
+        half of what is open, and schedules like the best; with more time for each question, once none tells anything
+        new."""
         seconds = FIRST_SECONDS
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
             known = self.proven, self.ii
-            self.ask(self.ii - 1, seconds)
-            while self.proven < self.ii - 1:
-                if self.ask((self.proven + self.ii - 1) // 2, seconds) != "no":
-                    break
+            self.bisect(seconds)
             self.improve(seconds)
             if known == (self.proven, self.ii):
                 self.closer(seconds)
             if known == (self.proven, self.ii):
                 self.in_order()
                 seconds *= 3
+            self.rise(seconds)
+
+    def bisect(self, seconds: float) -> None:
+        """One cycle less as long as that brings much, for a schedule of one order often is the best at once; then half
+        of what is open, until no answer comes."""
+        target, answer = self.ii - 1, "yes"
+        while answer != "unknown" and self.proven < self.ii:
+            known, gap = self.ii, self.ii - self.proven
+            answer = self.ask(target, seconds)
+            target = self.ii - 1 if GREAT * (known - self.ii) > gap else (self.proven + self.ii - 1) // 2
+
+    def rise(self, seconds: float) -> None:
+        """Up from what is proven in steps that double as long as they are refused."""
+        step = 1
+        while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
+            answer = self.ask(min(self.proven + step, self.ii) - 1, seconds, quickly=True)
+            if answer != "no":
+                if step < 4:
+                    return
+                step //= 8
+            step = max(1, 2 * step)
 
     def closer(self, seconds: float) -> None:
         """What stays open is not asked again: each interval is half as far from the best known as the one before."""
@@ -273,8 +291,8 @@ class _Run:
 
     # Questions
 
-    def ask(self, ii: int, seconds: float) -> Answer:
-        answer, schedule = self._decide(ii, seconds)
+    def ask(self, ii: int, seconds: float, *, quickly: bool = False) -> Answer:
+        answer, schedule = self._decide(ii, seconds, quickly)
         if answer == "no":
             self.refused(ii)
         elif schedule is not None:
@@ -283,7 +301,7 @@ class _Run:
             self.undecided = True
         return answer
 
-    def _decide(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
+    def _decide(self, ii: int, seconds: float, quickly: bool) -> tuple[Answer, Assignment | None]:
         if self.exact:
             verdict = decide(self.problem, ii, min(10 * seconds, self.effort.left))
             self.effort.take(verdict.seconds)
@@ -293,7 +311,8 @@ class _Run:
         if ii not in self.questions:
             self.questions = {known: q for known, q in self.questions.items() if known >= self.proven}
             self.questions[ii] = Question(self.problem, ii, self.effort)
-        return self.questions[ii].turn(seconds, likely=self.proven == self.bound)
+        question = self.questions[ii]
+        return question.quick(seconds) if quickly else question.turn(seconds, likely=self.proven == self.bound)
 
     # Among schedules of the same interval
 
