@@ -46,7 +46,7 @@ _VIEWS = frozenset({"ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_tr
 @dataclass(frozen=True)
 class BarrierUse:
     """``amount`` is a count of arrivals, or bytes of an expect or a copy; ``block`` numbers the region it stands in,
-    ``slot`` is the index into the array as printed."""
+    ``slot`` is the index into the array as printed; ``around``: before or after the partitions run."""
 
     kind: Use
     partition: str
@@ -54,6 +54,7 @@ class BarrierUse:
     line: str
     block: int
     slot: str = ""
+    around: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,14 @@ def _initialised(barrier: Barrier) -> list[Finding]:
 
 def _arrivals(barrier: Barrier) -> list[Finding]:
     """A phase ends with as many arrivals as the count. A partition arrives once more than its busiest block for no
-    phase: other blocks are other loops, or the turn before and after one."""
+    phase: other blocks are other loops, or the turn before and after one. What is around the partitions is a phase of
+    its own."""
     inits = [use.amount for use in barrier.uses if use.kind == "init"]
     if len({use.partition for use in barrier.uses if use.kind != "init"}) < 2:
         return []  # one partition's own pipeline comes by a barrier in several turns of one block
     each: dict[str, dict[tuple[int, str], int]] = defaultdict(lambda: defaultdict(int))
     for use in barrier.uses:
-        if use.kind in ("arrive", "expect"):
+        if use.kind in ("arrive", "expect") and not use.around:
             each[use.partition][use.block, use.slot] += use.amount if use.kind == "arrive" else 1
     if not inits or not each:
         return []
@@ -190,6 +192,7 @@ class _Reader:
         self.found: list[Finding] = []
         self.partitions: list[tuple[str, int]] = [(DEFAULT, warps_of(module))]
         self.blocks = 0
+        self.around = True
 
     def barriers(self, phases: dict[str, int]) -> list[Barrier]:
         named = []
@@ -231,7 +234,9 @@ class _Reader:
                 self.partitions.append((worker.name, worker.warps))
             captured = {inside: behind[outside] for inside, outside in worker.arguments if outside in behind}
             self.blocks += 1
+            self.around = False
             self.visit(worker.region, worker.name, captured if worker.arguments else dict(behind), self.blocks)
+        self.around = True
 
     def _allocated(self, operation: Operation, behind: dict[str, tuple[str, str]]) -> None:
         kind = parse_type(find_types(operation.signature)[-1])
@@ -249,13 +254,14 @@ class _Reader:
         numbers = [int(t) for t in operation.tokens[: operation.tokens.index(":")] if t.isdigit()]
         amount = numbers[0] if numbers and kind != "wait" else 1
         line = self.lines[id(operation)]
-        self.uses[array].append(BarrierUse(kind, partition, amount, line, block, slot))
+        self.uses[array].append(BarrierUse(kind, partition, amount, line, block, slot, self.around))
 
     def _completed(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
         for value, _ in completed(operation):
             if value in behind:
                 array, slot = behind[value]
-                self.uses[array].append(BarrierUse("arrive", partition, 1, self.lines[id(operation)], block, slot))
+                line = self.lines[id(operation)]
+                self.uses[array].append(BarrierUse("arrive", partition, 1, line, block, slot, self.around))
 
     def _copied(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
         copy = read_copy(operation)
@@ -263,7 +269,7 @@ class _Reader:
         if copy.barrier in behind:
             array, slot = behind[copy.barrier]
             line = self.lines[id(operation)]
-            self.uses[array].append(BarrierUse("copy", partition, box, line, block, slot))
+            self.uses[array].append(BarrierUse("copy", partition, box, line, block, slot, self.around))
 
     def _boxed(self, operation: Operation) -> int:
         """Bytes of the descriptor's box; a finding where the tile is another."""

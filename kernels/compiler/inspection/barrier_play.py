@@ -118,6 +118,8 @@ class _Game:
         self.arrays: list[_Array] = []
         self.readers: dict[_Array, set[str]] = {}
         self.reading: dict[str, list[list[_Slot]]] = {}
+        self.beside = False
+        """Whether partitions run beside each other: alone, a wait that does not pass never will."""
 
     def run(self) -> Fault | None:
         """The first fault; none where everybody came to the end."""
@@ -150,6 +152,7 @@ class _Game:
                     self.readers.setdefault(array, set()).add(worker.name)
         runners.sort(key=lambda r: (r[0] in loaders) != self.loader_first)
         waiting: dict[str, Operation] = {}
+        self.beside = True
         while runners:
             before = self.steps
             for name, runner in list(runners):
@@ -164,6 +167,7 @@ class _Game:
             else:
                 if runners and len(waiting) == len(runners):
                     raise _Stop(self._deadlock(waiting))
+        self.beside = False
         yield from ()
 
     def _deadlock(self, waiting: dict[str, Operation]) -> Fault:
@@ -248,16 +252,11 @@ class _Game:
         if barrier is None or not isinstance(phase, int):
             return
         while barrier.parity == phase & 1:  # a sign-extended i1 is -1
-            if partition == DEFAULT and not self.reading_partitions:
+            if not self.beside:
                 raise _Stop(self._deadlock({partition: operation}))
             yield WAIT, operation
         self.waits += 1
         yield DONE, operation
-
-    @property
-    def reading_partitions(self) -> bool:
-        """Whether partitions run beside each other: alone, a wait that does not pass never will."""
-        return bool(self.readers)
 
     def _device(self, operation: Operation, env: Env, partition: str) -> None:
         name = operation.name
