@@ -353,6 +353,20 @@ class _Reader:
             if depth == 0:
                 return "".join(self.tokens[start + 1 : self.at - 1])
 
+    def label(self) -> str:
+        """``^bb1(%x: i32):``, and past the comment that names its predecessors."""
+        depth, label = 0, ""
+        while True:
+            token = self.next()
+            label += token
+            depth += (token in _OPEN) - (token in _CLOSE)
+            if token == ":" and depth == 0:
+                break
+        while not self.peek().startswith("\n"):
+            self.at += 1
+        self.skip_space()
+        return label
+
     def region(self) -> Region:
         region = Region()
         self.nested += 1
@@ -360,20 +374,21 @@ class _Reader:
             raise self.error(f"more than {MOST_NESTED} regions inside each other")
         self.skip_space()
         if self.peek().startswith("^"):
-            depth, label = 0, ""
-            while True:
-                token = self.next()
-                label += token
-                depth += (token in _OPEN) - (token in _CLOSE)
-                if token == ":" and depth == 0:
-                    break
-            region.label = label
-            self.skip_space()
+            region.label = self.label()
+        blocks = [region]
         while self.peek() != "}":
-            region.operations.append(self.operation())
-            self.skip_space()
             if self.peek().startswith("^"):
-                raise self.error("several blocks in one region: control flow other than scf is not read")
+                blocks.append(Region(label=self.label()))
+                continue
+            blocks[-1].operations.append(self.operation())
+            self.skip_space()
+        if len(blocks) > 1:
+            from warpplan.kernels.compiler.ttgir.blocks import Unstructured, structured  # made of regions
+
+            try:
+                region.operations = structured(blocks)
+            except Unstructured as error:
+                raise self.error(f"several blocks in one region: {error}") from None
         self.at += 1
         self.nested -= 1
         return region

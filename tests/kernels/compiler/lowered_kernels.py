@@ -235,3 +235,47 @@ def made_between(a_ptr, b_ptr, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK:
         b = tl.make_tensor_descriptor(b_ptr + k, [BN, BK], [K, 1], [BN, BK])
         acc = tl.dot(x, b.load([0, 0]).T, acc)
     tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def early(a, b, c_ptr, count, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Programs beyond ``count`` have nothing to do."""
+    block = tl.program_id(0)
+    if block >= count:
+        return
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([block * BN, k]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * 4 * BN + block * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def early_twice(a, b, c_ptr, flag, count, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Two ways out, the second after a look into memory, with a store of its own."""
+    block = tl.program_id(0)
+    place = c_ptr + tl.arange(0, BM)[:, None] * 4 * BN + block * BN + tl.arange(0, BN)[None, :]
+    if block >= count:
+        return
+    if tl.load(flag + block) > 20:
+        tl.store(place, tl.zeros((BM, BN), tl.float32) + 7)
+        return
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([block * BN, k]).T, acc)
+    tl.store(place, acc)
+
+
+@triton.jit
+def either(a, b, c_ptr, count, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Both ways load and multiply, and end by themselves."""
+    block = tl.program_id(0)
+    place = c_ptr + tl.arange(0, BM)[:, None] * 4 * BN + block * BN + tl.arange(0, BN)[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    if block >= count:
+        for k in range(0, K, 2 * BK):
+            acc = tl.dot(a.load([0, k]), b.load([block * BN, k]).T, acc)
+        tl.store(place, acc * 2)
+        return
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([block * BN, k]).T, acc)
+    tl.store(place, acc)

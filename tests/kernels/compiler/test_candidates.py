@@ -25,7 +25,7 @@ from warpplan.planner.profile import Profile
 from warpplan.profiler.embedded import embedded
 
 PROFILE = embedded(H200.name)
-READABLE = [*OWN, *(name for name in ZOO if name != "gathered_experts")]
+READABLE = [*OWN, *ZOO]
 
 
 @cache

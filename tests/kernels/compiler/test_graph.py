@@ -39,8 +39,8 @@ from warpplan.profiler.embedded import embedded
 
 COSTS = embedded(H200.name).costs
 TWO = Shape(consumers=2, warps=4)
-UNPLANNED = ("chased", "gathered_experts")
-"""Refused: an address that waits for the loop's own product; a way out of the middle of a loop."""
+UNPLANNED = ("chased",)
+"""Refused: an address that waits for the loop's own product."""
 LOADING = [*OWN, *(name for name, specimen in ZOO.items() if specimen.loads)]
 
 

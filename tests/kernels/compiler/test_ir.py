@@ -134,7 +134,10 @@ def refuse_or_read(text: str) -> None:
         ("module {\n  %x:n = a.b loc(#l)\n} loc(#l)", "line 2 .*how many results %x"),
         ("module {\n  a.b %x) loc(#l)\n} loc(#l)", r"line 2 .*'\)' closes nothing in a.b"),
         ("module {\n  7 = a.b loc(#l)\n} loc(#l)", "line 2 .*an operation's name, not '7'"),
-        ("module {\n  f {\n  ^bb0:\n  a.b loc(#l)\n  ^bb1:\n  } loc(#l)\n} loc(#l)", "line 5 .*several blocks"),
+        (
+            "module {\n  f {\n  ^bb0:\n  a.b loc(#l)\n  ^bb1:\n  } loc(#l)\n} loc(#l)",
+            "line 6 .*several blocks.*a block that ends in a.b",
+        ),
         ("module {\n} loc(#l)\n#loc = loc(unknown)\nmodule {\n} loc(#l)", "line 3 .*text after the module"),
         ("module {\n" + "f {\n" * 5000 + "}\n" * 5001, "more than 100 regions"),
         ("module {\n} loc(#l)", "no public tt.func"),

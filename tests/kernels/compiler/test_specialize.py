@@ -71,6 +71,23 @@ def test_loops_and_branches_in_every_combination(name: str, arguments: dict[str,
     same(cut(name), scheme, values, buffers, seeds=1)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "launched"),
+    [(PLAIN, 0), (TWO, 0), (ONE_SLOT, 0), (Scheme(2, (2,), persistent=1), 2)],
+    ids=lambda value: str(value) if isinstance(value, Scheme) else None,
+)
+@pytest.mark.parametrize("count", [0, 2, 4])
+@pytest.mark.parametrize("name", ["early", "early_twice", "either"])
+def test_ways_out_of_a_kernel_are_taken_by_every_partition(
+    name: str, count: int, scheme: Scheme, launched: int
+) -> None:
+    made, data = tensors((ROWS, 192), (4 * 64, 192), (ROWS, 4 * 64))
+    values = {"a": made[0], "b": made[1], "c_ptr": 2 * BUFFER, "flag": 3 * BUFFER, "count": count, "K": 192}
+    flags = np.array([10.0, 30.0, 20.0, 40.0])
+    lowered = same(cut(name), scheme, values, [*data, flags], (4, 1, 1), launched, seeds=1)
+    assert " cf." not in lowered
+
+
 def rings(text: str) -> list[str]:
     """The types of the memory that the block makes for its rings."""
     return re.findall(r"^ +%wp_ring\d+ = ttg.local_alloc : \(\) -> !ttg.memdesc<(\d+x\d+x\d+)", text, re.MULTILINE)
