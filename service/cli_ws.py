@@ -23,7 +23,12 @@ KernelSpec = Annotated[str, typer.Argument(help="FILE.py:kernel or package.modul
 Signature = Annotated[str, typer.Option(help='Types and constexprs: "a=bf16[128,64], c_ptr=*bf16, M=i32:16, BM=128".')]
 Target = Annotated[int, typer.Option(help="Compute capability, major times 10 plus minor: 90 or 100.")]
 SchemeText = Annotated[
-    str, typer.Option("--scheme", help="best, stock (Triton's own lowering), or CONSUMERSxWARPS:SLOTS such as 2x4:3.")
+    str,
+    typer.Option(
+        "--scheme",
+        help="best, stock (Triton's own lowering), or CONSUMERSxWARPS:SLOTS such as 2x4:3; on sm_100 apart:SLOTS, "
+        "together:SLOTS or found:SLOTS.",
+    ),
 ]
 
 

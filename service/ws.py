@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from warpplan.kernels.compiler.planning.candidates import RankedScheme
     from warpplan.kernels.compiler.planning.capture import Captured
     from warpplan.kernels.compiler.scheme import Scheme
+    from warpplan.kernels.compiler.steered import Steered
 
 SCHEMA = "warpplan/ws-1"
 HOPPER, BLACKWELL = 90, 100
 STOCK, BEST = "stock", "best"
 _SCHEME = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
+_STEERED = re.compile(r"(apart|together|found):(\d+)")
+LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
+"""The GPU whose sizes are meant where the profile is of another kind of GPU than the target."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,22 @@ class Inspection:
     failure: str = ""
 
 
-def parse_scheme(text: str) -> Scheme:
+def parse_scheme(text: str) -> Scheme | Steered:
     """``2x4:3/2:1:persistent``: consumers x warps, slots of each loop's rings, 1 to keep a product in flight (the
-    default), and whether one program an SM walks over the grid."""
+    default), and whether one program an SM walks over the grid. For Blackwell ``apart:3``, ``together:3`` or
+    ``found:3``: the workers of loads and products, slots of all rings."""
     from warpplan.kernels.compiler.scheme import Scheme
+    from warpplan.kernels.compiler.steered import Steered
 
+    steered = _STEERED.fullmatch(text.strip())
+    if steered is not None:
+        return Steered(steered[1], int(steered[2]))
     match = _SCHEME.fullmatch(text.strip())
     if match is None:
         raise InvalidConfig(
             f"scheme {text!r}: expected {STOCK}, {BEST}, or CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the "
-            "slots of each loop and 0 for no product in flight, and :persistent behind", field="scheme", value=text,
+            "slots of each loop and 0 for no product in flight, and :persistent behind; for Blackwell apart:SLOTS, "
+            "together:SLOTS or found:SLOTS", field="scheme", value=text,
         )  # fmt: skip
     consumers, warps, depths, flying, walks = match.groups()
     slots = tuple(int(depth) for depth in depths.split("/"))
@@ -90,6 +100,7 @@ def inspect_kernel(
     from warpplan.kernels.compiler.inspection.where import placed
     from warpplan.kernels.compiler.planning.capture import capture
     from warpplan.kernels.compiler.planning.graph import estimated
+    from warpplan.kernels.compiler.steered import Steered
 
     asked = None if scheme in (STOCK, BEST) else parse_scheme(scheme)
     source = source_of(kernel, signature)
@@ -104,12 +115,14 @@ def inspect_kernel(
             f"{kernel.__name__} does not compile for sm_{target}: {_line(error)}", field="kernel"
         ) from error
     captured = capture(text)
-    ranked = _ranked(captured, profile, target, stages)
+    if asked is not None and isinstance(asked, Steered) != (target == BLACKWELL):
+        raise InvalidConfig(f"scheme {scheme!r} is not for sm_{target}", field="scheme", value=scheme, limit=target)
+    ranked = _ranked(captured, text, profile, target, stages)
     alone = next(r for r in ranked if r.scheme is None)
     chosen = ranked[0] if scheme == BEST else alone
     if asked is not None:
         known = next((r for r in ranked if r.scheme == asked), None)
-        near = next((r for r in ranked if r.scheme and r.scheme.consumers == asked.consumers), alone)
+        near = next((r for r in ranked if r.scheme and _alike(r.scheme, asked)), alone)
         chosen = known or replace(near, scheme=asked, reason="asked for")
     barriers, failure = _finish(source, gpu, options, chosen.scheme)
     guessed = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
@@ -118,17 +131,27 @@ def inspect_kernel(
     )
 
 
-def _ranked(captured: Captured, profile: Profile, target: int, stages: int) -> tuple[RankedScheme, ...]:
-    from warpplan.kernels.compiler.planning.candidates import RankedScheme, rank
+def _alike(one: Scheme | Steered, other: Scheme | Steered) -> bool:
+    """Whether two schemes for one GPU share a kernel out alike, so that the plans of one show the other."""
+    name = "consumers" if hasattr(one, "consumers") else "workers"
+    return bool(getattr(one, name) == getattr(other, name))
+
+
+def _ranked(captured: Captured, text: str, profile: Profile, target: int, stages: int) -> tuple[RankedScheme, ...]:
+    from warpplan.kernels.compiler.planning import candidates, steering
     from warpplan.planner.device import device
 
-    if target != HOPPER:
-        why = "on Blackwell Triton's own partitions are steered, not replaced"
-        return (RankedScheme(None, (), (), 0.0, 1.0, why),)
-    return rank(captured, profile, device(profile.identity.gpu), stages=stages)
+    gpu = device(profile.identity.gpu)
+    if gpu.capability != target:
+        gpu = device(LIKE[target])
+    if target == BLACKWELL:
+        return steering.rank(captured, text, profile, gpu, stages=stages)
+    return candidates.rank(captured, profile, gpu, stages=stages)
 
 
-def _finish(source: Any, gpu: Any, options: dict[str, int], scheme: Scheme | None) -> tuple[BarrierReport | None, str]:
+def _finish(
+    source: Any, gpu: Any, options: dict[str, int], scheme: Scheme | Steered | None
+) -> tuple[BarrierReport | None, str]:
     from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
     from warpplan.kernels.compiler.inspection.finished import finished_text
 

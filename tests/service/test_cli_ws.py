@@ -121,11 +121,31 @@ def test_a_cause_of_hangs_in_tritons_own_kernel_is_exit_status_1(capsys: pytest.
     assert "a TMA box of 128x64 and a tile of 64x64" in out
 
 
-def test_blackwell_shows_the_graph_and_tritons_own_barriers(capsys: pytest.CaptureFixture[str]) -> None:
-    status, found = answer(capsys, "mine.py:matmul --target 100", TILE)
+def test_blackwell_shows_partitions_stages_and_buffers(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = answer(capsys, "mine.py:matmul --target 100 --scheme apart:3", TILE)
     assert status == 0
     assert [work["kind"] for work in found["loops"][0]["work"]] == ["tma_load", "tma_load", "dot"]
-    assert "Blackwell" in found["chosen"]["reason"]
+    assert found["chosen"]["scheme"] == {"workers": "apart", "depth": 3, "stages": []}
+    placed = {p["lines"][-1]: p for p in found["placed"] if p["loop"]}
+    load, product = placed[line("x = a.load")], placed[line("acc = tl.dot")]
+    assert (load["partitions"], product["partitions"]) == (["loads"], ["products"])
+    assert load["buffer"] == "3 x 16384 bytes of shared memory"
+    assert product["buffer"] == "256 columns of 128 lanes of tensor memory"
+    assert product["stage"] >= load["stage"] == 0
+    assert [r["scheme"] and r["scheme"]["workers"] for r in found["ranked"]].count("together") == 1
+    assert found["barriers"]["findings"] == []
+    assert found["barriers"]["played"] > 0
+    assert dict(found["barriers"]["partitions"]) == {"default": 4, "partition0": 1, "partition1": 2}
+
+
+def test_blackwell_shows_the_best_plan_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = ask(capsys, "mine.py:matmul --target 100", TILE)
+    assert (status, err) == (0, "")
+    assert "columns of 128 lanes of tensor memory" in out
+    assert "none of the known causes" in out
+    status, found = answer(capsys, "mine.py:matmul --target 100 --scheme stock", TILE)
+    assert status == 0
+    assert found["chosen"]["scheme"] is None
 
 
 @pytest.mark.parametrize(
@@ -145,6 +165,9 @@ def test_blackwell_shows_the_graph_and_tritons_own_barriers(capsys: pytest.Captu
         ("mine.py:matmul", TILE.replace("128,64", "96,64"), "does not compile for sm_90"),
         ("mine.py:matmul --target 80", TILE, "expected 90 or 100"),
         ("mine.py:matmul --scheme 2x4", TILE, "expected stock, best, or CONSUMERSxWARPS:SLOTS"),
+        ("mine.py:matmul --scheme apart:3", TILE, "scheme 'apart:3' is not for sm_90"),
+        ("mine.py:matmul --scheme 2x4:3 --target 100", TILE, "scheme '2x4:3' is not for sm_100"),
+        ("mine.py:matmul --scheme apart:9 --target 100", TILE, "depth 9"),
         ("mine.py:matmul --scheme 9x4:2", TILE, "consumers 9"),
         ("mine.py:matmul --profile none.json", TILE, "none.json"),
     ],

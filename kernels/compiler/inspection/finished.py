@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import Steered
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, is_value, split_list
 
 SPECIALIZE = "ttg.warp_specialize"
 DEFAULT = "default"
 
 
-def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme | None = None) -> str:
+def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme | Steered | None = None) -> str:
     """What Triton's passes make of ``source`` (an ``ASTSource``) on ``target``: lowered by ``scheme``, or with Triton's
     own specialisation where the source asks for it. Raises :class:`CannotPlan` and what :func:`pipeline.cut` does."""
-    from warpplan.kernels.compiler.lowering.specialize import specialize
+    from warpplan.kernels.compiler.lowering import stages
     from warpplan.kernels.compiler.pipeline import cut, read, run_after, run_stock
     from warpplan.kernels.compiler.pipeline.cutting import new_context
 
-    wide = {**options, "num_warps": scheme.warps} if scheme is not None else options
-    at_cut = cut(source, target, wide)
-    context = new_context(_backend(target))
-    module = read(specialize(at_cut.text, scheme) if scheme is not None else at_cut.text, context)
-    if scheme is None:
-        run_stock(module, at_cut.options, at_cut.capability)
-    run_after(module, at_cut.options, at_cut.capability, pipelined=scheme is not None)
+    if scheme is not None:
+        return stages.finished_text(source, target, options, scheme)
+    at_cut = cut(source, target, options)
+    module = read(at_cut.text, new_context(_backend(target)))
+    run_stock(module, at_cut.options, at_cut.capability)
+    run_after(module, at_cut.options, at_cut.capability)
     return str(module)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.planning.blackwell import REST
 from warpplan.kernels.compiler.planning.candidates import RankedScheme
 from warpplan.kernels.compiler.planning.capture import Body, Captured, producer_slice
 from warpplan.kernels.compiler.planning.fusing import fuse, steady
 from warpplan.kernels.compiler.planning.graph import PRODUCER
 from warpplan.kernels.compiler.planning.loops import Work
+from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import FOUND, Steered
 from warpplan.planner.clones import MARK
 from warpplan.planner.plan import Placement, Plan
 
@@ -32,13 +35,12 @@ def placed(captured: Captured, ranked: RankedScheme) -> tuple[Placed, ...]:
     """Every operation of the kernel, in program order of its loops, outer ones first.
 
     What is outside of the planned loops every consumer runs on its own rows, apart from TMA loads, which are the
-    producer's; where the kernel is left alone all of it is in one partition.
+    producer's; where the kernel is left alone all of it is in one partition. Under a :class:`Steered` scheme it is the
+    default partition's. Where Triton finds partitions itself ("found") they are not known here.
     """
     scheme = ranked.scheme
     plans = {loop.id: plan for loop, plan in zip(captured.loading, ranked.plans, strict=False)}
-    depths = iter(scheme.depths) if scheme is not None else iter(())
-    depth_of = {loop.id: next(depths, 2) if loop.rings else 2 for loop in captured.loading}
-    consumers = tuple(f"consumer{i}" for i in range(scheme.consumers)) if scheme is not None else ("default",)
+    depth_of = _depths(captured, scheme)
     found: list[Placed] = []
     for body in (captured.body, *captured.loops):
         plan = plans.get(body.id)
@@ -49,12 +51,39 @@ def placed(captured: Captured, ranked: RankedScheme) -> tuple[Placed, ...]:
             at = homes.get(work.id, [])
             names = tuple(dict.fromkeys(plan.partitions[p.partition].name for p in at)) if plan is not None else ()
             if not names or scheme is None:
-                names = (PRODUCER,) if work.kind == "tma_load" and scheme is not None else consumers
+                names = _outside(work, scheme)
             first = at[0] if at and not work.rare else None
             stage, cycle = (first.stage, first.cycle) if first is not None else (None, None)
-            buffer = _buffer(work, depth_of.get(body.id, 1), scheme is not None)
+            buffer = _tensor_memory(work, plan) or _buffer(work, depth_of.get(body.id, 1), scheme is not None)
             found.append(Placed(work.lines, work.id, work.kind, body.id, names, stage, cycle, buffer))
     return tuple(found)
+
+
+def _depths(captured: Captured, scheme: Scheme | Steered | None) -> dict[str, int]:
+    """Slots of the rings of each loop that loads through TMA."""
+    if isinstance(scheme, Steered):
+        return {loop.id: scheme.depth for loop in captured.loading}
+    depths = iter(scheme.depths) if scheme is not None else iter(())
+    return {loop.id: next(depths, 2) if loop.rings else 2 for loop in captured.loading}
+
+
+def _outside(work: Work, scheme: Scheme | Steered | None) -> tuple[str, ...]:
+    """The partitions of what no plan places."""
+    if scheme is None:
+        return (REST,)
+    if isinstance(scheme, Steered):
+        return (REST,) if scheme.workers != FOUND else ()
+    return (PRODUCER,) if work.kind == "tma_load" else tuple(f"consumer{i}" for i in range(scheme.consumers))
+
+
+def _tensor_memory(work: Work, plan: Plan | None) -> str:
+    """The tensor memory that ``work`` writes, in words: one place where the loop goes on with it, or where another
+    wrote there before it."""
+    if work.tensor is None:
+        return ""
+    slots = next((c.depth for c in plan.channels if c.name == work.id), 1) if plan is not None else 1
+    size = f"{work.tensor.columns} columns of {work.tensor.lanes} lanes of tensor memory"
+    return f"{slots} x {size}" if slots > 1 else size
 
 
 def _homes(body: Body, plan: Plan) -> dict[str, list[Placement]]:

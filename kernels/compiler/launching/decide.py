@@ -37,6 +37,7 @@ from warpplan.kernels.compiler.launching.sources import (
     scheme_text,
 )
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import Steered
 from warpplan.kernels.isolate import run_isolated
 from warpplan.planner import codec
 from warpplan.planner.device import DEVICES
@@ -51,7 +52,8 @@ PLANNING_LIMIT_S = 300.0
 MOST_CHILDREN = 3
 """Children that may die over one kernel; what stays untried then stays untried."""
 MACHINE_FAILS = ("MeasurementFailed", "OutOfMemoryError")
-CAPABILITY = 90
+LIKE = {9: "NVIDIA H200", 10: "NVIDIA B200"}
+"""The GPU that stands for those of its compute capability whose own numbers are not known: sm_90, sm_100 and sm_103."""
 
 log = logging.getLogger("warpplan")
 
@@ -122,8 +124,8 @@ class Decider:
         from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
 
         device, capability = gpu(call.device)
-        if capability != CAPABILITY:
-            raise CannotPlan(f"plans are for GPUs of sm_{CAPABILITY}: this one is sm_{capability}")
+        if capability // 10 not in LIKE:
+            raise CannotPlan(f"plans are for GPUs of sm_90, sm_100 and sm_103: this one is sm_{capability}")
         name, source = name_of(call.jit), call.jit.cache_key
         return Situation(
             kernel=name,
@@ -149,7 +151,7 @@ class Decider:
 
     def _decide(self, situation: Situation, call: Call, kernel: Any, description: dict[str, Any] | None) -> Decision:
         log.info("%s: trying plans, its first launch waits", situation.kernel)
-        schemes: list[Scheme] | None = None
+        schemes: list[Scheme | Steered] | None = None
         if self._given is not None:
             schemes = [self._given.scheme(situation.kernel, situation.source)]
         if self._measure:
@@ -163,13 +165,13 @@ class Decider:
         return self._opened().settle(decision)
 
     def _request(
-        self, packed: dict[str, Any], device: str, launch: Any, schemes: list[Scheme] | None
+        self, packed: dict[str, Any], device: str, launch: Any, schemes: list[Scheme | Steered] | None
     ) -> dict[str, Any]:
         return {
             "kernel": packed,
             "launch": launch,
             "schemes": None if schemes is None else [asdict(scheme) for scheme in schemes],
-            "device": device if device in DEVICES else "NVIDIA H200",
+            "device": device if device in DEVICES else LIKE[packed["target"][1] // 10],
             "profile": default_profile(device) if self._profile is None else codec.to_json(self._profile),
             "cache": str(default_folder() / own_version()),
             "most": MOST_SCHEMES if launch is not None else 1,
@@ -262,7 +264,7 @@ def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool
     ]
 
 
-def _scheme(item: dict[str, Any]) -> Scheme:
+def _scheme(item: dict[str, Any]) -> Scheme | Steered:
     return scheme_from(item["scheme"], "a trial's answer")
 
 

@@ -16,11 +16,13 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import Steered
 from warpplan.planner.errors import InvalidInput, MalformedFile
 
+T = TypeVar("T")
 SCHEMA = "warpplan/kernel-plan-1"
 
 
@@ -71,7 +73,7 @@ class Decision:
     """
 
     situation: Situation
-    scheme: Scheme | None
+    scheme: Scheme | Steered | None
     reason: str = ""
     failed: bool = False
     measured: bool = False
@@ -89,15 +91,30 @@ def to_json(decision: Decision) -> dict[str, Any]:
     return {"schema": SCHEMA, "key": decision.situation.key, **asdict(decision)}
 
 
-def scheme_from(value: Any, where: object) -> Scheme:
-    """The scheme of a JSON object. Raises :class:`MalformedFile` naming ``where``."""
+def scheme_from(value: Any, where: object) -> Scheme | Steered:
+    """The scheme of a JSON object: a :class:`Steered` where it has ``workers``. Raises :class:`MalformedFile` naming
+    ``where``."""
+    if isinstance(value, Mapping) and "workers" in value:
+        return _made(Steered, value, {"stages": [tuple(pair) for pair in _listed(value, "stages", where)]}, where)
     if not isinstance(value, Mapping) or not isinstance(value.get("depths"), (list, tuple)):
         raise MalformedFile(where, "no scheme: expected an object with consumers and depths", field="scheme")
-    unknown = set(value) - {f.name for f in fields(Scheme)}
+    return _made(Scheme, value, {"depths": value["depths"]}, where)
+
+
+def _listed(value: Mapping[str, Any], name: str, where: object) -> list[Any]:
+    found = value.get(name, ())
+    pairs = isinstance(found, (list, tuple)) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in found)
+    if not pairs or not all(isinstance(line, str) and type(stage) is int for line, stage in found):
+        raise MalformedFile(where, f"{name} {found!r}: expected pairs of a source line and a number", field="scheme")
+    return list(found)
+
+
+def _made(kind: type[T], value: Mapping[str, Any], lists: Mapping[str, Any], where: object) -> T:
+    unknown = set(value) - {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if unknown:
         raise MalformedFile(where, f"a scheme has no field {min(unknown)!r}", field="scheme")
     try:
-        return Scheme(**{**value, "depths": tuple(value["depths"])})
+        return kind(**{**value, **{name: tuple(items) for name, items in lists.items()}})
     except (TypeError, InvalidInput) as error:
         raise MalformedFile(where, str(error), field="scheme") from None
 

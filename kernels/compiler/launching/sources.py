@@ -28,9 +28,10 @@ from warpplan.kernels.compiler.launching.decisions import (
     to_json,
 )
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import Steered
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 
-Plans = str | Path | Scheme | Mapping[str, Any] | None
+Plans = str | Path | Scheme | Steered | Mapping[str, Any] | None
 """A folder, the URL of a service, or a plan: a value, JSON, a ``.json`` file. ``None``: a folder in Triton's cache."""
 SERVICE_WAIT_S = 3.0
 NEAREST_PROFILE = "NVIDIA H200"
@@ -45,15 +46,15 @@ class Source(Protocol):
 class Given:
     """One plan for all that is launched, or for the kernel that it names. Reads a file at the first launch."""
 
-    def __init__(self, plan: Scheme | Mapping[str, Any] | Path) -> None:
+    def __init__(self, plan: Scheme | Steered | Mapping[str, Any] | Path) -> None:
         self._plan = plan
 
-    def scheme(self, kernel: str, source: str) -> Scheme:
+    def scheme(self, kernel: str, source: str) -> Scheme | Steered:
         """The scheme for a kernel. Raises :class:`MalformedFile` where the plan is damaged, :class:`CannotPlan` where
         it is for another kernel or another state of its source."""
         plan: Any = self._plan
         where: Any = "the plan"
-        if isinstance(plan, Scheme):
+        if isinstance(plan, (Scheme, Steered)):
             return plan
         if isinstance(plan, Path):
             where = plan
@@ -135,7 +136,7 @@ class Service:
 
 def given(plans: Plans) -> Given | None:
     """``plans`` where it is one plan."""
-    if isinstance(plans, (Scheme, Mapping)):
+    if isinstance(plans, (Scheme, Steered, Mapping)):
         return Given(plans)
     if isinstance(plans, (str, Path)) and str(plans).endswith(".json") and not _is_url(plans):
         return Given(Path(plans))
@@ -167,7 +168,7 @@ def default_profile(device: str) -> Any:
     raise InvalidInput(f"no profile for {device}", field="device", value=device)
 
 
-def scheme_text(scheme: Scheme) -> str:
+def scheme_text(scheme: Scheme | Steered) -> str:
     return json.dumps(asdict(scheme), sort_keys=True)
 
 

@@ -21,6 +21,7 @@ from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
 from warpplan.kernels.compiler.launching.decisions import Compiled, scheme_from
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import Steered
 from warpplan.planner.errors import MeasurementFailed
 
 Item = dict[str, Any]
@@ -58,7 +59,7 @@ def trial(request: dict[str, Any]) -> Iterator[Item]:
             yield {**named, "step": "failed", "reason": _line(error)}
 
 
-def _schemes(request: dict[str, Any]) -> list[Scheme]:
+def _schemes(request: dict[str, Any]) -> list[Scheme | Steered]:
     if request["schemes"] is not None:
         return [scheme_from(scheme, "the plan") for scheme in request["schemes"]]
     ranked = rank(request["kernel"], request["device"], request["profile"])
@@ -71,30 +72,39 @@ def _schemes(request: dict[str, Any]) -> list[Scheme]:
     return diverse(found)[: request["most"]]
 
 
-def diverse(schemes: list[Scheme]) -> list[Scheme]:
+def diverse(schemes: list[Scheme | Steered]) -> list[Scheme | Steered]:
     """In the order given, but the best of each shape before the second of any: those that differ in depth alone are
     predicted alike and measured alike."""
-    shapes = [(scheme.consumers, scheme.warps, scheme.persistent) for scheme in schemes]
+    shapes = [_shape(scheme) for scheme in schemes]
     turn = [shapes[:i].count(shape) for i, shape in enumerate(shapes)]
     return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (turn[i], i))]
+
+
+def _shape(scheme: Scheme | Steered) -> tuple[Any, ...]:
+    """What tells schemes apart that are measured apart."""
+    if isinstance(scheme, Steered):
+        return scheme.workers, bool(scheme.stages)
+    return scheme.consumers, scheme.warps, scheme.persistent
 
 
 def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
     """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
     from warpplan.kernels.compiler.pipeline import cut
-    from warpplan.kernels.compiler.planning.candidates import schemes
+    from warpplan.kernels.compiler.planning import candidates, steering
     from warpplan.kernels.compiler.planning.capture import capture
     from warpplan.planner import codec
     from warpplan.planner.device import device
     from warpplan.planner.profile import Profile
 
-    options = packing.options(kernel)
+    options, gpu = packing.options(kernel), device(device_name)
     text = cut(packing.source(kernel), packing.target(kernel), options).text
-    profile = codec.from_json(profile_json, Profile)
-    return schemes(capture(text), profile, device(device_name), stages=options["num_stages"])
+    profile, captured = codec.from_json(profile_json, Profile), capture(text)
+    if gpu.tmem_columns:
+        return steering.schemes(captured, text, profile, gpu, stages=options["num_stages"])
+    return candidates.schemes(captured, profile, gpu, stages=options["num_stages"])
 
 
-def _compile(kernel: dict[str, Any], scheme: Scheme, cache: str) -> Any:
+def _compile(kernel: dict[str, Any], scheme: Scheme | Steered, cache: str) -> Any:
     from warpplan.kernels.compiler.lowering.stages import compile_with
 
     return compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), scheme, cache)

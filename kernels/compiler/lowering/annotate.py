@@ -13,16 +13,12 @@ passes' results on 3.6.0, 3.7.1, 3.8.0 and 3.9.0 (compiled, not run: tests/kerne
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.pipeline import read, run_after, run_before
-from warpplan.kernels.compiler.planning.capture import Body
 from warpplan.kernels.compiler.planning.kinds import TMA_LOADS
+from warpplan.kernels.compiler.steered import FOUND, TOGETHER, Steered
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import (
     Module,
@@ -36,10 +32,8 @@ from warpplan.kernels.compiler.ttgir.ir import (
 )
 from warpplan.kernels.compiler.ttgir.places import Places
 from warpplan.planner.errors import InvalidConfig
-from warpplan.planner.plan import Plan
 
 PRODUCTS = frozenset({"ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
-BLACKWELL = 10
 REST = 0
 _COPIES = frozenset({"ttg.local_alloc"})
 _VIEWS = frozenset({"ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice", "ttg.memdesc_index"})
@@ -48,7 +42,7 @@ _VIEWS = frozenset({"ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_sub
 @dataclass(frozen=True)
 class Roles:
     """The partitions of a loop: its TMA loads in worker ``load``, its products in worker ``product``, which may be the
-    same, the rest in the default partition, of the kernel's own warps. ``stages``: the pipeline stage of the load or
+    same, the rest in the default partition, of the kernel's own warps. ``stages``: the pipeline stage of the
     product from source line "file.py:12"; empty leaves the schedule to Triton. Raises :class:`InvalidConfig`.
 
     Products never share the partition of the rest: one thread issues them, and Triton 3.7 to 3.9 fail on it.
@@ -66,23 +60,11 @@ class Roles:
             )  # fmt: skip
 
 
-def roles_of(plan: Plan, loop: Body) -> Roles:
-    """The roles in ``plan``, made for the captured ``loop``. Raises :class:`CannotPlan` where it has the loads, or the
-    products, in several partitions, or none of them."""
-    kinds = {work.id: work for work in loop.work}
-    partitions: dict[str, set[int]] = {"tma_load": set(), "dot": set()}
-    stages: dict[str, int] = {}
-    for placement in plan.schedule.placements:
-        work = kinds.get(placement.op)
-        if work is not None and work.kind in partitions:
-            partitions[work.kind].add(placement.partition)
-            stages[work.line] = placement.stage
-    for kind, found in partitions.items():
-        if len(found) != 1:
-            what = "TMA loads" if kind == "tma_load" else "products"
-            raise CannotPlan(f"the plan has {what} in {len(found)} partitions: on Blackwell all go to one", loop.id)
-    (load,), (product,) = partitions.values()
-    return Roles(1 if load <= product else 2, 1 if product <= load else 2, stages)
+def roles_of(steered: Steered) -> Roles | None:
+    """The roles that ``steered`` gives, ``None`` where Triton finds them."""
+    if steered.workers == FOUND:
+        return None
+    return Roles(1 if steered.workers == TOGETHER else 2, 1, dict(steered.stages))
 
 
 def annotate(text: str, roles: Roles | None = None) -> str:
@@ -98,33 +80,6 @@ def annotate(text: str, roles: Roles | None = None) -> str:
         if roles is not None:
             _Annotated(module, loop, roles).write(tag)
     return str(module)
-
-
-def hook(depth: int, roles: Roles | None = None) -> Callable[..., Any]:
-    """A function for ``triton.knobs.runtime.add_stages_inspection_hook``: kernels for sm_100 compiled by ``roles`` with
-    rings of ``depth`` slots. It raises what :func:`annotate` does."""
-    key = f"warpplan-blackwell-{depth}-{roles}"
-
-    def inspect(*arguments: Any) -> Any:
-        if not arguments:  # Triton 3.7 and later ask for (key, hash)
-            return key, hashlib.sha256(key.encode()).hexdigest()
-        _, stages, options, _, capability = arguments
-
-        def make_ttgir(module: Any, metadata: dict[str, Any]) -> Any:
-            if capability // 10 != BLACKWELL:
-                raise CannotPlan(f"sm_{capability}: only sm_100 and sm_103 have tensor memory")
-            deep = dataclasses.replace(options, num_stages=depth)
-            context = module.context
-            run_before(module, deep, capability)
-            planned = read(annotate(str(module), roles), context)
-            run_after(planned, deep, capability, scheduled=bool(roles and roles.stages))
-            metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()
-            return planned
-
-        stages["ttgir"] = make_ttgir
-        return None
-
-    return inspect
 
 
 def _loops(function: Operation) -> Iterator[Operation]:
@@ -159,6 +114,11 @@ class _Annotated:
                 why = "control flow inside the loop: only Triton's own partitions fit it (no roles)"
                 raise CannotPlan(why, operation.name, str(self.places.of(operation)))
         self.maker = {pack_of(name): operation for operation in self.body for name in operation.defined}
+        for operation in self.body:
+            if operation.name in _COPIES and self.maker_of(operation, "tt.load"):
+                # Triton 3.6 stops at it ("cpasync not supported yet") between partitions that it did not find itself.
+                why = "a product reads what is loaded through pointers: only Triton's own partitions fit it (no roles)"
+                raise CannotPlan(why, "tt.load", str(self.places.of(operation)))
         self.users: dict[int, list[Operation]] = {}
         for operation in self.body:
             for value in operation.operands:
@@ -191,7 +151,7 @@ class _Annotated:
             users = self.users.get(id(operation), [])
             wanted = {p for user in users for p in found[id(user)]}
             name = operation.name
-            if name in TMA_LOADS or (name in _COPIES and self.loaded(operation)):
+            if name in TMA_LOADS or (name in _COPIES and self.maker_of(operation, *TMA_LOADS)):
                 found[id(operation)] = {roles.load}
             elif name in PRODUCTS or (name in _VIEWS and {user.name for user in users} <= PRODUCTS | _VIEWS):
                 found[id(operation)] = {roles.product}
@@ -201,9 +161,10 @@ class _Annotated:
                 found[id(operation)] = {REST}
         return found
 
-    def loaded(self, operation: Operation) -> bool:
+    def maker_of(self, operation: Operation, *names: str) -> bool:
+        """Whether one of ``names`` in the body makes what ``operation`` reads first."""
         maker = self.maker.get(pack_of(operation.operands[0])) if operation.operands else None
-        return maker is not None and maker.name in TMA_LOADS
+        return maker is not None and maker.name in names
 
     def outputs(self, partitions: dict[int, set[int]]) -> list[set[int]]:
         """Of each loop-carried value: where it is made, or used where it is not made in the loop."""
@@ -219,7 +180,7 @@ class _Annotated:
         """Stages as asked for, raised where an operand comes later; an older iteration's operations go first."""
         stage: dict[int, int] = {}
         for operation in self.body:
-            asked = self.roles.stages.get(str(self.places.of(operation)), 0) if _anchors(operation) else 0
+            asked = self.roles.stages.get(str(self.places.of(operation)), 0) if operation.name in PRODUCTS else 0
             made = [stage[id(self.maker[pack_of(v)])] for v in operation.operands if pack_of(v) in self.maker]
             stage[id(operation)] = max([asked, *made])
         last = max(stage.values())
@@ -227,10 +188,6 @@ class _Annotated:
             operation.set_attribute("loop.stage", f"{stage[id(operation)]} : i32")
             operation.set_attribute("loop.cluster", f"{last - stage[id(operation)]} : i32")
         self.loop.set_attribute("tt.scheduled_max_stage", f"{last} : i32")
-
-
-def _anchors(operation: Operation) -> bool:
-    return operation.name in TMA_LOADS or operation.name in PRODUCTS
 
 
 def _array(partitions: set[int]) -> str:

@@ -17,22 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.lowering.annotate import annotate, roles_of
 from warpplan.kernels.compiler.lowering.persistent import MARK, launched
 from warpplan.kernels.compiler.lowering.specialize import specialize
 from warpplan.kernels.compiler.pipeline import cut, finish, read, run_after, run_before
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import Steered
 
 LOWERING = "2"
 """Part of the cache key: raised with every change of what a scheme is lowered to."""
-HOPPER = 9
+HOPPER, BLACKWELL = 9, 10
 _hook_lock = threading.RLock()
 
 Hook = Callable[..., Any]
 Edit = Callable[[str], str]
 
 
-def hook(scheme: Scheme, edit: Edit | None = None, edited: str = "") -> Hook:
-    """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that compiles kernels by ``scheme``.
+def hook(scheme: Scheme | Steered, edit: Edit | None = None, edited: str = "") -> Hook:
+    """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that compiles kernels by ``scheme``: on Hopper
+    a :class:`Scheme`, on Blackwell a :class:`Steered`.
 
     ``edit`` changes the finished TTGIR (see :mod:`~...inspection.instrument`), and ``edited`` tells it from other edits
     in Triton's cache key. A compile under the hook raises :class:`CannotPlan` for a kernel that cannot be specialised.
@@ -45,17 +48,19 @@ def hook(scheme: Scheme, edit: Edit | None = None, edited: str = "") -> Hook:
         _, stages, options, _, capability = arguments
 
         def make_ttgir(module: Any, metadata: dict[str, Any]) -> Any:
-            if capability // 10 != HOPPER:
+            if isinstance(scheme, Steered) and capability // 10 != BLACKWELL:
+                raise CannotPlan(f"sm_{capability}: only sm_100 and sm_103 have tensor memory")
+            if isinstance(scheme, Scheme) and capability // 10 != HOPPER:
                 raise CannotPlan(f"sm_{capability}: schemes are lowered for sm_90 (Hopper)")
             context = module.context
-            wide = dataclasses.replace(options, num_warps=scheme.warps)
-            run_before(module, wide, capability)
-            planned = read(specialize(str(module), scheme), context)
-            run_after(planned, wide, capability, pipelined=True)
+            changed = dataclasses.replace(options, **options_of(scheme))
+            run_before(module, changed, capability)
+            planned = read(lowered(str(module), scheme), context)
+            run_after(planned, changed, capability, **left_out(scheme))
             if edit is not None:
                 planned = read(edit(str(planned)), context)
             metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()
-            metadata[MARK] = bool(scheme.persistent)
+            metadata[MARK] = not isinstance(scheme, Steered) and bool(scheme.persistent)
             return planned
 
         stages["ttgir"] = make_ttgir
@@ -64,11 +69,29 @@ def hook(scheme: Scheme, edit: Edit | None = None, edited: str = "") -> Hook:
     return inspect
 
 
-def cache_key(scheme: Scheme, edited: str = "") -> str:
+def options_of(scheme: Scheme | Steered) -> dict[str, int]:
+    """The options of the compile that ``scheme`` changes."""
+    return {"num_stages": scheme.depth} if isinstance(scheme, Steered) else {"num_warps": scheme.warps}
+
+
+def lowered(text: str, scheme: Scheme | Steered) -> str:
+    """The cut ``text`` by ``scheme``. Raises what :func:`specialize` and :func:`annotate` do."""
+    return annotate(text, roles_of(scheme)) if isinstance(scheme, Steered) else specialize(text, scheme)
+
+
+def left_out(scheme: Scheme | Steered) -> dict[str, bool]:
+    """What :func:`run_after` leaves out after ``scheme``."""
+    return {"scheduled": bool(scheme.stages)} if isinstance(scheme, Steered) else {"pipelined": True}
+
+
+def cache_key(scheme: Scheme | Steered, edited: str = "") -> str:
     """What tells one lowering from another: the scheme, the lowering's own version, the edit of what came out."""
+    edit = f"-edited-{edited}" if edited else ""
+    if isinstance(scheme, Steered):
+        staged = f"-{_digest(repr(scheme.stages))}" if scheme.stages else ""
+        return f"warpplan-{LOWERING}-{scheme.workers}-{scheme.depth}{staged}{edit}"
     depths = ".".join(map(str, scheme.depths))
     flags = f"{scheme.in_flight}{scheme.persistent}"
-    edit = f"-edited-{edited}" if edited else ""
     return f"warpplan-{LOWERING}-{scheme.consumers}x{scheme.warps}-{depths}-{flags}{edit}"
 
 
@@ -76,7 +99,7 @@ def compile_with(
     source: Any,
     target: Any,
     options: Mapping[str, Any] | None,
-    scheme: Scheme,
+    scheme: Scheme | Steered,
     cache: str | os.PathLike[str] | None = None,
     edit: Edit | None = None,
 ) -> Any:
@@ -93,11 +116,10 @@ def compile_with(
         return launched(triton.compile(source, target=target, options=dict(options or {})))
 
 
-def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme) -> str:
+def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme | Steered) -> str:
     """The TTGIR that :func:`compile_with` makes of ``source``, as Triton finishes it. Raises as it does."""
-    at_cut = cut(source, target, {**options, "num_warps": scheme.warps})
-    module = finish(specialize(at_cut.text, scheme), at_cut.options, at_cut.capability, pipelined=True)
-    return str(module)
+    at_cut = cut(source, target, {**options, **options_of(scheme)})
+    return str(finish(lowered(at_cut.text, scheme), at_cut.options, at_cut.capability, **left_out(scheme)))
 
 
 def _digest(text: str) -> str:

@@ -51,8 +51,10 @@ def cut(source: Any, target: Any, options: Mapping[str, Any] | None = None) -> C
     return Cut(str(module), parsed, capability)
 
 
-def finish(text: str, options: Any, capability: int, context: Any = None, *, pipelined: bool = False) -> Any:
-    """The finished module of an edited cut, in ``context`` or a new one; ``pipelined`` as for :func:`run_after`.
+def finish(
+    text: str, options: Any, capability: int, context: Any = None, *, pipelined: bool = False, scheduled: bool = False
+) -> Any:
+    """The finished module of an edited cut, in ``context`` or a new one; the others as for :func:`run_after`.
 
     The caller keeps ``module.get_tensordesc_metadata()`` as ``metadata["tensordesc_meta"]``, as ``make_ttgir`` does.
     Raises :class:`MalformedIR` where Triton does not read ``text``, ``RuntimeError`` where a pass fails on it.
@@ -63,7 +65,7 @@ def finish(text: str, options: Any, capability: int, context: Any = None, *, pip
 
         context = new_context(make_backend(GPUTarget("cuda", capability, THREADS)))
     module = read(text, context)
-    run_after(module, options, capability, pipelined=pipelined)
+    run_after(module, options, capability, pipelined=pipelined, scheduled=scheduled)
     return module
 
 

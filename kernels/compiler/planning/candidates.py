@@ -32,6 +32,7 @@ from warpplan.kernels.compiler.planning.graph import (
 )
 from warpplan.kernels.compiler.planning.pressure import live_registers, loads_alike, shared_bytes, slot_bytes
 from warpplan.kernels.compiler.scheme import MOST_DEPTH, Scheme
+from warpplan.kernels.compiler.steered import Steered
 from warpplan.planner.device import Device
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.graph import DependenceGraph
@@ -67,7 +68,7 @@ class RankedScheme:
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
     kernel alone over this one's; ``reason`` says what bounds it or what stood in the way."""
 
-    scheme: Scheme | None
+    scheme: Scheme | Steered | None
     plans: tuple[Plan, ...]
     ii_cycles: tuple[int, ...]
     predicted_cycles: float
@@ -104,7 +105,7 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
     obstacle = _obstacle(captured)
     if obstacle is not None:
         return (RankedScheme(None, (), (), 0.0, 1.0, str(obstacle)),)
-    model = _Model(captured, profile, device, stages)
+    model = Model(captured, profile, device, stages)
     alone = model.alone()
     found = [s for shape in _shapes(captured) for s in model.specialized(shape)]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
@@ -150,7 +151,9 @@ def _busiest(graph: DependenceGraph) -> int:
     return max((sum(op.occupancy for op in graph.ops if op.unit == unit) for unit, _ in graph.units), default=0)
 
 
-class _Model:
+class Model:
+    """Predicts a captured kernel's time on one SM, left alone and under schemes."""
+
     def __init__(self, captured: Captured, profile: Profile, device: Device, stages: int) -> None:
         self.captured, self.profile, self.device, self.stages = captured, profile, device, stages
         calibration = profile.calibration("gemm")
@@ -166,7 +169,7 @@ class _Model:
     def alone(self) -> RankedScheme:
         """The kernel as Triton pipelines it: one partition, resident as often as registers and memory allow."""
         shape = Shape(1, max(4, self.captured.warps), specialized=False)
-        blocks = self._resident(shape)
+        blocks = self.resident(shape)
         intervals, plans, terms = [], [], []
         for loop in self.captured.loading:
             graph, _ = self._graph(loop, shape, 1 << 30)
@@ -178,9 +181,9 @@ class _Model:
             ii = max(_busiest(graph), -(-_ii(outcome) // blocks))
             intervals.append(ii)
             plans.append(outcome.plan)
-            terms.append(self._interval(loop, ii, max(0.5, self.stages - 2) * blocks))
+            terms.append(self.interval(loop, ii, max(0.5, self.stages - 2) * blocks))
         reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
-        return RankedScheme(None, tuple(plans), tuple(intervals), self._tile(terms, shape), 1.0, reason)
+        return RankedScheme(None, tuple(plans), tuple(intervals), self.tile(terms, shape), 1.0, reason)
 
     def specialized(self, shape: Shape) -> list[RankedScheme]:
         """The schemes of ``shape``: at the fewest slots that keep its interval, one fewer and one more; none where it
@@ -215,10 +218,10 @@ class _Model:
                 effective_ii(plan, depth) if depth < robust else plan.schedule.ii_cycles
                 for plan, depth, (robust, _) in zip(plans, depths, solved, strict=True)
             )
-            terms = [self._interval(*each) for each in zip(loops, intervals, (d - 1 for d in depths), strict=True)]
+            terms = [self.interval(*each) for each in zip(loops, intervals, (d - 1 for d in depths), strict=True)]
             rings = tuple(d for d, loop in zip(depths, loops, strict=True) if loop.rings) or (BRANCH_DEPTH,)
             scheme = Scheme(shape.consumers, rings, shape.warps, int(shape.in_flight))
-            found[depths] = RankedScheme(scheme, plans, intervals, self._tile(terms, shape), 1.0, why)
+            found[depths] = RankedScheme(scheme, plans, intervals, self.tile(terms, shape), 1.0, why)
         once = list(found.values())
         return once + ([self._walking(each, shape) for each in once] if self.captured.walks else [])
 
@@ -271,7 +274,7 @@ class _Model:
             depths[deepest] -= 1
         return tuple(depths)
 
-    def _interval(self, loop: Body, ii: int, slots: float) -> float:
+    def interval(self, loop: Body, ii: int, slots: float) -> float:
         """Cycles an iteration, with what memory adds."""
         loads = loop.of_kind("tma_load")
         c, p = self.constants, self.constants["block_norm"]
@@ -280,7 +283,7 @@ class _Model:
         arrival = (c["latency_scale"] * latency + c["transfer_scale"] * transfer) / max(0.5, slots)
         return float(sum(term**p for term in (ii, transfer, arrival)) ** (1 / p))
 
-    def _tile(self, terms: list[float], shape: Shape) -> float:
+    def tile(self, terms: list[float], shape: Shape) -> float:
         """One tile: its loops, what fills the first slots, and the work around them."""
         loops = self.captured.loading
         steady = sum(
@@ -306,7 +309,7 @@ class _Model:
         loads = self.captured.loading[0].of_kind("tma_load")
         return max(cost_of(load, self.profile.costs, shape, "dram").latency for load in loads)
 
-    def _resident(self, shape: Shape) -> int:
+    def resident(self, shape: Shape) -> int:
         """Blocks of the unspecialised kernel on one SM."""
         live = max(live_registers(loop, shape) for loop in self.captured.loading)
         registers = min(self.device.registers_per_thread, COMPILER_REGISTERS + live)

@@ -32,13 +32,17 @@ MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
 """wgmma's m, bytes of k, and widest n (PTX ISA, "wgmma.mma_async")."""
 BASE_REGISTERS = 24
 PRODUCER = "producer"
+TIMES_WGMMA = {"wgmma": 1.0, "mma": 2.0, "tcgen05": 0.5}
+"""A product's time over wgmma's: mma.sync reaches about half of its rate; a B200's data sheet has twice an H200's dense
+operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
 ESTIMATED_RATES: dict[str, tuple[int, float]] = {
     "tma_load": (600, 64.0), "tma_store": (180, 32.0), "elementwise": (24, 128.0), "convert": (24, 32.0),
     "exp2": (40, 16.0), "row_max": (60, 64.0), "row_sum": (60, 64.0), "shared_load": (30, 128.0),
-    "shared_store": (0, 128.0), "epilogue_store": (100, 64.0),
+    "shared_store": (0, 128.0), "epilogue_store": (100, 64.0), "tmem_load": (30, 512.0), "tmem_store": (30, 512.0),
 }  # fmt: skip
 """Latency in cycles and elements or bytes a cycle and SM of kinds that a profile lacks: the rates of the CUDA C++
-Programming Guide ("Arithmetic Instructions") and 128 bytes a cycle of shared memory."""
+Programming Guide ("Arithmetic Instructions"), 128 bytes a cycle of shared memory, and, assumed, one column of tensor
+memory, 4 bytes in each of 128 lanes."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,10 @@ def loop_graph(
     flying = {w.id for w in loop.of_kind("dot") if shape.in_flight and in_flight(loop, w)}
     for work in loop.work:
         cost = cost_of(work, costs, shape, source)
-        op = _operation(work, cost, shape)
+        op = operation_of(work, cost, shape)
         if work.id in produced:
             ops.append(replace(op, registers=0 if work.kind == "tma_load" else op.registers))
-            if work.kind == "tma_load" or not _read_by_consumers(loop, work.id, produced):
+            if work.kind == "tma_load" or not read_by_consumers(loop, work.id, produced):
                 continue
             op = replace(op, id=f"{work.id}.again")
         consumed.append(op)
@@ -98,18 +102,18 @@ def loop_graph(
         consumed.append(Operation("meet", None, meet, 0, meet))
         waits["meet"] = meet
     ids = {op.id for op in consumed}
-    edges = [edge for flow in loop.flows for edge in _edges(flow, ids, ops, consumed)]
-    edges += _in_order(consumed, waits, runs_ahead(loop) if shape.specialized and shape.in_flight else None)
+    edges = [edge for flow in loop.flows for edge in edges_of(flow, ids, ops, consumed)]
+    edges += in_order(consumed, waits, runs_ahead(loop) if shape.specialized and shape.in_flight else None)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
         smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
         registers=device.registers_per_sm,
-        handoff_cycles=_handoff(costs) if shape.specialized else 0,
+        handoff_cycles=handoff(costs) if shape.specialized else 0,
         base_registers=BASE_REGISTERS,
         architecture="hopper" if device.has_wgmma else "any",
     )
     name = f"{loop.id}, {shape.consumers} x {shape.warps} warps" + ("" if shape.specialized else ", not specialised")
-    graph = DependenceGraph(name, (*ops, *consumed), _unique(edges), limits)
+    graph = DependenceGraph(name, (*ops, *consumed), unique(edges), limits)
     return data_partition(graph, [op.id for op in consumed], shape.consumers) if shape.consumers > 1 else graph
 
 
@@ -208,14 +212,14 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
         cost = OperationCost(Quantiles(each / 2 + 64, each / 2 + 64, 0), Quantiles(each / 2, each / 2, 0), None)
         guessed = True
     assert cost.occupancy is not None
-    half = 2.0 if product.tensor_cores == "mma" else 1.0  # mma.sync reaches about half of wgmma's rate
-    busy = half * count * cost.occupancy.p50
+    busy = TIMES_WGMMA[product.tensor_cores] * count * cost.occupancy.p50
     tail = max(0.0, _median(cost.latency, cost.occupancy.p50) - cost.occupancy.p50)
     spread = max(0.0, cost.latency.p90 - cost.latency.p50) if cost.latency is not None else 0.0
     return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, guessed or a != product.a)
 
 
-def _operation(work: Work, cost: Cost, shape: Shape) -> Operation:
+def operation_of(work: Work, cost: Cost, shape: Shape) -> Operation:
+    """``work`` as an operation of the planner's graph."""
     share = shape.consumers if work.rows else 1
     threads = THREADS * shape.warps
     registers = -(-work.register_bits // (32 * threads * share))
@@ -234,7 +238,8 @@ def _operation(work: Work, cost: Cost, shape: Shape) -> Operation:
     )
 
 
-def _edges(flow: Flow, ids: set[str], ops: list[Operation], consumed: list[Operation]) -> list[Dependence]:
+def edges_of(flow: Flow, ids: set[str], ops: list[Operation], consumed: list[Operation]) -> list[Dependence]:
+    """``flow`` between ``ops``, the producer's, and ``consumed``, whose ids are ``ids``."""
     by_id = {op.id: op for op in (*ops, *consumed)}
     edges = []
     for dst in (flow.dst, f"{flow.dst}.again"):
@@ -253,11 +258,12 @@ def _edges(flow: Flow, ids: set[str], ops: list[Operation], consumed: list[Opera
     return edges
 
 
-def _read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
+def read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
+    """Whether somebody reads ``work`` who is not ``produced``."""
     return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
 
 
-def _in_order(consumed: list[Operation], waits: dict[str, int], ahead: str | None) -> list[Dependence]:
+def in_order(consumed: list[Operation], waits: dict[str, int], ahead: str | None) -> list[Dependence]:
     """Each operation after the one before it, the first after the last of the iteration before.
 
     ``ahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
@@ -271,11 +277,13 @@ def _in_order(consumed: list[Operation], waits: dict[str, int], ahead: str | Non
     return [Dependence(a, b, distance, "token", latency=waits[a]) for a, b, distance in pairs]
 
 
-def _unique(edges: list[Dependence]) -> tuple[Dependence, ...]:
+def unique(edges: list[Dependence]) -> tuple[Dependence, ...]:
+    """Each of ``edges`` once."""
     return tuple(dict.fromkeys(edges))
 
 
-def _handoff(costs: CostTable) -> int:
+def handoff(costs: CostTable) -> int:
+    """Cycles from an arrival in one partition to the end of a wait in another."""
     found = [_lookup(costs, "handoff", scope=scope) for scope in ("warp_to_group", "group_to_warp")]
     return round(max(_median(cost.latency, 60.0) for cost in found))
 

@@ -16,11 +16,12 @@ from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_
 
 Kind = Literal[
     "tma_load", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store", "shared_load",
-    "convert_layout", "loop",
+    "convert_layout", "tmem_load", "tmem_store", "loop",
 ]  # fmt: skip
 UNIT: dict[Kind, str] = {
     "tma_load": "TMA", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR", "elementwise": "ALU",
-    "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU", "convert_layout": "LSU", "loop": "ALU",
+    "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU", "convert_layout": "LSU",
+    "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
 }  # fmt: skip
 
 FREE = frozenset({
@@ -34,9 +35,12 @@ FREE = frozenset({
 TMA_LOADS = frozenset({"tt.descriptor_load", "tt.descriptor_gather"})
 TMA_STORES = frozenset({"tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce"})
 DOTS = frozenset({"ttng.warp_group_dot", "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
+TMEM_ALLOC, TMEM_LOAD, TMEM_STORE = "ttng.tmem_alloc", "ttng.tmem_load", "ttng.tmem_store"
 ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
 STORES = TMA_STORES | ATOMICS | {"tt.store"}
 LOOPS = frozenset({"scf.for", "scf.while"})
+_TOKENS = frozenset({TMEM_LOAD, TMEM_STORE, "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
+"""What gives back a token, or, beside its result, a token that is printed without its type."""
 CASTS = frozenset({"arith.truncf", "tt.fp_to_fp", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"})
 """Conversions between formats; widening to fp32 is a shift."""
 
@@ -104,6 +108,9 @@ def result_types(operation: Operation) -> list[ShapedType | None]:
     names, name, signature = operation.defined, short_name(operation), operation.signature
     if not names:
         return []
+    if name in _TOKENS:
+        shaped = parse_type(find_types(signature)[-1]) if name == TMEM_LOAD else None
+        return [shaped, *[None] * (len(names) - 1)]
     for arrow in ("->", " to "):
         before, found, after = signature.rpartition(arrow)
         if found and before.count("<") == before.count(">") + before.count("->"):
@@ -158,6 +165,10 @@ def classify(operation: Operation, types: dict[str, ShapedType | None]) -> Class
         return Classified("shared_store", (Part("shared_store", tensors[0].bytes),)) if tensors else None
     if name == "ttg.local_load" and result is not None:
         return Classified("shared_load", (Part("shared_load", result.bytes),))
+    if name == TMEM_LOAD and result is not None:
+        return Classified("tmem_load", (Part("tmem_load", result.bytes),))
+    if name in (TMEM_STORE, TMEM_ALLOC):
+        return Classified("tmem_store", (Part("tmem_store", tensors[0].bytes),)) if tensors else None
     if name == "ttg.convert_layout" and result is not None:
         if not tensors or _same_registers(tensors[0], result):
             return None

@@ -23,9 +23,11 @@ from warpplan.kernels.compiler.planning.kinds import (
     short_name,
 )
 from warpplan.kernels.compiler.planning.rows import Types
+from warpplan.kernels.compiler.planning.tensor_memory import ACCESSES, Access, TensorBuffer, TensorMemory, values_read
 from warpplan.kernels.compiler.ttgir.control import read_branch, yielded
 from warpplan.kernels.compiler.ttgir.ir import Operation, Region
 from warpplan.kernels.compiler.ttgir.places import Places
+from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 MOST_WORK = 40
 """Beyond so many, chains are also grown across tiles of different sizes."""
@@ -42,8 +44,9 @@ class Work:
     their places in the source.
 
     ``register_bits`` are those of the whole tile that it leaves for others, ``buffer_bytes`` those of the shared memory
-    that it fills. ``rows``: its tile follows the rows of a product, so data partitions share it out. ``rare``: it
-    stands in a branch that stores and does not load, the end of a tile in a loop over several.
+    that it fills, ``tensor`` the tensor memory that it writes. ``rows``: its tile follows the rows of a product, so
+    data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
+    loop over several.
     """
 
     id: str
@@ -59,6 +62,7 @@ class Work:
     rows: bool = False
     conditional: bool = False
     rare: bool = False
+    tensor: TensorBuffer | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class _Group:
     base: str = ""
     buffer: int = 0
     accumulator: set[str] = field(default_factory=set)
+    accesses: list[Access] = field(default_factory=list)
 
 
 def read_work(
@@ -118,6 +123,7 @@ class _Reader:
         self.back = dict(carried)
         self.source: dict[str, frozenset[str]] = {inside: frozenset((inside,)) for inside in self.back}
         self.pointer: dict[str, str] = {}
+        self.memory = TensorMemory(types)
         self.loaded: dict[str, str] = {}
         """A loaded tensor, and the name of the same tensor in registers once somebody has read it."""
         self.spread: set[str] = set()
@@ -138,6 +144,7 @@ class _Reader:
             if name == "scf.if":
                 self._branch(operation)
                 continue
+            accesses = self.memory.visit(operation)
             for value in operation.operands:
                 if value in self.loaded and name not in ("ttg.local_alloc", "scf.yield"):
                     self._into_registers(value, operation, number)
@@ -155,7 +162,7 @@ class _Reader:
                 for result in operation.defined:
                     self.source[result] = self.sources(operation.operands)
                 continue
-            self._add(operation, classified, number)
+            self._add(operation, classified, number, accesses)
 
     def _branch(self, operation: Operation) -> None:
         branch = read_branch(operation)
@@ -170,23 +177,28 @@ class _Reader:
             for (_, outside), value in zip(branch.results, yielded(region), strict=False):
                 self.source[outside] = self.source.get(outside, taken) | self.sources((value,))
 
-    def _add(self, operation: Operation, classified: Classified, number: int) -> None:
+    def _add(self, operation: Operation, classified: Classified, number: int, accesses: list[Access]) -> None:
         self.position[id(operation)] = len(self.position)
-        results = [r for r in operation.defined if self.types.get(r) is not None] or operation.defined
+        made = operation.defined
+        if short_name(operation) in ACCESSES and accesses:  # what it writes there is no value, and tokens are none
+            made = [r for r in made if self.types.get(r) is not None and not self.memory.holds(r)]
+            results = made or [a.buffer for a in accesses if a.written]
+        else:
+            results = [r for r in made if self.types.get(r) is not None] or made
         tile = next((t for v in (*results, *operation.operands) if (t := self.types.get(v)) is not None), None)
         # A store has no result: it goes with the value that it stores.
         stored = operation.operands[-1:] if classified.kind == "tma_store" else operation.operands[1:2]
         followed = results or stored or operation.operands
         nested = list(operation.walk()) if classified.kind == "loop" else [operation]
-        reads = self.sources(v for o in nested for v in o.operands)
+        reads = self.sources(v for o in nested for v in values_read(o))
         group = _Group(
             classified, [operation], number, any(v in self.rows for v in followed), self.rare, elements(tile),
-            list(classified.parts), set(reads),
+            list(classified.parts), set(reads) | {a.read for a in accesses if a.read}, accesses=accesses,
         )  # fmt: skip
         if operation.operands and classified.kind in ("load", "store", "tma_load", "tma_store"):
             group.base = self._base(operation.operands[0])
         if classified.kind == "dot" and len(operation.operands) > 2:
-            group.accumulator = set(self.sources(operation.operands[2:3]))
+            group.accumulator = set(self.sources(operation.operands[2:3])) | {a.read for a in accesses if a.adds}
         at = self._chain(group)
         if at is None:
             at = len(self.groups)
@@ -196,8 +208,9 @@ class _Reader:
             into.operations.append(operation)
             into.parts += group.parts
             into.reads |= {r for r in reads if self.home.get(r) != at}
-        self.groups[at].results += operation.defined
-        for result in operation.defined:
+        made = [*made, *(a.written for a in accesses if a.written)]
+        self.groups[at].results += made
+        for result in made:
             self.home[result] = at
             self.source[result] = frozenset((result,))
         if classified.kind in ("tma_load", "load"):
@@ -266,6 +279,7 @@ class _Reader:
     # Writing
 
     def finish(self, places: Places) -> tuple[tuple[Work, ...], tuple[Flow, ...]]:
+        self.back |= self.memory.around()
         self._sort()
         flows: dict[tuple[str, str, int, str], Flow] = {}
         read_elsewhere: set[str] = {r for back in self.back.values() for r in self.source.get(back, ())}
@@ -279,7 +293,7 @@ class _Reader:
                     read_elsewhere.add(result)
                     flow = Flow(names[home], names[at], distance, "data", read in group.accumulator)
                     flows.setdefault((flow.src, flow.dst, distance, flow.kind), flow)
-        for flow in self._memory_order(names):
+        for flow in [*self._memory_order(names), *self._tensor_memory_order(names)]:
             flows.setdefault((flow.src, flow.dst, flow.distance, flow.kind), flow)
         work = tuple(
             self._work(names[at], group, places, read_elsewhere) for at, group in enumerate(self.groups)
@@ -325,6 +339,14 @@ class _Reader:
             flows.append(Flow(names[users[-1]], names[users[0]], 1, "token"))
         return flows
 
+    def _tensor_memory_order(self, names: list[str]) -> list[Flow]:
+        home = {access.turn: names[at] for at, group in enumerate(self.groups) for access in group.accesses}
+        return [
+            Flow(home[earlier.turn], home[later.turn], distance, "token")
+            for earlier, later, distance in self.memory.order()
+            if earlier.turn in home and later.turn in home and home[earlier.turn] != home[later.turn]
+        ]
+
     def _names(self, places: Places) -> list[str]:
         """``acc@matmul.py:12``; of several from one line and name, products have the first claim, then loads and
         stores, and the others add what they do: ``acc.truncf@matmul.py:12``."""
@@ -353,15 +375,22 @@ class _Reader:
             (t for o in group.operations for v in (*o.defined, *o.operands[1:], *o.operands[:1])
              if (t := self.types.get(v)) is not None), None,
         )  # fmt: skip
+        product = group.classified.product
         kept = [t for r in group.results if r in read_elsewhere and (t := self.types.get(r)) is not None]
         bits = sum(elements(t) * t.element_bits for t in kept if t.kind == "tensor")
         lines = tuple(dict.fromkeys(str(places.of(o)) for o in group.operations if places.of(o).file))
         return Work(
             name, group.classified.kind, tuple(short_name(o) for o in group.operations),
-            str(places.of(group.operations[-1])), lines, tile.shape if tile is not None else (), tuple(group.parts),
-            group.classified.product, 0 if group.buffer else bits, group.buffer, group.rows, group.region > 0,
-            group.rare,
+            str(places.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
+            product, 0 if group.buffer else bits, group.buffer, group.rows, group.region > 0,
+            group.rare, self.memory.written(group.accesses),
         )  # fmt: skip
+
+
+def _shape(tile: ShapedType | None, product: Product | None) -> tuple[int, ...]:
+    if product is not None:
+        return product.m, product.n
+    return tile.shape if tile is not None else ()
 
 
 def tile_bytes(types: Types, values: Iterable[str]) -> int:

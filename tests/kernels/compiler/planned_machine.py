@@ -1,4 +1,5 @@
-"""A machine without a GPU that Triton takes for a Hopper: real compiles, launches that are only noted down."""
+"""A machine without a GPU that Triton takes for a Hopper, or for another: real compiles, launches that are only noted
+down."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Tensor:
 class Machine:
     """Triton's active driver. ``launches`` holds (grid, warps of the kernel, arguments), one a launch."""
 
-    def __init__(self) -> None:
+    def __init__(self, capability: int = 90) -> None:
+        self.capability = capability
         self.launches: list[tuple[tuple[int, ...], int, tuple[Any, ...]]] = []
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": 232448, "multiprocessor_count": 132},
@@ -57,7 +59,7 @@ class Machine:
         return 7
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         def launch(x: int, y: int, z: int, stream: int, function: int, packed: Any, *rest: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +14,29 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import zoo  # noqa: E402
 from kernels_under_test import source  # noqa: E402
-from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.lowering import annotate  # noqa: E402
+from warpplan.kernels.compiler.lowering import annotate, stages  # noqa: E402
 from warpplan.kernels.compiler.lowering.annotate import Roles  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
 from warpplan.kernels.compiler.pipeline.halves import SCHEDULING  # noqa: E402
-from warpplan.kernels.compiler.planning.capture import Body, capture  # noqa: E402
-from warpplan.kernels.compiler.planning.graph import Shape, loop_graph  # noqa: E402
-from warpplan.kernels.compiler.planning.loops import Work  # noqa: E402
+from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.steered import APART, FOUND, TOGETHER, Steered  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.kernels.compiler.ttgir.places import Places  # noqa: E402
-from warpplan.planner.device import H200  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidInput  # noqa: E402
-from warpplan.planner.plan import Placement, Plan, Schedule  # noqa: E402
-from warpplan.planner.problem import PartitionSpec, SolveOptions  # noqa: E402
-from warpplan.planner.solve import solve  # noqa: E402
-from warpplan.profiler.embedded import embedded  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 TARGET = GPUTarget("cuda", 100, 32)
 SPECIALIZED = ["gemm", "attention"]
 TMEM_COLUMNS = 512
-REFUSED = {"gathered_experts": "several blocks in one region", "while_loop": "no counted one"}
-LEFT_TO_TRITON = {"persistent_flattened": r"scf.if \(zoo_products.py:\d+\): control flow inside the loop"}
+REFUSED = {"while_loop": "no counted one"}
+LEFT_TO_TRITON = {
+    "persistent_flattened": r"scf.if \(zoo_products.py:\d+\): control flow inside the loop",
+    "gathered_experts": r"tt.load \(zoo_products.py:\d+\): a product reads what is loaded through pointers",
+}
 LOAD, PRODUCT = "ttng.async_tma_copy_global_to_local", "ttng.tc_gen5_mma"
 
 
@@ -60,13 +55,9 @@ def finished(cut: pipeline.Cut, roles: Roles | None) -> str:
 
 
 @pytest.mark.parametrize(("name", "depth"), [("gemm", 4), ("gemm_bias_relu", 2), ("attention", 2)])
-def test_a_kernel_that_never_asked_comes_out_specialised(
-    name: str, depth: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_kernel_that_never_asked_comes_out_specialised(name: str, depth: int, tmp_path: Path) -> None:
     """All the way to the binary: rings of the depth asked for, tensor memory that the device has."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", annotate.hook(depth, Roles()))
-    compiled = triton.compile(source(name), target=TARGET, options={"num_warps": 4})
+    compiled = stages.compile_with(source(name), TARGET, {"num_warps": 4}, Steered(APART, depth), tmp_path)
     assert len(compiled.asm["cubin"]) > 0
     assert 0 < compiled.metadata.tmem_size <= TMEM_COLUMNS
     text = compiled.asm["ttgir"]
@@ -74,6 +65,23 @@ def test_a_kernel_that_never_asked_comes_out_specialised(
     assert LOAD in loads - products
     assert PRODUCT in products - loads
     assert re.search(rf"ttg.local_alloc : \(\) -> !ttg.memdesc<{depth}x128x64xbf16", text)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "capability", "why"),
+    [(Steered(), 90, "only sm_100 and sm_103 have tensor memory"), (Scheme(1, (2,)), 100, "schemes are lowered for")],
+)
+def test_a_scheme_of_the_other_kind_of_gpu_is_refused(
+    scheme: Scheme | Steered, capability: int, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CannotPlan, match=f"sm_{capability}: {why}"):
+        stages.compile_with(source("gemm"), GPUTarget("cuda", capability, 32), {"num_warps": 4}, scheme, tmp_path)
+
+
+def test_every_way_to_steer_has_a_key_of_its_own() -> None:
+    ways = [Steered(), Steered(depth=2), Steered(TOGETHER), Steered(FOUND), Steered(stages=(("a.py:1", 1),))]
+    assert len({stages.cache_key(way) for way in ways}) == len(ways)
+    assert stages.cache_key(Steered(stages=(("a.py:1", 1),))) != stages.cache_key(Steered(stages=(("a.py:1", 2),)))
 
 
 @pytest.mark.parametrize("name", SPECIALIZED)
@@ -119,21 +127,14 @@ def test_kernels_of_every_style_come_out_specialised(name: str) -> None:
         assert any(PRODUCT in one and LOAD not in one for one in inside)
 
 
-def attention_lines() -> dict[str, list[str]]:
+def product_lines() -> list[str]:
     module = ir.parse(cut("attention").text)
     places = Places(module)
-    (loop,) = [op for op in module.walk() if op.name == "scf.for"]
-    found: dict[str, list[str]] = {"tma_load": [], "dot": []}
-    for op in loop.walk():
-        kind = {"tt.descriptor_load": "tma_load", PRODUCT: "dot"}.get(op.name)
-        if kind:
-            found[kind].append(str(places.of(op)))
-    return found
+    return [str(places.of(op)) for op in module.walk() if op.name == PRODUCT]
 
 
 def test_stages_asked_for_are_kept_by_the_scheduler() -> None:
-    lines = attention_lines()
-    asked = dict(zip(lines["tma_load"] + lines["dot"], [0, 1, 1, 3], strict=True))
+    asked = dict(zip(product_lines(), [1, 3], strict=True))
     text = annotate.annotate(cut("attention").text, Roles(stages=asked))
     options = cut("attention").options
     module = cutting.read(text, cutting.new_context(triton.compiler.make_backend(TARGET)))
@@ -147,20 +148,21 @@ def test_stages_asked_for_are_kept_by_the_scheduler() -> None:
         for op in scheduled.walk()
         if op.name in ("tt.descriptor_load", PRODUCT) and "loop.stage" in op.attributes
     }
-    assert kept == asked
+    assert {line: stage for line, stage in kept.items() if line in asked} == asked
+    assert [stage for line, stage in kept.items() if line not in asked] == [0, 0], "loads go first"
     (loop,) = [op for op in scheduled.walk() if op.name == "scf.for"]
     assert loop.attributes["tt.scheduled_max_stage"] == "3 : i32"
 
 
 def test_a_staged_plan_overlaps_iterations() -> None:
     """The second product three stages late: the softmax of several iterations stands before the loop."""
-    lines, found = attention_lines(), cut("attention")
-    asked = dict(zip(lines["tma_load"] + lines["dot"], [0, 1, 1, 3], strict=True))
+    found = cut("attention")
+    asked = dict(zip(product_lines(), [1, 3], strict=True))
     exponentials = []
-    for stages in ({}, asked):
-        text = annotate.annotate(found.text, Roles(stages=stages))
+    for wanted in ({}, asked):
+        text = annotate.annotate(found.text, Roles(stages=wanted))
         module = cutting.read(text, cutting.new_context(triton.compiler.make_backend(TARGET)))
-        pipeline.run_after(module, found.options, 100, scheduled=bool(stages))
+        pipeline.run_after(module, found.options, 100, scheduled=bool(wanted))
         assert len(partitions(str(module))) == 3
         exponentials.append(str(module).count("math.exp2"))
     assert exponentials[0] < exponentials[1]
@@ -196,56 +198,21 @@ def test_roles_that_no_form_has_are_refused(load: int, product: int) -> None:
         Roles(load, product)
 
 
-def plan(*placements: tuple[str, int, int]) -> Plan:
-    schedule = Schedule(100, tuple(Placement(op, 0, stage, 0, partition) for op, partition, stage in placements))
-    return Plan("loop", schedule, (), (), (), 0)
+def test_roles_are_those_of_the_scheme() -> None:
+    assert annotate.roles_of(Steered(APART, stages=(("a.py:5", 1),))) == Roles(2, 1, {"a.py:5": 1})
+    assert annotate.roles_of(Steered(TOGETHER)) == Roles(1, 1)
+    assert annotate.roles_of(Steered(FOUND)) is None
 
 
-def work(id: str, kind: Any) -> Work:
-    line = id.partition("@")[2]
-    return Work(id, kind, (), line, (line,), (), ())
-
-
-LOOP = Body(
-    "loop@a.py:4", "a.py:4", "scf.for", "",
-    (work("k@a.py:5", "tma_load"), work("v@a.py:8", "tma_load"), work("s@a.py:6", "dot"), work("p@a.py:7", "sfu"),
-     work("acc@a.py:9", "dot")),
-    (), 128, None, True,
-)  # fmt: skip
-
-
-def test_a_planners_plan_becomes_roles() -> None:
-    names = [w.id for w in LOOP.work]
-
-    def given(*partitions_and_stages: tuple[int, int]) -> Plan:
-        return plan(*((name, *each) for name, each in zip(names, partitions_and_stages, strict=True)))
-
-    stages = {"a.py:5": 0, "a.py:8": 1, "a.py:6": 1, "a.py:9": 2}
-    apart = given((0, 0), (0, 1), (2, 1), (1, 1), (2, 2))
-    assert annotate.roles_of(apart, LOOP) == Roles(1, 2, stages)
-    together = given((1, 0), (1, 1), (1, 1), (0, 1), (1, 2))
-    assert annotate.roles_of(together, LOOP) == Roles(1, 1, stages)
-    with pytest.raises(CannotPlan, match=r"loop@a\.py:4: the plan has TMA loads in 2 partitions"):
-        annotate.roles_of(given((0, 0), (1, 1), (2, 1), (2, 1), (2, 2)), LOOP)
-
-
-def test_a_solved_loop_reaches_the_compiler() -> None:
-    """The planner's own plan under Blackwell's rules, accumulator in tensor memory; the costs are Hopper's."""
-    found = cut("gemm")
-    (loop,) = capture(found.text).loops
-    graph = loop_graph(loop, Shape(1), embedded("NVIDIA H200").costs, H200)
-    columns = {w.id: 4 * w.product.m * w.product.n for w in loop.work if w.product is not None}
-    ops = (replace(o, registers=0, min_warps=1) for o in graph.ops)
-    ops = tuple(replace(o, memory="tmem", buffer_bytes=columns[o.id]) if o.id in columns else o for o in ops)
-    graph = replace(graph, ops=ops, limits=replace(graph.limits, architecture="blackwell"))
-    pins = {o.id: int(o.id in columns) for o in graph.ops}
-    specs = (PartitionSpec("loads", 1, 24), PartitionSpec("products", 1, 24))
-    outcome = solve(graph, SolveOptions(pinned=pins, partitions=specs))
-    assert outcome.plan is not None
-    assert {b.memory: b.offset + b.size for b in outcome.plan.buffers}["tmem"] <= TMEM_COLUMNS
-    roles = annotate.roles_of(outcome.plan, loop)
-    assert (roles.load, roles.product) == (1, 2)
-    assert set(roles.stages) == {w.line for w in loop.work}
-    default, *workers = partitions(finished(found, roles))
-    assert sorted(tuple(sorted({LOAD, PRODUCT} & worker)) for worker in workers) == [(LOAD,), (PRODUCT,)]
-    assert not {LOAD, PRODUCT} & default
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"workers": "both"}, "workers 'both': expected apart, together or found"),
+        ({"depth": 0}, "depth 0: expected 1 to 8"),
+        ({"workers": TOGETHER, "stages": (("a.py:5", 1),)}, "expected apart"),
+        ({"stages": (("a.py:5", -1),)}, "expected 0 or more"),
+    ],
+)
+def test_ways_to_steer_that_no_form_has_are_refused(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidConfig, match=why):
+        Steered(**fields)

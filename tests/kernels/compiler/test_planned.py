@@ -32,8 +32,10 @@ from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import decide, launch, trial  # noqa: E402
 from warpplan.kernels.compiler.launching import packed as packing  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
+from warpplan.kernels.compiler.launching.decisions import scheme_from  # noqa: E402
 from warpplan.kernels.compiler.lowering.stages import compile_with  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.steered import Steered  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
 
 SCHEME = Scheme(2, (3,))
@@ -81,11 +83,12 @@ class Children:
 
     def __init__(self, *outcomes: float | str | IsolatedResult) -> None:
         self.outcomes, self.requests = list(outcomes), []
+        self.default: list[Item] = [{"consumers": 2, "depths": [d], "warps": 4, "in_flight": 1} for d in (3, 2)]
 
     def __call__(self, target: str, args: list[Any], **limits: float) -> IsolatedResult:
         (request,) = args
         self.requests.append(request)
-        schemes = request["schemes"] or [{"consumers": 2, "depths": [d], "warps": 4, "in_flight": 1} for d in (3, 2)]
+        schemes = request["schemes"] or self.default
         items: list[Item] = [{"step": "plan", "schemes": schemes}]
         for scheme in schemes:
             named = {"scheme": scheme}
@@ -94,7 +97,7 @@ class Children:
             if isinstance(outcome, IsolatedResult):
                 return IsolatedResult(outcome.status, None, outcome.reason, 1.0, tuple(items))
             kernel = request["kernel"]
-            parsed = Scheme(**{**scheme, "depths": tuple(scheme["depths"])})
+            parsed = scheme_from(scheme, "a test")
             files = packing.files_of(
                 compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), parsed)
             )
@@ -192,6 +195,67 @@ def test_a_real_child_compiles_the_plan(
         gemm(kernel)
         gemm(kernel)
     assert machine.warps[-1] == PLANNED
+
+
+@pytest.fixture
+def blackwell(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine whose GPU Triton takes for a B200."""
+    monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA B200", 100))
+    machine.capability = 100
+    return machine
+
+
+def test_on_blackwell_a_real_child_plans_and_compiles(
+    blackwell: Machine, tmp_path: Path, fresh: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Ranked by the planner, annotated, compiled, loaded: no such GPU was there to run it on."""
+    kernel = fresh(kernels.gemm)
+    with planned(tmp_path, measure=False):
+        gemm(kernel)
+        kept = gemm(kernel)
+    assert not [w for w in recwarn if issubclass(w.category, PlanWarning)]
+    assert blackwell.warps[0] == UNPLANNED < blackwell.warps[1], "workers beside the kernel's own warps"
+    assert "ttg.warp_specialize(" in kept.asm["ttgir"]
+    (file,) = tmp_path.glob("*.json")
+    assert json.loads(file.read_text())["scheme"]["workers"] in ("apart", "together", "found")
+
+
+def test_on_blackwell_plans_are_tried_and_the_faster_one_is_kept(
+    blackwell: Machine, tmp_path: Path, fresh: Any, children: Any
+) -> None:
+    given = [{"workers": "apart", "depth": 2, "stages": []}, {"workers": "together", "depth": 3, "stages": []}]
+    tried = children(1.2, HANG, 1.5)
+    tried.default = given
+    kernel = fresh(kernels.gemm)
+    with planned(tmp_path):
+        gemm(kernel)
+        gemm(kernel)
+    assert [len(request["schemes"] or given) for request in tried.requests] == [2]
+    (file,) = tmp_path.glob("*.json")
+    assert json.loads(file.read_text())["scheme"] == given[0], "the other one hangs"
+    assert blackwell.warps[1] > UNPLANNED
+
+
+@pytest.mark.parametrize(("scheme", "capability"), [(SCHEME, 100), (Steered(), 90)], ids=["hopper's", "blackwell's"])
+def test_a_plan_for_another_gpu_leaves_the_kernel(
+    machine: Machine, fresh: Any, scheme: Any, capability: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {90: "NVIDIA H200", 100: "NVIDIA B200"}[capability]
+    monkeypatch.setattr(decide, "gpu", lambda number: (name, capability))
+    machine.capability = capability
+    kernel = fresh(kernels.gemm)
+    with pytest.warns(PlanWarning, match=f"sm_{capability}") as caught:
+        thrice(planned(scheme, measure=False), lambda: gemm(kernel))
+    assert len(caught) == 1
+    assert machine.warps == [UNPLANNED] * 3
+
+
+def test_other_gpus_are_left_alone(machine: Machine, fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA GeForce RTX 5090", 120))
+    kernel = fresh(kernels.gemm)
+    with pytest.warns(PlanWarning, match="plans are for GPUs of sm_90, sm_100 and sm_103: this one is sm_120"):
+        thrice(planned(), lambda: gemm(kernel))
+    assert machine.warps == [UNPLANNED] * 3
 
 
 def _given_scheme(request: Any) -> Any:

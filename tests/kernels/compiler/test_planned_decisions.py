@@ -24,9 +24,10 @@ from warpplan.kernels.compiler.launching.decisions import (
     to_json,
 )
 from warpplan.kernels.compiler.launching.launch import size_class
-from warpplan.kernels.compiler.launching.sources import Given, Service, default_profile, open_source
+from warpplan.kernels.compiler.launching.sources import Given, Service, default_profile, open_source, scheme_text
 from warpplan.kernels.compiler.launching.sources import given as plan_given
 from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.steered import Steered
 from warpplan.planner import codec
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 from warpplan.planner.profile import Profile
@@ -154,6 +155,20 @@ def test_a_given_plan_is_for_its_kernel(tmp_path: Path) -> None:
         plan.scheme("my.gemm", "abd")
     with pytest.raises(CannotPlan, match="no loop with TMA"):
         Given(to_json(LEFT)).scheme("my.gemm", "abc")
+
+
+STEERED = Steered("apart", 4, (("a.py:6", 0), ("a.py:9", 1)))
+
+
+def test_ways_to_steer_are_plans_too() -> None:
+    assert Given(STEERED).scheme("any", "") == STEERED
+    assert Given(json.loads(scheme_text(STEERED))).scheme("any", "") == STEERED
+    decision = replace(LEFT, scheme=STEERED)
+    assert from_json(json.loads(json.dumps(to_json(decision))), "here") == decision
+    for broken in ({"workers": "both"}, {"workers": "apart", "stages": [["a.py:6"]]}, {"workers": "apart", "speed": 1},
+                   {"workers": "apart", "depth": "deep"}):  # fmt: skip
+        with pytest.raises(MalformedFile, match="the plan"):
+            Given(broken).scheme("any", "")
 
 
 def test_bare_schemes_are_plans() -> None:
