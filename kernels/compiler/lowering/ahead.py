@@ -15,6 +15,8 @@ The first multiply needs nothing of the loop but its own loads, so it is issued 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from warpplan.kernels.compiler.lowering.rings import LOAD, VIEWS
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
@@ -25,27 +27,38 @@ DOT = "ttng.warp_group_dot"
 WAIT = "ttng.warp_group_dot_wait"
 
 
-def multiply_ahead(function: Operation) -> Operation:
-    """``function`` with every loop rewritten that allows it, its names unique."""
+Rewrite = Callable[[Operation, control.Loop], list[Operation] | None]
+
+
+def rewrite_loops(function: Operation, *rewrites: Rewrite) -> Operation:
+    """``function`` with every loop rewritten by the first of ``rewrites`` that can, its names unique."""
     changed = Operation(function.name, function.results, list(function.parts), function.location)
-    changed.parts = [_region(part) if isinstance(part, Region) else part for part in function.parts]
+    changed.parts = [_region(part, rewrites) if isinstance(part, Region) else part for part in function.parts]
     return unique_names(changed)
 
 
-def _region(region: Region) -> Region:
+def _region(region: Region, rewrites: tuple[Rewrite, ...]) -> Region:
     out: list[Operation] = []
     for operation in region.operations:
         if operation.name == "scf.for":
-            loop = control.read_loop(operation)
-            found = _find(loop)
+            made = (rewrite(operation, control.read_loop(operation)) for rewrite in rewrites)
+            found = next((operations for operations in made if operations is not None), None)
             if found is not None:
-                out += _rewritten(operation, loop, *found)
+                out += found
                 continue
         if operation.name in ("scf.for", "scf.if"):
             operation = Operation(operation.name, operation.results, list(operation.parts), operation.location)
-            operation.parts = [_region(part) if isinstance(part, Region) else part for part in operation.parts]
+            operation.parts = [
+                _region(part, rewrites) if isinstance(part, Region) else part for part in operation.parts
+            ]
         out.append(operation)
     return Region(out, region.label)
+
+
+def multiply_ahead(operation: Operation, loop: control.Loop) -> list[Operation] | None:
+    """``operation``, which is ``loop``, rewritten; ``None`` where it has not this form."""
+    found = _find(loop)
+    return None if found is None else _rewritten(operation, loop, *found)
 
 
 def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | None:
@@ -56,10 +69,25 @@ def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | 
     if len(dots) < 2 or not loop.carried:
         return None
     first, last = dots[0], dots[-1]
-    made = {name: operation for operation in operations for name in operation.defined}
+    lead = lead_to(loop, first.operands)
+    if lead is None:
+        return None
+    owned = {name for op in lead if is_lead(op) for name in op.defined}
+    others = [operation for operation in operations if operation is not first and operation not in lead]
+    if any(name in owned for operation in others for inner in operation.walk() for name in inner.operands):
+        return None
+    if first.result in loop.yielded or last.result not in loop.yielded:
+        return None
+    return lead, first, last
+
+
+def lead_to(loop: control.Loop, operands: list[str]) -> list[Operation] | None:
+    """What leads to ``operands`` in the body of ``loop``, in order: loads, views and addresses; ``None`` where that is
+    more, needs what the loop carries, or is not loaded."""
+    made = {name: operation for operation in loop.body.operations for name in operation.defined}
     carried = {inside for inside, *_ in loop.carried}
     lead: list[Operation] = []
-    work = list(first.operands)
+    work = list(operands)
     while work:
         name = work.pop()
         if name in carried:
@@ -67,19 +95,18 @@ def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | 
         operation = made.get(name)
         if operation is None or operation in lead:
             continue
-        if operation.regions or not (operation.name in VIEWS | {LOAD} or operation.name.startswith("arith.")):
+        if operation.regions or not (is_lead(operation) or operation.name.startswith("arith.")):
             return None
         lead.append(operation)
         work += operation.operands
     if not any(operation.name == LOAD for operation in lead):
         return None
-    owned = {name for op in lead if op.name in VIEWS | {LOAD} for name in op.defined}
-    others = [operation for operation in operations if operation is not first and operation not in lead]
-    if any(name in owned for operation in others for inner in operation.walk() for name in inner.operands):
-        return None
-    if first.result in loop.yielded or last.result not in loop.yielded:
-        return None
-    return [operation for operation in operations if operation in lead], first, last
+    return [operation for operation in loop.body.operations if operation in lead]
+
+
+def is_lead(operation: Operation) -> bool:
+    """Whether ``operation`` is a load or a view of one."""
+    return operation.name in VIEWS or operation.name == LOAD
 
 
 def _rewritten(
@@ -88,7 +115,7 @@ def _rewritten(
     stem = with_suffix(loop.variable, "")
     kind, where = loop.kind, operation.location
     product = find_types(first.signature)[-1]
-    views = {name for op in lead if op.name in VIEWS | {LOAD} for name in op.defined}
+    views = {name for op in lead if is_lead(op) for name in op.defined}
     rest = [op for op in loop.body.operations[:-1] if op is not first and not views.intersection(op.defined)]
 
     def line(text: str) -> Operation:
@@ -97,7 +124,7 @@ def _rewritten(
         return made
 
     def leading(to: str, suffix: str, asynchronous: bool) -> tuple[list[Operation], Operation]:
-        *before, dot = _copied([*lead, first], {loop.variable: to}, suffix)
+        *before, dot = copied([*lead, first], {loop.variable: to}, suffix)
         if asynchronous:
             dot.set_attribute("isAsync", "true")
         return before, dot
@@ -133,16 +160,9 @@ def _rewritten(
     )  # fmt: skip
     walked, results = control.write_loop(inner, packed)
 
-    span, rounded, count, steps, final = (f"{stem}_{n}" for n in ("span", "rounded", "count", "steps", "final"))
-    final_value = [
-        line(f"{span} = arith.subi {loop.upper}, {loop.lower} : {kind}"),
-        line(f"{rounded} = arith.subi {span}, {stem}_one : {kind}"),
-        line(f"{count} = arith.divsi {rounded}, {loop.step} : {kind}"),
-        line(f"{steps} = arith.muli {count}, {loop.step} : {kind}"),
-        line(f"{final} = arith.addi {loop.lower}, {steps} : {kind}"),
-    ]
+    final, final_value = count_to_last(loop, stem, where)
     names = {inside: results[outside] for inside, _, _, outside in loop.carried}
-    tail = _copied(rest, {**names, loop.variable: final, first.result: results["%_product"]}, "_last")
+    tail = copied(rest, {**names, loop.variable: final, first.result: results["%_product"]}, "_last")
     renamed = {name: with_suffix(name, "_last") for op in rest for name in op.defined}
     outcome = [renamed.get(value, names.get(value, value)) for value in loop.yielded]
     then = [
@@ -162,7 +182,23 @@ def _rewritten(
     ]
 
 
-def _copied(operations: list[Operation], names: dict[str, str], suffix: str) -> list[Operation]:
+def count_to_last(loop: control.Loop, stem: str, where: str) -> tuple[str, list[Operation]]:
+    """The variable of ``loop`` in its last iteration, where it runs, and what computes it; ``stem``_one is 1."""
+    span, rounded, count, steps, final = (f"{stem}_{n}" for n in ("span", "rounded", "count", "steps", "final"))
+    texts = (
+        f"{span} = arith.subi {loop.upper}, {loop.lower} : {loop.kind}",
+        f"{rounded} = arith.subi {span}, {stem}_one : {loop.kind}",
+        f"{count} = arith.divsi {rounded}, {loop.step} : {loop.kind}",
+        f"{steps} = arith.muli {count}, {loop.step} : {loop.kind}",
+        f"{final} = arith.addi {loop.lower}, {steps} : {loop.kind}",
+    )
+    made = [parse_operation(text) for text in texts]
+    for operation in made:
+        operation.location = where
+    return final, made
+
+
+def copied(operations: list[Operation], names: dict[str, str], suffix: str) -> list[Operation]:
     """Copies whose results have ``suffix`` and that read each other's and ``names``."""
     names, copies = dict(names), []
     for operation in operations:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from warpplan.kernels.compiler.errors import CannotPlan
 from warpplan.kernels.compiler.lowering import turns
+from warpplan.kernels.compiler.lowering.beside import AGAIN
 from warpplan.kernels.compiler.lowering.builder import Builder
 from warpplan.kernels.compiler.lowering.rings import DESCRIBE, LOAD, ROWS, VIEWS, BlockUse, Rings, load_number, uses
 from warpplan.kernels.compiler.lowering.staging import Staging
@@ -75,6 +76,8 @@ class Consumer:
             elif operation.name != DESCRIBE or operation.result in self.kept:
                 if operation.name == DESCRIBE and region is not self.function.regions[0]:
                     self.staging.wait(out)  # it is made where the last one is, which a store under way may still read
+                if AGAIN in operation.attributes:
+                    self._wait_again(out, operation, reads, held)
                 out.append(self._plain(operation, chain))
             if chain is not None and position == chain.last:
                 self._wait_but_last(out, chain)
@@ -104,6 +107,15 @@ class Consumer:
                 tensor = find_types(use.operation.signature)[-1]
                 text = f"$ = ttg.local_load {slot} : {self.views[slot]} -> {tensor}"
                 self.names[use.operation.result] = self.builder.op(out, text, use.operation.location)
+
+    def _wait_again(
+        self, out: list[Operation], operation: Operation, reads: dict[int, BlockUse], held: dict[int, tuple[str, str]]
+    ) -> None:
+        """Wait for the slot that ``operation`` reads and this block holds: it cannot have been filled anew."""
+        for group in sorted({self._group(u) for u in reads.values() if u.views.intersection(operation.operands)}):
+            slot, phase = held[group]
+            full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, slot)
+            self.builder.wait(out, full, phase)
 
     def _release(self, out: list[Operation], group: int, slot: str, before: str = "") -> None:
         """Give a slot back; with ``before``, the one before it, where that condition holds."""
@@ -185,6 +197,7 @@ class Consumer:
             new = _retyped(new, read)
         if chain is not None and operation.result_in(set(chain.results)):
             new.set_attribute("isAsync", "true")
+        new.drop_attribute(AGAIN)
         return new
 
     def _loop(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:

@@ -12,8 +12,11 @@ have, which every release from 3.6 to 3.9 reads alike.
 
 from __future__ import annotations
 
+from functools import partial
+
 from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.lowering.ahead import multiply_ahead
+from warpplan.kernels.compiler.lowering.ahead import multiply_ahead, rewrite_loops
+from warpplan.kernels.compiler.lowering.beside import multiply_beside
 from warpplan.kernels.compiler.lowering.builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.consumer import Consumer
 from warpplan.kernels.compiler.lowering.persistent import walking
@@ -59,7 +62,10 @@ def specialize(text: str, scheme: Scheme) -> str:
     module.alias("#ttg.shared_memory", "smem")
     clones = [unique_names(clone.function) for clone in split(module, scheme.consumers)]
     if scheme.in_flight:
-        clones = [multiply_ahead(clone) for clone in clones]
+        # One consumer has nobody whose work runs beside its waits: it keeps the next product in flight all the while.
+        beside = partial(multiply_beside, threads=WARP * scheme.warps)
+        rewrites = (beside, multiply_ahead) if scheme.consumers > 1 else (multiply_ahead,)
+        clones = [rewrite_loops(clone, *rewrites) for clone in clones]
 
     bodies = []
     memory = {ring.name: ring.type for ring in rings.distinct}
