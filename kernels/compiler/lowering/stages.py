@@ -24,7 +24,7 @@ from warpplan.kernels.compiler.pipeline import cut, finish, read, run_after, run
 from warpplan.kernels.compiler.scheme import Scheme
 from warpplan.kernels.compiler.steered import Steered
 
-LOWERING = "2"
+LOWERING = "3"
 """Part of the cache key: raised with every change of what a scheme is lowered to."""
 HOPPER, BLACKWELL = 9, 10
 _hook_lock = threading.RLock()
