@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from warpplan.kernels.compiler.lowering.ahead import DOT, WAIT, copied, count_to_last, is_lead, lead_to
 from warpplan.kernels.compiler.lowering.producer import PURE, PURE_DIALECTS
+from warpplan.kernels.compiler.lowering.rings import uses
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
@@ -83,10 +84,15 @@ def _parts(loop: control.Loop) -> _Parts | None:
     lead, brought = lead_to(loop, first.operands), lead_to(loop, last.operands[1:2])
     if lead is None or brought is None or needy.intersection(last.operands[:2]):
         return None
-    owned = {name for op in (*lead, *brought) if is_lead(op) for name in op.defined}
-    rest = [op for op in operations if op not in dots and not owned.intersection(op.defined)]
-    if any(name in owned for op in rest for inner in op.walk() for name in inner.operands):
+    owned = [{name for op in ops if is_lead(op) for name in op.defined} for ops in (lead, brought)]
+    rest = [op for op in operations if op not in dots and not set.union(*owned).intersection(op.defined)]
+    if any(name in owned[0] | owned[1] for op in rest for inner in op.walk() for name in inner.operands):
         return None
+    loads: dict[tuple[int, int], set[tuple[bool, ...]]] = {}
+    for use in uses(loop.body):
+        loads.setdefault((use.first, use.last), set()).add(tuple(use.operation.result in names for names in owned))
+    if any(len(parts) > 1 or (True, True) in parts for parts in loads.values()):
+        return None  # what fills and empties together would be read in different iterations
     return _Parts(first, last, lead, brought, [op for op in rest if op not in back], back, position)
 
 

@@ -279,3 +279,40 @@ def either(a, b, c_ptr, count, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.con
     for k in range(0, K, BK):
         acc = tl.dot(a.load([0, k]), b.load([block * BN, k]).T, acc)
     tl.store(place, acc)
+
+
+@triton.jit
+def one_tile_twice(q, k, c_ptr, count, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Keys that are the values, too."""
+    acc = tl.zeros((BM, BK), tl.float32)
+    x = q.load([0, 0])
+    for i in range(count):
+        y = k.load([i * BN, 0])
+        acc = tl.dot(tl.dot(x, y.T).to(tl.bfloat16), y, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :], acc)
+
+
+@triton.jit
+def weighted_scores(q, k, v, a, c_ptr, count, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """The product times a tile of weights, in registers; the sum so far is scaled by what the loop carries."""
+    acc = tl.zeros((BM, BK), tl.float32)
+    scale = tl.full((BM,), 1.0, tl.float32)
+    x = q.load([0, 0])
+    for i in range(count):
+        s = tl.dot(x, k.load([i * BN, 0]).T) * a.load([0, i * BN]).to(tl.float32)
+        acc = tl.dot(s.to(tl.bfloat16), v.load([i * BN, 0]), acc * scale[:, None])
+        scale = tl.sum(s, 1) / 1024
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :], acc + scale[:, None])
+
+
+@triton.jit
+def loaded_left(q, k, v, a, c_ptr, d_ptr, count, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """The last product's left operand is loaded, and doubled in registers; the first product is only added up."""
+    acc = tl.zeros((BM, BK), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    x = q.load([0, 0])
+    for i in range(count):
+        total += tl.sum(tl.dot(x, k.load([i * BN, 0]).T), 1)
+        acc = tl.dot(a.load([0, i * BN]) * 2, v.load([i * BN, 0]), acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :], acc)
+    tl.store(d_ptr + tl.arange(0, BM), total)

@@ -56,6 +56,16 @@ def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, schem
     assert AGAIN not in lowered
 
 
+@pytest.mark.parametrize("count", [0, 1, 4])
+@pytest.mark.parametrize("scheme", [TWO, Scheme(2, (1,))], ids=str)
+@pytest.mark.parametrize(("name", "loops"), [("weighted_scores", 1), ("loaded_left", 1), ("one_tile_twice", 0)])
+def test_other_loads_of_the_loop_keep_their_iteration(name: str, loops: int, scheme: Scheme, count: int) -> None:
+    made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, DEPTH), (ROWS, 64), (ROWS, 1))
+    values = dict(zip("qkva", made, strict=False)) | {"c_ptr": 4 * BUFFER, "d_ptr": 5 * BUFFER, "count": count}
+    assert len(rewritten(cut(name))) == loops  # a tile of both products would be read in two iterations
+    same(cut(name), scheme, values, buffers, seeds=1)
+
+
 def test_one_consumer_multiplies_ahead_instead() -> None:
     assert "{pendings = 1 : i32}" not in specialize(cut("scores"), Scheme(1, (2,)))
 
