@@ -32,6 +32,8 @@ DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
 FEW = 14
 """Operations up to which the whole model is decided as fast as one with something guessed."""
+MANY = 24
+"""Operations up to which the whole model is asked before all that is guessed."""
 MORE = 4
 """New guesses in each turn."""
 LATE = 3
@@ -66,6 +68,8 @@ class Question:
         guess_first = likely and len(self.problem.ops) > FEW
         if guess_first and (found := self._guess(seconds)) is not None:
             return "yes", found
+        if guess_first and len(self.problem.ops) > MANY and self.turns < LATE:
+            return "unknown", None
         answer, found = self.decide(seconds, QUICK if self.turns < LATE else (*QUICK, *THOROUGH))
         if answer == "unknown" and not guess_first and (found := self._guess(seconds)) is not None:
             return "yes", found
