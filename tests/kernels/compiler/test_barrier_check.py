@@ -29,7 +29,7 @@ pytestmark = pytest.mark.matrix
 WAIT = "ttng.wait_barrier"
 SCHEMES = {
     "matmul": Scheme(2, (3,)),
-    "attention": Scheme(2, (2,), 4, 0),
+    "attention": Scheme(2, (2,)),
     "tutorial_causal": Scheme(2, (3,), 4, 0),
     "persistent_split_epilogue": Scheme(1, (4,), 8),
     "chosen_blocks": Scheme(1, (2,), 8),
