@@ -92,6 +92,10 @@ def sections(found: Inspection) -> Iterator[Section]:
     if found.captured.obstacles:
         told = dict.fromkeys(f"{o.loop or found.kernel}: {o}" for o in found.captured.obstacles)
         yield Section("Why not", notes=tuple(told))
+    if found.captured.remarks:
+        yield Section(
+            "What it does without", notes=tuple(dict.fromkeys(f"{o.loop}: {o}" for o in found.captured.remarks))
+        )
     ranked = tuple(
         (
             str(r.scheme) if r.scheme else "left alone", "/".join(map(str, r.ii_cycles)), round(r.predicted_cycles),

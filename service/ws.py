@@ -197,6 +197,7 @@ def to_json(found: Inspection) -> dict[str, Any]:
             for loop in found.captured.loops
         ],
         "obstacles": [asdict(o) for o in found.captured.obstacles],
+        "remarks": [asdict(o) for o in found.captured.remarks],
         "ranked": [ranked(r) for r in found.ranked],
         "chosen": ranked(found.chosen),
         "plans": [codec.to_json(plan) for plan in found.chosen.plans],

@@ -85,7 +85,7 @@ def loop() -> Body:
             _work("acc@a.py:7", "dot", product=product, rows=True),
             _work("p@a.py:8", "sfu", parts=(Part("exp2", 128 * 128),), rows=True),
         ),
-        (), 128, None, True,
+        (), 128, None,
     )  # fmt: skip
 
 

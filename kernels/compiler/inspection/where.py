@@ -63,8 +63,7 @@ def _depths(captured: Captured, scheme: Scheme | Steered | None) -> dict[str, in
     """Slots of the rings of each loop that loads through TMA."""
     if isinstance(scheme, Steered):
         return {loop.id: scheme.depth for loop in captured.loading}
-    depths = iter(scheme.depths) if scheme is not None else iter(())
-    return {loop.id: next(depths, 2) if loop.rings else 2 for loop in captured.loading}
+    return {loop.id: scheme.depth(i) if scheme is not None else 2 for i, loop in enumerate(captured.loading)}
 
 
 def _outside(work: Work, scheme: Scheme | Steered | None) -> tuple[str, ...]:

@@ -184,17 +184,11 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
     control flow other than loops and branches."""
     rings: dict[int, Ring] = {}
     groups: dict[int, Group] = {}
-    loops = -1
-    depth_of: dict[int, int] = {}
+    depth_of = _depths(module.function, scheme)
     shared: list[_Block] = []
     for region, operation, around in blocks(module.function):
         reads = uses(region)
         inside_loop = [outer for outer in (*around, operation) if outer.name in LOOPS]
-        if reads and WALK in operation.attributes:
-            depth_of[id(operation)] = 1
-        elif reads and operation.name in LOOPS:
-            loops += 1
-            depth_of[id(operation)] = scheme.depth(loops)
         if not reads:
             continue
         where = source_line(module, reads[0].operation)
@@ -203,7 +197,7 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
                 raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", LOAD, where)
         if operation.name == "scf.while" and region is operation.regions[0]:
             raise CannotPlan("a TMA load in the condition of a loop", LOAD, where)
-        depth = next((depth_of[id(o)] for o in reversed(inside_loop) if id(o) in depth_of), 2 if inside_loop else 1)
+        depth = depth_of[id(inside_loop[-1])] if inside_loop else 1
         spans: dict[tuple[int, int], list[BlockUse]] = {}
         for use in reads:
             spans.setdefault((use.first, use.last), []).append(use)
@@ -223,6 +217,25 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
         if inside_loop:
             shared.append(_Block([region], shape, tuple(own)))
     return Rings(rings, groups)
+
+
+def _depths(function: Operation, scheme: Scheme) -> dict[int, int]:
+    """The slots of each loop that loads, directly or in its branches, by its identity: in the order of the program one
+    of the scheme's depths each."""
+    found: dict[int, int] = {}
+    loops = 0
+    for operation in function.walk():
+        if operation.name in LOOPS and _loads(operation):
+            walks = WALK in operation.attributes
+            found[id(operation)] = 1 if walks else scheme.depth(loops)
+            loops += not walks
+    return found
+
+
+def _loads(operation: Operation) -> bool:
+    """Whether ``operation`` holds a load that somebody reads, outside of the loops in it."""
+    inside = [inner for region in operation.regions for inner in region.operations if inner.name not in LOOPS]
+    return any(uses(region) for region in operation.regions) or any(map(_loads, inside))
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,8 +51,6 @@ WORTH_TRYING = 0.8
 predicted kindly: several blocks on an SM never wait for each other's units, and nothing spills."""
 ROWS = 64
 LEAST_DEPTH = 2
-BRANCH_DEPTH = 2
-"""Slots of a load in a branch within a loop, which a scheme has no say in."""
 START_DEPTH = 3
 """One slot being read, one filled, one on its way."""
 WORTH_A_SLOT = 0.99
@@ -195,7 +193,7 @@ class Model:
         otherwise = replace(shape, in_flight=False)
         if any(live_registers(loop, shape) + PRODUCER_REGISTERS > registers for loop in loops):
             return self.specialized(otherwise) if ahead else []
-        most = self._fit([MOST_DEPTH if loop.rings else BRANCH_DEPTH for loop in loops])
+        most = self._fit([MOST_DEPTH] * len(loops))
         if most is None:
             return []
         specs = tuple(PartitionSpec(f"consumer{i}", shape.warps, registers) for i in range(shape.consumers))
@@ -219,8 +217,7 @@ class Model:
                 for plan, depth, (robust, _) in zip(plans, depths, solved, strict=True)
             )
             terms = [self.interval(*each) for each in zip(loops, intervals, (d - 1 for d in depths), strict=True)]
-            rings = tuple(d for d, loop in zip(depths, loops, strict=True) if loop.rings) or (BRANCH_DEPTH,)
-            scheme = Scheme(shape.consumers, rings, shape.warps, int(shape.in_flight))
+            scheme = Scheme(shape.consumers, depths, shape.warps, int(shape.in_flight))
             found[depths] = RankedScheme(scheme, plans, intervals, self.tile(terms, shape), 1.0, why)
         once = list(found.values())
         return once + ([self._walking(each, shape) for each in once] if self.captured.walks else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.lowering.persistent import walks
@@ -34,8 +35,7 @@ class Body:
     """A loop's body, or the function's own (``id`` "").
 
     ``parent`` is the loop around it. ``rows`` are those of its products' accumulators, ``None`` where it has none.
-    ``trips`` is known for constant bounds. ``rings``: TMA loads stand in this loop directly, not in a branch within it.
-    ``work`` is in an order in which one thread can run it.
+    ``trips`` is known for constant bounds. ``work`` is in an order in which one thread can run it.
     """
 
     id: str
@@ -46,7 +46,6 @@ class Body:
     flows: tuple[Flow, ...]
     rows: int | None
     trips: int | None
-    rings: bool
 
     def of_kind(self, *kinds: str) -> tuple[Work, ...]:
         return tuple(work for work in self.work if work.kind in kinds)
@@ -55,7 +54,7 @@ class Body:
 @dataclass(frozen=True)
 class Captured:
     """A kernel at the cut: ``loops`` outer before inner, ``body`` what is outside of them; ``walks`` says whether one
-    program can do the work of several, one after the other."""
+    program can do the work of several, one after the other; ``remarks`` what a specialised loop has to do without."""
 
     kernel: str
     capability: int
@@ -64,11 +63,11 @@ class Captured:
     loops: tuple[Body, ...]
     obstacles: tuple[Obstacle, ...]
     walks: bool = False
+    remarks: tuple[Obstacle, ...] = ()
 
     @property
     def loading(self) -> tuple[Body, ...]:
-        """The loops that load through TMA, which a producer runs ahead of. Those with ``rings`` are, in this order, the
-        ones that a scheme's depths are for."""
+        """The loops that load through TMA, which a producer runs ahead of: those that a scheme's depths are for."""
         return tuple(loop for loop in self.loops if loop.of_kind("tma_load"))
 
     def obstacle(self, loop: str = "") -> Obstacle | None:
@@ -97,7 +96,7 @@ def capture_module(module: Module) -> Captured:
     obstacles = (*_kernel_obstacles(function, loops, Places(module)), *(o for b in loops for o in _loop_obstacles(b)))
     capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
     warps = _number(attributes.get("ttg.num-warps", ""))
-    return Captured(name, capability, warps, body, loops, obstacles, walks(module))
+    return Captured(name, capability, warps, body, loops, obstacles, walks(module), tuple(_remarks(loops, capability)))
 
 
 class _Reader:
@@ -138,8 +137,7 @@ class _Reader:
     ) -> Body:  # fmt: skip
         work, flows = read_work(region, carried, dict(self.types), self.rows, self.places)
         rows = max((w.product.m for w in work if w.product is not None), default=None)
-        rings = any(o.name in TMA_LOADS for o in region.operations)
-        return Body(name, line, kind, parent, work, flows, rows, trips, rings)
+        return Body(name, line, kind, parent, work, flows, rows, trips)
 
     def _name(self, place: Place) -> str:
         stem = f"loop@{place}" if place.file else "loop"
@@ -197,6 +195,16 @@ def _loop_obstacles(loop: Body) -> list[Obstacle]:
             why = f"its address needs {late.id}, which the consumers compute"
             return [Obstacle(why, load.names[0], load.line, loop.id)]
     return []
+
+
+def _remarks(loops: tuple[Body, ...], capability: int) -> Iterator[Obstacle]:
+    if capability // 10 != 9:
+        return
+    for loop in loops:
+        if loop.kind == "scf.while" and loop.of_kind("tma_load"):
+            for product in loop.of_kind("dot"):
+                why = "it ends before the next one begins: only a counted loop says whether an iteration went before"
+                yield Obstacle(why, product.names[0], product.line, loop.id)
 
 
 def producer_slice(loop: Body) -> frozenset[str]:

@@ -134,16 +134,16 @@ def estimated(loop: Body, costs: CostTable) -> tuple[str, ...]:
 
 
 def in_flight(loop: Body, product: Work) -> bool:
-    """Whether nobody but the next iteration's same product wants the result within the loop."""
+    """Whether nobody but the next iteration's same product wants the result within the loop, which counts."""
     readers = [flow for flow in loop.flows if flow.src == product.id and flow.kind == "data"]
-    return all(flow.dst == product.id and flow.accumulates for flow in readers)
+    return loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
 
 
 def runs_ahead(loop: Body) -> str | None:
     """The product that :mod:`ahead` issues an iteration early: the first of several, which needs nothing but its own
     loads, where the last is what the loop carries."""
     products = loop.of_kind("dot")
-    if len(products) < 2:
+    if len(products) < 2 or loop.kind != "scf.for":
         return None
     first, last = products[0], products[-1]
     loads = {work.id for work in loop.of_kind("tma_load")}

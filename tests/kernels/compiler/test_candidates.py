@@ -65,9 +65,8 @@ def test_every_kernel_is_ranked_and_what_is_offered_fits(name: str) -> None:
         if r.scheme is None:
             continue
         assert all(count % (64 * r.scheme.consumers) == 0 for count in rows)
-        rings = iter(r.scheme.depths)
-        depths = tuple(next(rings) if loop.rings else 2 for loop in kernel.loading)
-        assert shared_bytes(kernel, depths) <= H200.smem_bytes_per_block
+        assert len(r.scheme.depths) == len(kernel.loading)
+        assert shared_bytes(kernel, r.scheme.depths) <= H200.smem_bytes_per_block
         assert len(r.plans) == len(kernel.loading)
 
 

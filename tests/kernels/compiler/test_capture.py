@@ -52,7 +52,6 @@ def test_a_product_loop_is_its_loads_and_its_product() -> None:
     assert flows(loop) == {("x", "acc", 0), ("y", "acc", 0), ("acc", "acc", 1)}
     assert next(f for f in loop.flows if f.distance).accumulates
     assert loop.rows == 128
-    assert loop.rings
 
 
 def test_an_attention_loop_has_every_step_with_its_line() -> None:
@@ -94,7 +93,6 @@ def test_the_rows_of_a_tile_are_followed_and_its_columns_are_not() -> None:
 
 def test_a_branch_and_a_loaded_index() -> None:
     loop = only_loop("chosen_blocks")
-    assert not loop.rings  # the loads stand in a branch of it
     assert [w.kind for w in loop.work if w.conditional] == ["tma_load", "tma_load", "dot"]
     index = loop.of_kind("load")[0]
     assert index.id == f"k@{line('chosen_blocks', 'k = tl.load')}"
@@ -119,14 +117,15 @@ def test_accesses_to_one_array_stay_in_order() -> None:
 
 
 def test_the_end_of_a_tile_in_a_flattened_loop_is_rare() -> None:
-    loop = next(body for body in captured("persistent_flattened").loops if body.rings)
+    loop = next(body for body in captured("persistent_flattened").loading)
     assert {w.kind for w in loop.work if w.rare} >= {"tma_store"}
     assert not any(w.rare for w in loop.work if w.kind in ("dot", "tma_load"))
 
 
 def test_nested_loops_name_the_one_around() -> None:
     outer, inner = captured("persistent_split_epilogue").loops
-    assert (inner.parent, inner.rings, outer.rings) == (outer.id, True, False)
+    assert inner.parent == outer.id
+    assert captured("persistent_split_epilogue").loading == (inner,)
     assert [w.kind for w in outer.of_kind("loop")] == ["loop"]
 
 
@@ -166,6 +165,13 @@ def test_a_kernel_of_any_kind_is_captured(name: str) -> None:
             assert flow.distance > 0 or at[flow.src] < at[flow.dst]
     if name in ZOO and ZOO[name].loads:
         assert kernel.loading
+
+
+def test_products_of_a_loop_that_does_not_count_are_remarked_upon() -> None:
+    (remark,) = captured("while_loop").remarks
+    assert remark.operation == "ttng.warp_group_dot"
+    assert "ends before the next one begins" in str(remark)
+    assert captured("while_loop").obstacles == captured("attention").remarks == ()
 
 
 def test_reading_is_deterministic() -> None:

@@ -159,7 +159,7 @@ def test_neighbours_on_one_unit_become_one_and_cost_the_same() -> None:
 
 
 def test_the_end_of_a_tile_is_left_out_of_the_steady_loop() -> None:
-    body = next(b for b in capture(cut("persistent_flattened")).loops if b.rings)
+    body = next(b for b in capture(cut("persistent_flattened")).loading)
     assert {work.kind for work in steady(body).work} == {"tma_load", "dot"}
 
 

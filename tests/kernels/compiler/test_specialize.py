@@ -124,6 +124,11 @@ def test_loops_that_load_alike_go_on_with_the_same_rings_and_others_have_their_o
     assert len(rings(specialize(cut("inside"), TWO))) == 4, "a tile held while a loop runs is not that loop's"
 
 
+def test_loads_in_a_branch_of_a_loop_have_the_depth_of_that_loop() -> None:
+    """Rings of a branch within a branch are their own: they turn only where it is taken."""
+    assert rings(specialize(cut("some_blocks"), Scheme(2, (4,)))) == ["4x128x64", "4x64x64"] * 2
+
+
 def test_the_producer_computes_only_what_the_loads_need() -> None:
     text = specialize(cut("between"), TWO)
     (block,) = (operation for operation in ir.parse(text).walk() if operation.name == "ttg.warp_specialize")

@@ -202,7 +202,7 @@ def placements(*stages: int) -> Plan:
 
 def test_stages_of_products_count_from_the_first() -> None:
     work = tuple(Work(id, "dot", (), id.partition("@")[2], (), (), ()) for id in ("s@a.py:6", "o@a.py:9"))
-    loop = Body("loop@a.py:4", "a.py:4", "scf.for", "", work, (), 128, None, True)
+    loop = Body("loop@a.py:4", "a.py:4", "scf.for", "", work, (), 128, None)
     assert steering.stages_of(placements(3, 5), loop) == {"a.py:6": 0, "a.py:9": 2}
     assert steering.stages_of(placements(4, 4), loop) == {}, "nothing to say"
 
