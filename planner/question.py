@@ -24,7 +24,8 @@ from warpplan.planner.sharing import Cut, cut, worth_sharing
 
 Way = tuple[Branching, bool, int]
 """Branching, presolve, linear relaxations."""
-QUICK: tuple[Way, ...] = (("free", False, 0), ("median", False, 0))
+MEDIAN: Way = ("median", False, 0)
+FREE: Way = ("free", False, 0)
 """Propagation alone: it decides most models in less time than presolve would take for them."""
 THOROUGH: tuple[Way, ...] = (("median", True, 0), ("free", True, 1))
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
@@ -60,6 +61,9 @@ class Question:
         still is another, and often the faster."""
         self.sharing = worth_sharing(problem, ii)
         self.cuts: tuple[Cut, ...] = ()
+        few = len(problem.ops) <= FEW
+        self.quick = (FREE, MEDIAN) if few else (MEDIAN, FREE)
+        """The solver's own branching finds what has many solutions, or few operations; the other refuses sooner."""
 
     def turn(self, seconds: float, *, likely: bool) -> tuple[Answer, Assignment | None]:
         """One more turn, of so many seconds for each way. In a large loop, guesses come first where a schedule is
@@ -70,14 +74,14 @@ class Question:
             return "yes", found
         if guess_first and len(self.problem.ops) > MANY and self.turns < LATE:
             return "unknown", None
-        answer, found = self.decide(seconds, QUICK if self.turns < LATE else (*QUICK, *THOROUGH))
+        answer, found = self._decide_whole(seconds, self.quick if self.turns < LATE else (*self.quick, *THOROUGH))
         if answer == "unknown" and not guess_first and (found := self._guess(seconds)) is not None:
             return "yes", found
         return answer, found
 
-    def quick(self, seconds: float) -> tuple[Answer, Assignment | None]:
-        """No turn, but what propagation alone says of the whole model."""
-        return self.decide(seconds, QUICK)
+    def refute(self, seconds: float) -> tuple[Answer, Assignment | None]:
+        """No turn, but the way that mostly refuses soonest."""
+        return self._decide("shared", MEDIAN, seconds)
 
     def _guess(self, seconds: float) -> Assignment | None:
         """What was left open in the turns before, once each turn, then new guesses."""
@@ -90,7 +94,7 @@ class Question:
 
     def _try(self, guess: _Guess, seconds: float) -> Assignment | None:
         """A schedule; where the question stays open, the guess is kept for the next turn."""
-        for branching, presolve, relax in QUICK[::-1]:
+        for branching, presolve, relax in (MEDIAN, FREE):
             guess.model.branch(branching)
             answer, found = self.effort.solve(guess.model, seconds, presolve=presolve, relax=relax)
             if found is not None and fits(self.problem, self.ii, found):
@@ -130,8 +134,7 @@ class Question:
         options = replace(self.problem.options, pinned=pinned)
         return Model(Problem(self.problem.graph, options), self.ii, memory=self.open[-1])
 
-    def decide(self, seconds: float, ways: Iterable[Way]) -> tuple[Answer, Assignment | None]:
-        """The whole model, in each of ``ways`` for so many seconds."""
+    def _decide_whole(self, seconds: float, ways: Iterable[Way]) -> tuple[Answer, Assignment | None]:
         for way in ways:
             for memory in tuple(self.open):
                 answer, found = self._decide(memory, way, seconds)
