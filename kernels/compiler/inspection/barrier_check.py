@@ -36,6 +36,7 @@ _USES: dict[str, Use] = {
     "ttng.init_barrier": "init", "ttng.barrier_expect": "expect", "ttng.arrive_barrier": "arrive",
     "ttng.wait_barrier": "wait",
 }  # fmt: skip
+LOOPS = frozenset({"scf.for", "scf.while"})
 PRODUCT = "ttng.tc_gen5"
 """Products of Blackwell and their commits arrive at barriers when they are done."""
 COPY = "ttng.async_tma_copy_global_to_local"
@@ -46,7 +47,8 @@ _VIEWS = frozenset({"ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_tr
 @dataclass(frozen=True)
 class BarrierUse:
     """``amount`` is a count of arrivals, or bytes of an expect or a copy; ``block`` numbers the region it stands in,
-    ``slot`` is the index into the array as printed; ``around``: before or after the partitions run."""
+    ``slot`` is the index into the array as printed; ``loops`` of its partition are around it, −1 before and after the
+    partitions run."""
 
     kind: Use
     partition: str
@@ -54,7 +56,7 @@ class BarrierUse:
     line: str
     block: int
     slot: str = ""
-    around: bool = False
+    loops: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,22 +137,30 @@ def _initialised(barrier: Barrier) -> list[Finding]:
 def _arrivals(barrier: Barrier) -> list[Finding]:
     """A phase ends with as many arrivals as the count. A partition arrives once more than its busiest block for no
     phase: other blocks are other loops, or the turn before and after one. What is around the partitions is a phase of
-    its own."""
+    its own, and a turn has as many phases as somebody waits for in it."""
     inits = [use.amount for use in barrier.uses if use.kind == "init"]
     if len({use.partition for use in barrier.uses if use.kind != "init"}) < 2:
         return []  # one partition's own pipeline comes by a barrier in several turns of one block
-    each: dict[str, dict[tuple[int, str], int]] = defaultdict(lambda: defaultdict(int))
-    for use in barrier.uses:
-        if use.kind in ("arrive", "expect") and not use.around:
-            each[use.partition][use.block, use.slot] += use.amount if use.kind == "arrive" else 1
-    if not inits or not each:
+    arrivals = _busiest(barrier, "arrive", "expect")
+    if not inits or not arrivals:
         return []
-    arrivals = {partition: max(blocks.values()) for partition, blocks in each.items()}
-    if sum(arrivals.values()) == inits[0]:
+    phases = max(_busiest(barrier, "wait").values(), default=1)
+    if sum(arrivals.values()) in (inits[0], phases * inits[0]):
         return []
     told = " and ".join(f"{count} of {partition}" for partition, count in arrivals.items())
     line = next(use.line for use in barrier.uses if use.kind in ("arrive", "expect"))
     return [Finding("arrivals", f"{barrier.name} is initialised with {inits[0]} and gets {told}", barrier.name, line)]
+
+
+def _busiest(barrier: Barrier, *kinds: Use) -> dict[str, int]:
+    """How much of ``kinds`` each partition does in its busiest block, slot by slot: of its innermost loop's, for what
+    is around that loop is some of its turns, taken out."""
+    each: dict[str, dict[tuple[int, str], int]] = defaultdict(lambda: defaultdict(int))
+    uses = [use for use in barrier.uses if use.kind in kinds and use.loops >= 0]
+    for use in uses:
+        if use.loops == max(other.loops for other in uses if other.partition == use.partition):
+            each[use.partition][use.block, use.slot] += use.amount if use.kind == "arrive" else 1
+    return {partition: max(blocks.values()) for partition, blocks in each.items()}
 
 
 def _bytes(barrier: Barrier) -> list[Finding]:
@@ -192,7 +202,7 @@ class _Reader:
         self.found: list[Finding] = []
         self.partitions: list[tuple[str, int]] = [(DEFAULT, warps_of(module))]
         self.blocks = 0
-        self.around = True
+        self.loops = -1
 
     def barriers(self, phases: dict[str, int]) -> list[Barrier]:
         named = []
@@ -224,9 +234,12 @@ class _Reader:
                 self._boxed(operation)
             if name == "scf.for":
                 behind |= {i: behind[first] for i, first, _, _ in read_loop(operation).carried if first in behind}
+            inside = int(name in LOOPS and self.loops >= 0)
+            self.loops += inside
             for inner in operation.regions:
                 self.blocks += 1
                 self.visit(inner, partition, dict(behind), self.blocks)
+            self.loops -= inside
 
     def _specialized(self, operation: Operation, behind: dict[str, tuple[str, str]]) -> None:
         for worker in workers(operation, self.partitions[0][1]):
@@ -234,9 +247,9 @@ class _Reader:
                 self.partitions.append((worker.name, worker.warps))
             captured = {inside: behind[outside] for inside, outside in worker.arguments if outside in behind}
             self.blocks += 1
-            self.around = False
+            self.loops = 0
             self.visit(worker.region, worker.name, captured if worker.arguments else dict(behind), self.blocks)
-        self.around = True
+        self.loops = -1
 
     def _allocated(self, operation: Operation, behind: dict[str, tuple[str, str]]) -> None:
         kind = parse_type(find_types(operation.signature)[-1])
@@ -254,14 +267,14 @@ class _Reader:
         numbers = [int(t) for t in operation.tokens[: operation.tokens.index(":")] if t.isdigit()]
         amount = numbers[0] if numbers and kind != "wait" else 1
         line = self.lines[id(operation)]
-        self.uses[array].append(BarrierUse(kind, partition, amount, line, block, slot, self.around))
+        self.uses[array].append(BarrierUse(kind, partition, amount, line, block, slot, self.loops))
 
     def _completed(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
         for value, _ in completed(operation):
             if value in behind:
                 array, slot = behind[value]
                 line = self.lines[id(operation)]
-                self.uses[array].append(BarrierUse("arrive", partition, 1, line, block, slot, self.around))
+                self.uses[array].append(BarrierUse("arrive", partition, 1, line, block, slot, self.loops))
 
     def _copied(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
         copy = read_copy(operation)
@@ -269,7 +282,7 @@ class _Reader:
         if copy.barrier in behind:
             array, slot = behind[copy.barrier]
             line = self.lines[id(operation)]
-            self.uses[array].append(BarrierUse("copy", partition, box, line, block, slot, self.around))
+            self.uses[array].append(BarrierUse("copy", partition, box, line, block, slot, self.loops))
 
     def _boxed(self, operation: Operation) -> int:
         """Bytes of the descriptor's box; a finding where the tile is another."""

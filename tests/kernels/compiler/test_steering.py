@@ -161,6 +161,16 @@ def test_a_planned_kernel_compiles_for_blackwell(name: str, tmp_path: Path) -> N
     assert report.findings == ()
 
 
+def test_a_kernel_that_forgets_to_give_tensor_memory_back_is_found_to_hang() -> None:
+    ast, options = made("attention")
+    finished = stages.finished_text(ast, TARGET, options, Steered(APART, 2))
+    default = finished.index("default {")
+    at = finished.index("ttng.arrive_barrier", default)
+    line = finished[finished.rindex("\n", 0, at) : finished.index("\n", at)]
+    (cause,) = {f.cause for f in check_barriers(finished.replace(line, "", 1)).findings} - {"unwaited"}
+    assert cause == "phase"
+
+
 def test_the_ranking_has_every_way_and_leaving_it_alone() -> None:
     found = ranked("attention")
     ways = {(r.scheme.workers, bool(r.scheme.stages)) for r in found if isinstance(r.scheme, Steered)}
