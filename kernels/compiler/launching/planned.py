@@ -28,10 +28,10 @@ class planned:
 
     ``plans`` says where plans come from: a folder of decisions (``None``: ``warpplan`` in Triton's cache); the URL of a
     warpplan service; or one plan: a :class:`~warpplan.kernels.compiler.scheme.Scheme`, on Blackwell a
-    :class:`~warpplan.kernels.compiler.steered.Steered`, its JSON, a ``.json`` file. What is not decided yet is tried at its first launch, which takes seconds, once for each kernel, specialisation and size
-    class (powers of two). ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on
-    every rank. ``profile`` is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a
-    step of a trial may take.
+    :class:`~warpplan.kernels.compiler.steered.Steered`, its JSON, a ``.json`` file. What is not decided yet is tried at
+    its first launch, which takes seconds, once for each kernel, specialisation and size class (powers of two).
+    ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on every rank. ``profile``
+    is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a step of a trial may take.
 
     No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why.
     """
