@@ -10,7 +10,7 @@ from warpplan.planner.model import Model
 
 SECONDS_PER_CONSTRAINT = 1e-5
 PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
-"""For a model to be built and, beyond that, presolved, of which CP-SAT's deterministic time counts little (measured)."""
+"""For a model to be built, and presolved, of which CP-SAT's deterministic time counts little (measured)."""
 BRANCHING_RATE = {"median": 0.75}
 """Deterministic time that a slow core gets through in one second (measured: 0.4 to 2)."""
 

@@ -9,7 +9,7 @@ re-timed to the smallest interval of its order. The search ends where they meet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.binding import what_binds
@@ -23,7 +23,7 @@ from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.neighbours import Neighbours
 from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import FEW, Question
+from warpplan.planner.question import FEW, MANY, Question
 from warpplan.planner.retime import fits, retime
 from warpplan.planner.sharing import worth_sharing
 from warpplan.planner.shorten import shorten
@@ -42,7 +42,7 @@ LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
-NEIGHBOUR_SHARE = 0.3
+NEIGHBOUR_SHARE = 0.6
 """Of the seconds for a question, for one neighbourhood."""
 REFUTE = 4
 """Times as many seconds for the one way that mostly refuses soonest."""
@@ -171,7 +171,7 @@ class _Run:
     def at_the_bound(self) -> None:
         """What is proven mostly is feasible: in a large loop, where nearer answers are no easier, it is worth time."""
         self._construct_at(self.proven)
-        for seconds in FIRST_TURNS if len(self.problem.ops) > FEW else FIRST_TURNS[:1]:
+        for seconds in FIRST_TURNS if len(self.problem.ops) > MANY else FIRST_TURNS[:1]:
             if self.best is None and self.ask(self.proven, seconds) != "unknown":
                 return
 
