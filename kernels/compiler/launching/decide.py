@@ -44,6 +44,8 @@ from warpplan.planner.device import DEVICES
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.profile import Profile
 
+PROFILED = (9,)
+"""Major compute capabilities of the profiles that ship with the package."""
 CHILD = "warpplan.kernels.compiler.launching.trial:trial"
 GAIN = 1.01
 """A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
@@ -154,6 +156,8 @@ class Decider:
         schemes: list[Scheme | Steered] | None = None
         if self._given is not None:
             schemes = [self._given.scheme(situation.kernel, situation.source)]
+        elif not self._measure and self._profile is None and gpu(call.device)[1] // 10 not in PROFILED:
+            raise CannotPlan("no profile of such a GPU is recorded to predict by: let it measure, or give a profile")
         if self._measure:
             _finish_work(call.device)
         launch = description and {"arguments": description, "grid": list(call.grid), "device": call.device}

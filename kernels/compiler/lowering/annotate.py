@@ -9,6 +9,8 @@ passes' results on 3.6.0, 3.7.1, 3.8.0 and 3.9.0 (compiled, not run: tests/kerne
 - ``loop.stage`` and ``loop.cluster`` are kept where ``assign_latencies`` is left out. (``tt.num_stages = 1`` keeps that
   pass away from a loop, too, but from 3.7 on it then waits for each product.)
 - The depth of the rings is the compile's ``num_stages``: the loop's ``tt.num_stages`` does not change it.
+- In one worker a product cannot have a later stage than a TMA load on 3.6, whose pipeliner cannot predicate the load.
+- Each buffer of tensor memory that is not added to gets as many slots as Triton finds room for: no attribute sets it.
 """
 
 from __future__ import annotations

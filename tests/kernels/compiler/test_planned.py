@@ -37,6 +37,7 @@ from warpplan.kernels.compiler.lowering.stages import compile_with  # noqa: E402
 from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
 from warpplan.kernels.compiler.steered import Steered  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
+from warpplan.profiler.embedded import embedded  # noqa: E402
 
 SCHEME = Scheme(2, (3,))
 pytestmark = pytest.mark.matrix
@@ -210,7 +211,7 @@ def test_on_blackwell_a_real_child_plans_and_compiles(
 ) -> None:
     """Ranked by the planner, annotated, compiled, loaded: no such GPU was there to run it on."""
     kernel = fresh(kernels.gemm)
-    with planned(tmp_path, measure=False):
+    with planned(tmp_path, measure=False, profile=embedded("NVIDIA H200")):
         gemm(kernel)
         kept = gemm(kernel)
     assert not [w for w in recwarn if issubclass(w.category, PlanWarning)]
@@ -218,6 +219,16 @@ def test_on_blackwell_a_real_child_plans_and_compiles(
     assert "ttg.warp_specialize(" in kept.asm["ttgir"]
     (file,) = tmp_path.glob("*.json")
     assert json.loads(file.read_text())["scheme"]["workers"] in ("apart", "together", "found")
+
+
+def test_on_blackwell_no_prediction_is_trusted_without_a_profile(
+    blackwell: Machine, tmp_path: Path, fresh: Any, no_children: None
+) -> None:
+    kernel = fresh(kernels.gemm)
+    with pytest.warns(PlanWarning, match="no profile of such a GPU is recorded") as caught:
+        thrice(planned(tmp_path, measure=False), lambda: gemm(kernel))
+    assert len(caught) == 1
+    assert blackwell.warps == [UNPLANNED] * 3
 
 
 def test_on_blackwell_plans_are_tried_and_the_faster_one_is_kept(

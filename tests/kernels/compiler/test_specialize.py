@@ -77,14 +77,22 @@ def test_loops_and_branches_in_every_combination(name: str, arguments: dict[str,
     ids=lambda value: str(value) if isinstance(value, Scheme) else None,
 )
 @pytest.mark.parametrize("count", [0, 2, 4])
-@pytest.mark.parametrize("name", ["early", "early_twice", "either"])
+@pytest.mark.parametrize("name", ["early", "early_stored", "early_twice", "either"])
 def test_ways_out_of_a_kernel_are_taken_by_every_partition(
     name: str, count: int, scheme: Scheme, launched: int
 ) -> None:
     made, data = tensors((ROWS, 192), (4 * 64, 192), (ROWS, 4 * 64))
-    values = {"a": made[0], "b": made[1], "c_ptr": 2 * BUFFER, "flag": 3 * BUFFER, "count": count, "K": 192}
+    values = {
+        "a": made[0],
+        "b": made[1],
+        "c": made[2],
+        "c_ptr": 2 * BUFFER,
+        "flag": 3 * BUFFER,
+        "count": count,
+        "K": 192,
+    }
     flags = np.array([10.0, 30.0, 20.0, 40.0])
-    lowered = same(cut(name), scheme, values, [*data, flags], (4, 1, 1), launched, seeds=1)
+    lowered = same(cut(name, (("c", (128, 64)),)), scheme, values, [*data, flags], (4, 1, 1), launched, seeds=1)
     assert " cf." not in lowered
 
 
