@@ -12,6 +12,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 STORE ?= warpplan.sqlite
 PYTEST_ARGS ?=
+EXAMPLES ?= 5000
 
 BIN := $(VENV)/bin
 IMPORTS := build/imports
@@ -20,7 +21,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test compile-matrix golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning build clean imports
+.PHONY: help run test compile-matrix fuzz golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +38,9 @@ compile-matrix: $(TRITONS:%=build/triton-%/.ready)  ## compile for sm_90 and sm_
 		echo "triton $$version"; \
 		build/triton-$$version/bin/python -m pytest -q -m matrix tests/kernels/compiler $(PYTEST_ARGS); \
 	done
+
+fuzz: $(VENV)/.test  ## solver, checker, simulator and brute force on thousands of random loops (EXAMPLES=5000 each)
+	WARPPLAN_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 tests/planner/test_agreement.py
 
 golden: $(VENV)/.test  ## rewrite the recorded plans after a deliberate change of the model or the profile
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/kernels/test_golden.py

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.cpsat import Truth, always, given, negated, never
-from warpplan.planner.problem import Arc, Problem, Use
+from warpplan.planner.problem import Arc, Problem
 from warpplan.planner.registers import add_registers
+from warpplan.planner.rings import add_memory, add_rings
 from warpplan.planner.sharing import Cut, add_shared_memory
+from warpplan.planner.windows import distances, stage_limit
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Places = Literal["apart", "shared", "free"]
 Branching = Literal["free", "median", "halves"]
-
-
-MANY = 2**31
-"""Slots that no loop needs."""
 
 
 class Model:
@@ -54,15 +52,19 @@ class Model:
         self.branching: Branching = "free"
         self._times()
         self._any: dict[tuple[int, ...], Truth] = {}
+        self.depth: dict[int, Any] = {}
+        """Per ring, its slots."""
+        self.exists: dict[int, Truth] = {}
+        """Whether there is such a ring: not where a register value stays in its partition."""
         self._order: dict[tuple[int, int], Truth] = {}
         self._place()
         self._depend()
         self._units()
         self._issue()
         self._retire()
-        self._rings()
+        add_rings(self)
         if memory == "apart":
-            self._memory()
+            add_memory(self)
         elif memory == "shared":
             add_shared_memory(self, cuts)
         if registers:
@@ -72,7 +74,7 @@ class Model:
 
     def _times(self) -> None:
         self.anchor = max(self.ops, key=lambda i: self.problem.ops[i].occupancy)
-        self.stages = 2 * _stage_limit(self.problem, self.ii)
+        self.stages = 2 * stage_limit(self.problem, self.ii)
         middle = self.stages // 2
         self.phase: list[Any] = []
         self.stage: list[Any] = []
@@ -319,69 +321,6 @@ class Model:
                 intervals.append(self.cp.new_fixed_size_interval_var(self.phase[i] + self.ii, rest, ""))
         self.cp.add_cumulative(intervals, [1] * len(intervals), capacity - whole)
 
-    # Rings: enough slots for the live range, and room for the slots
-
-    def _rings(self) -> None:
-        """Per ring, how many slots it has: none where a register value does not cross."""
-        self.depth: dict[int, Any] = {}
-        self.exists: dict[int, Truth] = dict.fromkeys(self.problem.rings, 1)
-        for producer, uses in self.problem.rings.items():
-            self.depth[producer] = self._ring(producer, uses, 1)
-        for producer, uses in self.problem.crossings.items():
-            crossed = self.any_crosses(producer, (u.consumer for u in uses))
-            if not never(crossed):
-                self.exists[producer] = crossed
-                self.depth[producer] = self._ring(producer, uses, crossed)
-
-    def _ring(self, producer: int, uses: tuple[Use, ...], needed: Truth) -> Any:
-        fixed = self.problem.options.depth
-        if fixed is not None:
-            count = fixed * needed
-        else:
-            least = self.problem.least_slots(producer)
-            room = self.problem.most_slots(producer) if self.limited[0] else MANY
-            most = max(least, min(self._most_slots(producer, uses), room))
-            count = self.cp.new_int_var(least if always(needed) else 0, most, "")
-            given(self.cp.add(count >= 1), needed)
-        for use in uses:
-            arc = Arc(use.consumer, producer, use.cycles + use.margin, use.handoff, 0)
-            reads = 1 if producer in self.problem.rings else self.crosses(producer, use.consumer)
-            self.reach(arc, use.distance - (count if fixed is None else fixed), reads)
-        return count
-
-    def _most_slots(self, producer: int, uses: Iterable[Use]) -> int:
-        cycles = max(u.cycles + u.margin + u.handoff for u in uses)
-        return self.distances + self.stages + 2 + -(-cycles // self.ii)
-
-    def _memory(self) -> None:
-        """All rings side by side."""
-        problem = self.problem
-        flat = [(p, count) for p, count in self.depth.items() if problem.memory(p) == "smem"]
-        if flat:
-            room = problem.graph.limits.smem_bytes - problem.extra_bytes
-            self.cp.add(sum(problem.slot_bytes(p) * count for p, count in flat) <= room)
-        tall = [(p, count) for p, count in self.depth.items() if problem.memory(p) == "tmem"]
-        if tall:
-            self._columns(tall)
-
-    def _columns(self, rings: list[tuple[int, Any]]) -> None:
-        """Each ring of half height is on one half; each half is wide enough for its rings and the full ones."""
-        halves: tuple[list[Any], list[Any]] = ([], [])
-        columns = self.problem.graph.limits.tmem_columns
-        for p, count in rings:
-            width = self.problem.slot_columns(p) * count
-            if self.problem.ops[p].lanes == 128:
-                for half in halves:
-                    half.append(width)
-                continue
-            upper = self.cp.new_bool_var("")
-            for half, there in zip(halves, (upper.Not(), upper), strict=True):
-                taken = self.cp.new_int_var(0, columns, "")
-                self.cp.add(taken >= width).only_enforce_if(there)
-                half.append(taken)
-        for half in halves:
-            self.cp.add(sum(half) <= columns)
-
     # What is best among equals
 
     def prefer(self, hint: Assignment | None) -> None:
@@ -438,64 +377,3 @@ class Model:
         starts = [solver.value(self.start[i]) for i in self.ops]
         turn = min(starts) // self.ii * self.ii
         return Assignment(tuple(start - turn for start in starts), tuple(partitions))
-
-
-def distances(
-    problem: Problem, ii: int, anchor: int, memory: bool, registers: bool
-) -> list[tuple[int | None, int | None]]:
-    """Per operation, the least and the most cycles that it can start after ``anchor``; None where nothing bounds it.
-
-    Longest paths over dependences, and back from a reader to what it reads: nothing is held for longer than memory or
-    registers have room for copies.
-    """
-    arcs = [(a.src, a.dst, a.cycles, a.distance) for a in problem.arcs]
-    for i, op in enumerate(problem.ops):
-        for reader, edge in problem.readers[i]:
-            crossing = problem.may_cross(i, reader)
-            most = problem.most_copies(i, crossing=crossing)
-            limited = (memory or not (op.buffer_bytes or crossing)) and (registers or op.buffer_bytes)
-            if most is not None and limited:
-                freed = problem.ops[reader].latency + problem.options.slack_cycles if op.buffer_bytes else 0
-                arcs.append((reader, i, freed, most - edge.distance))
-    least = _longest(len(problem.ops), arcs, ii, anchor)
-    back = _longest(len(problem.ops), [(dst, src, cycles, distance) for src, dst, cycles, distance in arcs], ii, anchor)
-    return [(low, None if high is None else -high) for low, high in zip(least, back, strict=True)]
-
-
-def _longest(nodes: int, arcs: list[tuple[int, int, int, int]], ii: int, source: int) -> list[int | None]:
-    """Longest paths from ``source``; a positive cycle, which makes the model infeasible, is gone around a few times."""
-    reach: list[int | None] = [None] * nodes
-    reach[source] = 0
-    for _ in range(nodes):
-        moved = False
-        for src, dst, cycles, distance in arcs:
-            start, there = reach[src], reach[dst]
-            if start is not None and (there is None or start + cycles - ii * distance > there):
-                reach[dst], moved = start + cycles - ii * distance, True
-        if not moved:
-            break
-    reach[source] = 0
-    return reach
-
-
-def _stage_limit(problem: Problem, ii: int) -> int:
-    """A stage that no operation of some best schedule exceeds.
-
-    For given phases the least stages are longest paths over ⌈(cycles + hand-off + II − 1) / II⌉ − distance an arc, and
-    the arcs that keep values and slots no longer than they were kept are among them.
-    """
-    worst = [0] * len(problem.ops)
-    arcs = [*problem.dependences, *problem.ring_arcs(problem.options.depth or 1)]
-    for producer in problem.crossings:
-        arcs += problem.ring_arcs(problem.options.depth or 1, producer)
-    for i, k, edges in problem.retirements:
-        arcs += [
-            Arc(k, j, problem.ops[i].latency, problem.graph.edge_handoff(edge), edge.distance) for j, edge in edges
-        ]
-    for op, readers in problem.readers.items():
-        if problem.ops[op].registers and not problem.ops[op].buffer_bytes:
-            arcs += [Arc(reader, op, 0, 0, -edge.distance) for reader, edge in readers]
-    for arc in arcs:
-        turns = -(-(arc.cycles + arc.handoff + ii - 1) // ii) - arc.distance
-        worst[arc.src] = max(worst[arc.src], turns)
-    return sum(worst) + 1

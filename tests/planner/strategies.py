@@ -53,7 +53,11 @@ def graphs(
         )
     graph = DependenceGraph("random", ops, edges, limits, (("TMA", 1), ("TENSOR", 1), ("ALU", capacity)))
     copied = draw(st.integers(0, min(2, most_ops - count))) if rules else 0
-    return _with_clones(graph, copied) if copied else graph
+    if not copied:
+        return graph
+    graph = _with_clones(graph, copied)
+    # Copies that nobody calls clones: operations alike in all but their names.
+    return replace(graph, clones=()) if draw(st.booleans()) else graph
 
 
 @st.composite
