@@ -27,7 +27,7 @@ SchemeText = Annotated[
     typer.Option(
         "--scheme",
         help="best, stock (Triton's own lowering), or CONSUMERSxWARPS:SLOTS such as 2x4:3; on sm_100 apart:SLOTS, "
-        "together:SLOTS or found:SLOTS.",
+        "apart:SLOTS:single, together:SLOTS or found:SLOTS.",
     ),
 ]
 

@@ -21,7 +21,7 @@ SCHEMA = "warpplan/ws-1"
 HOPPER, BLACKWELL = 90, 100
 STOCK, BEST = "stock", "best"
 _SCHEME = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
-_STEERED = re.compile(r"(apart|together|found):(\d+)")
+_STEERED = re.compile(r"(apart|together|found):(\d+)(:single)?")
 LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
 """The GPU whose sizes are meant where the profile is of another kind of GPU than the target."""
 
@@ -46,13 +46,14 @@ class Inspection:
 def parse_scheme(text: str) -> Scheme | Steered:
     """``2x4:3/2:1:persistent``: consumers x warps, slots of each loop's rings, 1 to keep a product in flight (the
     default), and whether one program an SM walks over the grid. For Blackwell ``apart:3``, ``together:3`` or
-    ``found:3``: the workers of loads and products, slots of all rings."""
+    ``found:3``: the workers of loads and products, slots of all rings; ``apart:3:single`` with one place in tensor
+    memory for each result."""
     from warpplan.kernels.compiler.scheme import Scheme
     from warpplan.kernels.compiler.steered import Steered
 
     steered = _STEERED.fullmatch(text.strip())
     if steered is not None:
-        return Steered(steered[1], int(steered[2]))
+        return Steered(steered[1], int(steered[2]), double=int(steered[3] is None))
     match = _SCHEME.fullmatch(text.strip())
     if match is None:
         raise InvalidConfig(

@@ -15,13 +15,15 @@ APART, TOGETHER, FOUND = "apart", "together", "found"
 class Steered:
     """``workers`` is one of ``APART``, ``TOGETHER``, ``FOUND``; ``depth`` the slots of all rings of TMA loads (the
     compile's ``num_stages``); ``stages`` the pipeline stage of products in a worker of their own, by source line, empty
-    where Triton schedules. Everything else is the default partition's, of the kernel's own warps. Raises
+    where Triton schedules; ``double`` is 0 where each product's result has one place in tensor memory, 1 where it may
+    have two by turns. Everything else is the default partition's, of the kernel's own warps. Raises
     :class:`InvalidConfig` naming the field.
     """
 
     workers: str = APART
     depth: int = 3
     stages: tuple[tuple[str, int], ...] = ()
+    double: int = 1
 
     def __post_init__(self) -> None:
         if self.workers not in (APART, TOGETHER, FOUND):
@@ -38,6 +40,11 @@ class Steered:
                 f"stages with workers {self.workers!r}: expected {APART}; Triton 3.6 fails on loads that are pipelined "
                 "beside products", field="stages", value=self.workers, limit=APART,
             )  # fmt: skip
+        if self.double not in (0, 1) or (not self.double and self.workers != APART):
+            raise InvalidConfig(
+                f"double {self.double} with workers {self.workers!r}: expected 1, or 0 with {APART}; one worker that "
+                "loads and multiplies hangs with a single place for its results", field="double", value=self.double,
+            )  # fmt: skip
         if any(stage < 0 for _, stage in self.stages):
             raise InvalidConfig(f"stages {self.stages}: expected 0 or more", field="stages")
 
@@ -45,4 +52,6 @@ class Steered:
         who = {
             APART: "loads and products apart", TOGETHER: "loads and products together", FOUND: "as Triton finds best",
         }  # fmt: skip
-        return f"{who[self.workers]}, {self.depth} slots{', staged' if self.stages else ''}"
+        return (
+            f"{who[self.workers]}, {self.depth} slots{', staged' * bool(self.stages)}{', single' * (not self.double)}"
+        )

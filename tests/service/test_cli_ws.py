@@ -125,7 +125,7 @@ def test_blackwell_shows_partitions_stages_and_buffers(capsys: pytest.CaptureFix
     status, found = answer(capsys, "mine.py:matmul --target 100 --scheme apart:3", TILE)
     assert status == 0
     assert [work["kind"] for work in found["loops"][0]["work"]] == ["tma_load", "tma_load", "dot"]
-    assert found["chosen"]["scheme"] == {"workers": "apart", "depth": 3, "stages": []}
+    assert found["chosen"]["scheme"] == {"workers": "apart", "depth": 3, "stages": [], "double": 1}
     placed = {p["lines"][-1]: p for p in found["placed"] if p["loop"]}
     load, product = placed[line("x = a.load")], placed[line("acc = tl.dot")]
     assert (load["partitions"], product["partitions"]) == (["loads"], ["products"])

@@ -10,7 +10,8 @@ passes' results on 3.6.0, 3.7.1, 3.8.0 and 3.9.0 (compiled, not run: tests/kerne
   pass away from a loop, too, but from 3.7 on it then waits for each product.)
 - The depth of the rings is the compile's ``num_stages``: the loop's ``tt.num_stages`` does not change it.
 - In one worker a product cannot have a later stage than a TMA load on 3.6, whose pipeliner cannot predicate the load.
-- Each buffer of tensor memory that is not added to gets as many slots as Triton finds room for: no attribute sets it.
+- What a product leaves in tensor memory has two places by turns where they fit, unless the loop has
+  ``tt.disallow_acc_multi_buffer``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _VIEWS = frozenset({"ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_sub
 class Roles:
     """The partitions of a loop: its TMA loads in worker ``load``, its products in worker ``product``, which may be the
     same, the rest in the default partition, of the kernel's own warps. ``stages``: the pipeline stage of the
-    product from source line "file.py:12"; empty leaves the schedule to Triton. Raises :class:`InvalidConfig`.
+    product from source line "file.py:12"; empty leaves the schedule to Triton. ``double``: results of products may have
+    two places in tensor memory. Raises :class:`InvalidConfig`.
 
     Products never share the partition of the rest: one thread issues them, and Triton 3.7 to 3.9 fail on it.
     """
@@ -53,6 +55,7 @@ class Roles:
     load: int = 2
     product: int = 1
     stages: Mapping[str, int] = field(default_factory=dict)
+    double: bool = True
 
     def __post_init__(self) -> None:
         if {self.load, self.product} not in ({1}, {1, 2}):
@@ -66,7 +69,7 @@ def roles_of(steered: Steered) -> Roles | None:
     """The roles that ``steered`` gives, ``None`` where Triton finds them."""
     if steered.workers == FOUND:
         return None
-    return Roles(1 if steered.workers == TOGETHER else 2, 1, dict(steered.stages))
+    return Roles(1 if steered.workers == TOGETHER else 2, 1, dict(steered.stages), bool(steered.double))
 
 
 def annotate(text: str, roles: Roles | None = None) -> str:
@@ -140,6 +143,8 @@ class _Annotated:
         self.loop.set_attribute("ttg.partition", everyone)
         self.loop.set_attribute("ttg.partition.outputs", f"[{', '.join(map(_array, self.outputs(partitions)))}]")
         self.loop.set_attribute("ttg.partition.stages", f"[{', '.join(f'{stage} : i32' for stage in stages)}]")
+        if not roles.double:
+            self.loop.set_attribute("tt.disallow_acc_multi_buffer")
         self.loop.set_attribute("ttg.warp_specialize.tag", f"{tag} : i32")
         _set_before_operands(self.end, "ttg.partition", everyone)
         if roles.stages:

@@ -89,7 +89,7 @@ def cache_key(scheme: Scheme | Steered, edited: str = "") -> str:
     edit = f"-edited-{edited}" if edited else ""
     if isinstance(scheme, Steered):
         staged = f"-{_digest(repr(scheme.stages))}" if scheme.stages else ""
-        return f"warpplan-{LOWERING}-{scheme.workers}-{scheme.depth}{staged}{edit}"
+        return f"warpplan-{LOWERING}-{scheme.workers}-{scheme.depth}-{scheme.double}{staged}{edit}"
     depths = ".".join(map(str, scheme.depths))
     flags = f"{scheme.in_flight}{scheme.persistent}"
     return f"warpplan-{LOWERING}-{scheme.consumers}x{scheme.warps}-{depths}-{flags}{edit}"

@@ -112,8 +112,9 @@ class _Steering(Model):
         if workers == APART:
             for plan, loop in zip(plans, loops, strict=True):
                 stages |= stages_of(plan, loop)
-        schemes = [Steered(workers, depth, tuple(sorted(stages.items())))] if stages else []
-        schemes.append(Steered(workers, depth))
+        double = int(workers != APART or _wants_two(plans, loops))
+        schemes = [Steered(workers, depth, tuple(sorted(stages.items())), double)] if stages else []
+        schemes.append(Steered(workers, depth, double=double))
         return [RankedScheme(scheme, plans, intervals, cycles, 1.0, why) for scheme in schemes]
 
     def found_by_triton(self, known: list[RankedScheme], refused: str) -> RankedScheme:
@@ -154,6 +155,12 @@ class _Steering(Model):
         """Blocks of the unspecialised kernel on one SM, tensor memory counted, too."""
         columns = max(tensor_columns(loop) for loop in self.captured.loading)
         return max(1, min(super().resident(shape), self.device.tmem_columns // max(1, columns)))
+
+
+def _wants_two(plans: tuple[Plan, ...], loops: tuple[Body, ...]) -> bool:
+    """Whether the result of some product has more than one slot in its plan."""
+    products = {work.id for loop in loops for work in loop.of_kind("dot")}
+    return any(channel.depth > 1 for plan in plans for channel in plan.channels if channel.name in products)
 
 
 def _loads_only(plan: Plan, loop: Body) -> Plan:

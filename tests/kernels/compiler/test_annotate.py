@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  # noqa: E402
 from warpplan.kernels.compiler.lowering import annotate, stages  # noqa: E402
 from warpplan.kernels.compiler.lowering.annotate import Roles  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
@@ -78,8 +79,24 @@ def test_a_scheme_of_the_other_kind_of_gpu_is_refused(
         stages.compile_with(source("gemm"), GPUTarget("cuda", capability, 32), {"num_warps": 4}, scheme, tmp_path)
 
 
+@pytest.mark.parametrize(("double", "columns"), [(1, 512), (0, 256)])
+def test_a_result_has_one_place_in_tensor_memory_or_two(double: int, columns: int, tmp_path: Path) -> None:
+    """128 columns of scores, once or twice, 64 of weights and 64 of output; Triton takes a power of two of them."""
+    scheme = Steered(APART, 2, double=double)
+    compiled = stages.compile_with(source("attention"), TARGET, {"num_warps": 4}, scheme, tmp_path)
+    assert compiled.metadata.tmem_size == columns
+    assert check_barriers(compiled.asm["ttgir"]).findings == ()
+
+
 def test_every_way_to_steer_has_a_key_of_its_own() -> None:
-    ways = [Steered(), Steered(depth=2), Steered(TOGETHER), Steered(FOUND), Steered(stages=(("a.py:1", 1),))]
+    ways = [
+        Steered(),
+        Steered(depth=2),
+        Steered(double=0),
+        Steered(TOGETHER),
+        Steered(FOUND),
+        Steered(stages=(("a.py:1", 1),)),
+    ]
     assert len({stages.cache_key(way) for way in ways}) == len(ways)
     assert stages.cache_key(Steered(stages=(("a.py:1", 1),))) != stages.cache_key(Steered(stages=(("a.py:1", 2),)))
 
@@ -211,6 +228,8 @@ def test_roles_are_those_of_the_scheme() -> None:
         ({"depth": 0}, "depth 0: expected 1 to 8"),
         ({"workers": TOGETHER, "stages": (("a.py:5", 1),)}, "expected apart"),
         ({"stages": (("a.py:5", -1),)}, "expected 0 or more"),
+        ({"workers": FOUND, "double": 0}, "expected 1, or 0 with apart"),
+        ({"double": 2}, "double 2 with workers 'apart'"),
     ],
 )
 def test_ways_to_steer_that_no_form_has_are_refused(fields: dict[str, Any], why: str) -> None:

@@ -234,7 +234,7 @@ def test_on_blackwell_no_prediction_is_trusted_without_a_profile(
 def test_on_blackwell_plans_are_tried_and_the_faster_one_is_kept(
     blackwell: Machine, tmp_path: Path, fresh: Any, children: Any
 ) -> None:
-    given = [{"workers": "apart", "depth": 2, "stages": []}, {"workers": "together", "depth": 3, "stages": []}]
+    given = [{"workers": who, "depth": 2, "stages": [], "double": 1} for who in ("apart", "together")]
     tried = children(1.2, HANG, 1.5)
     tried.default = given
     kernel = fresh(kernels.gemm)

@@ -157,7 +157,7 @@ def test_a_given_plan_is_for_its_kernel(tmp_path: Path) -> None:
         Given(to_json(LEFT)).scheme("my.gemm", "abc")
 
 
-STEERED = Steered("apart", 4, (("a.py:6", 0), ("a.py:9", 1)))
+STEERED = Steered("apart", 4, (("a.py:6", 0), ("a.py:9", 1)), double=0)
 
 
 def test_ways_to_steer_are_plans_too() -> None:

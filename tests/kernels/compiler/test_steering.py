@@ -73,6 +73,13 @@ def main_loop(name: str) -> Body:
     return next(loop for loop in captured(name).loading if loop.of_kind("dot"))
 
 
+def columns(plan: Plan, loop: Body) -> int:
+    """Columns of tensor memory that ``loop`` has under ``plan``."""
+    held = {w.tensor for w in loop.work if w.tensor is not None and w.tensor.held}
+    laid = max((b.offset + b.size for b in plan.buffers if b.memory == "tmem"), default=0)
+    return laid + sum(buffer.columns for buffer in held)
+
+
 def flows(loop: Body, kind: str) -> set[tuple[str, str, int]]:
     """By operation, in the words of TTGIR where a name of the source has several."""
     names = {w.id: w.names[-1] if w.kind.startswith("tmem") else w.id.partition("@")[0] for w in loop.work}
@@ -131,9 +138,7 @@ def test_a_loop_is_planned_by_the_rules_of_blackwell(name: str, workers: str) ->
     assert len({homes[w.id] for w in (*loop.of_kind("tma_load"), *loop.of_kind("dot"))}) == (
         2 if workers == APART else 1
     )
-    columns = max((b.offset + b.size for b in outcome.plan.buffers if b.memory == "tmem"), default=0)
-    held = {w.tensor for w in loop.work if w.tensor is not None and w.tensor.held}
-    assert columns + sum(buffer.columns for buffer in held) <= B200.tmem_columns
+    assert columns(outcome.plan, loop) <= B200.tmem_columns
 
 
 def test_there_are_plans_of_many_kinds() -> None:
