@@ -149,6 +149,39 @@ def test_a_refusal_says_where_and_what(text: str, says: str) -> None:
         read_everything(text)
 
 
+def in_blocks(*blocks: str) -> str:
+    lines = "\n".join(f"{line} loc(#l)" if not line.startswith("^") else line for line in blocks)
+    return f"module {{\ntt.func public @f() {{\n{lines}\n}} loc(#l)\n}} loc(#l)"
+
+
+def test_ways_that_end_by_themselves_are_branches() -> None:
+    text = in_blocks(
+        "cf.cond_br %a, ^bb1, ^bb2", "^bb1:  // pred: ^bb0", "cf.br ^bb3", "^bb2:  // pred: ^bb0", "x.y",
+        "cf.cond_br %b, ^bb4, ^bb4", "^bb3:  // pred: ^bb1", "x.z", "tt.return", "^bb4:  // 2 preds: ^bb2, ^bb2",
+        "tt.return",
+    )  # fmt: skip
+    branch, last = ir.parse(text).function.regions[0].operations
+    assert (branch.name, branch.tokens[0], last.name) == ("scf.if", "%a", "tt.return")
+    assert [[operation.name for operation in region.operations] for region in branch.regions] == [
+        ["x.z"], ["x.y", "scf.if"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        (("cf.cond_br %a, ^bb1, ^bb2", "^bb1:", "cf.br ^bb2", "^bb2:", "x.y", "tt.return"), r"meet in \^bb2"),
+        (("cf.br ^bb1", "^bb1:", "cf.cond_br %a, ^bb1, ^bb2", "^bb2:", "tt.return"), r"meet in \^bb1"),
+        (("cf.br ^bb1(%a)", "^bb1(%b: i32 loc(#l)):", "tt.return"), "a block with arguments"),
+        (("cf.cond_br %a, ^bb1, ^bb7", "^bb1:", "tt.return"), "ends in cf.cond_br"),
+        (("cf.br ^bb1", "^bb1:", "tt.return %a"), "ends in tt.return"),
+    ],
+)
+def test_ways_that_meet_or_go_round_are_refused(blocks: tuple[str, ...], says: str) -> None:
+    with pytest.raises(MalformedIR, match=f"several blocks in one region: .*{says}"):
+        ir.parse(in_blocks(*blocks))
+
+
 def test_an_alias_is_reused_or_new() -> None:
     module = ir.parse("#shared = #ttg.a<1>\nmodule {\n} loc(#l)")
     assert module.alias("#ttg.a<1>") == "#shared"

@@ -5,6 +5,7 @@ Compiled for sm_100 without a GPU, never run; the finished kernels' barriers are
 
 from __future__ import annotations
 
+import random
 import sys
 from functools import cache
 from pathlib import Path
@@ -116,6 +117,18 @@ def test_buffers_of_tensor_memory_have_lanes_and_columns() -> None:
     (held,) = [w.tensor for w in main_loop("gemm").of_kind("dot")]
     assert held is not None
     assert held.held, "the accumulator is added to in the next iteration"
+
+
+def test_damaged_text_is_refused_and_never_anything_else() -> None:
+    lines, chance = text("attention").split("\n"), random.Random(1)
+    for _ in range(40):
+        damaged = list(lines)
+        at = chance.randrange(len(damaged))
+        damaged[at : at + chance.choice((1, 1, 2))] = chance.choice(([], [damaged[chance.randrange(len(damaged))]]))
+        try:
+            assert isinstance(capture("\n".join(damaged)), Captured)
+        except ir.MalformedIR:
+            continue
 
 
 def test_registers_hold_what_is_read_from_tensor_memory_once() -> None:
