@@ -2,8 +2,9 @@
 
 What counts cannot tell comes out here: a phase that is off by one, a slot filled again before it was read, read before
 it was filled, or let go while a product still reads it. Whole numbers that the launch would give are all ``size``,
-loaded ones are 1, and the block is the second of the grid; tiles themselves are not computed. Copies are done at once,
-and whichever partition can run furthest does so: the loader in one game, its readers in the other.
+loaded ones are 1, or many where a program that finds 1 has nothing to do, and the block is the second of the grid;
+tiles themselves are not computed. Copies are done at once, and whichever partition can run furthest does so: the loader
+in one game, its readers in the other.
 
 An mbarrier has a phase parity, arrivals still to come and bytes still to come; ``wait(p)`` passes once the phase of
 parity p is over (PTX ISA, "mbarrier.try_wait").
@@ -32,6 +33,8 @@ from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 SIZES = (128, 1_920)
 """Whole numbers at launch: one block of everything, and fifteen or more."""
+MANY = 4_096
+"""Numbers in memory, where a program that finds 1 there has nothing to do: counts of rows."""
 MOST_STEPS, MOST_TURNS = 8_000, 500
 """Operations of a game, and turns of a loop without bounds, after which it ends undecided."""
 WAIT, DONE = "wait", "done"
@@ -98,10 +101,15 @@ class _Stop(Exception):
 
 def play(module: Module) -> Played:
     """Play the module's kernel, once for each of ``SIZES`` and for loaders and readers being ahead."""
+    played = _games(module, 1)
+    return played if played.waits or played.faults else _games(module, MANY)
+
+
+def _games(module: Module, loaded: int) -> Played:
     waits = 0
     for size in SIZES:
         for loader_first in (True, False):
-            game = _Game(module, size, loader_first)
+            game = _Game(module, size, loader_first, loaded)
             fault = game.run()
             waits += game.waits
             phases = tuple((a.name, sum(b.phases for b in a.barriers.values())) for a in game.arrays if a.barriers)
@@ -111,8 +119,8 @@ def play(module: Module) -> Played:
 
 
 class _Game:
-    def __init__(self, module: Module, size: int, loader_first: bool) -> None:
-        self.module, self.size, self.loader_first = module, size, loader_first
+    def __init__(self, module: Module, size: int, loader_first: bool, loaded: int) -> None:
+        self.module, self.size, self.loader_first, self.loaded = module, size, loader_first, loaded
         self.lines = Places(module).nearby(module.function)
         self.waits = self.steps = 0
         self.arrays: list[_Array] = []
@@ -210,7 +218,7 @@ class _Game:
             self._memory(operation, env, partition)
         else:
             for result in operation.defined:
-                env[result] = compute(operation, [env.get(v) for v in operation.operands])
+                env[result] = compute(operation, [env.get(v) for v in operation.operands], self.loaded)
 
     def _loop(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
         loop = read_loop(operation)

@@ -29,9 +29,9 @@ _SAME = frozenset({"extsi", "extui", "trunci", "index_cast", "index_castui"})
 PROGRAMS = 132
 
 
-def compute(operation: Operation, operands: list[Any]) -> Any:
-    """The result of ``operation`` on scalar ``operands``; ``None`` where that is not known. A loaded number is 1, the
-    program the second of ``PROGRAMS``."""
+def compute(operation: Operation, operands: list[Any], loaded: int = 1) -> Any:
+    """The result of ``operation`` on scalar ``operands``; ``None`` where that is not known. Numbers in memory are
+    ``loaded``, the program is the second of ``PROGRAMS``."""
     name = operation.name.partition(".")[2]
     if operation.name == "arith.constant":
         return _constant(operation)
@@ -40,7 +40,7 @@ def compute(operation: Operation, operands: list[Any]) -> Any:
     if operation.name == "tt.get_num_programs":
         return PROGRAMS
     if operation.name == "tt.load":
-        return None if "tensor<" in operation.signature else 1
+        return None if "tensor<" in operation.signature else loaded
     if not operation.name.startswith("arith."):
         return None
     if name == "select" and len(operands) == 3:

@@ -32,7 +32,8 @@ SCHEMES = {
     "attention": Scheme(2, (2,)),
     "tutorial_causal": Scheme(2, (3,), 4, 0),
     "persistent_split_epilogue": Scheme(1, (4,), 8),
-    "chosen_blocks": Scheme(1, (2,), 8),
+    "chosen_blocks": Scheme(1, (3,), 8),
+    "gathered_experts": Scheme(2, (3,)),
 }
 
 
