@@ -1,7 +1,8 @@
-"""How the packing searches share their limit: first fit, own exact search with restarts, CP-SAT.
+"""How the packing searches share their limit: first fit, own exact search with restarts, beams, CP-SAT.
 
 None alone does everything: first fit settles most memories that are not nearly full; the skyline search and beams over
-its nodes pack hundreds of buffers without a gap; CP-SAT's learnt clauses prove more small memories too small.
+its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever; CP-SAT, asked for the orders of the
+pieces, packs most of the others, and proves small memories too small.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from warpplan.planner.cpsat import Answer, run
 from warpplan.planner.packing_beam import beam
+from warpplan.planner.packing_orders import Orders
 from warpplan.planner.packing_pieces import Pieces, first_fit, joined
 from warpplan.planner.packing_skyline import Skyline
 
@@ -36,7 +38,7 @@ BEAM, WIDER = 30, 3
 """Nodes of the beams of the first round, and how many times as many the others have at least."""
 WORTH = ((0.3, 0.0), (0.6, 1.0), (1.0, 1.0))
 """Steps of the skyline that a piece of mean area is worth to a beam, and that a valley costs."""
-FIRST, LEARNING = 0.2, 0.15
+FIRST, ORDERS = 0.1, 0.6
 """Shares of the limit: the runs that begin within the first come before CP-SAT, which has the second."""
 
 
@@ -60,11 +62,11 @@ def _apart(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: f
     skyline = Skyline(problem, first, end, max(end, default=0))
     turns = _turns(skyline)
     speed = NODES_PER_SECOND / (1 + skyline.count / SECTIONS + len(first) / PIECES)
-    most, taken, asked = round((1 - LEARNING) * seconds * speed), 0, False
+    most, taken, asked = round((1 - ORDERS) * seconds * speed), 0, False
     while taken < most or not asked:
         if taken >= FIRST * seconds * speed and not asked:
             asked = True
-            answer, offsets = _cpsat(problem, [], LEARNING * seconds, (first, widths))
+            answer, offsets = Orders(problem, first, end).run(ORDERS * seconds)
         else:
             answer, offsets, more = next(turns)(most - taken)
             taken += max(1, more)
@@ -143,12 +145,7 @@ def luby(i: int) -> int:
     return (size + 1) // 2 if i == size else luby(i - size // 2)
 
 
-def _cpsat(
-    problem: Pieces,
-    cliques: Sequence[Sequence[int]],
-    seconds: float,
-    lives: tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Found:
+def _cpsat(problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float) -> Found:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -160,8 +157,5 @@ def _cpsat(
     ]
     for clique in cliques:
         model.add_no_overlap([places[i] for i in clique])
-    if lives is not None:
-        times = [model.new_fixed_size_interval_var(start, width, "") for start, width in zip(*lives, strict=True)]
-        model.add_no_overlap_2d(times, places)
     answer, solver = run(model, CPSAT_SHARE * seconds)
     return answer, tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()

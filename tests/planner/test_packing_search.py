@@ -17,6 +17,7 @@ from packing_instances import KINDS, Kind
 
 from warpplan.planner.packing import Block, _sections, pack
 from warpplan.planner.packing_beam import beam
+from warpplan.planner.packing_orders import Orders
 from warpplan.planner.packing_pieces import Pieces, joined, pieces
 from warpplan.planner.packing_skyline import Skyline
 
@@ -76,6 +77,26 @@ def test_the_skyline_search_is_exact(question, snug, order):
     again, less = skyline.run(ranks, 10**6, snug)
     assert again == answer
     assert less <= taken or answer == "yes"
+
+
+@given(tight())
+@settings(max_examples=100, deadline=None)
+def test_the_search_by_orders_is_exact(question):
+    problem, lives = question
+    answer, offsets = Orders(problem, *lives).run(10.0)
+    assert answer == ("yes" if fits(problem, lives) else "no")
+    if answer == "yes":
+        assert apart(problem, lives, offsets)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_small_cuts_are_packed_by_orders_alone(kind: Kind):
+    made = packing_instances.instance(f"test {kind.name}", 40, kind)
+    first, end, _, _ = _sections(made.blocks)
+    problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
+    answer, offsets = Orders(problem, first, end).run(10.0)
+    assert answer == "yes"
+    assert valid(made.blocks, tuple(problem.unit * offset for offset in offsets), made.capacity)
 
 
 @given(tight())
