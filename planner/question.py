@@ -72,7 +72,7 @@ class Question:
         guess_first = likely and len(self.problem.ops) > FEW
         if guess_first and (found := self._guess(seconds)) is not None:
             return "yes", found
-        if guess_first and len(self.problem.ops) > MANY and self.turns < LATE:
+        if guess_first and self.turns < LATE and (len(self.problem.ops) > MANY or self.turns > 1):
             return "unknown", None
         answer, found = self._decide_whole(seconds, self.quick if self.turns < LATE else (*self.quick, *THOROUGH))
         if answer == "unknown" and not guess_first and (found := self._guess(seconds)) is not None:

@@ -169,9 +169,11 @@ class _Run:
     # Which intervals
 
     def at_the_bound(self) -> None:
-        """What is proven mostly is feasible: in a large loop, where nearer answers are no easier, it is worth time."""
+        """What is proven mostly is feasible: worth time in a large loop, where nearer answers are no easier, and where
+        clones in step are likely."""
         self._construct_at(self.proven)
-        for seconds in FIRST_TURNS if len(self.problem.ops) > MANY else FIRST_TURNS[:1]:
+        patient = len(self.problem.ops) > MANY or self.problem.clone_order
+        for seconds in FIRST_TURNS if patient else FIRST_TURNS[:1]:
             if self.best is None and self.ask(self.proven, seconds) != "unknown":
                 return
 
