@@ -1,8 +1,8 @@
 """Schedules like one that is known: what a shorter one mostly shares with it is fixed, and little is left to decide.
 
 Large neighbourhood search (Shaw, "Using constraint programming and local search methods to solve vehicle routing
-problems", CP 1998). A refusal proves nothing. (Measured on the loops of benchmarks/loop_graphs.py: each way but the
-last finds schedules where the others find none.)
+problems", CP 1998). A refusal proves nothing. (Measured on the loops of benchmarks/loop_graphs.py: each way finds
+schedules where the others find none.)
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from warpplan.planner.memory import layout
 from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
 
-WAYS = ("some partitions", "near stages", "stages", "partitions")
-"""What is fixed; "near": to the stage before or after, too."""
+WAYS: tuple[tuple[str, Branching], ...] = (
+    ("some partitions", "median"),
+    ("partitions", "median"),
+    ("near stages", "median"),
+    ("stages", "median"),
+    ("stages", "free"),
+)
+"""What is fixed ("near": to the stage before or after, too), and branching."""
 LOOSE = 3
 """One of so many clusters may change its partition where some are fixed."""
 STEPS = (0.02, 0.0, 0.1, 0.35)
 """Shares of what is open to go down by."""
-BRANCHINGS: tuple[Branching, ...] = ("median", "free")
 
 
 class Neighbours:
@@ -36,7 +41,7 @@ class Neighbours:
 
     def model(self, ii: int, known_ii: int, known: Assignment) -> Model:
         """For interval ``ii``, around a schedule of ``known_ii``."""
-        way = self.random.choice(WAYS)
+        way, branching = self.random.choice(WAYS)
         # One ring in another's place makes the model larger: only where what is known does so.
         memory: Places = "shared" if layout(self.problem, known_ii, known).reuses else "apart"
         model = Model(self._pinned(way, known), ii, memory=memory, symmetric=False)
@@ -46,7 +51,7 @@ class Neighbours:
             for i in model.ops:
                 stage = (known.starts[i] + turn) // known_ii
                 model.cp.add_linear_constraint(model.stage[i], stage - room, stage + room)
-        model.branch(self.random.choice(BRANCHINGS))
+        model.branch(branching)
         return model
 
     def _pinned(self, way: str, known: Assignment) -> Problem:

@@ -42,13 +42,13 @@ LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
-NEIGHBOUR_SHARE = 0.6
-"""Of the seconds for a question, for one neighbourhood."""
+NEIGHBOUR_SHARE = 2.0
+"""Of the seconds for a way to ask a question, for one neighbourhood."""
 REFUTE = 4
 """Times as many seconds for the one way that mostly refuses soonest."""
 GREAT = 4
 """A step is great if it is more than one in so many cycles of what is open."""
-PATIENCE = 12
+PATIENCE = 8
 """Neighbourhoods in a row that may hold nothing shorter."""
 ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
 """Memory and branching for an interval in a given order."""
@@ -256,8 +256,11 @@ class _Run:
         seconds = FIRST_SECONDS
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
             known = self.proven, self.ii
+            if FEW < len(self.problem.ops) <= MANY:
+                self.improve(seconds)
             self.bisect(seconds)
-            self.improve(seconds)
+            if len(self.problem.ops) > MANY:
+                self.improve(seconds)
             if known == (self.proven, self.ii):
                 self.closer(seconds)
             if known == (self.proven, self.ii):
