@@ -4,7 +4,7 @@ Where few pieces fit exactly, a depth-first search digs for long below an early 
 where its skyline has few steps, since each must be levelled before a piece can lie across it, and few valleys, since
 each must be filled to the byte; and where the large pieces are behind it. Children are ranked by what the decision
 alone changes, and only the first of them are worked out. Nodes that have the same pieces left are one. It proves
-nothing.
+nothing, but where it ends, its last nodes are a good beginning for a search that does.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ class Node(NamedTuple):
 
 
 def beam(
-    skyline: Skyline, worth: Sequence[float], valley: float, width: int, nodes: int
-) -> tuple[tuple[int, ...] | None, int]:
-    """Offsets, or None where the beam of ``width`` nodes ended or took so many; and how many it took.
+    skyline: Skyline, worth: Sequence[float], valley: float, width: int, nodes: int, *, waste: float = 0.0
+) -> tuple[dict[int, int], bool, int]:
+    """Offsets of the pieces that the best node placed, the first placed first; whether these are all, which they are
+    unless the beam of ``width`` nodes ended before, or took so many; and how many it took.
 
-    ``worth[i]`` is how many steps of the skyline piece i is worth once it is placed, ``valley`` how many a
-    valley costs.
+    ``worth[i]`` is how many steps of the skyline piece i is worth once it is placed, ``valley`` how many a valley
+    costs, ``waste`` a unit of slack.
     """
     root = skyline.root()
     level = [Node(0.0, 0.0, root, None)] if root is not None and root.valleys else []
     ranks = [0.0] * len(worth)
+    best: Trail = None
     taken = 0
     while level and taken < nodes:
+        best = level[0].trail
         children: list[tuple[float, int, Node, Frame, int, float]] = []
         for node in level:
             frame = skyline.frame(node.state, 0, ranks, snug=False)
@@ -51,10 +54,11 @@ def beam(
             for choice in frame.choices:
                 if choice == RAISE:
                     gain, first, end, top = 0.0, section, section + 1, raised
+                    cost = waste * (raised - floor)
                 else:
-                    gain, first, end = worth[choice], skyline.first[choice], skyline.end[choice]
+                    gain, first, end, cost = worth[choice], skyline.first[choice], skyline.end[choice], 0.0
                     top = floor + skyline.sizes[choice]
-                score = node.score + _change(node.state.floors, first, end, floor, top) - gain
+                score = node.score + _change(node.state.floors, first, end, floor, top) - gain + cost
                 children.append((score, len(children), node, frame, choice, node.gained + gain))
         children.sort(key=lambda child: child[:2])
         found: dict[tuple[int, ...], Node] = {}
@@ -65,15 +69,15 @@ def beam(
                 continue
             trail: Trail = (node.trail, choice, frame.valley.floor)
             if not state.valleys:
-                return _offsets(trail, len(worth)), taken
-            score = _steps(state.floors) + valley * len(state.valleys) - gained
+                return _placed(trail), True, taken
+            score = _steps(state.floors) + valley * len(state.valleys) - gained - waste * sum(state.slack)
             key = (state.todo, *state.slack)
             if key not in found or score < found[key].score:
                 found[key] = Node(score, gained, state, trail)
             if len(found) == AHEAD * width:
                 break
         level = sorted(found.values(), key=lambda node: node.score)[:width]
-    return None, taken
+    return _placed(best), False, taken
 
 
 def _steps(floors: Sequence[int]) -> int:
@@ -86,10 +90,10 @@ def _change(floors: Sequence[int], first: int, end: int, floor: int, top: int) -
     return sum(other != top for other in beside) - sum(other != floor for other in beside)
 
 
-def _offsets(trail: Trail, count: int) -> tuple[int, ...]:
-    offsets = [0] * count
+def _placed(trail: Trail) -> dict[int, int]:
+    placed: list[tuple[int, int]] = []
     while trail is not None:
         trail, piece, offset = trail
         if piece != RAISE:
-            offsets[piece] = offset
-    return tuple(offsets)
+            placed.append((piece, offset))
+    return dict(reversed(placed))

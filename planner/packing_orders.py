@@ -10,9 +10,10 @@ slack. The solver learns from these truths what a search that places piece after
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from math import comb
+from types import MappingProxyType
 
 from warpplan.planner.cpsat import Answer, Truth, negated, run
 from warpplan.planner.packing_pieces import Pieces
@@ -26,6 +27,7 @@ LISTED = 300
 """Ways to balance that are listed one by one; more are one equation."""
 WIDEST = 14
 """Pieces that end, or that begin, beyond which ways to balance are not counted."""
+NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 class Orders:
@@ -40,21 +42,29 @@ class Orders:
         self._slack = [problem.capacity - sum(problem.sizes[i] for i in live) for live in self._live]
         self._full = [t for t, slack in enumerate(self._slack) if not slack]
 
-    def run(self, seconds: float) -> tuple[Answer, tuple[int, ...]]:
-        """The answer within so many seconds, and the offsets where it is "yes"."""
+    def run(self, seconds: float, placed: Mapping[int, int] = NOTHING) -> tuple[Answer, tuple[int, ...]]:
+        """The answer within so many seconds, and the offsets where it is "yes".
+
+        Pieces that are ``placed`` at these offsets are left there, and all others lie above them.
+        """
         from ortools.sat.python import cp_model
 
         with_earlier = [self._earlier(k) for k in range(len(self._first))]
-        seconds -= sum(comb(len(earlier), 2) for earlier in with_earlier) / TRIPLES_PER_SECOND
+        free = [[i for i in earlier if k not in placed and i not in placed] for k, earlier in enumerate(with_earlier)]
+        seconds -= sum(comb(len(earlier), 2) for earlier in free) / TRIPLES_PER_SECOND
         if seconds <= 0:
             return "unknown", ()
         model = cp_model.CpModel()
         below: dict[tuple[int, int], Truth] = {}
         for k, earlier in enumerate(with_earlier):
             for i in earlier:
-                below[i, k] = model.new_bool_var("")
+                if i in placed or k in placed:
+                    lower = k not in placed or (i in placed and placed[i] < placed[k])
+                    below[i, k] = model.new_constant(lower)
+                else:
+                    below[i, k] = model.new_bool_var("")
                 below[k, i] = negated(below[i, k])
-        for k, earlier in enumerate(with_earlier):
+        for k, earlier in enumerate(free):
             for i, j in combinations(earlier, 2):
                 model.add_bool_or(below[i, j], below[j, k], below[k, i])
                 model.add_bool_or(below[j, i], below[k, j], below[i, k])
@@ -63,7 +73,7 @@ class Orders:
             ended, begun, slack = self._only(full, other), self._only(other, full), self._slack[other]
             patterns = None if slack else self._balanced(ended, begun)
             for k in self._live[full]:
-                if (not ended and not begun) or not self._first[k] <= other < self._end[k]:
+                if k in placed or not (ended or begun) or not self._first[k] <= other < self._end[k]:
                     continue
                 if patterns is not None:
                     model.add_allowed_assignments([below[i, k] for i in (*ended, *begun)], patterns)
@@ -72,12 +82,17 @@ class Orders:
                     model.add_linear_constraint(less, 0, slack)
         offsets = [step * model.new_int_var(0, top // step, "") for step, top in zip(steps, tops, strict=True)]
         for k, offset in enumerate(offsets):
+            if k in placed:
+                model.add(offset == placed[k])
+                continue
             for t in self._telling(k):
                 under = sum(sizes[i] * below[i, k] for i in self._live[t] if i != k)
                 model.add_linear_constraint(offset - under, 0, self._slack[t])
         for k, earlier in enumerate(with_earlier):
             for i in earlier:
-                if all(self._slack[t] for t in range(self._first[k], min(self._end[i], self._end[k]))):
+                if not (i in placed and k in placed) and all(
+                    self._slack[t] for t in range(self._first[k], min(self._end[i], self._end[k]))
+                ):
                     model.add(offsets[i] + sizes[i] <= offsets[k]).only_enforce_if(below[i, k])
                     model.add(offsets[k] + sizes[k] <= offsets[i]).only_enforce_if(below[k, i])
         answer, solver = run(model, QUICK * seconds, relax=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from random import Random
 
 import numpy as np
@@ -38,8 +38,14 @@ BEAM, WIDER = 30, 3
 """Nodes of the beams of the first round, and how many times as many the others have at least."""
 WORTH = ((0.3, 0.0), (0.6, 1.0), (1.0, 1.0))
 """Steps of the skyline that a piece of mean area is worth to a beam, and that a valley costs."""
-FIRST, ORDERS = 0.1, 0.6
-"""Shares of the limit: the runs that begin within the first come before CP-SAT, which has the second."""
+THRIFTY, WASTE, WIDE = 0.1, 0.15, 150
+"""Steps that a piece of mean area is worth to the beam that CP-SAT goes on from, and as much slack; its width."""
+FEWEST, FEWER, GLIMPSE = 3, 10, 0.1
+"""CP-SAT goes on with a third of the pieces, then with a tenth more each time that it proves that they do not fit; for
+so much of the limit each."""
+FIRST, BEGUN, ORDERS = 0.1, 0.6, 0.6
+"""Shares of the limit: the runs that begin within the first come before CP-SAT, which goes on from a beam within the
+second, and has the third, or what is left, on its own."""
 
 
 def on_a_line(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: float) -> Found:
@@ -62,17 +68,46 @@ def _apart(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: f
     skyline = Skyline(problem, first, end, max(end, default=0))
     turns = _turns(skyline)
     speed = NODES_PER_SECOND / (1 + skyline.count / SECTIONS + len(first) / PIECES)
-    most, taken, asked = round((1 - ORDERS) * seconds * speed), 0, False
+    most, taken, asked = round(seconds * speed), 0, False
     while taken < most or not asked:
-        if taken >= FIRST * seconds * speed and not asked:
+        if taken >= FIRST * most and not asked:
             asked = True
-            answer, offsets = Orders(problem, first, end).run(ORDERS * seconds)
+            orders = Orders(problem, first, end)
+            fresh = Skyline(problem, first, end, skyline.count)  # weighs no section by failures of another search
+            answer, offsets, more = _begun(fresh, orders, seconds, round(BEGUN * most))
+            taken += more
+            if answer == "unknown":
+                share = max(0.0, min(ORDERS * seconds, (most - taken) / speed))
+                answer, offsets = orders.run(share)
+                taken += round(share * speed)
         else:
             answer, offsets, more = next(turns)(most - taken)
             taken += max(1, more)
         if answer != "unknown":
             return answer, offsets
     return "unknown", ()
+
+
+def _begun(skyline: Skyline, orders: Orders, seconds: float, nodes: int) -> tuple[Answer, tuple[int, ...], int]:
+    """A beam that wastes little, and then CP-SAT with its last decisions undone: some, and more where these fail."""
+    count = len(skyline.sizes)
+    areas = [size * skyline.width(i) for i, size in enumerate(skyline.sizes)]
+    mean = sum(areas) / count
+    placed, complete, taken = beam(
+        skyline, [THRIFTY * area / mean for area in areas], 0.0, WIDE, nodes, waste=WASTE / mean
+    )
+    if complete:
+        return "yes", tuple(placed.get(i, 0) for i in range(count)), taken
+    kept = min(len(placed), count - count // FEWEST)
+    while kept > 0:
+        answer, offsets = orders.run(GLIMPSE * seconds, dict(islice(placed.items(), kept)))
+        if answer == "yes":
+            return "yes", offsets, taken
+        if answer == "unknown":
+            taken += round(GLIMPSE / BEGUN * nodes)
+            break
+        kept -= max(1, count // FEWER)
+    return "unknown", (), taken
 
 
 def in_cliques(problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float) -> Found:
@@ -123,8 +158,8 @@ def _turns(skyline: Skyline) -> Iterator[Turn]:
         return answer, tuple(skyline.offsets), taken
 
     def sweep(worth: Sequence[float], valley: float, width: int, nodes: int) -> tuple[Answer, tuple[int, ...], int]:
-        offsets, taken = beam(skyline, worth, valley, width, nodes)
-        return ("unknown", (), taken) if offsets is None else ("yes", offsets, taken)
+        placed, complete, taken = beam(skyline, worth, valley, width, nodes)
+        return ("yes", tuple(placed.get(i, 0) for i in everyone), taken) if complete else ("unknown", (), taken)
 
     for order in orders:
         yield partial(dig, [-order(i) for i in everyone], GLANCE, False)

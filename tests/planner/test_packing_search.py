@@ -89,6 +89,21 @@ def test_the_search_by_orders_is_exact(question):
         assert apart(problem, lives, offsets)
 
 
+@given(tight(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_orders_above_what_is_placed(question, data):
+    problem, lives = question
+    offsets = Orders(problem, *lives).run(10.0)[1]
+    if offsets:
+        # What lies lowest stays: what is left fits above it, as it did.
+        upwards = sorted(range(len(offsets)), key=lambda i: offsets[i])
+        placed = {i: offsets[i] for i in upwards[: data.draw(st.integers(0, len(offsets)))]}
+        answer, again = Orders(problem, *lives).run(10.0, placed)
+        assert answer == "yes"
+        assert apart(problem, lives, again)
+        assert all(again[i] == offset for i, offset in placed.items())
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_small_cuts_are_packed_by_orders_alone(kind: Kind):
     made = packing_instances.instance(f"test {kind.name}", 40, kind)
@@ -111,13 +126,16 @@ def test_pieces_are_joined_only_where_they_must_be(question):
         assert apart(problem, lives, tuple(skyline.offsets[i] for i in place))
 
 
-@given(tight(), st.integers(1, 4))
+@given(tight(), st.integers(1, 4), st.sampled_from([0.0, 1.0]))
 @settings(max_examples=100, deadline=None)
-def test_a_beam_finds_only_packings(question, width):
+def test_a_beam_finds_only_packings(question, width, waste):
     problem, lives = question
-    offsets, _ = beam(Skyline(problem, *lives, max(lives[1])), [1.0] * len(problem.sizes), 1.0, width, 10**4)
-    if offsets is not None:
-        assert apart(problem, lives, offsets)
+    skyline, count = Skyline(problem, *lives, max(lives[1])), len(problem.sizes)
+    placed, complete, _ = beam(skyline, [1.0] * count, 1.0, width, 10**4, waste=waste)
+    some = sorted(placed)
+    part = [lives[0][i] for i in some], [lives[1][i] for i in some]
+    assert apart(problem.some(some), part, tuple(placed[i] for i in some))
+    assert not complete or len(some) == count
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -128,8 +146,8 @@ def test_a_narrow_beam_packs_small_cuts(kind: Kind):
     fewer, first, end, place = joined(problem, first, end)
     areas = [size * (b - a) for size, a, b in zip(fewer.sizes, first, end, strict=True)]
     worth = [area * len(areas) / sum(areas) for area in areas]
-    offsets, taken = beam(Skyline(fewer, first, end, max(end)), worth, 1.0, 10, 10**5)
-    assert offsets is not None
+    offsets, complete, taken = beam(Skyline(fewer, first, end, max(end)), worth, 1.0, 10, 10**5)
+    assert complete
     assert taken < 10**5
     assert valid(made.blocks, tuple(problem.unit * offsets[i] for i in place), made.capacity)
 
