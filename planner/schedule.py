@@ -278,15 +278,14 @@ class _Run:
             target = self.ii - 1 if GREAT * (known - self.ii) > gap else (self.proven + self.ii - 1) // 2
 
     def rise(self, seconds: float) -> None:
-        """Up from what is proven in steps that double as long as they are refused."""
-        step = 1
-        while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
-            answer = self.ask(min(self.proven + step, self.ii) - 1, seconds, refute=True)
-            if answer != "no":
-                if step < 4:
-                    return
-                step //= 8
-            step = max(1, 2 * step)
+        """Up from what is proven in steps that double as long as they are refused, to the first without an answer."""
+        step, ceiling = 1, self.ii
+        while self.proven < min(ceiling, self.ii) and self.effort.left > LEAST_SECONDS:
+            target = min(self.proven + step, ceiling, self.ii) - 1
+            if self.ask(target, seconds, refute=True) == "no":
+                step *= 2
+            else:
+                step, ceiling = max(1, step // 4), target
 
     def closer(self, seconds: float) -> None:
         """What stays open is not asked again: each interval is half as far from the best known as the one before."""
