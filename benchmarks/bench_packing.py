@@ -44,13 +44,13 @@ class Task:
     limit_s: float
 
 
-def tasks(minimalloc: Path | None, limit_s: float) -> Iterator[Task]:
+def tasks(minimalloc: Path | None, number: int, limit_s: float) -> Iterator[Task]:
     for path in [minimalloc / name for name in PUBLISHED] if minimalloc is not None else []:
         if path.exists():
             name, capacity = path.name.split(".")[0], int(path.name.split(".")[1])
             blocks = read_buffers(str(path), capacity)
             yield Task(f"minimalloc-{name}", "minimalloc", blocks, capacity, min(limit_s, PUBLISHED_LIMIT_S))
-    for made in instances():
+    for made in instances(number):
         yield Task(made.name, made.kind, made.blocks, made.capacity, limit_s)
 
 
@@ -129,13 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="parts of the instances' names")
     parser.add_argument("--minimalloc", type=Path, help="the folder of MiniMalloc's published instances")
+    parser.add_argument("--number", type=int, default=0, help="which instances: no constant has seen another than 0")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds for the search on one instance")
     parser.add_argument("--peer-limit-s", type=float, default=LIMIT_S, help="seconds of the clock for CP-SAT on one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     chosen = [
         task
-        for task in tasks(options.minimalloc, options.limit_s)
+        for task in tasks(options.minimalloc, options.number, options.limit_s)
         if not options.only or any(part in task.name for part in options.only)
     ]
     if not chosen:

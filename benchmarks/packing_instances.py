@@ -51,8 +51,6 @@ KINDS = (
     Kind("long", (150, 250, 350, 450), ticks=128, long=0.1, live=30),
     Kind("published", (154, 203, 305, 454), ticks=0.5, long=0.05, live=20, kept=0.9, full=0.4),
 )
-EACH = 1
-"""Instances of a size."""
 BYTES = 1024
 """Of a unit; also the length of a tick."""
 
@@ -76,12 +74,11 @@ class Piece:
     top: int
 
 
-def instances() -> Iterator[Instance]:
-    """All of them, in the order of the kinds."""
+def instances(number: int = 0) -> Iterator[Instance]:
+    """One of every kind and size, in the order of the kinds; another ``number``, others."""
     for kind in KINDS:
         for size in kind.sizes:
-            for number in range(EACH):
-                yield instance(f"{kind.name}-{size}-{number}", size, kind)
+            yield instance(f"{kind.name}-{size}-{number}", size, kind)
 
 
 def instance(name: str, size: int, kind: Kind) -> Instance:
