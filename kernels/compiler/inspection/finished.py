@@ -116,7 +116,11 @@ def read_copy(operation: Operation) -> Copy:
 
 def completed(operation: Operation) -> list[tuple[str, str]]:
     """(value, predicate) of every operand of a tcgen05 product or commit, ``%bar[%when]`` or ``%bar``: those that are
-    barriers get an arrival once the products before are done. The predicate is "" where there is none."""
+    barriers get an arrival once the products before are done. The predicate is "" where there is none; a commit prints
+    its own as a second operand."""
+    if operation.name == "ttng.tc_gen5_commit":
+        barrier, *when = plain_operands(operation)
+        return [(barrier, when[0] if when else "")]
     tokens = operation.tokens
     found = []
     for i, token in enumerate(tokens):

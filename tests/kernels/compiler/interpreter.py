@@ -88,7 +88,7 @@ class Block:
     def _region(self, region: Region, outer: Values) -> list[Any]:
         values = dict(outer)
         for operation in region.operations:
-            if operation.name in ("scf.yield", "scf.condition"):
+            if operation.name in ("scf.yield", "scf.condition", "ttg.warp_yield"):
                 return [values[name] for name in operation.operands]
             for name, value in zip(operation.defined, self._operation(operation, values), strict=True):
                 shape = self.shapes(operation).get(name)

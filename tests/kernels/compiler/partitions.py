@@ -20,6 +20,9 @@ from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
 from warpplan.kernels.compiler.ttgir.shapes import shapes_in
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
+PATIENCE_S = 120.0
+"""A partition that gets no turn for so long never will."""
+
 
 class Deadlock(Exception):
     """Every partition that is left waits."""
@@ -71,8 +74,8 @@ class Turns:
 
     def enter(self, name: str) -> None:
         with self.changed:
-            self.changed.wait_for(lambda: self.running == name or self.stuck)
-            if self.stuck:
+            came = self.changed.wait_for(lambda: self.running == name or self.stuck, PATIENCE_S)
+            if self.stuck or not came:
                 raise Deadlock(f"{', '.join(sorted(self.waiting))} wait for one another")
 
     def start(self, names: list[str]) -> None:
@@ -95,12 +98,14 @@ class Turns:
 class Partition(Block):
     """The default partition and what is around it; it starts the others."""
 
+    TURNS: type[Turns] = Turns
+
     def __init__(
         self, module: Module, arguments: Values, buffers: list[np.ndarray], program: tuple[int, ...], seed: int,
         programs: tuple[int, ...] = (1, 1, 1),
     ) -> None:  # fmt: skip
         super().__init__(module, arguments, buffers, program, programs)
-        self.name, self.turns = "default", Turns(seed)
+        self.name, self.turns = "default", self.TURNS(seed)
         self.flying: list[Product] = []
 
     def shapes(self, operation: Operation) -> dict[str, tuple[int, ...]]:
@@ -126,12 +131,12 @@ class Partition(Block):
         for part in operation.parts:
             heads, head = ([*heads, head], "") if isinstance(part, Region) else (heads, head + part)
         captured = re.findall(r"%[\w.$#-]+", heads[0].partition("attributes")[0])
-        others, failures = [], []
+        others, failures, yielded = [], [], {}
 
         def run(partition: Partition, region: Region, inside: Values) -> None:
             try:
                 partition.turns.enter(partition.name)
-                partition._region(region, inside)
+                yielded[partition.name] = partition._region(region, inside)
             except Exception as failure:
                 failures.append(failure)
             finally:
@@ -139,7 +144,7 @@ class Partition(Block):
 
         work = [(self, operation.regions[0], values)]
         for number, (region, text) in enumerate(zip(operation.regions[1:], heads[1:], strict=True)):
-            other = object.__new__(Partition)
+            other = object.__new__(type(self))
             other.__dict__ |= self.__dict__ | {
                 "name": f"partition{number}",
                 "flying": [],
@@ -150,9 +155,9 @@ class Partition(Block):
             names = re.findall(r"(%[\w.$-]+):", text)
             work.append((other, region, dict(zip(names, [values[name] for name in captured], strict=True))))
         threads = [threading.Thread(target=run, args=entry) for entry in work]
+        self.turns.start([partition.name for partition, _, _ in work])
         for thread in threads:
             thread.start()
-        self.turns.start([partition.name for partition, _, _ in work])
         for thread in threads:
             thread.join()
         if failures:
@@ -160,7 +165,7 @@ class Partition(Block):
         for other in others:
             self.addresses += other.addresses
             self.values += other.values
-        return []
+        return yielded[self.name]
 
     def _expect(self, operation: Operation, operands: list[Any]) -> None:
         size = re.search(r", (\d+)", _text(operation))
@@ -239,7 +244,6 @@ class Partition(Block):
         "ttng.warp_group_dot_wait": _wait_dots,
         "ttg.local_load": lambda _, __, operands: operands[0].copy(),
         "ttg.local_store": _write,
-        "ttg.warp_yield": _nothing,
         "ttg.warp_return": _nothing,
     }
 
