@@ -32,8 +32,8 @@ from warpplan.profiler.embedded import embedded
 
 pytestmark = pytest.mark.matrix
 TARGET = GPUTarget("cuda", 100, 32)
-# Left out: linear_attention. Its numbers come out otherwise under Triton's own partitions, too: of two loads of the state
-# before the loop, with a barrier between them, Triton's passes leave one (seen in 3.9.0).
+# Left out: linear_attention. Its numbers come out otherwise under Triton's own partitions, too: of two loads of the
+# state before the loop, with a barrier between them, Triton's passes leave one (seen in 3.9.0).
 CHANGED = {"stream_k": {"SMS": 3}, "persistent_flattened": {"NUM_SMS": 3}, "persistent_split_epilogue": {"NUM_SMS": 3}}
 
 
