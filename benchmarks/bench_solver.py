@@ -1,7 +1,7 @@
 """The joint solver on the loops of ``loop_graphs.py``: writes ``benchmarks/results/solver.json``.
 
-Per loop: the smallest initiation interval, its proof, and the CPU seconds for it (median of ``--repeats``, after
-one solve that has loaded the libraries); whether the checker and the simulator accept the plan; and the interval where
+Per loop: the smallest initiation interval, its proof, and the CPU seconds for it (median of ``--repeats``, once the
+libraries are loaded); whether the checker and the simulator accept the plan; and the interval where
 the loop is scheduled first and partitioned afterwards (``schedule_first.py``).
 
 Run it with ``python benchmarks/bench_solver.py``; ``--only`` takes parts of names.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     chosen = [g for name, g in graphs().items() if not options.only or any(part in name for part in options.only)]
+    for library in ("networkx", "scipy.optimize", "ortools.sat.python.cp_model"):
+        import_module(library)
     solve(chosen[0], SolveOptions(time_limit_s=LIMIT_S))
     rows, outcomes = [], []
     for graph in chosen:
