@@ -9,7 +9,7 @@ benchmarks/loop_graphs.py.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 
 from warpplan.planner.assignment import Assignment
@@ -41,19 +41,13 @@ LATE = 3
 """The turn from which the thorough ways are tried."""
 
 
-@dataclass
-class _Guess:
-    model: Model
-    turn: int = 0
-
-
 class Question:
     """Is ``ii`` feasible? What was learnt stays between turns: guesses that are refused, cuts, models built."""
 
     def __init__(self, problem: Problem, ii: int, effort: Effort) -> None:
         self.problem, self.ii, self.effort = problem, ii, effort
         self.guesses = self._guesses()
-        self.tried: list[_Guess] = []
+        self.tried: list[Model] = []
         self.turns = 0
         self.models: dict[Places, Model] = {}
         self.open: list[Places] = ["shared", "apart"]
@@ -84,28 +78,20 @@ class Question:
         return self._decide("shared", MEDIAN, seconds)
 
     def _guess(self, seconds: float) -> Assignment | None:
-        """What was left open in the turns before, once each turn, then new guesses."""
-        again = [guess for guess in self.tried if guess.turn < self.turns]
-        for guess in chain(again, islice(self.guesses, MORE)):
-            self.tried = [other for other in self.tried if other is not guess]
-            if (found := self._try(guess, seconds)) is not None:
-                return found
-        return None
-
-    def _try(self, guess: _Guess, seconds: float) -> Assignment | None:
-        """A schedule; where the question stays open, the guess is kept for the next turn."""
+        """What was left open in the turns before, then new guesses; one way for all of them before the next."""
+        new = islice(self.guesses, MORE)
         for branching, presolve, relax in (MEDIAN, FREE):
-            guess.model.branch(branching)
-            answer, found = self.effort.solve(guess.model, seconds, presolve=presolve, relax=relax)
-            if found is not None and fits(self.problem, self.ii, found):
-                return found
-            if answer != "unknown":
-                return None
-        guess.turn = self.turns
-        self.tried.append(guess)
+            guesses, self.tried = chain(self.tried, new), []
+            for guess in guesses:
+                guess.branch(branching)
+                answer, found = self.effort.solve(guess, seconds, presolve=presolve, relax=relax)
+                if found is not None and fits(self.problem, self.ii, found):
+                    return found
+                if answer == "unknown":
+                    self.tried.append(guess)
         return None
 
-    def _guesses(self) -> Iterator[_Guess]:
+    def _guesses(self) -> Iterator[Model]:
         """Models with less to decide, built when their turn comes."""
         problem, ii = self.problem, self.ii
         if len(problem.pins) == len(problem.clusters):
@@ -113,21 +99,21 @@ class Question:
         for partitions in _by_clone(problem):
             model = self._pinned(partitions)
             model.in_step(evenly=True)
-            yield _Guess(model)
+            yield model
         likeliest = divisions(problem, ii)
         for partitions in islice(likeliest, 1):
-            yield _Guess(self._pinned(partitions))
+            yield self._pinned(partitions)
         if problem.clone_order:
             yield self._in_step(evenly=True)
         for partitions in islice(likeliest, DIVISIONS - 1):
-            yield _Guess(self._pinned(partitions))
+            yield self._pinned(partitions)
         if problem.clone_order:
             yield self._in_step(evenly=False)
 
-    def _in_step(self, *, evenly: bool) -> _Guess:
+    def _in_step(self, *, evenly: bool) -> Model:
         model = Model(self.problem, self.ii, memory=self.open[-1])
         model.in_step(evenly=evenly)
-        return _Guess(model)
+        return model
 
     def _pinned(self, partitions: Sequence[int]) -> Model:
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
