@@ -15,7 +15,7 @@ from itertools import combinations, pairwise
 from math import comb
 from types import MappingProxyType
 
-from warpplan.planner.cpsat import Answer, Truth, negated, run
+from warpplan.planner.cpsat import Answer, Truth, negated, run, spent
 from warpplan.planner.packing_pieces import Pieces
 
 QUICK = 1.5
@@ -42,8 +42,8 @@ class Orders:
         self._slack = [problem.capacity - sum(problem.sizes[i] for i in live) for live in self._live]
         self._full = [t for t, slack in enumerate(self._slack) if not slack]
 
-    def run(self, seconds: float, placed: Mapping[int, int] = NOTHING) -> tuple[Answer, tuple[int, ...]]:
-        """The answer within so many seconds, and the offsets where it is "yes".
+    def run(self, seconds: float, placed: Mapping[int, int] = NOTHING) -> tuple[Answer, tuple[int, ...], float]:
+        """The answer within so many seconds, the offsets where it is "yes", and the seconds that it took.
 
         Pieces that are ``placed`` at these offsets are left there, and all others lie above them.
         """
@@ -51,9 +51,9 @@ class Orders:
 
         with_earlier = [self._earlier(k) for k in range(len(self._first))]
         free = [[i for i in earlier if k not in placed and i not in placed] for k, earlier in enumerate(with_earlier)]
-        seconds -= sum(comb(len(earlier), 2) for earlier in free) / TRIPLES_PER_SECOND
-        if seconds <= 0:
-            return "unknown", ()
+        telling = sum(comb(len(earlier), 2) for earlier in free) / TRIPLES_PER_SECOND
+        if telling >= seconds:
+            return "unknown", (), 0.0
         model = cp_model.CpModel()
         below: dict[tuple[int, int], Truth] = {}
         for k, earlier in enumerate(with_earlier):
@@ -95,8 +95,9 @@ class Orders:
                 ):
                     model.add(offsets[i] + sizes[i] <= offsets[k]).only_enforce_if(below[i, k])
                     model.add(offsets[k] + sizes[k] <= offsets[i]).only_enforce_if(below[k, i])
-        answer, solver = run(model, QUICK * seconds, relax=0)
-        return answer, tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
+        answer, solver = run(model, QUICK * (seconds - telling), relax=0)
+        placing = tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
+        return answer, placing, telling + spent(solver) / QUICK
 
     def _earlier(self, k: int) -> list[int]:
         """The pieces live where piece k begins that begin before it, the lower index first among equals."""

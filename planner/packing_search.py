@@ -74,12 +74,11 @@ def _apart(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: f
             asked = True
             orders = Orders(problem, first, end)
             fresh = Skyline(problem, first, end, skyline.count)  # weighs no section by failures of another search
-            answer, offsets, more = _begun(fresh, orders, seconds, round(BEGUN * most))
-            taken += more
+            answer, offsets, more, asking = _begun(fresh, orders, seconds, round(BEGUN * most))
+            taken += more + round(asking * speed)
             if answer == "unknown":
-                share = max(0.0, min(ORDERS * seconds, (most - taken) / speed))
-                answer, offsets = orders.run(share)
-                taken += round(share * speed)
+                answer, offsets, asking = orders.run(min(ORDERS * seconds, (most - taken) / speed))
+                taken += round(asking * speed)
         else:
             answer, offsets, more = next(turns)(most - taken)
             taken += max(1, more)
@@ -88,8 +87,11 @@ def _apart(problem: Pieces, first: Sequence[int], end: Sequence[int], seconds: f
     return "unknown", ()
 
 
-def _begun(skyline: Skyline, orders: Orders, seconds: float, nodes: int) -> tuple[Answer, tuple[int, ...], int]:
-    """A beam that wastes little, and then CP-SAT with its last decisions undone: some, and more where these fail."""
+def _begun(skyline: Skyline, orders: Orders, seconds: float, nodes: int) -> tuple[Answer, tuple[int, ...], int, float]:
+    """A beam that wastes little, and then CP-SAT with its last decisions undone: some, and more where these fail.
+
+    Gives the answer, the offsets where it is "yes", the nodes and the seconds that these took.
+    """
     count = len(skyline.sizes)
     areas = [size * skyline.width(i) for i, size in enumerate(skyline.sizes)]
     mean = sum(areas) / count
@@ -97,17 +99,17 @@ def _begun(skyline: Skyline, orders: Orders, seconds: float, nodes: int) -> tupl
         skyline, [THRIFTY * area / mean for area in areas], 0.0, WIDE, nodes, waste=WASTE / mean
     )
     if complete:
-        return "yes", tuple(placed.get(i, 0) for i in range(count)), taken
-    kept = min(len(placed), count - count // FEWEST)
+        return "yes", tuple(placed.get(i, 0) for i in range(count)), taken, 0.0
+    kept, asking = min(len(placed), count - count // FEWEST), 0.0
     while kept > 0:
-        answer, offsets = orders.run(GLIMPSE * seconds, dict(islice(placed.items(), kept)))
+        answer, offsets, more = orders.run(GLIMPSE * seconds, dict(islice(placed.items(), kept)))
+        asking += more
         if answer == "yes":
-            return "yes", offsets, taken
+            return "yes", offsets, taken, asking
         if answer == "unknown":
-            taken += round(GLIMPSE / BEGUN * nodes)
             break
         kept -= max(1, count // FEWER)
-    return "unknown", (), taken
+    return "unknown", (), taken, asking
 
 
 def in_cliques(problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float) -> Found:

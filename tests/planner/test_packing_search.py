@@ -83,7 +83,7 @@ def test_the_skyline_search_is_exact(question, snug, order):
 @settings(max_examples=100, deadline=None)
 def test_the_search_by_orders_is_exact(question):
     problem, lives = question
-    answer, offsets = Orders(problem, *lives).run(10.0)
+    answer, offsets, _ = Orders(problem, *lives).run(10.0)
     assert answer == ("yes" if fits(problem, lives) else "no")
     if answer == "yes":
         assert apart(problem, lives, offsets)
@@ -98,7 +98,7 @@ def test_orders_above_what_is_placed(question, data):
         # What lies lowest stays: what is left fits above it, as it did.
         upwards = sorted(range(len(offsets)), key=lambda i: offsets[i])
         placed = {i: offsets[i] for i in upwards[: data.draw(st.integers(0, len(offsets)))]}
-        answer, again = Orders(problem, *lives).run(10.0, placed)
+        answer, again, _ = Orders(problem, *lives).run(10.0, placed)
         assert answer == "yes"
         assert apart(problem, lives, again)
         assert all(again[i] == offset for i, offset in placed.items())
@@ -109,7 +109,7 @@ def test_small_cuts_are_packed_by_orders_alone(kind: Kind):
     made = packing_instances.instance(f"test {kind.name}", 40, kind)
     first, end, _, _ = _sections(made.blocks)
     problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
-    answer, offsets = Orders(problem, first, end).run(10.0)
+    answer, offsets, _ = Orders(problem, first, end).run(10.0)
     assert answer == "yes"
     assert valid(made.blocks, tuple(problem.unit * offset for offset in offsets), made.capacity)
 
