@@ -18,6 +18,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "compiler"))
 
 import kernels_under_test as kernels  # noqa: E402
+import lowered_kernels as lowered  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
@@ -77,11 +78,44 @@ def attention_case(kernel: Any, heads: int = 16, length: int = 2048, d: int = 64
     return run, o, (weights @ v64).reshape(-1, d)
 
 
+def four_tiles_case(kernel: Any, count: int = 3, k: int = 2048) -> Case:
+    """Four programs, of which those from ``count`` on leave early or go another way."""
+    a, b = _random(128, k), _random(512, k)
+    c = torch.empty(128, 512, device="cuda", dtype=torch.float32)
+    described = [TensorDescriptor.from_tensor(matrix, [128, 64]) for matrix in (a, b)]
+    expected = a.double() @ b.double().T
+    if kernel.fn is lowered.either.fn:
+        other = [matrix.double().view(-1, k // 128, 2, 64)[:, :, 0].flatten(1) for matrix in (a, b)]
+        expected[:, count * 128 :] = 2 * (other[0] @ other[1][count * 128 :].T)
+        done = c
+    else:
+        done, expected = c[:, : count * 128], expected[:, : count * 128]
+    return lambda: kernel[(4,)](*described, c, count, k, BM=128, BN=128, BK=64, num_warps=8), done, expected
+
+
+def some_blocks_case(kernel: Any, wanted: int = 0b1101_0110_1101, count: int = 12) -> Case:
+    """Loads and products that only some iterations have."""
+    a, b = (_random(128, (count + 1) * 64) for _ in range(2))
+    c = torch.empty(128, 128, device="cuda", dtype=torch.float32)
+    described = [TensorDescriptor.from_tensor(matrix, [128, 64]) for matrix in (a, b)]
+    taken = [i for i in range(count) if wanted >> i & 1]
+    taken += [i + 1 for i in taken if i % 2 == 0]
+    blocks = [matrix.double().view(128, -1, 64)[:, taken].flatten(1) for matrix in (a, b)]
+    return (
+        lambda: kernel[(1,)](*described, c, wanted, count, BM=128, BN=128, BK=64, num_warps=8),
+        c,
+        blocks[0] @ blocks[1].T,
+    )
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gemm": lambda: gemm_case(_fresh(kernels.gemm)),
     "gemm ragged": lambda: gemm_case(_fresh(kernels.gemm), 1000, 1368, 2056),
     "persistent": lambda: gemm_case(_fresh(persistent), 4096, 4096, 1024),
     "attention": lambda: attention_case(_fresh(kernels.attention)),
+    "early return": lambda: four_tiles_case(_fresh(lowered.early)),
+    "two ways": lambda: four_tiles_case(_fresh(lowered.either)),
+    "some blocks": lambda: some_blocks_case(_fresh(lowered.some_blocks)),
 }
 
 
@@ -104,7 +138,9 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.cuda.synchronize()
 
 
-@pytest.mark.parametrize("scheme", [Scheme(1, (4,), 4), Scheme(2, (3,)), Scheme(1, (3,), 8)], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [Scheme(1, (4,), 4), Scheme(2, (3,)), Scheme(1, (3,), 8), Scheme(2, (3,), persistent=1)], ids=str
+)
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_is_right(name: str, scheme: Scheme) -> None:
     """Every scheme that compiles runs as it is; one that does not leaves the kernel, which is right as well."""
