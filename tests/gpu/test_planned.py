@@ -95,14 +95,14 @@ def four_tiles_case(kernel: Any, count: int = 3, k: int = 2048) -> Case:
 
 def some_blocks_case(kernel: Any, wanted: int = 0b1101_0110_1101, count: int = 12) -> Case:
     """Loads and products that only some iterations have."""
-    a, b = (_random(128, (count + 1) * 64) for _ in range(2))
-    c = torch.empty(128, 128, device="cuda", dtype=torch.float32)
-    described = [TensorDescriptor.from_tensor(matrix, [128, 64]) for matrix in (a, b)]
+    a, b = (_random(rows, (count + 1) * 64) for rows in (128, 64))
+    c = torch.empty(128, 64, device="cuda", dtype=torch.float32)
+    described = [TensorDescriptor.from_tensor(matrix, [len(matrix), 64]) for matrix in (a, b)]
     taken = [i for i in range(count) if wanted >> i & 1]
     taken += [i + 1 for i in taken if i % 2 == 0]
-    blocks = [matrix.double().view(128, -1, 64)[:, taken].flatten(1) for matrix in (a, b)]
+    blocks = [matrix.double().view(len(matrix), -1, 64)[:, taken].flatten(1) for matrix in (a, b)]
     return (
-        lambda: kernel[(1,)](*described, c, wanted, count, BM=128, BN=128, BK=64, num_warps=8),
+        lambda: kernel[(1,)](*described, c, wanted, count, BM=128, BN=64, BK=64, num_warps=8),
         c,
         blocks[0] @ blocks[1].T,
     )
