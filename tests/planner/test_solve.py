@@ -42,7 +42,15 @@ def test_brute_force_finds_the_same_interval(graph, smem_bytes):
     small = replace(
         graph,
         ops=tuple(
-            replace(op, latency=op.latency % 5, occupancy=op.occupancy % 4, issue=op.issue % 3, registers=0)
+            replace(
+                op,
+                latency=op.latency % 5,
+                occupancy=op.occupancy % 4,
+                issue=op.issue % 3,
+                registers=0,
+                memory="smem",
+                lanes=128,
+            )
             for op in graph.ops
         ),
         limits=replace(graph.limits, smem_bytes=smem_bytes),
