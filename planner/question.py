@@ -55,6 +55,7 @@ class Question:
         still is another, and often the faster."""
         self.sharing = worth_sharing(problem, ii)
         self.cuts: tuple[Cut, ...] = ()
+        self.guessable = len(problem.pins) < len(problem.clusters)
         few = len(problem.ops) <= FEW
         self.quick = (FREE, MEDIAN) if few else (MEDIAN, FREE)
         """The solver's own branching finds what has many solutions, or few operations; the other refuses sooner."""
@@ -63,7 +64,7 @@ class Question:
         """One more turn, of so many seconds for each way. In a large loop, guesses come first where a schedule is
         ``likely``."""
         self.turns += 1
-        guess_first = likely and len(self.problem.ops) > FEW
+        guess_first = likely and len(self.problem.ops) > FEW and self.guessable
         if guess_first and (found := self._guess(seconds)) is not None:
             return "yes", found
         if guess_first and self.turns < LATE and (len(self.problem.ops) > MANY or self.turns > 1):
@@ -94,7 +95,7 @@ class Question:
     def _guesses(self) -> Iterator[Model]:
         """Models with less to decide, built when their turn comes."""
         problem, ii = self.problem, self.ii
-        if len(problem.pins) == len(problem.clusters):
+        if not self.guessable:
             return
         for partitions in _by_clone(problem):
             model = self._pinned(partitions)

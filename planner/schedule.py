@@ -134,7 +134,6 @@ class _Run:
         self.ordered = False
         self.neighbours = Neighbours(problem)
         self.bound = bound.ii_cycles
-        self.undecided = False
 
     # What is known
 
@@ -162,7 +161,7 @@ class _Run:
         return Search(self.ii, self.proven, self.best, binding, False, self.effort.wall)
 
     def without_plan(self, ii: int) -> Search:
-        if self.undecided:
+        if self.proven <= ii:
             return Search(0, self.proven, None, "the time limit binds", False, self.effort.wall)
         return Search(0, self.proven, None, what_binds(self.problem, ii, self.effort), True, self.effort.wall)
 
@@ -194,7 +193,7 @@ class _Run:
         """Up from what is proven until some interval has a schedule."""
         candidate, step = self.proven, max(1, self.proven // 8)
         while True:
-            self.ask(candidate, 0.1 * self.effort.left)
+            self.ask(candidate, 0.1 * self.effort.left, likely=False)
             if self.best is not None or candidate >= enough:
                 return self.best is not None
             candidate, step = min(candidate + step, enough), 2 * step
@@ -297,17 +296,16 @@ class _Run:
 
     # Questions
 
-    def ask(self, ii: int, seconds: float, *, refute: bool = False) -> Answer:
-        answer, schedule = self._decide(ii, seconds, refute)
+    def ask(self, ii: int, seconds: float, *, refute: bool = False, likely: bool = True) -> Answer:
+        """``likely``: guesses may find a schedule, where nothing but MinII is proven; else the whole model says."""
+        answer, schedule = self._decide(ii, seconds, refute, likely and self.proven == self.bound)
         if answer == "no":
             self.refused(ii)
         elif schedule is not None:
             self.found(ii, schedule)
-        else:
-            self.undecided = True
         return answer
 
-    def _decide(self, ii: int, seconds: float, refute: bool) -> tuple[Answer, Assignment | None]:
+    def _decide(self, ii: int, seconds: float, refute: bool, likely: bool) -> tuple[Answer, Assignment | None]:
         if self.exact:
             verdict = decide(self.problem, ii, min(10 * seconds, self.effort.left))
             self.effort.take(verdict.seconds)
@@ -318,7 +316,7 @@ class _Run:
             self.questions = {known: q for known, q in self.questions.items() if known >= self.proven}
             self.questions[ii] = Question(self.problem, ii, self.effort)
         question = self.questions[ii]
-        return question.refute(REFUTE * seconds) if refute else question.turn(seconds, likely=self.proven == self.bound)
+        return question.refute(REFUTE * seconds) if refute else question.turn(seconds, likely=likely)
 
     # Among schedules of the same interval
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,11 @@ def test_scheduling_first_is_never_better_than_deciding_together(part: str) -> N
     apart = schedule_first(graph, together)
     assert apart.ii_cycles is not None
     assert together.plan.schedule.ii_cycles <= apart.bound <= apart.ii_cycles
+
+
+def test_a_large_loop_that_no_interval_solves_is_said_to_be_one():
+    """Guesses alone could not say so: the whole model is asked before an answer."""
+    graph = graphs()["fused-epilogue hopper bias+gelu 128x128x192 x2"]
+    outcome = solve(replace(graph, limits=replace(graph.limits, registers=128 * 24)))
+    assert outcome.status == "infeasible"
+    assert "registers" in outcome.reason
