@@ -117,7 +117,11 @@ def inspect_kernel(
         ) from error
     captured = capture(text)
     if asked is not None and isinstance(asked, Steered) != (target == BLACKWELL):
-        raise InvalidConfig(f"scheme {scheme!r} is not for sm_{target}", field="scheme", value=scheme, limit=target)
+        form = "apart:SLOTS, together:SLOTS or found:SLOTS" if target == BLACKWELL else "CONSUMERSxWARPS:SLOTS"
+        raise InvalidConfig(
+            f"scheme {scheme!r} is not for sm_{target}: expected best, stock or {form}",
+            field="scheme", value=scheme, limit=target,
+        )  # fmt: skip
     ranked = _ranked(captured, text, profile, target, stages)
     alone = next(r for r in ranked if r.scheme is None)
     chosen = ranked[0] if scheme == BEST else alone
