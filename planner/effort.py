@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.cpsat import RATE, Answer, run, spent
+from warpplan.planner.cpsat import Answer, run, spent
 from warpplan.planner.model import Model
 
-SECONDS_PER_CONSTRAINT = 1e-5
+RATE = 0.4
+"""Deterministic time that a slow core gets through in one second on such models (measured: 0.25 to 0.7)."""
+SECONDS_PER_CONSTRAINT = 6e-6
 PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
 """For a model to be built, and presolved, of which CP-SAT's deterministic time counts little (measured)."""
-BRANCHING_RATE = {"median": 0.75}
-"""Deterministic time that a slow core gets through in one second (measured: 0.4 to 2)."""
 
 
 @dataclass
@@ -32,9 +32,8 @@ class Effort:
         seconds = min(seconds, self.left)
         if seconds <= 0:
             return "unknown", None
-        rate = BRANCHING_RATE.get(model.branching, RATE)
-        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, rate=rate)
+        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, rate=RATE)
         self.wall += solver.wall_time
         each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if presolve else 0.0)
-        self.take(spent(solver, rate) + each * len(model.cp.proto.constraints))
+        self.take(spent(solver, RATE) + each * len(model.cp.proto.constraints))
         return answer, model.read(solver) if answer == "yes" else None

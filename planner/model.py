@@ -42,6 +42,8 @@ class Model:
         registers: bool = True,
         symmetric: bool = True,
         cuts: tuple[Cut, ...] = (),
+        reach: int | None = None,
+        own: bool = False,
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -50,6 +52,9 @@ class Model:
         self.ops = range(len(problem.ops))
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
         self.branching: Branching = "free"
+        self.own = own
+        limit = stage_limit(problem, ii)
+        self.stages = 2 * (limit if reach is None else min(limit, reach))
         self._times()
         self._any: dict[tuple[int, ...], Truth] = {}
         self.depth: dict[int, Any] = {}
@@ -74,7 +79,6 @@ class Model:
 
     def _times(self) -> None:
         self.anchor = max(self.ops, key=lambda i: self.problem.ops[i].occupancy)
-        self.stages = 2 * stage_limit(self.problem, self.ii)
         middle = self.stages // 2
         self.phase: list[Any] = []
         self.stage: list[Any] = []
@@ -97,7 +101,13 @@ class Model:
     def _add_time(self, phase: Any, stage: Any) -> None:
         self.phase.append(phase)
         self.stage.append(stage)
-        self.start.append(phase + self.ii * stage)
+        if not self.own:
+            self.start.append(phase + self.ii * stage)
+            return
+        domain = list(self.cp.proto.variables[stage.index].domain)
+        start = self.cp.new_int_var(self.ii * domain[0], self.ii * domain[-1] + self.ii - 1, "")
+        self.cp.add(start == phase + self.ii * stage)
+        self.start.append(start)
 
     def event(self, op: int, cycles: int) -> int:
         """The index, beyond the operations', of the moment ``cycles`` after ``op`` starts."""

@@ -1,15 +1,15 @@
-"""One interval, asked about in several ways by turns.
+"""One interval, asked about in two ways: is there a schedule nearby, and is there none at all?
 
-Which way answers first differs by a factor of a hundred and more from loop to loop, so each gets a turn of little
-effort, then one of more. A *guess* fixes what is usually right, partitions or clones in step: it finds schedules in a
-small model, and its refusal proves nothing. The whole model's refusal is a proof. (Measured on the loop bodies of
-benchmarks/loop_graphs.py.)
+*Near* looks only at schedules whose operations are a few stages from one another, as good ones mostly are: the model is
+small, and a schedule is found soon or surely not there; "no" proves nothing. Before it looks at all of them it makes
+*guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks at every schedule: its "no" is a
+proof. (Measured on the loop bodies of benchmarks/loop_graphs.py.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from warpplan.planner.assignment import Assignment
@@ -22,23 +22,34 @@ from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
 from warpplan.planner.sharing import Cut, cut, worth_sharing
 
+NEAR = 5
+"""Stages from the anchor in which schedules mostly are found; with more, they are found later."""
+FEW = 14
+"""Operations up to which all schedules nearby are looked at as fast as some of them."""
+MORE = 6
+"""New guesses in each turn."""
+MEMORIES: tuple[Places, ...] = ("shared", "apart")
+DIVISIONS = 3
+"""Partitions guessed from a relaxation; later ones are hardly ever better."""
+Build = Callable[[Places, tuple[Cut, ...]], Model]
 Way = tuple[Branching, bool, int]
 """Branching, presolve, linear relaxations."""
 MEDIAN: Way = ("median", False, 0)
-FREE: Way = ("free", False, 0)
 """Propagation alone: it decides most models in less time than presolve would take for them."""
-THOROUGH: tuple[Way, ...] = (("median", True, 0), ("free", True, 1))
+REFUTING: tuple[tuple[Places, Way], ...] = (("shared", MEDIAN), ("apart", ("free", False, 0)))
+THOROUGH: tuple[tuple[Places, Way], ...] = (("shared", ("median", True, 0)), ("shared", ("free", True, 1)))
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
-DIVISIONS = 3
-"""Partitions guessed from a relaxation; later ones are hardly ever better."""
-FEW = 14
-"""Operations up to which the whole model is decided as fast as one with something guessed."""
-MANY = 24
-"""Operations up to which the whole model is asked before all that is guessed."""
-MORE = 4
-"""New guesses in each turn."""
-LATE = 3
-"""The turn from which the thorough ways are tried."""
+
+
+@dataclass
+class _Guess:
+    """Schedules to look at: all that are near (``whole``), or some of them."""
+
+    build: Build
+    """The model, with what memory has refused so far."""
+    memory: Places
+    whole: bool = False
+    model: Model | None = None
 
 
 class Question:
@@ -46,110 +57,106 @@ class Question:
 
     def __init__(self, problem: Problem, ii: int, effort: Effort) -> None:
         self.problem, self.ii, self.effort = problem, ii, effort
-        self.guesses = self._guesses()
-        self.tried: list[Model] = []
-        self.turns = 0
-        self.models: dict[Places, Model] = {}
-        self.open: list[Places] = ["shared", "apart"]
-        """How rings may lie: in one another's place too, or side by side. Where the first says nothing new its model
-        still is another, and often the faster."""
         self.sharing = worth_sharing(problem, ii)
         self.cuts: tuple[Cut, ...] = ()
-        self.guessable = len(problem.pins) < len(problem.clusters)
-        few = len(problem.ops) <= FEW
-        self.quick = (FREE, MEDIAN) if few else (MEDIAN, FREE)
-        """The solver's own branching finds what has many solutions, or few operations; the other refuses sooner."""
+        self.guesses = self._guesses()
+        self.open: list[_Guess] = []
+        self.refused: set[Places] = set()
+        """Nothing near lies so."""
+        self.whole: dict[Places, _Guess] = {
+            memory: _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, own=True), memory)
+            for memory in MEMORIES
+        }
 
-    def turn(self, seconds: float, *, likely: bool) -> tuple[Answer, Assignment | None]:
-        """One more turn, of so many seconds for each way. In a large loop, guesses come first where a schedule is
-        ``likely``."""
-        self.turns += 1
-        guess_first = likely and len(self.problem.ops) > FEW and self.guessable
-        if guess_first and (found := self._guess(seconds)) is not None:
-            return "yes", found
-        if guess_first and self.turns < LATE and (len(self.problem.ops) > MANY or self.turns > 1):
-            return "unknown", None
-        answer, found = self._decide_whole(seconds, self.quick if self.turns < LATE else (*self.quick, *THOROUGH))
-        if answer == "unknown" and not guess_first and (found := self._guess(seconds)) is not None:
-            return "yes", found
-        return answer, found
+    def near(self, seconds: float, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
+        """What was left open in the turns before, then new guesses, so many seconds for each. Without ``reuse``, no
+        ring lies in another's place."""
+        guesses, self.open = chain(self.open, islice(self.guesses, MORE)), []
+        for guess in guesses:
+            answer, found = self._solve(guess, MEDIAN, seconds)
+            if found is not None:
+                return "yes", found
+            if answer == "unknown":
+                self.open.append(guess)
+            elif guess.whole:
+                self.refused.add(guess.memory)
+            if "shared" in self.refused or (self.refused and not (self.sharing and reuse)):
+                return "no", None
+        return "unknown", None
 
-    def refute(self, seconds: float) -> tuple[Answer, Assignment | None]:
-        """No turn, but the way that mostly refuses soonest."""
-        return self._decide("shared", MEDIAN, seconds)
+    def alike(self, known: Assignment, seconds: float, *, reuse: bool) -> Assignment | None:
+        """A schedule near, with the partitions of ``known``."""
+        return self._solve(_Guess(self._pinned(known.partitions), "shared" if reuse else "apart"), MEDIAN, seconds)[1]
 
-    def _guess(self, seconds: float) -> Assignment | None:
-        """What was left open in the turns before, then new guesses; one way for all of them before the next."""
-        new = islice(self.guesses, MORE)
-        for branching, presolve, relax in (MEDIAN, FREE):
-            guesses, self.tried = chain(self.tried, new), []
-            for guess in guesses:
-                guess.branch(branching)
-                answer, found = self.effort.solve(guess, seconds, presolve=presolve, relax=relax)
-                if found is not None and fits(self.problem, self.ii, found):
-                    return found
-                if answer == "unknown":
-                    self.tried.append(guess)
-        return None
+    def refute(self, seconds: float, *, thorough: bool = False) -> tuple[Answer, Assignment | None]:
+        """The ways that mostly refuse soonest, so many seconds for each."""
+        for memory, way in (*REFUTING, *(THOROUGH if thorough else ())):
+            answer, found = self._solve(self.whole[memory], way, seconds)
+            if found is not None:
+                return "yes", found
+            if answer == "no" and (memory == "shared" or not self.sharing):
+                return "no", None
+        return "unknown", None
 
-    def _guesses(self) -> Iterator[Model]:
-        """Models with less to decide, built when their turn comes."""
-        problem, ii = self.problem, self.ii
-        if not self.guessable:
+    def _solve(self, guess: _Guess, way: Way, seconds: float) -> tuple[Answer, Assignment | None]:
+        branching, presolve, relax = way
+        while True:
+            if guess.model is None:
+                guess.model = guess.build(guess.memory, self.cuts)
+            guess.model.branch(branching)
+            answer, found = self.effort.solve(guess.model, seconds, presolve=presolve, relax=relax)
+            if found is None or fits(self.problem, self.ii, found):
+                return answer, found
+            places = layout(self.problem, self.ii, found)
+            if places.fits or places.unknown or guess.memory != "shared":
+                return "unknown", None
+            self.cuts = (*self.cuts, cut(self.problem, self.ii, found, places.refused))
+            guess.model = None
+
+    def _guesses(self) -> Iterator[_Guess]:
+        """In the order of promise, each when its turn comes."""
+        if len(self.problem.ops) <= FEW:
+            yield _Guess(self._near, "shared", whole=True)
             return
-        for partitions in _by_clone(problem):
-            model = self._pinned(partitions)
-            model.in_step(evenly=True)
-            yield model
-        likeliest = divisions(problem, ii)
-        for partitions in islice(likeliest, 1):
-            yield self._pinned(partitions)
-        if problem.clone_order:
-            yield self._in_step(evenly=True)
-        for partitions in islice(likeliest, DIVISIONS - 1):
-            yield self._pinned(partitions)
-        if problem.clone_order:
-            yield self._in_step(evenly=False)
+        some = len(self.problem.pins) < len(self.problem.clusters)
+        by_clone = _by_clone(self.problem) if some else iter(())
+        for partitions in islice(by_clone, 1):
+            yield _Guess(_in_step(self._pinned(partitions), evenly=True), "apart")
+        yield _Guess(self._near, "apart", whole=True)
+        memory: Places = "shared" if "apart" in self.refused else "apart"
+        if memory == "shared":
+            yield _Guess(self._near, "shared", whole=True)
+        if some:
+            yield from self._some(memory)
 
-    def _in_step(self, *, evenly: bool) -> Model:
-        model = Model(self.problem, self.ii, memory=self.open[-1])
+    def _some(self, memory: Places) -> Iterator[_Guess]:
+        problem = self.problem
+        likeliest = (self._pinned(partitions) for partitions in divisions(problem, self.ii))
+        yield from (_Guess(build, memory) for build in islice(likeliest, 1))
+        if problem.clone_order:
+            yield _Guess(_in_step(self._near, evenly=True), memory)
+        yield from (_Guess(build, memory) for build in islice(likeliest, DIVISIONS - 1))
+        for partitions in _by_clone(problem):
+            yield _Guess(_in_step(self._pinned(partitions), evenly=True), memory)
+        if problem.clone_order:
+            yield _Guess(_in_step(self._near, evenly=False), memory)
+
+    def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
+        return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR)
+
+    def _pinned(self, partitions: Sequence[int]) -> Build:
+        pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
+        problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
+        return lambda memory, cuts: Model(problem, self.ii, memory=memory, cuts=cuts, reach=NEAR)
+
+
+def _in_step(build: Build, *, evenly: bool) -> Build:
+    def built(memory: Places, cuts: tuple[Cut, ...]) -> Model:
+        model = build(memory, cuts)
         model.in_step(evenly=evenly)
         return model
 
-    def _pinned(self, partitions: Sequence[int]) -> Model:
-        pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
-        options = replace(self.problem.options, pinned=pinned)
-        return Model(Problem(self.problem.graph, options), self.ii, memory=self.open[-1])
-
-    def _decide_whole(self, seconds: float, ways: Iterable[Way]) -> tuple[Answer, Assignment | None]:
-        for way in ways:
-            for memory in tuple(self.open):
-                answer, found = self._decide(memory, way, seconds)
-                if found is not None:
-                    return "yes", found
-                if answer == "no":
-                    self.open.remove(memory)
-                    if memory == "shared" or not self.sharing:
-                        return "no", None
-        return "unknown", None
-
-    def _decide(self, memory: Places, way: Way, seconds: float) -> tuple[Answer, Assignment | None]:
-        branching, presolve, relax = way
-        while True:
-            if memory not in self.models:
-                self.models[memory] = Model(self.problem, self.ii, memory=memory, cuts=self.cuts)
-            model = self.models[memory]
-            model.branch(branching)
-            answer, found = self.effort.solve(model, seconds, presolve=presolve, relax=relax)
-            if found is None:
-                return answer, None
-            places = layout(self.problem, self.ii, found)
-            if places.fits:
-                return answer, found
-            if places.unknown:
-                return "unknown", None
-            self.cuts = (*self.cuts, cut(self.problem, self.ii, found, places.refused))
-            del self.models[memory]
+    return built
 
 
 def _by_clone(problem: Problem) -> Iterator[tuple[int, ...]]:

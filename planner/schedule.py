@@ -19,11 +19,12 @@ from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer
 from warpplan.planner.effort import Effort
 from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.memory import layout
 from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.neighbours import Neighbours
 from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import FEW, MANY, Question
+from warpplan.planner.question import FEW, Question
 from warpplan.planner.retime import fits, retime
 from warpplan.planner.sharing import worth_sharing
 from warpplan.planner.shorten import shorten
@@ -32,20 +33,22 @@ SMALL = 8
 """Operations up to which the best of all schedules is asked for."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
-"""Multiples of the proven bound at which a schedule is constructed."""
-FIRST_TURNS = (0.1, 0.4)
-"""Seconds for each way to ask about the proven bound."""
-FIRST_SECONDS = 0.1
+FIRST_TURNS = (0.2, 0.8)
+"""Seconds for each way to ask about the proven bound, which mostly is feasible."""
+FIRST_SECONDS = 0.2
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
+CLIMB_STEP = 16
+"""The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
+LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
+"""Multiples of the proven bound at which a schedule is constructed where the search finds none."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
 NEIGHBOUR_SHARE = 2.0
 """Of the seconds for a way to ask a question, for one neighbourhood."""
 REFUTE = 4
-"""Times as many seconds for the one way that mostly refuses soonest."""
+"""Times as many seconds for a proof as for a look nearby."""
 GREAT = 4
 """A step is great if it is more than one in so many cycles of what is open."""
 PATIENCE = 8
@@ -58,6 +61,8 @@ ORDER_SHARE = 0.05
 """Of the time left, for the order of the loop scheduled first."""
 ORDERED_SHARE = 0.3
 """Of the time left, for schedules in that order."""
+THOROUGH_SECONDS = 0.5
+"""For a proof with more than that, presolve is worth its time."""
 POLISH_SECONDS = 0.5
 """Most of the time limit that may go into choosing among schedules of a small loop."""
 
@@ -88,13 +93,8 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
     if run_.proven == bound.ii_cycles:
         bound = raised(problem, bound)
         run_.proven = run_.bound = bound.ii_cycles
-    run_.at_the_bound()
     enough = max(run_.proven, serial_ii(problem))
-    if run_.best is None and len(problem.ops) > FEW:
-        run_.in_order()
-    if run_.best is None:
-        run_.construct()
-    if run_.best is None and not run_.climb(enough):
+    if not run_.climb(enough):
         return run_.without_plan(enough)
     run_.descend()
     run_.polish()
@@ -167,19 +167,24 @@ class _Run:
 
     # Which intervals
 
-    def at_the_bound(self) -> None:
-        """What is proven mostly is feasible: worth time in a large loop, where nearer answers are no easier, and where
-        clones in step are likely."""
+    def climb(self, enough: int) -> bool:
+        """Up from what is proven until some interval has a schedule; if ``enough`` has none, none has."""
         self._construct_at(self.proven)
-        patient = len(self.problem.ops) > MANY or self.problem.clone_order
-        for seconds in FIRST_TURNS if patient else FIRST_TURNS[:1]:
-            if self.best is None and self.ask(self.proven, seconds) != "unknown":
-                return
-
-    def construct(self) -> None:
+        for seconds in FIRST_TURNS:
+            if self.best is None and self.near(self.proven, seconds) == "no":
+                break
+        ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
+        while self.best is None and ii < enough and self.effort.left > LEAST_SECONDS:
+            ii, step = min(ii + step, enough), 3 * step
+            self.near(ii, FIRST_SECONDS)
         for factor in LADDER:
             if self.best is None:
                 self._construct_at(int(factor * self.bound))
+        seconds = FIRST_SECONDS
+        while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
+            self.refute(enough, seconds)
+            seconds *= 3
+        return self.best is not None
 
     def _construct_at(self, ii: int) -> None:
         if ii in self.constructed:
@@ -188,15 +193,6 @@ class _Run:
         schedule = first_schedule(self.problem, ii, self.effort)
         if schedule is not None:
             self.found(ii, schedule)
-
-    def climb(self, enough: int) -> bool:
-        """Up from what is proven until some interval has a schedule."""
-        candidate, step = self.proven, max(1, self.proven // 8)
-        while True:
-            self.ask(candidate, 0.1 * self.effort.left, likely=False)
-            if self.best is not None or candidate >= enough:
-                return self.best is not None
-            candidate, step = min(candidate + step, enough), 2 * step
 
     def improve(self, seconds: float) -> None:
         """Down through schedules like the best one, until several neighbourhoods in a row hold none shorter."""
@@ -249,74 +245,99 @@ class _Run:
         return None
 
     def descend(self) -> None:
-        """By turns what is proven, which mostly is feasible, one cycle less than the best, whose refusal proves it,
-        half of what is open, and schedules like the best; with more time for each question, once none tells anything
-        new."""
+        """By turns: the smallest interval with a schedule nearby, a proof that the next smaller one has none at all,
+        schedules like the best, and better bounds; with more time for each question, once none tells anything new."""
         seconds = FIRST_SECONDS
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
             known = self.proven, self.ii
-            if FEW < len(self.problem.ops) <= MANY:
-                self.improve(seconds)
-            self.bisect(seconds)
-            if len(self.problem.ops) > MANY:
-                self.improve(seconds)
+            self.lower(seconds)
+            self.refute(self.ii - 1, REFUTE * seconds)
             if known == (self.proven, self.ii):
-                self.closer(seconds)
+                self.improve(seconds)
             if known == (self.proven, self.ii):
                 self.in_order()
+                self.rise(seconds)
                 seconds *= 3
-            self.rise(seconds)
 
-    def bisect(self, seconds: float) -> None:
-        """One cycle less as long as that brings much, for a schedule of one order often is the best at once; then half
-        of what is open, until no answer comes."""
-        target, answer = self.ii - 1, "yes"
-        while answer != "unknown" and self.proven < self.ii:
-            known, gap = self.ii, self.ii - self.proven
-            answer = self.ask(target, seconds)
-            target = self.ii - 1 if GREAT * (known - self.ii) > gap else (self.proven + self.ii - 1) // 2
+    def lower(self, seconds: float) -> None:
+        """Down through schedules nearby: one cycle less, and where that brings little, half of what is open. Where
+        nothing is found is no proof, but the end of this turn."""
+        floor = self.proven
+        while floor < self.ii and self.effort.left > LEAST_SECONDS:
+            known, gap = self.ii, self.ii - floor
+            if self.near(self.ii - 1, seconds) != "yes":
+                return
+            self.follow(seconds)
+            middle = (floor + self.ii) // 2
+            if GREAT * (known - self.ii) < gap and middle < self.ii - 1:
+                if self.near(middle, seconds) == "yes":
+                    self.follow(seconds)
+                else:
+                    floor = middle + 1
+
+    def follow(self, seconds: float) -> None:
+        """Down as far as the best known's partitions go: little is left to decide."""
+        if self.exact or len(self.problem.ops) <= FEW:
+            return
+        floor, target = self.proven, self.ii - 1
+        while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
+            schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses())
+            if schedule is not None:
+                self.found(target, schedule)
+            else:
+                floor = target + 1
+            target = (floor + self.ii - 1) // 2
+
+    def _reuses(self) -> bool:
+        """Whether the best known has rings in one another's place; if so, others are looked for, too."""
+        return self.best is None or layout(self.problem, self.ii, self.best).reuses != ()
 
     def rise(self, seconds: float) -> None:
-        """Up from what is proven in steps that double as long as they are refused, to the first without an answer."""
-        step, ceiling = 1, self.ii
-        while self.proven < min(ceiling, self.ii) and self.effort.left > LEAST_SECONDS:
-            target = min(self.proven + step, ceiling, self.ii) - 1
-            if self.ask(target, seconds, refute=True) == "no":
-                step *= 2
-            else:
-                step, ceiling = max(1, step // 4), target
-
-    def closer(self, seconds: float) -> None:
-        """What stays open is not asked again: each interval is half as far from the best known as the one before."""
-        floor, known = (self.proven + self.ii - 1) // 2 + 1, self.ii
-        while floor < self.ii - 1 and self.ii == known:
-            middle = (floor + self.ii - 1) // 2
-            self.ask(middle, seconds)
-            floor = middle + 1
+        """A better bound: half of what is open, as long as that is refused or left open."""
+        ceiling = self.ii
+        while self.proven < ceiling - 1 and self.proven < self.ii and self.effort.left > LEAST_SECONDS:
+            middle = (self.proven + ceiling) // 2
+            if self.refute(middle, seconds) != "no":
+                ceiling = middle
 
     # Questions
 
-    def ask(self, ii: int, seconds: float, *, refute: bool = False, likely: bool = True) -> Answer:
-        """``likely``: guesses may find a schedule, where nothing but MinII is proven; else the whole model says."""
-        answer, schedule = self._decide(ii, seconds, refute, likely and self.proven == self.bound)
+    def near(self, ii: int, seconds: float) -> Answer:
+        """Whether a schedule of ``ii`` is found nearby; "no" proves nothing."""
+        if self.exact:
+            return self.refute(ii, seconds)
+        answer, schedule = (
+            self._question(ii).near(seconds, reuse=self._reuses())
+            if self.effort.left > LEAST_SECONDS
+            else ("unknown", None)
+        )
+        if schedule is not None:
+            self.found(ii, schedule)
+        return answer
+
+    def refute(self, ii: int, seconds: float) -> Answer:
+        """Whether ``ii`` is feasible: "no" is a proof."""
+        answer, schedule = self._decide(ii, seconds)
         if answer == "no":
             self.refused(ii)
         elif schedule is not None:
             self.found(ii, schedule)
         return answer
 
-    def _decide(self, ii: int, seconds: float, refute: bool, likely: bool) -> tuple[Answer, Assignment | None]:
+    def _decide(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
         if self.exact:
             verdict = decide(self.problem, ii, min(10 * seconds, self.effort.left))
             self.effort.take(verdict.seconds)
             return verdict.answer, verdict.best
         if self.effort.left <= LEAST_SECONDS:
             return "unknown", None
+        return self._question(ii).refute(seconds, thorough=seconds > THOROUGH_SECONDS)
+
+    def _question(self, ii: int) -> Question:
         if ii not in self.questions:
             self.questions = {known: q for known, q in self.questions.items() if known >= self.proven}
             self.questions[ii] = Question(self.problem, ii, self.effort)
-        question = self.questions[ii]
-        return question.refute(REFUTE * seconds) if refute else question.turn(seconds, likely=likely)
+        return self.questions[ii]
 
     # Among schedules of the same interval
 

@@ -49,8 +49,9 @@ def _longest(nodes: int, arcs: list[tuple[int, int, int, int]], ii: int, source:
 def stage_limit(problem: Problem, ii: int) -> int:
     """A stage that no operation of some best schedule exceeds.
 
-    For given phases the least stages are longest paths over ⌈(cycles + hand-off + II − 1) / II⌉ − distance an arc, and
-    the arcs that keep values and slots no longer than they were kept are among them.
+    For given phases the least stages are longest paths over ⌈(cycles + hand-off + phase[src] − phase[dst]) / II⌉ −
+    distance an arc, and the arcs that keep values and slots no longer than they were kept are among them. Along a path
+    the phases between cancel, and rounding up adds less than one turn an arc.
     """
     worst = [0] * len(problem.ops)
     arcs = [*problem.dependences, *problem.ring_arcs(problem.options.depth or 1)]
@@ -64,6 +65,5 @@ def stage_limit(problem: Problem, ii: int) -> int:
         if problem.ops[op].registers and not problem.ops[op].buffer_bytes:
             arcs += [Arc(reader, op, 0, 0, -edge.distance) for reader, edge in readers]
     for arc in arcs:
-        turns = -(-(arc.cycles + arc.handoff + ii - 1) // ii) - arc.distance
-        worst[arc.src] = max(worst[arc.src], turns)
-    return sum(worst) + 1
+        worst[arc.src] = max(worst[arc.src], arc.cycles + arc.handoff + ii - 1 - arc.distance * ii)
+    return (sum(worst) + ii - 1) // ii + 1
