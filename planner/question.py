@@ -2,8 +2,8 @@
 
 *Near* looks only at schedules whose operations are a few stages from one another, as good ones mostly are: the model is
 small, and a schedule is found soon or surely not there; "no" proves nothing. Before it looks at all of them it makes
-*guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks at every schedule: its "no" is a
-proof. (Measured on the loop bodies of benchmarks/loop_graphs.py.)
+*guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks at every schedule: its "no" is
+a proof. (Measured on the loop bodies of benchmarks/loop_graphs.py.)
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ NEAR = 5
 """Stages from the anchor in which schedules mostly are found; with more, they are found later."""
 FEW = 14
 """Operations up to which all schedules nearby are looked at as fast as some of them."""
+SHARED_SHARE = 3
+"""Times as many seconds where rings may lie in one another's place: such models are larger."""
 MORE = 6
 """New guesses in each turn."""
-MEMORIES: tuple[Places, ...] = ("shared", "apart")
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
 Build = Callable[[Places, tuple[Cut, ...]], Model]
@@ -36,8 +37,7 @@ Way = tuple[Branching, bool, int]
 """Branching, presolve, linear relaxations."""
 MEDIAN: Way = ("median", False, 0)
 """Propagation alone: it decides most models in less time than presolve would take for them."""
-REFUTING: tuple[tuple[Places, Way], ...] = (("shared", MEDIAN), ("apart", ("free", False, 0)))
-THOROUGH: tuple[tuple[Places, Way], ...] = (("shared", ("median", True, 0)), ("shared", ("free", True, 1)))
+THOROUGH: tuple[Way, ...] = (("median", True, 0), ("free", True, 1))
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
 
 
@@ -63,39 +63,42 @@ class Question:
         self.open: list[_Guess] = []
         self.refused: set[Places] = set()
         """Nothing near lies so."""
-        self.whole: dict[Places, _Guess] = {
-            memory: _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, own=True), memory)
-            for memory in MEMORIES
-        }
+        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, own=True), "shared")
 
     def near(self, seconds: float, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
         """What was left open in the turns before, then new guesses, so many seconds for each. Without ``reuse``, no
         ring lies in another's place."""
+        if self._nothing_near(reuse):
+            return "no", None
         guesses, self.open = chain(self.open, islice(self.guesses, MORE)), []
         for guess in guesses:
-            answer, found = self._solve(guess, MEDIAN, seconds)
+            much = guess.whole and guess.memory == "shared"
+            answer, found = self._solve(guess, MEDIAN, SHARED_SHARE * seconds if much else seconds)
             if found is not None:
                 return "yes", found
             if answer == "unknown":
                 self.open.append(guess)
             elif guess.whole:
                 self.refused.add(guess.memory)
-            if "shared" in self.refused or (self.refused and not (self.sharing and reuse)):
+            if self._nothing_near(reuse):
                 return "no", None
         return "unknown", None
+
+    def _nothing_near(self, reuse: bool) -> bool:
+        return "shared" in self.refused or (bool(self.refused) and not (self.sharing and reuse))
 
     def alike(self, known: Assignment, seconds: float, *, reuse: bool) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
         return self._solve(_Guess(self._pinned(known.partitions), "shared" if reuse else "apart"), MEDIAN, seconds)[1]
 
     def refute(self, seconds: float, *, thorough: bool = False) -> tuple[Answer, Assignment | None]:
-        """The ways that mostly refuse soonest, so many seconds for each."""
-        for memory, way in (*REFUTING, *(THOROUGH if thorough else ())):
-            answer, found = self._solve(self.whole[memory], way, seconds)
-            if found is not None:
-                return "yes", found
-            if answer == "no" and (memory == "shared" or not self.sharing):
-                return "no", None
+        """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
+        relaxation mostly refuses sooner. ``thorough``: in more ways than the one that mostly refuses soonest, so many
+        seconds for each."""
+        for way in (MEDIAN, *(THOROUGH if thorough else ())):
+            answer, found = self._solve(self.all, way, seconds)
+            if answer != "unknown":
+                return answer, found
         return "unknown", None
 
     def _solve(self, guess: _Guess, way: Way, seconds: float) -> tuple[Answer, Assignment | None]:

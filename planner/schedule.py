@@ -31,15 +31,17 @@ from warpplan.planner.shorten import shorten
 
 SMALL = 8
 """Operations up to which the best of all schedules is asked for."""
+MANY = 48
+"""Operations from which a schedule is constructed before a model is built."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-FIRST_TURNS = (0.2, 0.8)
+FIRST_TURNS = (0.2, 1.0)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
 FIRST_SECONDS = 0.2
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
-CLIMB_STEP = 16
+CLIMB_STEP = 6
 """The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
 LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
 """Multiples of the proven bound at which a schedule is constructed where the search finds none."""
@@ -49,8 +51,8 @@ NEIGHBOUR_SHARE = 2.0
 """Of the seconds for a way to ask a question, for one neighbourhood."""
 REFUTE = 4
 """Times as many seconds for a proof as for a look nearby."""
-GREAT = 4
-"""A step is great if it is more than one in so many cycles of what is open."""
+CLOSE = 32
+"""With less than one in so many cycles open, a proof is tried."""
 PATIENCE = 8
 """Neighbourhoods in a row that may hold nothing shorter."""
 ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
@@ -61,7 +63,7 @@ ORDER_SHARE = 0.05
 """Of the time left, for the order of the loop scheduled first."""
 ORDERED_SHARE = 0.3
 """Of the time left, for schedules in that order."""
-THOROUGH_SECONDS = 0.5
+THOROUGH_SECONDS = 5.0
 """For a proof with more than that, presolve is worth its time."""
 POLISH_SECONDS = 0.5
 """Most of the time limit that may go into choosing among schedules of a small loop."""
@@ -169,7 +171,8 @@ class _Run:
 
     def climb(self, enough: int) -> bool:
         """Up from what is proven until some interval has a schedule; if ``enough`` has none, none has."""
-        self._construct_at(self.proven)
+        if self.exact or len(self.problem.ops) > MANY:
+            self._construct_at(self.proven)
         for seconds in FIRST_TURNS:
             if self.best is None and self.near(self.proven, seconds) == "no":
                 break
@@ -246,34 +249,31 @@ class _Run:
 
     def descend(self) -> None:
         """By turns: the smallest interval with a schedule nearby, a proof that the next smaller one has none at all,
-        schedules like the best, and better bounds; with more time for each question, once none tells anything new."""
+        and once none tells anything new, schedules like the best, better bounds, and more time for each question."""
         seconds = FIRST_SECONDS
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
             known = self.proven, self.ii
             self.lower(seconds)
-            self.refute(self.ii - 1, REFUTE * seconds)
+            if self.refute(self.ii - 1, REFUTE * seconds) == "yes":
+                self.follow(seconds)
             if known == (self.proven, self.ii):
-                self.improve(seconds)
-            if known == (self.proven, self.ii):
-                self.in_order()
-                self.rise(seconds)
+                if seconds > FIRST_SECONDS:
+                    self.improve(seconds)
+                    self.in_order()
+                    self.rise(seconds)
                 seconds *= 3
 
     def lower(self, seconds: float) -> None:
-        """Down through schedules nearby: one cycle less, and where that brings little, half of what is open. Where
-        nothing is found is no proof, but the end of this turn."""
+        """Down through schedules nearby: by turns half of what is open, and one cycle less, which often is too little
+        already. Where nothing is found is no proof, but the end of this turn."""
         floor = self.proven
         while floor < self.ii and self.effort.left > LEAST_SECONDS:
-            known, gap = self.ii, self.ii - floor
-            if self.near(self.ii - 1, seconds) != "yes":
-                return
+            middle = (floor + self.ii - 1) // 2
+            if self.near(middle, seconds) != "yes":
+                floor = middle + 1
+                if CLOSE * (self.ii - floor) < self.ii or self.near(self.ii - 1, seconds) != "yes":
+                    return
             self.follow(seconds)
-            middle = (floor + self.ii) // 2
-            if GREAT * (known - self.ii) < gap and middle < self.ii - 1:
-                if self.near(middle, seconds) == "yes":
-                    self.follow(seconds)
-                else:
-                    floor = middle + 1
 
     def follow(self, seconds: float) -> None:
         """Down as far as the best known's partitions go: little is left to decide."""
@@ -299,6 +299,7 @@ class _Run:
             middle = (self.proven + ceiling) // 2
             if self.refute(middle, seconds) != "no":
                 ceiling = middle
+                seconds /= 2
 
     # Questions
 
