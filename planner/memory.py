@@ -66,6 +66,14 @@ def may_share(problem: Problem, ring: int) -> bool:
     return all(extra.shares_with != problem.ops[ring].id for extra in problem.options.extra_buffers)
 
 
+def room_side_by_side(problem: Problem) -> bool:
+    """Whether all rings have room beside one another with as few slots as possible."""
+    limits, least = problem.graph.limits, problem.least_slots
+    flat = sum(problem.slot_bytes(p) * least(p) for p in problem.rings if problem.memory(p) == "smem")
+    tall = sum(problem.slot_area(p) * least(p) for p in problem.rings if problem.memory(p) == "tmem")
+    return flat + problem.extra_bytes <= limits.smem_bytes and tall <= TMEM_LANES * limits.tmem_columns
+
+
 def _free_pairs(
     problem: Problem, ii: int, found: Assignment, depth: dict[int, int], inside: list[int]
 ) -> dict[tuple[int, int], int]:

@@ -25,10 +25,10 @@ from warpplan.planner.sharing import Cut, cut, worth_sharing
 NEAR = 5
 """Stages from the anchor in which schedules mostly are found; with more, they are found later."""
 FEW = 14
-"""Operations up to which all schedules nearby are looked at as fast as some of them."""
+"""Operations up to which all schedules are looked at about as fast as some of them."""
 SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
-MORE = 6
+MORE = 4
 """New guesses in each turn."""
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
@@ -63,7 +63,8 @@ class Question:
         self.open: list[_Guess] = []
         self.refused: set[Places] = set()
         """Nothing near lies so."""
-        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, own=True), "shared")
+        own = len(problem.ops) > FEW
+        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, own=own), "shared")
 
     def near(self, seconds: float, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
         """What was left open in the turns before, then new guesses, so many seconds for each. Without ``reuse``, no

@@ -19,7 +19,7 @@ from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer
 from warpplan.planner.effort import Effort
 from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.memory import layout
+from warpplan.planner.memory import layout, room_side_by_side
 from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.neighbours import Neighbours
 from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
@@ -35,7 +35,7 @@ MANY = 48
 """Operations from which a schedule is constructed before a model is built."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-FIRST_TURNS = (0.2, 1.0)
+FIRST_TURNS = (0.2, 1.2)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
 FIRST_SECONDS = 0.2
 """For each way to ask about another interval, at first; then three times as many."""
@@ -43,15 +43,13 @@ LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
 CLIMB_STEP = 6
 """The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
-LADDER = (1.15, 1.3, 1.6, 2.0, 3.0)
-"""Multiples of the proven bound at which a schedule is constructed where the search finds none."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
 NEIGHBOUR_SHARE = 2.0
 """Of the seconds for a way to ask a question, for one neighbourhood."""
 REFUTE = 4
 """Times as many seconds for a proof as for a look nearby."""
-CLOSE = 32
+CLOSE = 12
 """With less than one in so many cycles open, a proof is tried."""
 PATIENCE = 8
 """Neighbourhoods in a row that may hold nothing shorter."""
@@ -135,6 +133,8 @@ class _Run:
         self.constructed: set[int] = set()
         self.ordered = False
         self.neighbours = Neighbours(problem)
+        self.barren = {False: 0, True: 0}
+        """Below it no interval has a schedule nearby, with and without rings in one another's place."""
         self.bound = bound.ii_cycles
 
     # What is known
@@ -171,18 +171,19 @@ class _Run:
 
     def climb(self, enough: int) -> bool:
         """Up from what is proven until some interval has a schedule; if ``enough`` has none, none has."""
-        if self.exact or len(self.problem.ops) > MANY:
+        many = self.exact or len(self.problem.ops) > MANY
+        if many:
             self._construct_at(self.proven)
-        for seconds in FIRST_TURNS:
+        for seconds in FIRST_TURNS[:1] if many else FIRST_TURNS:
             if self.best is None and self.near(self.proven, seconds) == "no":
                 break
         ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
         while self.best is None and ii < enough and self.effort.left > LEAST_SECONDS:
             ii, step = min(ii + step, enough), 3 * step
-            self.near(ii, FIRST_SECONDS)
-        for factor in LADDER:
+            if many:
+                self._construct_at(ii)
             if self.best is None:
-                self._construct_at(int(factor * self.bound))
+                self.near(ii, FIRST_SECONDS)
         seconds = FIRST_SECONDS
         while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
             self.refute(enough, seconds)
@@ -260,18 +261,23 @@ class _Run:
                 if seconds > FIRST_SECONDS:
                     self.improve(seconds)
                     self.in_order()
-                    self.rise(seconds)
+                self.rise(REFUTE * seconds)
                 seconds *= 3
 
     def lower(self, seconds: float) -> None:
         """Down through schedules nearby: by turns half of what is open, and one cycle less, which often is too little
         already. Where nothing is found is no proof, but the end of this turn."""
-        floor = self.proven
-        while floor < self.ii and self.effort.left > LEAST_SECONDS:
+        few = len(self.problem.ops) <= FEW
+        open_ = 0
+        while self.effort.left > LEAST_SECONDS:
+            floor = max(self.proven, self.barren[self._reuses()], open_)
+            if floor >= self.ii:
+                return
             middle = (floor + self.ii - 1) // 2
             if self.near(middle, seconds) != "yes":
-                floor = middle + 1
-                if CLOSE * (self.ii - floor) < self.ii or self.near(self.ii - 1, seconds) != "yes":
+                open_ = middle + 1
+                close = few or CLOSE * (self.ii - open_) < self.ii
+                if close or self.near(self.ii - 1, seconds) != "yes":
                     return
             self.follow(seconds)
 
@@ -289,17 +295,21 @@ class _Run:
             target = (floor + self.ii - 1) // 2
 
     def _reuses(self) -> bool:
-        """Whether the best known has rings in one another's place; if so, others are looked for, too."""
-        return self.best is None or layout(self.problem, self.ii, self.best).reuses != ()
+        """Whether rings in one another's place are looked for: where the best known has such, or none has room for all
+        side by side. Otherwise a proof finds them."""
+        if self.best is None:
+            return not room_side_by_side(self.problem)
+        return layout(self.problem, self.ii, self.best).reuses != ()
 
     def rise(self, seconds: float) -> None:
-        """A better bound: half of what is open, as long as that is refused or left open."""
+        """A better bound: half of what is open, again and again, in less time where that is left open."""
         ceiling = self.ii
         while self.proven < ceiling - 1 and self.proven < self.ii and self.effort.left > LEAST_SECONDS:
             middle = (self.proven + ceiling) // 2
             if self.refute(middle, seconds) != "no":
-                ceiling = middle
-                seconds /= 2
+                ceiling, seconds = middle, seconds / 2
+                if seconds < FIRST_SECONDS:
+                    return
 
     # Questions
 
@@ -307,13 +317,14 @@ class _Run:
         """Whether a schedule of ``ii`` is found nearby; "no" proves nothing."""
         if self.exact:
             return self.refute(ii, seconds)
-        answer, schedule = (
-            self._question(ii).near(seconds, reuse=self._reuses())
-            if self.effort.left > LEAST_SECONDS
-            else ("unknown", None)
-        )
+        if self.effort.left <= LEAST_SECONDS:
+            return "unknown"
+        reuse = self._reuses()
+        answer, schedule = self._question(ii).near(seconds, reuse=reuse)
         if schedule is not None:
             self.found(ii, schedule)
+        elif answer == "no":
+            self.barren[reuse] = max(self.barren[reuse], ii + 1)
         return answer
 
     def refute(self, ii: int, seconds: float) -> Answer:
