@@ -21,7 +21,6 @@ from warpplan.planner.effort import Effort
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.memory import layout, room_side_by_side
 from warpplan.planner.model import Branching, Model, Places
-from warpplan.planner.neighbours import Neighbours
 from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.problem import Problem, SolveOptions
 from warpplan.planner.question import FEW, Question
@@ -45,14 +44,8 @@ CLIMB_STEP = 6
 """The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
-NEIGHBOUR_SHARE = 2.0
-"""Of the seconds for a way to ask a question, for one neighbourhood."""
 REFUTE = 4
 """Times as many seconds for a proof as for a look nearby."""
-CLOSE = 12
-"""With less than one in so many cycles open, a proof is tried."""
-PATIENCE = 8
-"""Neighbourhoods in a row that may hold nothing shorter."""
 ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
 """Memory and branching for an interval in a given order."""
 ORDER_LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
@@ -132,7 +125,6 @@ class _Run:
         self.questions: dict[int, Question] = {}
         self.constructed: set[int] = set()
         self.ordered = False
-        self.neighbours = Neighbours(problem)
         self.barren = {False: 0, True: 0}
         """Below it no interval has a schedule nearby, with and without rings in one another's place."""
         self.bound = bound.ii_cycles
@@ -198,20 +190,6 @@ class _Run:
         if schedule is not None:
             self.found(ii, schedule)
 
-    def improve(self, seconds: float) -> None:
-        """Down through schedules like the best one, until several neighbourhoods in a row hold none shorter."""
-        idle = 0
-        while self.best is not None and self.proven < self.ii and idle < PATIENCE and self.effort.left > LEAST_SECONDS:
-            if self.exact:
-                return
-            target = self.neighbours.target(self.proven, self.ii)
-            model = self.neighbours.model(target, self.ii, self.best)
-            schedule = self.effort.solve(model, NEIGHBOUR_SHARE * seconds)[1]
-            idle += 1
-            if schedule is not None and fits(self.problem, target, schedule):
-                self.found(target, schedule)
-                idle = 0
-
     def in_order(self) -> None:
         """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
         be better than what is found here."""
@@ -249,8 +227,8 @@ class _Run:
         return None
 
     def descend(self) -> None:
-        """By turns: the smallest interval with a schedule nearby, a proof that the next smaller one has none at all,
-        and once none tells anything new, schedules like the best, better bounds, and more time for each question."""
+        """By turns: the smallest interval with a schedule nearby, and a proof that the next smaller one has none at
+        all; once neither tells anything new, a better bound, and more time for each question."""
         seconds = FIRST_SECONDS
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
             known = self.proven, self.ii
@@ -259,7 +237,6 @@ class _Run:
                 self.follow(seconds)
             if known == (self.proven, self.ii):
                 if seconds > FIRST_SECONDS:
-                    self.improve(seconds)
                     self.in_order()
                 self.rise(REFUTE * seconds)
                 seconds *= 3
@@ -276,8 +253,7 @@ class _Run:
             middle = (floor + self.ii - 1) // 2
             if self.near(middle, seconds) != "yes":
                 open_ = middle + 1
-                close = few or CLOSE * (self.ii - open_) < self.ii
-                if close or self.near(self.ii - 1, seconds) != "yes":
+                if few or self.near(self.ii - 1, seconds) != "yes":
                     return
             self.follow(seconds)
 
