@@ -333,9 +333,15 @@ class Model:
 
     # What is best among equals
 
-    def prefer(self, hint: Assignment | None) -> None:
-        """Fewest crossing dependences, then short live ranges (twice the weight of a start, which a producer delays for
-        them) and early starts; ``hint`` is a known solution."""
+    def prefer_few_crossings(self) -> None:
+        pairs = {(a.src, a.dst) for a in self.problem.dependences if a.src != a.dst}
+        self.crossings = sum(self.crosses(a, b) for a, b in sorted(pairs))
+        self.cp.minimize(self.crossings)
+
+    def prefer_short_lives(self, crossings: int) -> None:
+        """And early starts, with no more ``crossings``. A live range has twice the weight of a start, which a producer
+        delays for it."""
+        self.cp.add(self.crossings <= crossings)
         longest = self.ii * (self.stages + self.distances + 2)
         spread: list[Any] = [self.start[i] for i in self.ops]
         for producer, uses in self.problem.rings.items():
@@ -343,12 +349,7 @@ class Model:
             for use in uses:
                 self.cp.add(live >= self.start[use.consumer] + self.ii * use.distance - self.start[producer])
             spread += [live, live]
-        pairs = {(a.src, a.dst) for a in self.problem.dependences if a.src != a.dst}
-        crossings = [self.crosses(a, b) for a, b in sorted(pairs)]
-        crossings = [c for c in crossings if not isinstance(c, int)]
-        self.cp.minimize(sum(spread) + len(spread) * longest * sum(crossings))
-        if hint is not None:
-            self.hint(hint)
+        self.cp.minimize(sum(spread))
 
     def in_step(self, *, evenly: bool) -> None:
         """A guess: every clone does what the first does, so many cycles later (``evenly``: the turn is divided)."""

@@ -332,9 +332,16 @@ class _Run:
     def choose(self, ii: int) -> tuple[Answer, Assignment | None]:
         """Of a small loop: fewest crossings, then short live ranges and early starts."""
         model = Model(self.problem, ii)
-        model.prefer(self.best)
-        answer, schedule = self.effort.solve(model, POLISH_SECONDS, presolve=False, relax=1)
-        return answer, schedule if schedule is not None and fits(self.problem, ii, schedule) else None
+        model.prefer_few_crossings()
+        if self.best is not None:
+            model.hint(self.best)
+        answer, best = self.effort.solve(model, POLISH_SECONDS, presolve=True, relax=1)
+        if best is None:
+            return answer, None
+        apart = {(a.src, a.dst) for a in self.problem.dependences if best.apart(a.src, a.dst)}
+        model.prefer_short_lives(len(apart))
+        best = self.effort.solve(model, POLISH_SECONDS, presolve=True, relax=1)[1] or best
+        return answer, best if fits(self.problem, ii, best) else None
 
     def polish(self) -> None:
         if self.best is None:
