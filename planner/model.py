@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Places = Literal["apart", "shared", "free"]
-Branching = Literal["free", "median", "halves"]
+Branching = Literal["free", "median"]
 
 
 class Model:
@@ -30,7 +30,9 @@ class Model:
 
     ``memory`` says how rings lie: "apart", side by side; "shared", in one another's place too (a relaxation, see
     :mod:`sharing`, with its ``cuts``); "free", nowhere. ``registers`` False leaves rule 5 out, ``symmetric`` False
-    the order of operations that could change places: what is known of a schedule may tell them apart.
+    the order of operations that could change places: what is known of a schedule may tell them apart. ``reach``: only
+    schedules of so many stages before and after the anchor. ``linked`` False makes starts variables of their own, not
+    sums of phase and stage: chains of dependences then propagate at once, and refusals take fewer, dearer conflicts.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Model:
         symmetric: bool = True,
         cuts: tuple[Cut, ...] = (),
         reach: int | None = None,
-        own: bool = False,
+        linked: bool = True,
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -52,7 +54,7 @@ class Model:
         self.ops = range(len(problem.ops))
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
         self.branching: Branching = "free"
-        self.own = own
+        self.linked = linked
         limit = stage_limit(problem, ii)
         self.stages = 2 * (limit if reach is None else min(limit, reach))
         self._times()
@@ -101,12 +103,12 @@ class Model:
     def _add_time(self, phase: Any, stage: Any) -> None:
         self.phase.append(phase)
         self.stage.append(stage)
-        if not self.own:
-            self.start.append(phase + self.ii * stage)
-            return
-        domain = list(self.cp.proto.variables[stage.index].domain)
-        start = self.cp.new_int_var(self.ii * domain[0], self.ii * domain[-1] + self.ii - 1, "")
-        self.cp.add(start == phase + self.ii * stage)
+        start = phase + self.ii * stage
+        if not self.linked:
+            first, *_, last = list(self.cp.proto.variables[stage.index].domain)
+            alone = self.cp.new_int_var(self.ii * first, self.ii * last + self.ii - 1, "")
+            self.cp.add(alone == start)
+            start = alone
         self.start.append(start)
 
     def event(self, op: int, cycles: int) -> int:
@@ -360,16 +362,15 @@ class Model:
                 self.cp.add(self.start[index[other]] == self.start[index[one]] + later)
 
     def branch(self, way: Branching) -> None:
-        """Which stages the search settles first, and how; "free" leaves it to the solver."""
+        """What the search decides about, beside what the constraints mention: with "median", about each value that a
+        stage can have. (CP-SAT sets all literals before it asks a strategy, so that its order matters little; that the
+        strategy makes a literal of each value does.)"""
         from ortools.sat.python import cp_model
 
         self.branching = way
         self.cp.proto.search_strategy.clear()
-        if way == "median":  # Near the anchor: values live short.
+        if way == "median":
             self.cp.add_decision_strategy(self.stage, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE)
-        elif way == "halves":
-            stages = self.stage[: len(self.ops)]
-            self.cp.add_decision_strategy(stages, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_LOWER_HALF)
 
     def hint(self, known: Assignment) -> None:
         turn = self.ii * (self.stages // 2) - known.starts[self.anchor]

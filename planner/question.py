@@ -63,8 +63,10 @@ class Question:
         self.open: list[_Guess] = []
         self.refused: set[Places] = set()
         """Nothing near lies so."""
-        own = len(problem.ops) > FEW
-        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, own=own), "shared")
+        self.asked = 0.0
+        """Seconds for which :meth:`refute` has looked, to no avail."""
+        few = len(problem.ops) <= FEW
+        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, linked=few), "shared")
 
     def near(self, seconds: float, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
         """What was left open in the turns before, then new guesses, so many seconds for each. Without ``reuse``, no
@@ -96,6 +98,9 @@ class Question:
         """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
         relaxation mostly refuses sooner. ``thorough``: in more ways than the one that mostly refuses soonest, so many
         seconds for each."""
+        if seconds <= self.asked:
+            return "unknown", None
+        self.asked = seconds
         for way in (MEDIAN, *(THOROUGH if thorough else ())):
             answer, found = self._solve(self.all, way, seconds)
             if answer != "unknown":

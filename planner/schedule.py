@@ -123,7 +123,6 @@ class _Run:
         self.effort = Effort(problem.options.time_limit_s)
         self.exact = exact(problem)
         self.questions: dict[int, Question] = {}
-        self.constructed: set[int] = set()
         self.ordered = False
         self.barren = {False: 0, True: 0}
         """Below it no interval has a schedule nearby, with and without rings in one another's place."""
@@ -183,9 +182,6 @@ class _Run:
         return self.best is not None
 
     def _construct_at(self, ii: int) -> None:
-        if ii in self.constructed:
-            return
-        self.constructed.add(ii)
         schedule = first_schedule(self.problem, ii, self.effort)
         if schedule is not None:
             self.found(ii, schedule)
@@ -227,19 +223,22 @@ class _Run:
         return None
 
     def descend(self) -> None:
-        """By turns: the smallest interval with a schedule nearby, and a proof that the next smaller one has none at
-        all; once neither tells anything new, a better bound, and more time for each question."""
+        """The smallest interval with a schedule nearby; then by turns a proof that the next smaller one has none at
+        all, a better bound where that is left open, and schedules nearby again, in more time."""
         seconds = FIRST_SECONDS
+        self.lower(seconds)
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
-            known = self.proven, self.ii
-            self.lower(seconds)
-            if self.refute(self.ii - 1, REFUTE * seconds) == "yes":
-                self.follow(seconds)
-            if known == (self.proven, self.ii):
+            answer = self.refute(self.ii - 1, REFUTE * seconds)
+            if answer == "unknown":
+                self.rise(REFUTE * seconds)
                 if seconds > FIRST_SECONDS:
                     self.in_order()
-                self.rise(REFUTE * seconds)
                 seconds *= 3
+                answer = self.refute(self.ii - 1, REFUTE * seconds)
+            if answer == "yes":
+                self.follow(seconds)
+            if answer != "no":
+                self.lower(seconds)
 
     def lower(self, seconds: float) -> None:
         """Down through schedules nearby: by turns half of what is open, and one cycle less, which often is too little
