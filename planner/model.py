@@ -33,6 +33,7 @@ class Model:
     the order of operations that could change places: what is known of a schedule may tell them apart. ``reach``: only
     schedules of so many stages before and after the anchor. ``linked`` False makes starts variables of their own, not
     sums of phase and stage: chains of dependences then propagate at once, and refusals take fewer, dearer conflicts.
+    ``loads`` adds what each partition's issue slot takes with all its barriers, which refuses sooner but finds later.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Model:
         cuts: tuple[Cut, ...] = (),
         reach: int | None = None,
         linked: bool = True,
+        loads: bool = False,
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -54,7 +56,7 @@ class Model:
         self.ops = range(len(problem.ops))
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
         self.branching: Branching = "free"
-        self.linked = linked
+        self.linked, self.loads = linked, loads
         limit = stage_limit(problem, ii)
         self.stages = 2 * (limit if reach is None else min(limit, reach))
         self._times()
@@ -252,7 +254,6 @@ class Model:
                 self._share(users, capacity)
 
     def _issue(self) -> None:
-        problem = self.problem
         spans = [self._issue_span(i) for i in self.ops]
         for g in range(self.count):
             users = []
@@ -261,10 +262,18 @@ class Model:
                 if not never(busy) and not never(present):
                     users.append((begin, length, self._both(present, busy)))
             self._exclude(users)
-            inside = [problem.ops[i].issue * self.inside(i, g) for i in self.ops if problem.ops[i].issue]
             # Follows from the intervals, but only where all of them are known to be there.
-            self.cp.add(sum(inside) <= self.ii)
+            self.cp.add(sum(self._load(i, g, spans[i][1]) for i in self.ops) <= self.ii)
         self.cp.add(sum(length for _, length, _ in spans) <= self.ii * self.count)
+
+    def _load(self, i: int, g: int, length: Any) -> Any:
+        """At least the cycles for which operation ``i`` takes the issue slot of partition ``g``."""
+        inside = self.inside(i, g)
+        if never(inside) or isinstance(length, int) or not self.loads:
+            return (length if isinstance(length, int) else self.problem.ops[i].issue) * inside
+        load = self.cp.new_int_var(0, self.ii, "")
+        given(self.cp.add(load >= length), inside)
+        return load
 
     def _issue_span(self, i: int) -> tuple[Any, Any, Truth]:
         """Where on the circle the operation's issue begins, how long it is with its barriers, and whether it is any."""

@@ -16,7 +16,7 @@ from warpplan.planner.assignment import Assignment
 from warpplan.planner.cpsat import Answer
 from warpplan.planner.divide import divisions
 from warpplan.planner.effort import Effort
-from warpplan.planner.memory import layout
+from warpplan.planner.memory import layout, room_side_by_side
 from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
@@ -66,7 +66,9 @@ class Question:
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
         few = len(problem.ops) <= FEW
-        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, linked=few), "shared")
+        self.all = _Guess(
+            lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, linked=few, loads=True), "shared"
+        )
 
     def near(self, seconds: float, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
         """What was left open in the turns before, then new guesses, so many seconds for each. Without ``reuse``, no
@@ -128,10 +130,13 @@ class Question:
             yield _Guess(self._near, "shared", whole=True)
             return
         some = len(self.problem.pins) < len(self.problem.clusters)
-        by_clone = _by_clone(self.problem) if some else iter(())
-        for partitions in islice(by_clone, 1):
-            yield _Guess(_in_step(self._pinned(partitions), evenly=True), "apart")
-        yield _Guess(self._near, "apart", whole=True)
+        if room_side_by_side(self.problem):
+            by_clone = _by_clone(self.problem) if some else iter(())
+            for partitions in islice(by_clone, 1):
+                yield _Guess(_in_step(self._pinned(partitions), evenly=True), "apart")
+            yield _Guess(self._near, "apart", whole=True)
+        else:
+            self.refused.add("apart")
         memory: Places = "shared" if "apart" in self.refused else "apart"
         if memory == "shared":
             yield _Guess(self._near, "shared", whole=True)
@@ -151,7 +156,8 @@ class Question:
             yield _Guess(_in_step(self._near, evenly=False), memory)
 
     def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
-        return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR)
+        # Where rings side by side are refused, refusals are likely.
+        return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, loads=memory == "shared")
 
     def _pinned(self, partitions: Sequence[int]) -> Build:
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}

@@ -44,7 +44,7 @@ CLIMB_STEP = 6
 """The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
-REFUTE = 4
+REFUTE = 8
 """Times as many seconds for a proof as for a look nearby."""
 ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
 """Memory and branching for an interval in a given order."""
