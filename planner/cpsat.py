@@ -44,10 +44,16 @@ CLOCK_SECONDS = 10.0
 
 
 def run(
-    model: cp_model.CpModel, seconds: float, *, presolve: bool = True, relax: int = 1, rate: float = RATE
+    model: cp_model.CpModel,
+    seconds: float,
+    *,
+    presolve: bool = True,
+    relax: int = 1,
+    probe: bool = True,
+    rate: float = RATE,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
-    ``rate``: the deterministic time to a second."""
+    ``probe``: whether literals are tried one by one first; ``rate``: the deterministic time to a second."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
@@ -60,6 +66,8 @@ def run(
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve
     parameters.linearization_level = relax
+    if not probe:
+        parameters.cp_model_probing_level = 0
     try:
         status = solver.solve(model)
     except IndexError:  # OR-Tools 9.15's presolve loses a key of its own on some models

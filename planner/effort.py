@@ -26,13 +26,13 @@ class Effort:
         self.left -= seconds
 
     def solve(
-        self, model: Model, seconds: float, *, presolve: bool = False, relax: int = 0
+        self, model: Model, seconds: float, *, presolve: bool = False, relax: int = 0, probe: bool = True
     ) -> tuple[Answer, Assignment | None]:
         """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
         seconds = min(seconds, self.left)
         if seconds <= 0:
             return "unknown", None
-        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, rate=RATE)
+        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, probe=probe, rate=RATE)
         self.wall += solver.wall_time
         each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if presolve else 0.0)
         self.take(spent(solver, RATE) + each * len(model.cp.proto.constraints))

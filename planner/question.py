@@ -33,11 +33,22 @@ MORE = 4
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
 Build = Callable[[Places, tuple[Cut, ...]], Model]
-Way = tuple[Branching, bool, int]
-"""Branching, presolve, linear relaxations."""
-MEDIAN: Way = ("median", False, 0)
-"""Propagation alone: it decides most models in less time than presolve would take for them."""
-THOROUGH: tuple[Way, ...] = (("median", True, 0), ("free", True, 1))
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to ask CP-SAT. Without presolve, propagation alone decides most models in less time than presolve takes."""
+
+    branching: Branching = "median"
+    presolve: bool = False
+    relax: int = 0
+    probe: bool = True
+
+
+LOOK = Way()
+DECIDE = Way(probe=False)
+"""Refusals, and small loops, do without probing; schedules of larger ones are often found by it."""
+THOROUGH = (Way(presolve=True), Way("free", presolve=True, relax=1))
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
 
 
@@ -66,6 +77,7 @@ class Question:
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
         few = len(problem.ops) <= FEW
+        self.look = DECIDE if few else LOOK
         self.all = _Guess(
             lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, linked=few, loads=True), "shared"
         )
@@ -78,7 +90,7 @@ class Question:
         guesses, self.open = chain(self.open, islice(self.guesses, MORE)), []
         for guess in guesses:
             much = guess.whole and guess.memory == "shared"
-            answer, found = self._solve(guess, MEDIAN, SHARED_SHARE * seconds if much else seconds)
+            answer, found = self._solve(guess, self.look, SHARED_SHARE * seconds if much else seconds)
             if found is not None:
                 return "yes", found
             if answer == "unknown":
@@ -94,7 +106,9 @@ class Question:
 
     def alike(self, known: Assignment, seconds: float, *, reuse: bool) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
-        return self._solve(_Guess(self._pinned(known.partitions), "shared" if reuse else "apart"), MEDIAN, seconds)[1]
+        return self._solve(_Guess(self._pinned(known.partitions), "shared" if reuse else "apart"), self.look, seconds)[
+            1
+        ]
 
     def refute(self, seconds: float, *, thorough: bool = False) -> tuple[Answer, Assignment | None]:
         """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
@@ -103,19 +117,20 @@ class Question:
         if seconds <= self.asked:
             return "unknown", None
         self.asked = seconds
-        for way in (MEDIAN, *(THOROUGH if thorough else ())):
+        for way in (DECIDE, *(THOROUGH if thorough else ())):
             answer, found = self._solve(self.all, way, seconds)
             if answer != "unknown":
                 return answer, found
         return "unknown", None
 
     def _solve(self, guess: _Guess, way: Way, seconds: float) -> tuple[Answer, Assignment | None]:
-        branching, presolve, relax = way
         while True:
             if guess.model is None:
                 guess.model = guess.build(guess.memory, self.cuts)
-            guess.model.branch(branching)
-            answer, found = self.effort.solve(guess.model, seconds, presolve=presolve, relax=relax)
+            guess.model.branch(way.branching)
+            answer, found = self.effort.solve(
+                guess.model, seconds, presolve=way.presolve, relax=way.relax, probe=way.probe
+            )
             if found is None or fits(self.problem, self.ii, found):
                 return answer, found
             places = layout(self.problem, self.ii, found)
