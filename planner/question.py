@@ -82,13 +82,16 @@ class Question:
             lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, linked=few, loads=True), "shared"
         )
 
-    def near(self, seconds: float, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
-        """What was left open in the turns before, then new guesses, so many seconds for each. Without ``reuse``, no
-        ring lies in another's place."""
+    def near(self, seconds: float, enough: float = 0.0, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
+        """What was left open in the turns before, then new guesses, so many seconds for each, until no more than
+        ``enough`` of the time limit is left. Without ``reuse``, no ring lies in another's place."""
         if self._nothing_near(reuse):
             return "no", None
         guesses, self.open = chain(self.open, islice(self.guesses, MORE)), []
         for guess in guesses:
+            if self.effort.left <= enough:
+                self.open.append(guess)
+                continue
             much = guess.whole and guess.memory == "shared"
             answer, found = self._solve(guess, self.look, SHARED_SHARE * seconds if much else seconds)
             if found is not None:
@@ -157,6 +160,8 @@ class Question:
             yield _Guess(self._near, "shared", whole=True)
         if some:
             yield from self._some(memory)
+        if memory == "apart" and self.sharing:
+            yield _Guess(self._near, "shared", whole=True)
 
     def _some(self, memory: Places) -> Iterator[_Guess]:
         problem = self.problem
@@ -171,7 +176,7 @@ class Question:
             yield _Guess(_in_step(self._near, evenly=False), memory)
 
     def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
-        # Where rings side by side are refused, refusals are likely.
+        # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
         return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, loads=memory == "shared")
 
     def _pinned(self, partitions: Sequence[int]) -> Build:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from warpplan.planner.model import Model
 
 WARP = 32
+MANY = 2**20
+"""Copies of a value that no loop keeps."""
 Death = tuple[int, int, Truth]
 """(event, iterations, literal): where the literal holds, a value is live until the event so many iterations later."""
 
@@ -96,8 +98,7 @@ def _copies(model: Model, i: int, deaths: list[Death], born: int, together: Trut
 
     if len(deaths) == 1 and always(together) and always(deaths[0][2]):
         return until(*deaths[0][:2])
-    longest = model.stages + model.distances + 2
-    copies = model.cp.new_int_var(0, longest, "")
+    copies = model.cp.new_int_var(0, MANY, "")
     for event, iterations, literal in deaths:
         rule = model.cp.add(copies >= until(event, iterations))
         conditions = [x for x in (literal, together) if not always(x)]

@@ -18,6 +18,7 @@ from warpplan.planner.constructive import SECONDS_PER_OPERATION, first_schedule
 from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer
 from warpplan.planner.effort import Effort
+from warpplan.planner.errors import InvalidPlan
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.memory import layout, room_side_by_side
 from warpplan.planner.model import Branching, Model, Places
@@ -42,6 +43,14 @@ LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
 CLIMB_STEP = 6
 """The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
+NEAR_SHARE = 0.4
+"""Of the time left, for schedules of one interval nearby."""
+LOWER_SHARE = 0.5
+"""Of the time left, for schedules nearby, before the first proof is tried."""
+GREAT = 4
+"""A step is great if it is more than one in so many cycles of what is open."""
+PRECISION = 100
+"""Partitions are followed down to one in so many cycles."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
 REFUTE = 8
@@ -57,7 +66,7 @@ ORDERED_SHARE = 0.3
 THOROUGH_SECONDS = 5.0
 """For a proof with more than that, presolve is worth its time."""
 POLISH_SECONDS = 0.5
-"""Most of the time limit that may go into choosing among schedules of a small loop."""
+"""For each of two steps of choosing among schedules of a small loop."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
             run_.refused(bound.ii_cycles)
     if run_.proven == bound.ii_cycles:
         bound = raised(problem, bound)
-        run_.proven = run_.bound = bound.ii_cycles
+        run_.proven = bound.ii_cycles
     enough = max(run_.proven, serial_ii(problem))
     if not run_.climb(enough):
         return run_.without_plan(enough)
@@ -126,12 +135,13 @@ class _Run:
         self.ordered = False
         self.barren = {False: 0, True: 0}
         """Below it no interval has a schedule nearby, with and without rings in one another's place."""
-        self.bound = bound.ii_cycles
 
     # What is known
 
     def found(self, ii: int, schedule: Assignment) -> None:
         ii, schedule = retime(self.problem, ii, schedule)
+        if ii < self.proven:
+            raise InvalidPlan(f"{ii} cycles are feasible, and {self.proven} were proven to be needed: a bug")
         if self.best is None or ii < self.ii:
             self.ii, self.best = ii, schedule
             self._tell(ii)
@@ -177,7 +187,7 @@ class _Run:
                 self.near(ii, FIRST_SECONDS)
         seconds = FIRST_SECONDS
         while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
-            self.refute(enough, seconds)
+            self.refute(enough, seconds, thorough=seconds > FIRST_SECONDS)
             seconds *= 3
         return self.best is not None
 
@@ -241,32 +251,41 @@ class _Run:
                 self.lower(seconds)
 
     def lower(self, seconds: float) -> None:
-        """Down through schedules nearby: by turns half of what is open, and one cycle less, which often is too little
-        already. Where nothing is found is no proof, but the end of this turn."""
-        few = len(self.problem.ops) <= FEW
-        open_ = 0
-        while self.effort.left > LEAST_SECONDS:
-            floor = max(self.proven, self.barren[self._reuses()], open_)
+        """Down through schedules nearby: half of what is open, and where that has none, one cycle less, which mostly is
+        too little already. Where nothing is found is no proof, but the end of this turn."""
+        few, enough = len(self.problem.ops) <= FEW, (1 - LOWER_SHARE) * self.effort.left
+        unknown, last = 0, True
+        while self.effort.left > max(enough, LEAST_SECONDS):
+            floor = max(self.proven, self.barren[self._reuses()], unknown)
             if floor >= self.ii:
                 return
-            middle = (floor + self.ii - 1) // 2
-            if self.near(middle, seconds) != "yes":
-                open_ = middle + 1
-                if few or self.near(self.ii - 1, seconds) != "yes":
+            known, middle = self.ii, (floor + self.ii - 1) // 2
+            if self.near(middle, seconds) == "yes":
+                self.follow(seconds)
+                last = True
+                continue
+            unknown = middle + 1
+            if last:
+                if few or unknown >= self.ii or self.near(self.ii - 1, seconds) != "yes":
                     return
-            self.follow(seconds)
+                self.follow(seconds)
+                # One cycle at a time would take long.
+                last = GREAT * (known - self.ii) > known - unknown
 
     def follow(self, seconds: float) -> None:
-        """Down as far as the best known's partitions go: little is left to decide."""
+        """Down about as far as the best known's partitions go: little is left to decide."""
         if self.exact or len(self.problem.ops) <= FEW:
             return
-        floor, target = self.proven, self.ii - 1
+        target = self.ii - 1
+        floor = max(self.proven, self.barren[self._reuses()])
         while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
             schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses())
             if schedule is not None:
                 self.found(target, schedule)
             else:
                 floor = target + 1
+            if PRECISION * (self.ii - floor) < self.ii:
+                return
             target = (floor + self.ii - 1) // 2
 
     def _reuses(self) -> bool:
@@ -278,11 +297,11 @@ class _Run:
 
     def rise(self, seconds: float) -> None:
         """A better bound: half of what is open, again and again, in less time where that is left open."""
-        ceiling = self.ii
-        while self.proven < ceiling - 1 and self.proven < self.ii and self.effort.left > LEAST_SECONDS:
+        ceiling = self.ii - 1
+        while self.proven < ceiling and self.effort.left > LEAST_SECONDS:
             middle = (self.proven + ceiling) // 2
             if self.refute(middle, seconds) != "no":
-                ceiling, seconds = middle, seconds / 2
+                ceiling, seconds = min(middle, self.ii - 1), seconds / 2
                 if seconds < FIRST_SECONDS:
                     return
 
@@ -295,30 +314,31 @@ class _Run:
         if self.effort.left <= LEAST_SECONDS:
             return "unknown"
         reuse = self._reuses()
-        answer, schedule = self._question(ii).near(seconds, reuse=reuse)
+        enough = (1 - NEAR_SHARE) * self.effort.left
+        answer, schedule = self._question(ii).near(seconds, enough, reuse=reuse)
         if schedule is not None:
             self.found(ii, schedule)
         elif answer == "no":
             self.barren[reuse] = max(self.barren[reuse], ii + 1)
         return answer
 
-    def refute(self, ii: int, seconds: float) -> Answer:
+    def refute(self, ii: int, seconds: float, *, thorough: bool = False) -> Answer:
         """Whether ``ii`` is feasible: "no" is a proof."""
-        answer, schedule = self._decide(ii, seconds)
+        answer, schedule = self._decide(ii, seconds, thorough or seconds > THOROUGH_SECONDS)
         if answer == "no":
             self.refused(ii)
         elif schedule is not None:
             self.found(ii, schedule)
         return answer
 
-    def _decide(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
+    def _decide(self, ii: int, seconds: float, thorough: bool) -> tuple[Answer, Assignment | None]:
         if self.exact:
             verdict = decide(self.problem, ii, min(10 * seconds, self.effort.left))
             self.effort.take(verdict.seconds)
             return verdict.answer, verdict.best
         if self.effort.left <= LEAST_SECONDS:
             return "unknown", None
-        return self._question(ii).refute(seconds, thorough=seconds > THOROUGH_SECONDS)
+        return self._question(ii).refute(seconds, thorough=thorough)
 
     def _question(self, ii: int) -> Question:
         if ii not in self.questions:

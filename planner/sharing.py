@@ -63,6 +63,8 @@ def add_shared_memory(model: Model, cuts: tuple[Cut, ...]) -> None:
     _add(model, "tmem", 128 * limits.tmem_columns, single)
     free: dict[tuple[int, int], Truth] = {}
     for one in cuts:
+        if any(p not in model.depth for p, _ in one.slots):
+            continue  # A value that stays in its partition here: it needs no ring.
         ways = []
         for pair in one.pairs:
             if pair not in free:

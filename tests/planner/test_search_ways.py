@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import assume, given, settings
 
 from warpplan.planner.assignment import held, rings
-from warpplan.planner.bounds import min_ii
+from warpplan.planner.bounds import Bound, min_ii
 from warpplan.planner.constructive import first_schedule
 from warpplan.planner.cpsat import run
 from warpplan.planner.effort import Effort
@@ -18,6 +18,8 @@ from warpplan.planner.order import Order, first_in_order, keep_order, queues
 from warpplan.planner.problem import Problem, SolveOptions
 from warpplan.planner.question import NEAR, Question
 from warpplan.planner.retime import fits
+from warpplan.planner.schedule import search
+from warpplan.planner.sharing import Cut
 from warpplan.planner.shorten import shorten
 from warpplan.planner.solve import solve
 
@@ -140,3 +142,31 @@ def test_an_order_is_kept():
         assert found is not None
         assert 40 <= found.starts[1] - found.starts[3] <= 80 - 40
         assert 30 <= found.starts[2] - found.starts[4] <= 80 - 30
+
+
+def test_values_that_outlive_many_intervals_are_no_reason_to_refuse():
+    """A hundred cycles of latency at three cycles an iteration: 34 copies of each value, one register each."""
+    loose = tuple(Operation(f"op{i}", "ALU", 100, 1, 1, registers=1) for i in range(3))
+    assert solve(DependenceGraph("loose", loose, (), Limits(2))).plan.schedule.ii_cycles == 3
+    values = tuple(Operation(f"value{i}", "TMA", 90, 1, 0, registers=1) for i in range(3))
+    chain = tuple(Operation(f"op{i}", "ALU", 2, int(i < 3), 0) for i in range(9))
+    edges = tuple(Dependence(a.id, b.id) for a, b in pairwise(chain))
+    graph = DependenceGraph("chain", values + chain, edges, Limits(2, handoff_cycles=0))
+    assert run(Model(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
+
+
+def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
+    """exp0 reads mma0's registers: a ring only where the two are apart."""
+    graph = two_clones()
+    together = SolveOptions(pinned={op.id: 0 for op in graph.ops})
+    cuts = (Cut(((graph.index["mma0"], 1),), ()),)
+    model = Model(Problem(graph, together), 200, memory="shared", cuts=cuts)
+    assert run(model.cp, 5.0)[0] == "yes"
+
+
+def test_a_bound_rises_to_what_is_refused():
+    """TENSOR is full at 80 cycles; nobody has said so."""
+    told = []
+    problem = Problem(two_clones(), SolveOptions())
+    search(problem, Bound(70, "a guess"), lambda ii, proven, best: told.append((proven, best)))
+    assert told[-1] == (80, 80)
