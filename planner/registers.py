@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from warpplan.planner.model import Model
 
 WARP = 32
-MANY = 2**20
-"""Copies of a value that no loop keeps."""
 Death = tuple[int, int, Truth]
 """(event, iterations, literal): where the literal holds, a value is live until the event so many iterations later."""
 
@@ -59,13 +57,13 @@ def _live_values(model: Model, counts: list[Any]) -> None:
     """At each birth, what is live in the value's partition, on top of the base, is within the partition's registers."""
     problem = model.problem
     values = [i for i, op in enumerate(problem.ops) if op.registers]
-    deaths = {i: _deaths(model, i) for i in values}
+    deaths, most = {i: _deaths(model, i) for i in values}, _most_copies(model)
     for born in values:
         live = []
         for i in values:
             together = negated(model.crosses(i, born))
             if not never(together):
-                live.append(problem.ops[i].registers * _copies(model, i, deaths[i], born, together))
+                live.append(problem.ops[i].registers * _copies(model, i, deaths[i], born, together, most))
         needed = sum(live) + problem.graph.limits.base_registers
         for g, count in enumerate(counts):
             inside = model.inside(born, g)
@@ -89,7 +87,7 @@ def _deaths(model: Model, i: int) -> list[Death]:
     return found
 
 
-def _copies(model: Model, i: int, deaths: list[Death], born: int, together: Truth) -> Any:
+def _copies(model: Model, i: int, deaths: list[Death], born: int, together: Truth, most: int) -> Any:
     """At least the copies of ``i``'s value that are live when ``born`` is, where both are ``together``."""
 
     def until(event: int, iterations: int) -> Any:
@@ -98,13 +96,20 @@ def _copies(model: Model, i: int, deaths: list[Death], born: int, together: Trut
 
     if len(deaths) == 1 and always(together) and always(deaths[0][2]):
         return until(*deaths[0][:2])
-    copies = model.cp.new_int_var(0, MANY, "")
+    copies = model.cp.new_int_var(0, most, "")
     for event, iterations, literal in deaths:
         rule = model.cp.add(copies >= until(event, iterations))
         conditions = [x for x in (literal, together) if not always(x)]
         if conditions:
             rule.only_enforce_if(conditions)
     return copies
+
+
+def _most_copies(model: Model) -> int:
+    """What stages, distances and latencies allow: a value on its way is live for its latency, whatever the stages."""
+    problem = model.problem
+    late = [problem.latency(edge) + problem.graph.edge_handoff(edge) for edge in problem.graph.edges]
+    return model.stages + model.distances + 2 + max([*late, *(op.latency for op in problem.ops)]) // model.ii
 
 
 def _spills(model: Model, g: int, octets: Any) -> None:
