@@ -32,7 +32,7 @@ from warpplan.planner.shorten import shorten
 SMALL = 8
 """Operations up to which the best of all schedules is asked for."""
 MANY = 48
-"""Operations from which a schedule is constructed before a model is built."""
+"""Operations from which a schedule is constructed before a model is built, at every interval."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
 FIRST_TURNS = (0.2, 1.2)
@@ -172,8 +172,10 @@ class _Run:
 
     def climb(self, enough: int) -> bool:
         """Up from what is proven until some interval has a schedule; if ``enough`` has none, none has."""
-        many = self.exact or len(self.problem.ops) > MANY
-        if many:
+        count, decided = len(self.problem.ops), len(self.problem.pins) == len(self.problem.clusters)
+        many = self.exact or count > MANY
+        if many or decided or count <= FEW:
+            # In milliseconds, and what is placed as early as it can be lives shorter than what is searched for.
             self._construct_at(self.proven)
         for seconds in FIRST_TURNS[:1] if many else FIRST_TURNS:
             if self.best is None and self.near(self.proven, seconds) == "no":

@@ -89,6 +89,25 @@ def tiny_graphs(draw: st.DrawFn, most_ops: int = 3, most_partitions: int = 2) ->
 
 
 @st.composite
+def late_graphs(draw: st.DrawFn) -> DependenceGraph:
+    """Results that come many intervals after their operations, and values of few registers: many copies are live."""
+    graph = draw(graphs())
+    later = {op.id: draw(st.sampled_from([0, 1, 10])) for op in graph.ops if op.id[-1] != "c"}
+    few = draw(st.sampled_from([1, 2]))
+    ops = tuple(
+        replace(
+            op,
+            latency=op.latency * later[op.id.rstrip("c")],
+            occupancy=min(op.occupancy, 1),
+            issue=min(op.issue, 1),
+            registers=min(op.registers, few),
+        )
+        for op in graph.ops
+    )
+    return replace(graph, ops=ops)
+
+
+@st.composite
 def _operations(draw: st.DrawFn, name: str, buffers: bool, rules: bool, architecture: str) -> Operation:
     op = Operation(
         name,

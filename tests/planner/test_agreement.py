@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from warpplan.planner.bounds import min_ii
 from warpplan.planner.check import check
+from warpplan.planner.constructive import first_schedule
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.plan import Plan
 from warpplan.planner.problem import ExtraBuffer, PartitionSpec, Problem, SolveOptions, Spill
@@ -118,3 +119,16 @@ def test_trying_everything_finds_the_same_interval(case):
         right(outcome.plan, graph, options)
     if outcome.status in ("optimal", "infeasible"):
         assert interval(outcome.plan) == interval(found)
+
+
+@given(asked(given_.late_graphs()))
+@often
+def test_nothing_shorter_than_what_is_proven_is_ever_placed(case):
+    graph, options = case
+    outcome = solve(graph, options)
+    if outcome.plan is not None:
+        right(outcome.plan, graph, options)
+    if outcome.status != "infeasible":
+        problem = Problem(graph, options)
+        for ii in range(max(1, outcome.bound - 3), outcome.bound):
+            assert first_schedule(problem, ii) is None
