@@ -8,6 +8,7 @@ table cell by cell, do not grow with it, and what is proven is proven for the co
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 from warpplan.planner.assignment import Assignment
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 Places = Literal["apart", "shared", "free"]
 Branching = Literal["free", "median"]
+PAIR = 2
+"""For so many users of a unit, their order says all."""
 
 
 class Model:
@@ -31,9 +34,9 @@ class Model:
     ``memory`` says how rings lie: "apart", side by side; "shared", in one another's place too (a relaxation, see
     :mod:`sharing`, with its ``cuts``); "free", nowhere. ``registers`` False leaves rule 5 out, ``symmetric`` False
     the order of operations that could change places: what is known of a schedule may tell them apart. ``reach``: only
-    schedules of so many stages before and after the anchor. ``linked`` False makes starts variables of their own, not
-    sums of phase and stage: chains of dependences then propagate at once, and refusals take fewer, dearer conflicts.
-    ``loads`` adds what each partition's issue slot takes with all its barriers, which refuses sooner but finds later.
+    schedules of so many stages before and after the anchor.
+    ``tight`` adds what follows from the rest, but not from each of its parts (what a partition's issue slot takes with
+    all its barriers, the order of all that issues, registers on average), which refuses sooner but finds later.
     """
 
     def __init__(
@@ -46,8 +49,7 @@ class Model:
         symmetric: bool = True,
         cuts: tuple[Cut, ...] = (),
         reach: int | None = None,
-        linked: bool = True,
-        loads: bool = False,
+        tight: bool = False,
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -56,7 +58,7 @@ class Model:
         self.ops = range(len(problem.ops))
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
         self.branching: Branching = "free"
-        self.linked, self.loads = linked, loads
+        self.tight = tight
         limit = stage_limit(problem, ii)
         self.stages = 2 * (limit if reach is None else min(limit, reach))
         self._times()
@@ -66,6 +68,7 @@ class Model:
         self.exists: dict[int, Truth] = {}
         """Whether there is such a ring: not where a register value stays in its partition."""
         self._order: dict[tuple[int, int], Truth] = {}
+        self._beside: dict[int, tuple[list[Truth], list[Truth]]] = {}
         self._place()
         self._depend()
         self._units()
@@ -105,13 +108,7 @@ class Model:
     def _add_time(self, phase: Any, stage: Any) -> None:
         self.phase.append(phase)
         self.stage.append(stage)
-        start = phase + self.ii * stage
-        if not self.linked:
-            first, *_, last = list(self.cp.proto.variables[stage.index].domain)
-            alone = self.cp.new_int_var(self.ii * first, self.ii * last + self.ii - 1, "")
-            self.cp.add(alone == start)
-            start = alone
-        self.start.append(start)
+        self.start.append(phase + self.ii * stage)
 
     def event(self, op: int, cycles: int) -> int:
         """The index, beyond the operations', of the moment ``cycles`` after ``op`` starts."""
@@ -125,14 +122,17 @@ class Model:
         if a == b:
             return 0
         if (a, b) not in self._order:
-            unit = self._exclusive(a, b)
-            if unit is not None:
-                return self._order_on_unit(a, b, *unit)
             literal = self.cp.new_bool_var("")
-            self._order[a, b] = literal
-            self.cp.add(self.phase[a] < self.phase[b]).only_enforce_if(literal)
-            self.cp.add(self.phase[a] >= self.phase[b]).only_enforce_if(literal.Not())
-            self._order_of_issue(a, b, literal)
+            unit = self._exclusive(a, b)
+            if unit is None:
+                self._order[a, b] = literal
+                self.cp.add(self.phase[a] < self.phase[b]).only_enforce_if(literal)
+                self.cp.add(self.phase[a] >= self.phase[b]).only_enforce_if(literal.Not())
+                self._order_of_issue(a, b, literal)
+                if self.tight:
+                    self._order_of_issue(b, a, literal.Not())
+            else:
+                self._order_on_unit(a, b, *unit, literal)
         return self._order[a, b]
 
     def _exclusive(self, a: int, b: int) -> tuple[int, int] | None:
@@ -143,8 +143,7 @@ class Model:
         single = one.unit == other.unit and dict(self.problem.graph.units).get(one.unit or "") == 1
         return (one.occupancy, other.occupancy) if single and one.occupancy and other.occupancy else None
 
-    def _order_on_unit(self, a: int, b: int, held_a: int, held_b: int) -> Truth:
-        literal = self.cp.new_bool_var("")
+    def _order_on_unit(self, a: int, b: int, held_a: int, held_b: int, literal: Truth) -> None:
         for first, held, second, then, truth in (
             (a, held_a, b, held_b, literal),
             (b, held_b, a, held_a, literal.Not()),
@@ -152,16 +151,21 @@ class Model:
             self._order[first, second] = truth
             self.cp.add(self.phase[second] >= self.phase[first] + held).only_enforce_if(truth)
             self.cp.add(self.phase[second] + then <= self.phase[first] + self.ii).only_enforce_if(truth)
-        return literal
+            if self.tight:
+                self._order_of_issue(first, second, truth)
 
     def _order_of_issue(self, a: int, b: int, literal: Truth) -> None:
-        """In one partition, the later one waits until the earlier one has issued."""
-        if max(a, b) >= len(self.ops) or not self.problem.ops[b].issue:
+        """In one partition, the later one waits until the earlier one has issued, and for the barriers between them."""
+        if max(a, b) >= len(self.ops) or not (self.problem.ops[a].issue and self.problem.ops[b].issue):
             return
-        together, issue = negated(self.crosses(a, b)), self.problem.ops[a].issue
-        if issue and not never(together):
-            conditions = [literal] if always(together) else [literal, together]
-            self.cp.add(self.phase[b] >= self.phase[a] + issue).only_enforce_if(conditions)
+        together, busy = negated(self.crosses(a, b)), self.problem.ops[a].issue
+        if never(together):
+            return
+        if self.tight:
+            (_, after), (before, _) = self._barriers(a), self._barriers(b)
+            busy = busy + self.problem.graph.limits.barrier_cycles * sum([*after, *before])
+        conditions = [literal] if always(together) else [literal, together]
+        self.cp.add(self.phase[b] >= self.phase[a] + busy).only_enforce_if(conditions)
 
     # Partitions: a cluster is in exactly one; names are interchangeable unless some are pinned, clones always.
 
@@ -249,9 +253,19 @@ class Model:
         for unit, capacity in self.problem.graph.units:
             users = [(i, op.occupancy) for i, op in enumerate(self.problem.ops) if op.unit == unit and op.occupancy]
             if capacity == 1:
-                self._exclude([(self.phase[i], cycles, 1) for i, cycles in users])
+                first = self._exclude([(self.phase[i], cycles, 1) for i, cycles in users])
+                self._queue(users, first)
             else:
                 self._share(users, capacity)
+
+    def _queue(self, users: list[tuple[int, int]], first: Any) -> None:
+        """Follows from the intervals, but not from their edges: all that comes before a user has to fit before it, and
+        all that comes after it, after. Units that are busy all the time are refused and filled much sooner by it."""
+        for i, cycles in users if len(users) > PAIR else ():
+            before = sum(held * self.earlier(j, i) for j, held in users if j != i)
+            after = sum(held * self.earlier(i, j) for j, held in users if j != i)
+            self.cp.add(self.phase[i] >= first + before)
+            self.cp.add(self.phase[i] + cycles + after <= first + self.ii)
 
     def _issue(self) -> None:
         spans = [self._issue_span(i) for i in self.ops]
@@ -265,11 +279,16 @@ class Model:
             # Follows from the intervals, but only where all of them are known to be there.
             self.cp.add(sum(self._load(i, g, spans[i][1]) for i in self.ops) <= self.ii)
         self.cp.add(sum(length for _, length, _ in spans) <= self.ii * self.count)
+        if self.tight:
+            issuing = [i for i in self.ops if self.problem.ops[i].issue]
+            for a, b in combinations(issuing, 2):
+                if not always(self.crosses(a, b)):
+                    self.earlier(a, b)
 
     def _load(self, i: int, g: int, length: Any) -> Any:
         """At least the cycles for which operation ``i`` takes the issue slot of partition ``g``."""
         inside = self.inside(i, g)
-        if never(inside) or isinstance(length, int) or not self.loads:
+        if never(inside) or isinstance(length, int) or not self.tight:
             return (length if isinstance(length, int) else self.problem.ops[i].issue) * inside
         load = self.cp.new_int_var(0, self.ii, "")
         given(self.cp.add(load >= length), inside)
@@ -277,18 +296,8 @@ class Model:
 
     def _issue_span(self, i: int) -> tuple[Any, Any, Truth]:
         """Where on the circle the operation's issue begins, how long it is with its barriers, and whether it is any."""
-        problem, cost = self.problem, self.problem.graph.limits.barrier_cycles
-        issue = problem.ops[i].issue
-        if not cost:
-            return self.phase[i], issue, int(issue > 0)
-        waits = {problem.graph.index[e.src] for e in problem.graph.edges if e.dst == problem.ops[i].id}
-        tells = {problem.graph.index[e.dst] for e in problem.graph.edges if e.src == problem.ops[i].id}
-        reads = [k for k in sorted(waits) if problem.has_value(k) and any(r == i for r, _ in problem.readers[k])]
-        before = [self.crosses(k, i) for k in sorted(waits)]
-        if problem.has_value(i):
-            before.append(self.any_crosses(i, (r for r, _ in problem.readers[i])))
-        after = [self.any_crosses(i, tells), *(self.crosses(k, i) for k in reads)]
-        before, after = ([x for x in side if not never(x)] for side in (before, after))
+        issue, cost = self.problem.ops[i].issue, self.problem.graph.limits.barrier_cycles
+        before, after = self._barriers(i)
         if not before and not after:
             return self.phase[i], issue, int(issue > 0)
         begin, length = self.cp.new_int_var(0, self.ii - 1, ""), issue + cost * sum(before) + cost * sum(after)
@@ -299,6 +308,21 @@ class Model:
         size = self.cp.new_int_var(issue, issue + cost * (len(before) + len(after)), "")
         self.cp.add(size == length)
         return begin, size, 1 if issue else self._or([*before, *after])
+
+    def _barriers(self, i: int) -> tuple[list[Truth], list[Truth]]:
+        """A literal for each barrier that the operation may wait for, and for each at which it may arrive."""
+        if i not in self._beside:
+            problem = self.problem
+            edges = problem.graph.edges if problem.graph.limits.barrier_cycles else ()
+            waits = {problem.graph.index[e.src] for e in edges if e.dst == problem.ops[i].id}
+            tells = {problem.graph.index[e.dst] for e in edges if e.src == problem.ops[i].id}
+            reads = [k for k in sorted(waits) if problem.has_value(k) and any(r == i for r, _ in problem.readers[k])]
+            before = [self.crosses(k, i) for k in sorted(waits)]
+            if edges and problem.has_value(i):
+                before.append(self.any_crosses(i, (r for r, _ in problem.readers[i])))
+            after = [self.any_crosses(i, tells), *(self.crosses(k, i) for k in reads)]
+            self._beside[i] = [x for x in before if not never(x)], [x for x in after if not never(x)]
+        return self._beside[i]
 
     def _or(self, literals: Iterable[Truth]) -> Truth:
         """True where one of ``literals`` is; it may be true beside."""
@@ -317,8 +341,9 @@ class Model:
         self.cp.add_bool_or([a.Not(), b.Not(), result])
         return result
 
-    def _exclude(self, users: list[tuple[Any, Any, Truth]]) -> None:
-        """No two (begin, length, present) overlap; all lie within one turn of the circle from the first one's start."""
+    def _exclude(self, users: list[tuple[Any, Any, Truth]]) -> Any:
+        """No two (begin, length, present) overlap; all lie within one turn of the circle from the first one's start,
+        which comes back."""
         first = self.cp.new_int_var(0, self.ii - 1, "")
         intervals = []
         for begin, length, present in users:
@@ -331,6 +356,7 @@ class Model:
                 intervals.append(self.cp.new_optional_interval_var(begin, length, end, present, ""))
         if len(intervals) > 1:
             self.cp.add_no_overlap(intervals)
+        return first
 
     def _share(self, users: Iterable[tuple[int, int]], capacity: int) -> None:
         """At most ``capacity`` at a time: whole turns take a copy for good, the rest is seen over two turns."""

@@ -28,7 +28,7 @@ FEW = 14
 """Operations up to which all schedules are looked at about as fast as some of them."""
 SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
-MORE = 4
+MORE = 2
 """New guesses in each turn."""
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
@@ -42,12 +42,10 @@ class Way:
     branching: Branching = "median"
     presolve: bool = False
     relax: int = 0
-    probe: bool = True
+    turn: int = 0
 
 
-LOOK = Way()
-DECIDE = Way(probe=False)
-"""Refusals, and small loops, do without probing; schedules of larger ones are often found by it."""
+DECIDE = Way()
 THOROUGH = (Way(presolve=True), Way("free", presolve=True, relax=1))
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
 
@@ -61,6 +59,8 @@ class _Guess:
     memory: Places
     whole: bool = False
     model: Model | None = None
+    looks: int = 0
+    """How often it was looked at: each time from another end. (How long CP-SAT takes to find a schedule is mostly luck.)"""
 
 
 class Question:
@@ -76,10 +76,8 @@ class Question:
         """Nothing near lies so."""
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
-        few = len(problem.ops) <= FEW
-        self.look = DECIDE if few else LOOK
         self.all = _Guess(
-            lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, linked=few, loads=True), "shared"
+            lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, tight=True), "shared"
         )
 
     def near(self, seconds: float, enough: float = 0.0, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
@@ -93,7 +91,7 @@ class Question:
                 self.open.append(guess)
                 continue
             much = guess.whole and guess.memory == "shared"
-            answer, found = self._solve(guess, self.look, SHARED_SHARE * seconds if much else seconds)
+            answer, found = self._look(guess, SHARED_SHARE * seconds if much else seconds)
             if found is not None:
                 return "yes", found
             if answer == "unknown":
@@ -109,9 +107,7 @@ class Question:
 
     def alike(self, known: Assignment, seconds: float, *, reuse: bool) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
-        return self._solve(_Guess(self._pinned(known.partitions), "shared" if reuse else "apart"), self.look, seconds)[
-            1
-        ]
+        return self._look(_Guess(self._pinned(known.partitions), "shared" if reuse else "apart"), seconds)[1]
 
     def refute(self, seconds: float, *, thorough: bool = False) -> tuple[Answer, Assignment | None]:
         """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
@@ -126,13 +122,17 @@ class Question:
                 return answer, found
         return "unknown", None
 
+    def _look(self, guess: _Guess, seconds: float) -> tuple[Answer, Assignment | None]:
+        guess.looks += 1
+        return self._solve(guess, Way(turn=guess.looks - 1), seconds)
+
     def _solve(self, guess: _Guess, way: Way, seconds: float) -> tuple[Answer, Assignment | None]:
         while True:
             if guess.model is None:
                 guess.model = guess.build(guess.memory, self.cuts)
             guess.model.branch(way.branching)
             answer, found = self.effort.solve(
-                guess.model, seconds, presolve=way.presolve, relax=way.relax, probe=way.probe
+                guess.model, seconds, presolve=way.presolve, relax=way.relax, turn=way.turn
             )
             if found is None or fits(self.problem, self.ii, found):
                 return answer, found
@@ -177,7 +177,7 @@ class Question:
 
     def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
-        return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, loads=memory == "shared")
+        return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=memory == "shared")
 
     def _pinned(self, partitions: Sequence[int]) -> Build:
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}

@@ -69,6 +69,42 @@ def _live_values(model: Model, counts: list[Any]) -> None:
             inside = model.inside(born, g)
             if not never(inside):
                 given(model.cp.add(needed <= count), inside)
+    if model.tight:
+        _live_on_average(model, counts, {i: _life(model, i) for i in values})
+
+
+def _live_on_average(model: Model, counts: list[Any], lives: dict[int, Any]) -> None:
+    """Follows from what is live at each moment, summed over the circle."""
+    problem, longest = model.problem, model.ii * (_most_copies(model) + 1)
+    for g, count in enumerate(counts):
+        area: Any = model.ii * problem.graph.limits.base_registers
+        for i, life in lives.items():
+            inside = model.inside(i, g)
+            if never(inside):
+                continue
+            if isinstance(life, int) or always(inside):
+                here = life * inside
+            else:
+                here = model.cp.new_int_var(0, longest, "")
+                given(model.cp.add(here >= life), inside)
+            area = area + problem.ops[i].registers * here
+        model.cp.add(area <= model.ii * count)
+
+
+def _life(model: Model, i: int) -> Any:
+    """At least the cycles for which the value is live."""
+    problem = model.problem
+    if problem.ops[i].buffer_bytes or not problem.readers[i]:
+        return problem.ops[i].latency
+    life = model.cp.new_int_var(0, model.ii * (_most_copies(model) + 1), "")
+    for reader, edge in problem.readers[i]:
+        apart = model.crosses(i, reader)
+        if not always(apart):
+            read = model.start[reader] + model.ii * edge.distance
+            given(model.cp.add(life >= read - model.start[i]), negated(apart))
+        if not never(apart):
+            given(model.cp.add(life >= problem.latency(edge) + problem.graph.edge_handoff(edge)), apart)
+    return life
 
 
 def _deaths(model: Model, i: int) -> list[Death]:

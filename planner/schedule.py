@@ -35,7 +35,7 @@ MANY = 48
 """Operations from which a schedule is constructed before a model is built, at every interval."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-FIRST_TURNS = (0.2, 1.2)
+FIRST_TURNS = (0.2, 0.2, 0.2, 0.4)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
 FIRST_SECONDS = 0.2
 """For each way to ask about another interval, at first; then three times as many."""
@@ -47,13 +47,11 @@ NEAR_SHARE = 0.4
 """Of the time left, for schedules of one interval nearby."""
 LOWER_SHARE = 0.5
 """Of the time left, for schedules nearby, before the first proof is tried."""
-GREAT = 4
-"""A step is great if it is more than one in so many cycles of what is open."""
 PRECISION = 100
 """Partitions are followed down to one in so many cycles."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
-REFUTE = 8
+REFUTE = 16
 """Times as many seconds for a proof as for a look nearby."""
 ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
 """Memory and branching for an interval in a given order."""
@@ -253,26 +251,14 @@ class _Run:
                 self.lower(seconds)
 
     def lower(self, seconds: float) -> None:
-        """Down through schedules nearby: half of what is open, and where that has none, one cycle less, which mostly is
-        too little already. Where nothing is found is no proof, but the end of this turn."""
-        few, enough = len(self.problem.ops) <= FEW, (1 - LOWER_SHARE) * self.effort.left
-        unknown, last = 0, True
+        """Down through schedules nearby, by half of what is open. Where nothing is found is no proof, but the end of
+        this turn: mostly the next interval is too little already."""
+        enough = (1 - LOWER_SHARE) * self.effort.left
         while self.effort.left > max(enough, LEAST_SECONDS):
-            floor = max(self.proven, self.barren[self._reuses()], unknown)
-            if floor >= self.ii:
+            floor = max(self.proven, self.barren[self._reuses()])
+            if floor >= self.ii or self.near((floor + self.ii - 1) // 2, seconds) != "yes":
                 return
-            known, middle = self.ii, (floor + self.ii - 1) // 2
-            if self.near(middle, seconds) == "yes":
-                self.follow(seconds)
-                last = True
-                continue
-            unknown = middle + 1
-            if last:
-                if few or unknown >= self.ii or self.near(self.ii - 1, seconds) != "yes":
-                    return
-                self.follow(seconds)
-                # One cycle at a time would take long.
-                last = GREAT * (known - self.ii) > known - unknown
+            self.follow(seconds)
 
     def follow(self, seconds: float) -> None:
         """Down about as far as the best known's partitions go: little is left to decide."""
