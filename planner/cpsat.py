@@ -49,11 +49,12 @@ def run(
     *,
     presolve: bool = True,
     relax: int = 1,
+    probe: bool = True,
     turn: int = 0,
     rate: float = RATE,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
-    ``turn``: each begins with another order of the literals; ``rate``: the deterministic time to a second."""
+    ``probe``: whether literals are tried one by one first; ``turn``: each searches in another way (only the first for proofs); ``rate``: the deterministic time to a second."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
@@ -66,16 +67,20 @@ def run(
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve
     parameters.linearization_level = relax
-    if not presolve:
-        # In models that are decided in milliseconds, trying literals one by one, tidying up what was learnt, and
-        # looking for symmetries take longer than what they save (measured: two thirds of the time).
+    if not probe:
         parameters.cp_model_probing_level = 0
+    if not presolve:
+        # In models that are decided in milliseconds, tidying up what was learnt and looking for symmetries take longer
+        # than what they save (measured: half of the time).
         parameters.use_sat_inprocessing = False
         parameters.symmetry_level = 0
     if turn:
         parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
         parameters.random_seed = turn
-        parameters.initial_polarity = parameters.POLARITY_TRUE if turn % 2 else parameters.POLARITY_FALSE
+        if turn % 2 == 0:
+            parameters.initial_polarity = parameters.POLARITY_TRUE
+        elif hasattr(parameters, "use_new_integer_conflict_resolution"):
+            parameters.use_new_integer_conflict_resolution = True
     try:
         status = solver.solve(model)
     except IndexError:  # OR-Tools 9.15's presolve loses a key of its own on some models

@@ -32,7 +32,7 @@ class Effort:
         seconds = min(seconds, self.left)
         if seconds <= 0:
             return "unknown", None
-        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, turn=turn, rate=RATE)
+        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, probe=False, turn=turn, rate=RATE)
         self.wall += solver.wall_time
         each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if presolve else 0.0)
         self.take(spent(solver, RATE) + each * len(model.cp.proto.constraints))

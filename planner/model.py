@@ -202,9 +202,8 @@ class Model:
             apart = self.cp.new_bool_var("")
             for g in range(self.count):
                 one, other = self.member[a, g], self.member[b, g]
-                self.cp.add(one - other <= apart)
-                self.cp.add(other - one <= apart)
-                self.cp.add(one + other + apart <= 2)
+                for clause in ((negated(one), other, apart), (one, negated(other), apart), map(negated, (one, other, apart))):
+                    self.cp.add_bool_or(clause)
             self._crossing[a, b] = apart
         return self._crossing[a, b]
 

@@ -26,6 +26,8 @@ NEAR = 5
 """Stages from the anchor in which schedules mostly are found; with more, they are found later."""
 FEW = 14
 """Operations up to which all schedules are looked at about as fast as some of them."""
+FEW_SHARE = 5
+"""Times as many seconds for all schedules of so few operations."""
 SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
 MORE = 2
@@ -76,6 +78,7 @@ class Question:
         """Nothing near lies so."""
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
+        self.few = len(problem.ops) <= FEW
         self.all = _Guess(
             lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, tight=True), "shared"
         )
@@ -83,6 +86,8 @@ class Question:
     def near(self, seconds: float, enough: float = 0.0, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
         """What was left open in the turns before, then new guesses, so many seconds for each, until no more than
         ``enough`` of the time limit is left. Without ``reuse``, no ring lies in another's place."""
+        if self.few:
+            return self.refute(FEW_SHARE * seconds)
         if self._nothing_near(reuse):
             return "no", None
         guesses, self.open = chain(self.open, islice(self.guesses, MORE)), []
@@ -144,9 +149,6 @@ class Question:
 
     def _guesses(self) -> Iterator[_Guess]:
         """In the order of promise, each when its turn comes."""
-        if len(self.problem.ops) <= FEW:
-            yield _Guess(self._near, "shared", whole=True)
-            return
         some = len(self.problem.pins) < len(self.problem.clusters)
         if room_side_by_side(self.problem):
             by_clone = _by_clone(self.problem) if some else iter(())

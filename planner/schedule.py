@@ -253,10 +253,15 @@ class _Run:
     def lower(self, seconds: float) -> None:
         """Down through schedules nearby, by half of what is open. Where nothing is found is no proof, but the end of
         this turn: mostly the next interval is too little already."""
-        enough = (1 - LOWER_SHARE) * self.effort.left
+        few, enough = len(self.problem.ops) <= FEW, (1 - LOWER_SHARE) * self.effort.left
         while self.effort.left > max(enough, LEAST_SECONDS):
-            floor = max(self.proven, self.barren[self._reuses()])
-            if floor >= self.ii or self.near((floor + self.ii - 1) // 2, seconds) != "yes":
+            reuses = self._reuses()
+            floor = max(self.proven, self.barren[reuses])
+            if floor >= self.ii:
+                return
+            if self.near((floor + self.ii - 1) // 2, seconds) != "yes" and (
+                few or reuses or self.near(self.ii - 1, seconds) != "yes"
+            ):
                 return
             self.follow(seconds)
 
@@ -303,9 +308,12 @@ class _Run:
             return "unknown"
         reuse = self._reuses()
         enough = (1 - NEAR_SHARE) * self.effort.left
-        answer, schedule = self._question(ii).near(seconds, enough, reuse=reuse)
+        question = self._question(ii)
+        answer, schedule = question.near(seconds, enough, reuse=reuse)
         if schedule is not None:
             self.found(ii, schedule)
+        elif answer == "no" and question.few:
+            self.refused(ii)
         elif answer == "no":
             self.barren[reuse] = max(self.barren[reuse], ii + 1)
         return answer
@@ -342,7 +350,7 @@ class _Run:
         model.prefer_few_crossings()
         if self.best is not None:
             model.hint(self.best)
-        answer, best = self.effort.solve(model, POLISH_SECONDS, presolve=True, relax=1)
+        answer, best = self.effort.solve(model, POLISH_SECONDS, relax=1)
         if best is None:
             return answer, None
         apart = {(a.src, a.dst) for a in self.problem.dependences if best.apart(a.src, a.dst)}
