@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from warpplan.planner.effort import Effort
+from warpplan.planner.effort import Effort, Way
 from warpplan.planner.model import Model
 from warpplan.planner.problem import Problem
 
@@ -15,7 +15,7 @@ def what_binds(problem: Problem, ii: int, effort: Effort) -> str:
     answers = {}
     for name, relaxed in _relaxations(problem):
         model = Model(relaxed, ii, memory="apart", registers=name != "registers")
-        answers[name] = effort.solve(model, effort.left * 0.3)[0]
+        answers[name] = effort.solve(model, effort.left * 0.3, Way("free"))[0]
     found = [name for name, answer in answers.items() if answer == "yes"]
     if found:
         return f"{' or '.join(found)} binds"

@@ -5,6 +5,7 @@ The same model then gives the same answer on every machine, however slow or busy
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -43,6 +44,27 @@ CLOCK_SECONDS = 10.0
 """And not before: a short run on a busy machine must not give another answer."""
 
 
+class Stop:
+    """Ends a run from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._solver: cp_model.CpSolver | None = None
+        self.called = False
+
+    def call(self) -> None:
+        with self._lock:
+            self.called = True
+            if self._solver is not None:
+                self._solver.stop_search()
+
+    def watch(self, solver: cp_model.CpSolver | None) -> bool:
+        """Remembers what to end; false where it is too late to begin."""
+        with self._lock:
+            self._solver = solver
+            return not self.called
+
+
 def run(
     model: cp_model.CpModel,
     seconds: float,
@@ -52,9 +74,11 @@ def run(
     probe: bool = True,
     turn: int = 0,
     rate: float = RATE,
+    stop: Stop | None = None,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
-    ``probe``: whether literals are tried one by one first; ``turn``: each searches in another way (only the first for proofs); ``rate``: the deterministic time to a second."""
+    ``probe``: whether literals are tried one by one first; ``turn``: each searches in another way, the first in the one
+    fit for proofs; ``rate``: the deterministic time to a second. A run that ``stop`` ends has no meaning."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
@@ -75,12 +99,17 @@ def run(
         parameters.use_sat_inprocessing = False
         parameters.symmetry_level = 0
     if turn:
-        parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
         parameters.random_seed = turn
-        if turn % 2 == 0:
-            parameters.initial_polarity = parameters.POLARITY_TRUE
-        elif hasattr(parameters, "use_new_integer_conflict_resolution"):
-            parameters.use_new_integer_conflict_resolution = True
+        if turn % 4 == 2:
+            parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
+            if hasattr(parameters, "use_new_integer_conflict_resolution"):
+                parameters.use_new_integer_conflict_resolution = True
+        else:
+            parameters.random_branches_ratio = 0.1
+            if turn % 4 == 3:
+                parameters.initial_polarity = parameters.POLARITY_TRUE
+    if stop is not None and not stop.watch(solver):
+        parameters.max_time_in_seconds = 0.0
     try:
         status = solver.solve(model)
     except IndexError:  # OR-Tools 9.15's presolve loses a key of its own on some models

@@ -5,14 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.cpsat import Answer, run, spent
-from warpplan.planner.model import Model
+from warpplan.planner.cpsat import Answer, Stop, run, spent
+from warpplan.planner.model import Branching, Model
 
 RATE = 0.15
 """Deterministic time that a slow core gets through in one second on such models (measured: 0.25 to 0.7)."""
 SECONDS_PER_CONSTRAINT = 6e-6
 PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
 """For a model to be built, and presolved, of which CP-SAT's deterministic time counts little (measured)."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to ask CP-SAT. Without presolve, propagation alone decides most models in less time than presolve takes."""
+
+    branching: Branching = "median"
+    presolve: bool = False
+    relax: int = 0
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: ``seconds`` of a slow core, ``wall`` by the clock."""
+
+    answer: Answer = "unknown"
+    found: Assignment | None = None
+    seconds: float = 0.0
+    wall: float = 0.0
+
+
+def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> Outcome:
+    """Whether ``model`` has a solution, and one, within ``seconds``."""
+    if seconds <= 0:
+        return Outcome()
+    model.branch(way.branching)
+    answer, solver = run(
+        model.cp, seconds, presolve=way.presolve, relax=way.relax, probe=False, turn=way.turn, rate=RATE, stop=stop
+    )
+    each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if way.presolve else 0.0)
+    taken = spent(solver, RATE) + each * len(model.cp.proto.constraints)
+    return Outcome(answer, model.read(solver) if answer == "yes" else None, taken, solver.wall_time)
 
 
 @dataclass
@@ -22,18 +55,12 @@ class Effort:
     left: float
     wall: float = 0.0
 
-    def take(self, seconds: float) -> None:
+    def take(self, seconds: float, wall: float = 0.0) -> None:
         self.left -= seconds
+        self.wall += wall
 
-    def solve(
-        self, model: Model, seconds: float, *, presolve: bool = False, relax: int = 0, turn: int = 0
-    ) -> tuple[Answer, Assignment | None]:
+    def solve(self, model: Model, seconds: float, way: Way = Way()) -> tuple[Answer, Assignment | None]:
         """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
-        seconds = min(seconds, self.left)
-        if seconds <= 0:
-            return "unknown", None
-        answer, solver = run(model.cp, seconds, presolve=presolve, relax=relax, probe=False, turn=turn, rate=RATE)
-        self.wall += solver.wall_time
-        each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if presolve else 0.0)
-        self.take(spent(solver, RATE) + each * len(model.cp.proto.constraints))
-        return answer, model.read(solver) if answer == "yes" else None
+        outcome = solved(model, min(seconds, self.left), way)
+        self.take(outcome.seconds, outcome.wall)
+        return outcome.answer, outcome.found

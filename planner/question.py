@@ -9,15 +9,18 @@ a proof. (Measured on the loop bodies of benchmarks/loop_graphs.py.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
+from threading import Lock
 
+from warpplan.planner.ahead import Ahead
 from warpplan.planner.assignment import Assignment
-from warpplan.planner.cpsat import Answer
+from warpplan.planner.cpsat import Answer, Stop
 from warpplan.planner.divide import divisions
-from warpplan.planner.effort import Effort
+from warpplan.planner.effort import Effort, Way, solved
 from warpplan.planner.memory import layout, room_side_by_side
-from warpplan.planner.model import Branching, Model, Places
+from warpplan.planner.model import Model, Places
 from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
 from warpplan.planner.sharing import Cut, cut, worth_sharing
@@ -30,21 +33,11 @@ FEW_SHARE = 5
 """Times as many seconds for all schedules of so few operations."""
 SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
-MORE = 2
+MORE = 3
 """New guesses in each turn."""
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
-Build = Callable[[Places, tuple[Cut, ...]], Model]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How to ask CP-SAT. Without presolve, propagation alone decides most models in less time than presolve takes."""
-
-    branching: Branching = "median"
-    presolve: bool = False
-    relax: int = 0
-    turn: int = 0
+Build = Callable[[Places, tuple[Cut, ...]], Model | None]
 
 
 DECIDE = Way()
@@ -52,59 +45,122 @@ THOROUGH = (Way(presolve=True), Way("free", presolve=True, relax=1))
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Guess:
     """Schedules to look at: all that are near (``whole``), or some of them."""
 
     build: Build
-    """The model, with what memory has refused so far."""
+    """The model, with what memory has refused so far; None where there is no such guess after all."""
     memory: Places
     whole: bool = False
-    model: Model | None = None
+    known: _Known | None = None
     looks: int = 0
     """How often it was looked at: each time from another end. (How long CP-SAT takes to find a schedule is mostly luck.)"""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A guess's model, and the cuts that are in it. One run at a time: one that is not wanted any more may still end."""
+
+    model: Model
+    cuts: tuple[Cut, ...]
+    lock: Lock = field(default_factory=Lock, compare=False)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look came to, what it took, and what the next one need not do again."""
+
+    answer: Answer
+    found: Assignment | None
+    seconds: float
+    wall: float
+    known: _Known | None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One look at a guess: all that its outcome depends on."""
+
+    question: Question
+    guess: _Guess
+    way: Way
+    seconds: float
+    cuts: tuple[Cut, ...]
+
+    def run(self, stop: Stop) -> Seen:
+        problem, ii, guess, known, cuts = self.question.problem, self.question.ii, self.guess, self.guess.known, self.cuts
+        taken = wall = 0.0
+        while not stop.called:
+            if known is None or (guess.memory == "shared" and known.cuts != cuts):
+                model = guess.build(guess.memory, cuts)
+                if model is None:
+                    return Seen("no", None, taken, wall, None)
+                known = _Known(model, cuts)
+                if stop.called:
+                    break
+            with known.lock:
+                outcome = solved(known.model, self.seconds, self.way, stop)
+            taken, wall, found = taken + outcome.seconds, wall + outcome.wall, outcome.found
+            if found is None or fits(problem, ii, found):
+                return Seen(outcome.answer, found, taken, wall, known)
+            places = layout(problem, ii, found)
+            if places.fits or places.unknown or guess.memory != "shared":
+                break
+            cuts = (*cuts, cut(problem, ii, found, places.refused))
+        return Seen("unknown", None, taken, wall, known)
 
 
 class Question:
     """Is ``ii`` feasible? What was learnt stays between turns: guesses that are refused, cuts, models built."""
 
-    def __init__(self, problem: Problem, ii: int, effort: Effort) -> None:
-        self.problem, self.ii, self.effort = problem, ii, effort
+    def __init__(self, problem: Problem, ii: int, effort: Effort, ahead: Ahead[Seen]) -> None:
+        self.problem, self.ii, self.effort, self.ahead = problem, ii, effort, ahead
         self.sharing = worth_sharing(problem, ii)
         self.cuts: tuple[Cut, ...] = ()
         self.guesses = self._guesses()
+        self._divisions, self._divided, self._dividing = divisions(problem, ii), list[tuple[int, ...]](), Lock()
         self.open: list[_Guess] = []
+        self.looks: dict[_Guess, int] = {}
+        """How often each was looked at: every time in another way, since when a schedule is found is mostly luck."""
         self.refused: set[Places] = set()
         """Nothing near lies so."""
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
         self.few = len(problem.ops) <= FEW
-        self.all = _Guess(
-            lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, tight=True), "shared"
-        )
+        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, tight=True), "shared")
 
-    def near(self, seconds: float, enough: float = 0.0, *, reuse: bool = True) -> tuple[Answer, Assignment | None]:
+    def near(
+        self, seconds: float, enough: float = 0.0, *, reuse: bool = True, then: Ask | None = None
+    ) -> tuple[Answer, Assignment | None]:
         """What was left open in the turns before, then new guesses, so many seconds for each, until no more than
-        ``enough`` of the time limit is left. Without ``reuse``, no ring lies in another's place."""
+        ``enough`` of the time limit is left. Without ``reuse``, no ring lies in another's place. ``then``: what is
+        likely to be asked where nothing is found."""
         if self.few:
-            return self.refute(FEW_SHARE * seconds)
+            return self.refute(FEW_SHARE * seconds, then=then)
         if self._nothing_near(reuse):
             return "no", None
         guesses, self.open = chain(self.open, islice(self.guesses, MORE)), []
-        for guess in guesses:
+        guess = next(guesses, None)
+        while guess is not None:
+            following = next(guesses, None)
             if self.effort.left <= enough:
                 self.open.append(guess)
+                guess = following
                 continue
-            much = guess.whole and guess.memory == "shared"
-            answer, found = self._look(guess, SHARED_SHARE * seconds if much else seconds)
-            if found is not None:
-                return "yes", found
-            if answer == "unknown":
+            # Where rings share room, all that is near is mostly refused at once.
+            last = following is None or (guess.whole and guess.memory == "shared")
+            seen = self._see(self._look(guess, seconds), then if last else self._look(following, seconds))
+            self.looks[guess] = self.looks.get(guess, 0) + 1
+            if seen.found is not None:
+                return "yes", seen.found
+            if seen.answer == "unknown":
                 self.open.append(guess)
             elif guess.whole:
                 self.refused.add(guess.memory)
             if self._nothing_near(reuse):
                 return "no", None
+            guess = following
         return "unknown", None
 
     def _nothing_near(self, reuse: bool) -> bool:
@@ -112,9 +168,12 @@ class Question:
 
     def alike(self, known: Assignment, seconds: float, *, reuse: bool) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
-        return self._look(_Guess(self._pinned(known.partitions), "shared" if reuse else "apart"), seconds)[1]
+        guess = _Guess(self._pinned(known.partitions), "shared" if reuse else "apart")
+        return self._see(self._look(guess, seconds)).found
 
-    def refute(self, seconds: float, *, thorough: bool = False) -> tuple[Answer, Assignment | None]:
+    def refute(
+        self, seconds: float, *, thorough: bool = False, then: Ask | None = None
+    ) -> tuple[Answer, Assignment | None]:
         """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
         relaxation mostly refuses sooner. ``thorough``: in more ways than the one that mostly refuses soonest, so many
         seconds for each."""
@@ -122,30 +181,41 @@ class Question:
             return "unknown", None
         self.asked = seconds
         for way in (DECIDE, *(THOROUGH if thorough else ())):
-            answer, found = self._solve(self.all, way, seconds)
-            if answer != "unknown":
-                return answer, found
+            seen = self._see(self._ask(self.all, way, seconds), then)
+            if seen.answer != "unknown":
+                return seen.answer, seen.found
         return "unknown", None
 
-    def _look(self, guess: _Guess, seconds: float) -> tuple[Answer, Assignment | None]:
-        guess.looks += 1
-        return self._solve(guess, Way(turn=guess.looks - 1), seconds)
+    def first(self, seconds: float) -> Ask | None:
+        """What :meth:`near` begins with where nothing was asked before."""
+        if self.few:
+            return self.proof(FEW_SHARE * seconds)
+        if self.open or self.looks:
+            return None
+        guess = next(self.guesses, None)
+        if guess is None:
+            return None
+        self.guesses = chain((guess,), self.guesses)
+        return self._look(guess, seconds)
 
-    def _solve(self, guess: _Guess, way: Way, seconds: float) -> tuple[Answer, Assignment | None]:
-        while True:
-            if guess.model is None:
-                guess.model = guess.build(guess.memory, self.cuts)
-            guess.model.branch(way.branching)
-            answer, found = self.effort.solve(
-                guess.model, seconds, presolve=way.presolve, relax=way.relax, turn=way.turn
-            )
-            if found is None or fits(self.problem, self.ii, found):
-                return answer, found
-            places = layout(self.problem, self.ii, found)
-            if places.fits or places.unknown or guess.memory != "shared":
-                return "unknown", None
-            self.cuts = (*self.cuts, cut(self.problem, self.ii, found, places.refused))
-            guess.model = None
+    def proof(self, seconds: float) -> Ask | None:
+        """What :meth:`refute` begins with."""
+        return self._ask(self.all, DECIDE, seconds) if seconds > self.asked else None
+
+    def _look(self, guess: _Guess, seconds: float) -> Ask:
+        much = guess.whole and guess.memory == "shared"
+        return self._ask(guess, Way(turn=self.looks.get(guess, 0)), SHARED_SHARE * seconds if much else seconds)
+
+    def _ask(self, guess: _Guess, way: Way, seconds: float) -> Ask:
+        return Ask(self, guess, way, min(seconds, self.effort.left), self.cuts if guess.memory == "shared" else ())
+
+    def _see(self, ask: Ask, then: Ask | None = None) -> Seen:
+        seen = self.ahead.result(ask, ask.run, None if then is None else (then, then.run))
+        self.effort.take(seen.seconds, seen.wall)
+        ask.guess.known = seen.known
+        if seen.known is not None and ask.guess.memory == "shared":
+            self.cuts = seen.known.cuts
+        return seen
 
     def _guesses(self) -> Iterator[_Guess]:
         """In the order of promise, each when its turn comes."""
@@ -167,15 +237,25 @@ class Question:
 
     def _some(self, memory: Places) -> Iterator[_Guess]:
         problem = self.problem
-        likeliest = (self._pinned(partitions) for partitions in divisions(problem, self.ii))
-        yield from (_Guess(build, memory) for build in islice(likeliest, 1))
+        likeliest = (_Guess(partial(self._division, at), memory) for at in range(DIVISIONS))
+        yield from islice(likeliest, 1)
         if problem.clone_order:
             yield _Guess(_in_step(self._near, evenly=True), memory)
-        yield from (_Guess(build, memory) for build in islice(likeliest, DIVISIONS - 1))
-        for partitions in _by_clone(problem):
+        yield from likeliest
+        for partitions in islice(_by_clone(problem), int(memory == "apart"), None):
             yield _Guess(_in_step(self._pinned(partitions), evenly=True), memory)
         if problem.clone_order:
             yield _Guess(_in_step(self._near, evenly=False), memory)
+
+    def _division(self, at: int, memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
+        """With the partitions of a relaxation, computed when they are asked for."""
+        with self._dividing:
+            while len(self._divided) <= at:
+                partitions = next(self._divisions, None)
+                if partitions is None:
+                    return None
+                self._divided.append(partitions)
+        return self._pinned(self._divided[at])(memory, cuts)
 
     def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
@@ -184,13 +264,14 @@ class Question:
     def _pinned(self, partitions: Sequence[int]) -> Build:
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
         problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-        return lambda memory, cuts: Model(problem, self.ii, memory=memory, cuts=cuts, reach=NEAR)
+        return lambda memory, cuts: Model(problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=True)
 
 
 def _in_step(build: Build, *, evenly: bool) -> Build:
-    def built(memory: Places, cuts: tuple[Cut, ...]) -> Model:
+    def built(memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
         model = build(memory, cuts)
-        model.in_step(evenly=evenly)
+        if model is not None:
+            model.in_step(evenly=evenly)
         return model
 
     return built

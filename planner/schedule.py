@@ -11,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from warpplan.planner.ahead import Ahead
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.binding import what_binds
 from warpplan.planner.bounds import Bound, min_ii
 from warpplan.planner.constructive import SECONDS_PER_OPERATION, first_schedule
 from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer
-from warpplan.planner.effort import Effort
+from warpplan.planner.effort import Effort, Way
 from warpplan.planner.errors import InvalidPlan
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.memory import layout, room_side_by_side
 from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import FEW, Question
+from warpplan.planner.question import FEW, Ask, Question, Seen
 from warpplan.planner.retime import fits, retime
 from warpplan.planner.sharing import worth_sharing
 from warpplan.planner.shorten import shorten
@@ -35,9 +36,9 @@ MANY = 48
 """Operations from which a schedule is constructed before a model is built, at every interval."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-FIRST_TURNS = (0.2, 0.2, 0.2, 0.4)
+FIRST_TURNS = (0.15, 0.15, 0.15, 0.15, 0.15, 0.3, 0.3)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
-FIRST_SECONDS = 0.2
+FIRST_SECONDS = 0.15
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
@@ -81,7 +82,12 @@ class Search:
 
 def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> Search:
     """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
-    run_ = _Run(problem, bound, progress)
+    with Ahead[Seen]() as ahead:
+        return _search(_Run(problem, bound, ahead, progress), bound)
+
+
+def _search(run_: _Run, bound: Bound) -> Search:
+    problem = run_.problem
     if len(problem.ops) <= SMALL:
         # Mostly MinII is feasible: ask for its best schedule at once.
         answer, best = run_.choose(bound.ii_cycles)
@@ -124,8 +130,8 @@ class _Run:
 
     best: Assignment | None
 
-    def __init__(self, problem: Problem, bound: Bound, progress: Progress | None) -> None:
-        self.problem, self.progress = problem, progress
+    def __init__(self, problem: Problem, bound: Bound, ahead: Ahead[Seen], progress: Progress | None) -> None:
+        self.problem, self.ahead, self.progress = problem, ahead, progress
         self.proven, self.ii, self.best = bound.ii_cycles, 0, None
         self.effort = Effort(problem.options.time_limit_s)
         self.exact = exact(problem)
@@ -175,16 +181,18 @@ class _Run:
         if many or decided or count <= FEW:
             # In milliseconds, and what is placed as early as it can be lives shorter than what is searched for.
             self._construct_at(self.proven)
-        for seconds in FIRST_TURNS[:1] if many else FIRST_TURNS:
-            if self.best is None and self.near(self.proven, seconds) == "no":
-                break
         ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
+        for seconds in FIRST_TURNS[:1] if many else FIRST_TURNS:
+            above = min(ii + step, enough)
+            if self.best is None and self.near(ii, seconds, lambda: self._question(above).first(FIRST_SECONDS)) == "no":
+                break
         while self.best is None and ii < enough and self.effort.left > LEAST_SECONDS:
             ii, step = min(ii + step, enough), 3 * step
+            above = min(ii + step, enough)
             if many:
                 self._construct_at(ii)
             if self.best is None:
-                self.near(ii, FIRST_SECONDS)
+                self.near(ii, FIRST_SECONDS, lambda: self._question(above).first(FIRST_SECONDS))
         seconds = FIRST_SECONDS
         while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
             self.refute(enough, seconds, thorough=seconds > FIRST_SECONDS)
@@ -224,8 +232,7 @@ class _Run:
         for memory, branching in ORDERED_WAYS:
             model = Model(self.problem, ii, memory=memory, symmetric=False)
             keep_order(model, order)
-            model.branch(branching)
-            answer, schedule = self.effort.solve(model, ORDER_SECONDS)
+            answer, schedule = self.effort.solve(model, ORDER_SECONDS, Way(branching))
             if schedule is not None and fits(self.problem, ii, schedule):
                 return schedule
             if answer == "no" and memory == "shared":
@@ -259,8 +266,11 @@ class _Run:
             floor = max(self.proven, self.barren[reuses])
             if floor >= self.ii:
                 return
-            if self.near((floor + self.ii - 1) // 2, seconds) != "yes" and (
-                few or reuses or self.near(self.ii - 1, seconds) != "yes"
+            proof = few or reuses
+            last = self._question(self.ii - 1)
+            then = (lambda: last.proof(REFUTE * seconds)) if proof else (lambda: last.first(seconds))
+            if self.near((floor + self.ii - 1) // 2, seconds, then) != "yes" and (
+                proof or self.near(self.ii - 1, seconds, lambda: last.proof(REFUTE * seconds)) != "yes"
             ):
                 return
             self.follow(seconds)
@@ -300,8 +310,8 @@ class _Run:
 
     # Questions
 
-    def near(self, ii: int, seconds: float) -> Answer:
-        """Whether a schedule of ``ii`` is found nearby; "no" proves nothing."""
+    def near(self, ii: int, seconds: float, then: Callable[[], Ask | None] = lambda: None) -> Answer:
+        """Whether a schedule of ``ii`` is found nearby; "no" proves nothing. ``then``: what is likely to be next."""
         if self.exact:
             return self.refute(ii, seconds)
         if self.effort.left <= LEAST_SECONDS:
@@ -309,7 +319,7 @@ class _Run:
         reuse = self._reuses()
         enough = (1 - NEAR_SHARE) * self.effort.left
         question = self._question(ii)
-        answer, schedule = question.near(seconds, enough, reuse=reuse)
+        answer, schedule = question.near(seconds, enough, reuse=reuse, then=then())
         if schedule is not None:
             self.found(ii, schedule)
         elif answer == "no" and question.few:
@@ -339,7 +349,7 @@ class _Run:
     def _question(self, ii: int) -> Question:
         if ii not in self.questions:
             self.questions = {known: q for known, q in self.questions.items() if known >= self.proven}
-            self.questions[ii] = Question(self.problem, ii, self.effort)
+            self.questions[ii] = Question(self.problem, ii, self.effort, self.ahead)
         return self.questions[ii]
 
     # Among schedules of the same interval
@@ -350,12 +360,12 @@ class _Run:
         model.prefer_few_crossings()
         if self.best is not None:
             model.hint(self.best)
-        answer, best = self.effort.solve(model, POLISH_SECONDS, relax=1)
+        answer, best = self.effort.solve(model, POLISH_SECONDS, Way("free", relax=1))
         if best is None:
             return answer, None
         apart = {(a.src, a.dst) for a in self.problem.dependences if best.apart(a.src, a.dst)}
         model.prefer_short_lives(len(apart))
-        best = self.effort.solve(model, POLISH_SECONDS, presolve=True, relax=1)[1] or best
+        best = self.effort.solve(model, POLISH_SECONDS, Way("free", presolve=True, relax=1))[1] or best
         return answer, best if fits(self.problem, ii, best) else None
 
     def polish(self) -> None:
