@@ -69,6 +69,8 @@ class Model:
         """Whether there is such a ring: not where a register value stays in its partition."""
         self._order: dict[tuple[int, int], Truth] = {}
         self._beside: dict[int, tuple[list[Truth], list[Truth]]] = {}
+        self._begins: dict[int, Any] = {}
+        self._ends: dict[int, Any] = {}
         self._place()
         self._depend()
         self._units()
@@ -158,14 +160,27 @@ class Model:
         """In one partition, the later one waits until the earlier one has issued, and for the barriers between them."""
         if max(a, b) >= len(self.ops) or not (self.problem.ops[a].issue and self.problem.ops[b].issue):
             return
-        together, busy = negated(self.crosses(a, b)), self.problem.ops[a].issue
+        together = negated(self.crosses(a, b))
         if never(together):
             return
-        if self.tight:
-            (_, after), (before, _) = self._barriers(a), self._barriers(b)
-            busy = busy + self.problem.graph.limits.barrier_cycles * sum([*after, *before])
         conditions = [literal] if always(together) else [literal, together]
-        self.cp.add(self.phase[b] >= self.phase[a] + busy).only_enforce_if(conditions)
+        if self.tight:
+            self.cp.add(self._begun(b) >= self._done(a)).only_enforce_if(conditions)
+        else:
+            self.cp.add(self.phase[b] >= self.phase[a] + self.problem.ops[a].issue).only_enforce_if(conditions)
+
+    def _begun(self, i: int) -> Any:
+        """When the operation begins to wait for its barriers; it has issued and told the others at :meth:`_done`."""
+        if i not in self._begins:
+            before = self._barriers(i)[0]
+            self._begins[i] = self.phase[i] - self.problem.graph.limits.barrier_cycles * sum(before)
+        return self._begins[i]
+
+    def _done(self, i: int) -> Any:
+        if i not in self._ends:
+            busy = self.problem.graph.limits.barrier_cycles * sum(self._barriers(i)[1]) + self.problem.ops[i].issue
+            self._ends[i] = self.phase[i] + busy
+        return self._ends[i]
 
     # Partitions: a cluster is in exactly one; names are interchangeable unless some are pinned, clones always.
 
@@ -193,12 +208,15 @@ class Model:
 
     def crosses(self, a: int, b: int) -> Truth:
         """True where the two operations are in different partitions."""
-        a, b = sorted((self.problem.cluster[a], self.problem.cluster[b]))
+        a, b = self.problem.cluster[a], self.problem.cluster[b]
         if a == b:
             return 0
-        if a in self.problem.pins and b in self.problem.pins:
-            return int(self.problem.pins[a] != self.problem.pins[b])
+        if a > b:
+            a, b = b, a
         if (a, b) not in self._crossing:
+            if a in self.problem.pins and b in self.problem.pins:
+                self._crossing[a, b] = int(self.problem.pins[a] != self.problem.pins[b])
+                return self._crossing[a, b]
             apart = self.cp.new_bool_var("")
             for g in range(self.count):
                 one, other = self.member[a, g], self.member[b, g]

@@ -35,6 +35,8 @@ SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
 MORE = 3
 """New guesses in each turn."""
+EARLY = 1
+TURNS = {True: (0, 3, 2, 1, 4, 7, 6, 5), False: (0, 1, 2, 3, 4, 5, 6, 7)}
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
@@ -204,7 +206,7 @@ class Question:
 
     def _look(self, guess: _Guess, seconds: float) -> Ask:
         much = guess.whole and guess.memory == "shared"
-        return self._ask(guess, Way(turn=self.looks.get(guess, 0)), SHARED_SHARE * seconds if much else seconds)
+        return self._ask(guess, Way(turn=TURNS[guess.whole][self.looks.get(guess, 0) % 8]), SHARED_SHARE * seconds if much else seconds)
 
     def _ask(self, guess: _Guess, way: Way, seconds: float) -> Ask:
         return Ask(self, guess, way, min(seconds, self.effort.left), self.cuts if guess.memory == "shared" else ())
@@ -238,7 +240,7 @@ class Question:
     def _some(self, memory: Places) -> Iterator[_Guess]:
         problem = self.problem
         likeliest = (_Guess(partial(self._division, at), memory) for at in range(DIVISIONS))
-        yield from islice(likeliest, 1)
+        yield from islice(likeliest, EARLY)
         if problem.clone_order:
             yield _Guess(_in_step(self._near, evenly=True), memory)
         yield from likeliest

@@ -36,9 +36,9 @@ MANY = 48
 """Operations from which a schedule is constructed before a model is built, at every interval."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-FIRST_TURNS = (0.15, 0.15, 0.15, 0.15, 0.15, 0.3, 0.3)
+FIRST_TURNS = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
 """Seconds for each way to ask about the proven bound, which mostly is feasible."""
-FIRST_SECONDS = 0.15
+FIRST_SECONDS = 0.2
 """For each way to ask about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
@@ -52,7 +52,7 @@ PRECISION = 100
 """Partitions are followed down to one in so many cycles."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
-REFUTE = 16
+REFUTE = 30
 """Times as many seconds for a proof as for a look nearby."""
 ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
 """Memory and branching for an interval in a given order."""
@@ -62,9 +62,9 @@ ORDER_SHARE = 0.05
 """Of the time left, for the order of the loop scheduled first."""
 ORDERED_SHARE = 0.3
 """Of the time left, for schedules in that order."""
-THOROUGH_SECONDS = 5.0
+THOROUGH_SECONDS = 10.0
 """For a proof with more than that, presolve is worth its time."""
-POLISH_SECONDS = 0.5
+POLISH_SECONDS = 0.1
 """For each of two steps of choosing among schedules of a small loop."""
 
 
@@ -277,9 +277,9 @@ class _Run:
 
     def follow(self, seconds: float) -> None:
         """Down about as far as the best known's partitions go: little is left to decide."""
-        if self.exact or len(self.problem.ops) <= FEW:
+        if self.exact:
             return
-        target = self.ii - 1
+        few, target = len(self.problem.ops) <= FEW, self.ii - 1
         floor = max(self.proven, self.barren[self._reuses()])
         while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
             schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses())
@@ -287,7 +287,7 @@ class _Run:
                 self.found(target, schedule)
             else:
                 floor = target + 1
-            if PRECISION * (self.ii - floor) < self.ii:
+            if few or PRECISION * (self.ii - floor) < self.ii:
                 return
             target = (floor + self.ii - 1) // 2
 
@@ -373,5 +373,4 @@ class _Run:
             return
         if len(self.problem.ops) <= SMALL:
             self.best = self.choose(self.ii)[1] or self.best
-        else:
-            self.best = shorten(self.problem, self.ii, self.best)
+        self.best = shorten(self.problem, self.ii, self.best)
