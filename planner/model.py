@@ -220,7 +220,11 @@ class Model:
             apart = self.cp.new_bool_var("")
             for g in range(self.count):
                 one, other = self.member[a, g], self.member[b, g]
-                for clause in ((negated(one), other, apart), (one, negated(other), apart), map(negated, (one, other, apart))):
+                for clause in (
+                    (negated(one), other, apart),
+                    (one, negated(other), apart),
+                    map(negated, (one, other, apart)),
+                ):
                     self.cp.add_bool_or(clause)
             self._crossing[a, b] = apart
         return self._crossing[a, b]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from threading import Lock
 
 from warpplan.planner.ahead import Ahead
@@ -35,8 +35,6 @@ SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
 MORE = 3
 """New guesses in each turn."""
-EARLY = 1
-TURNS = {True: (0, 3, 2, 1, 4, 7, 6, 5), False: (0, 1, 2, 3, 4, 5, 6, 7)}
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
@@ -91,7 +89,13 @@ class Ask:
     cuts: tuple[Cut, ...]
 
     def run(self, stop: Stop) -> Seen:
-        problem, ii, guess, known, cuts = self.question.problem, self.question.ii, self.guess, self.guess.known, self.cuts
+        problem, ii, guess, known, cuts = (
+            self.question.problem,
+            self.question.ii,
+            self.guess,
+            self.guess.known,
+            self.cuts,
+        )
         taken = wall = 0.0
         while not stop.called:
             if known is None or (guess.memory == "shared" and known.cuts != cuts):
@@ -142,17 +146,14 @@ class Question:
             return self.refute(FEW_SHARE * seconds, then=then)
         if self._nothing_near(reuse):
             return "no", None
-        guesses, self.open = chain(self.open, islice(self.guesses, MORE)), []
-        guess = next(guesses, None)
-        while guess is not None:
-            following = next(guesses, None)
+        guesses, self.open = [*self.open, *islice(self.guesses, MORE)], []
+        for guess, following in zip_longest(guesses, guesses[1:]):
             if self.effort.left <= enough:
                 self.open.append(guess)
-                guess = following
                 continue
             # Where rings share room, all that is near is mostly refused at once.
-            last = following is None or (guess.whole and guess.memory == "shared")
-            seen = self._see(self._look(guess, seconds), then if last else self._look(following, seconds))
+            ends = following is None or (guess.whole and guess.memory == "shared")
+            seen = self._see(self._look(guess, seconds), then if ends else self._look(following, seconds))
             self.looks[guess] = self.looks.get(guess, 0) + 1
             if seen.found is not None:
                 return "yes", seen.found
@@ -162,7 +163,6 @@ class Question:
                 self.refused.add(guess.memory)
             if self._nothing_near(reuse):
                 return "no", None
-            guess = following
         return "unknown", None
 
     def _nothing_near(self, reuse: bool) -> bool:
@@ -206,7 +206,10 @@ class Question:
 
     def _look(self, guess: _Guess, seconds: float) -> Ask:
         much = guess.whole and guess.memory == "shared"
-        return self._ask(guess, Way(turn=TURNS[guess.whole][self.looks.get(guess, 0) % 8]), SHARED_SHARE * seconds if much else seconds)
+        looks = self.looks.get(guess, 0)
+        # The ways in which all that is near is found, and in which a part of it is, differ in their order.
+        turn = looks ^ 2 if guess.whole and looks % 2 else looks
+        return self._ask(guess, Way(turn=turn), SHARED_SHARE * seconds if much else seconds)
 
     def _ask(self, guess: _Guess, way: Way, seconds: float) -> Ask:
         return Ask(self, guess, way, min(seconds, self.effort.left), self.cuts if guess.memory == "shared" else ())
@@ -240,7 +243,7 @@ class Question:
     def _some(self, memory: Places) -> Iterator[_Guess]:
         problem = self.problem
         likeliest = (_Guess(partial(self._division, at), memory) for at in range(DIVISIONS))
-        yield from islice(likeliest, EARLY)
+        yield from islice(likeliest, 1)
         if problem.clone_order:
             yield _Guess(_in_step(self._near, evenly=True), memory)
         yield from likeliest

@@ -183,16 +183,14 @@ class _Run:
             self._construct_at(self.proven)
         ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
         for seconds in FIRST_TURNS[:1] if many else FIRST_TURNS:
-            above = min(ii + step, enough)
-            if self.best is None and self.near(ii, seconds, lambda: self._question(above).first(FIRST_SECONDS)) == "no":
+            if self.best is None and self.near(ii, seconds, self._likely(min(ii + step, enough))) == "no":
                 break
         while self.best is None and ii < enough and self.effort.left > LEAST_SECONDS:
             ii, step = min(ii + step, enough), 3 * step
-            above = min(ii + step, enough)
             if many:
                 self._construct_at(ii)
             if self.best is None:
-                self.near(ii, FIRST_SECONDS, lambda: self._question(above).first(FIRST_SECONDS))
+                self.near(ii, FIRST_SECONDS, self._likely(min(ii + step, enough)))
         seconds = FIRST_SECONDS
         while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
             self.refute(enough, seconds, thorough=seconds > FIRST_SECONDS)
@@ -266,13 +264,15 @@ class _Run:
             floor = max(self.proven, self.barren[reuses])
             if floor >= self.ii:
                 return
-            proof = few or reuses
-            last = self._question(self.ii - 1)
-            then = (lambda: last.proof(REFUTE * seconds)) if proof else (lambda: last.first(seconds))
-            if self.near((floor + self.ii - 1) // 2, seconds, then) != "yes" and (
-                proof or self.near(self.ii - 1, seconds, lambda: last.proof(REFUTE * seconds)) != "yes"
-            ):
-                return
+            middle, last = (floor + self.ii - 1) // 2, self.ii - 1
+            # Where rings share room, models are large: the proof is tried at once.
+            proven = self._likely(last, REFUTE * seconds, proof=True)
+            if few or reuses:
+                if self.near(middle, seconds, proven) != "yes":
+                    return
+            elif self.near(middle, seconds, self._likely(last, seconds)) != "yes":
+                if self.near(last, seconds, proven) != "yes":
+                    return
             self.follow(seconds)
 
     def follow(self, seconds: float) -> None:
@@ -310,7 +310,7 @@ class _Run:
 
     # Questions
 
-    def near(self, ii: int, seconds: float, then: Callable[[], Ask | None] = lambda: None) -> Answer:
+    def near(self, ii: int, seconds: float, then: Ask | None = None) -> Answer:
         """Whether a schedule of ``ii`` is found nearby; "no" proves nothing. ``then``: what is likely to be next."""
         if self.exact:
             return self.refute(ii, seconds)
@@ -319,7 +319,7 @@ class _Run:
         reuse = self._reuses()
         enough = (1 - NEAR_SHARE) * self.effort.left
         question = self._question(ii)
-        answer, schedule = question.near(seconds, enough, reuse=reuse, then=then())
+        answer, schedule = question.near(seconds, enough, reuse=reuse, then=then)
         if schedule is not None:
             self.found(ii, schedule)
         elif answer == "no" and question.few:
@@ -345,6 +345,12 @@ class _Run:
         if self.effort.left <= LEAST_SECONDS:
             return "unknown", None
         return self._question(ii).refute(seconds, thorough=thorough)
+
+    def _likely(self, ii: int, seconds: float = FIRST_SECONDS, *, proof: bool = False) -> Ask | None:
+        """What is likely to be asked where the question before finds nothing."""
+        if self.exact:
+            return None
+        return self._question(ii).proof(seconds) if proof else self._question(ii).first(seconds)
 
     def _question(self, ii: int) -> Question:
         if ii not in self.questions:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hypothesis import assume, given, settings
 
+from warpplan.planner.ahead import Ahead
 from warpplan.planner.assignment import held, rings
 from warpplan.planner.bounds import Bound, min_ii
 from warpplan.planner.constructive import first_schedule
@@ -16,7 +17,7 @@ from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operatio
 from warpplan.planner.model import Model
 from warpplan.planner.order import Order, first_in_order, keep_order, queues
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import NEAR, Question
+from warpplan.planner.question import FEW, NEAR, Question
 from warpplan.planner.retime import fits
 from warpplan.planner.schedule import search
 from warpplan.planner.sharing import Cut
@@ -44,33 +45,34 @@ def two_clones() -> DependenceGraph:
 def test_a_question_is_answered_and_refused():
     problem = Problem(two_clones(), SolveOptions())
     for ask in (Question.near, Question.refute):
-        answer, found = ask(Question(problem, 80, Effort(10.0)), 1.0)
+        answer, found = ask(Question(problem, 80, Effort(10.0), Ahead()), 1.0)
         assert answer == "yes"
         assert found is not None
         assert fits(problem, 80, found)
-        assert ask(Question(problem, 79, Effort(10.0)), 1.0) == ("no", None)
+        assert ask(Question(problem, 79, Effort(10.0), Ahead()), 1.0) == ("no", None)
 
 
 def test_a_schedule_alike_keeps_the_partitions():
     problem = Problem(two_clones(), SolveOptions())
-    known = Question(problem, 100, Effort(10.0)).refute(1.0)[1]
+    known = Question(problem, 100, Effort(10.0), Ahead()).refute(1.0)[1]
     assert known is not None
-    found = Question(problem, 80, Effort(10.0)).alike(known, 1.0, reuse=False)
+    found = Question(problem, 80, Effort(10.0), Ahead()).alike(known, 1.0, reuse=False)
     assert found is not None
     assert fits(problem, 80, found)
     assert found.partitions == known.partitions
-    assert Question(problem, 79, Effort(10.0)).alike(known, 1.0, reuse=False) is None
+    assert Question(problem, 79, Effort(10.0), Ahead()).alike(known, 1.0, reuse=False) is None
 
 
 def test_what_is_not_near_is_found_all_the_same():
     """A chain of values that need no room, each a whole interval after the one before: more stages than "near"."""
-    names = [f"op{i}" for i in range(2 * NEAR + 4)]
+    names = [f"op{i}" for i in range(2 * NEAR + 5)]
     ops = [Operation(name, "ALU", 40, 1, 1) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
+    assert len(names) > FEW
     ii = len(names)
     problem = Problem(DependenceGraph("chain", tuple(ops), tuple(edges), Limits(1)), SolveOptions())
-    assert Question(problem, ii, Effort(10.0)).near(1.0) == ("no", None)
-    answer, found = Question(problem, ii, Effort(10.0)).refute(1.0)
+    assert Question(problem, ii, Effort(10.0), Ahead()).near(1.0) == ("no", None)
+    answer, found = Question(problem, ii, Effort(10.0), Ahead()).refute(1.0)
     assert answer == "yes"
     assert found is not None
     assert fits(problem, ii, found)
@@ -81,7 +83,7 @@ def test_no_time_left_is_no_answer():
     problem = Problem(two_clones(), SolveOptions())
     effort = Effort(0.0)
     for ask in (Question.near, Question.refute):
-        assert ask(Question(problem, 80, effort), 1.0) == ("unknown", None)
+        assert ask(Question(problem, 80, effort, Ahead()), 1.0) == ("unknown", None)
     assert effort.wall == 0
 
 
