@@ -85,7 +85,8 @@ def dimension(problem: Problem, ii: int, found: Assignment) -> tuple[Partition, 
     least = [max((problem.warps[i] for i in inside), default=1) for inside in members]
     warps = [next(n for n in WARP_COUNTS if n >= need) for need in least]
     registers = [next(count for count in REGISTER_COUNTS if count >= need) for need in needs]
-    if sum(map(_taken, warps, registers)) > problem.graph.limits.registers:
+    # Pins may leave a number out: there is no such partition, then.
+    if sum(_taken(warps[g], registers[g]) for g in range(count) if members[g]) > problem.graph.limits.registers:
         return None
     widest = warps.index(max(warps))
     names = ["default" if g == widest else f"worker{g + (g < widest)}" for g in range(count)]

@@ -54,13 +54,11 @@ class _Guess:
     memory: Places
     whole: bool = False
     known: _Known | None = None
-    looks: int = 0
-    """How often it was looked at: each time from another end. (How long CP-SAT takes to find a schedule is mostly luck.)"""
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A guess's model, and the cuts that are in it. One run at a time: one that is not wanted any more may still end."""
+    """A guess's model, and the cuts that are in it. One run at a time: one not wanted may not have ended."""
 
     model: Model
     cuts: tuple[Cut, ...]

@@ -77,6 +77,8 @@ def _live_on_average(model: Model, counts: list[Any], lives: dict[int, Any]) -> 
     """Follows from what is live at each moment, summed over the circle."""
     problem, longest = model.problem, model.ii * (_most_copies(model) + 1)
     for g, count in enumerate(counts):
+        if isinstance(count, int) and count < problem.graph.limits.base_registers:
+            continue  # As the caller dimensioned it: it may stay empty.
         area: Any = model.ii * problem.graph.limits.base_registers
         for i, life in lives.items():
             inside = model.inside(i, g)

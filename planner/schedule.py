@@ -193,7 +193,10 @@ class _Run:
                 self.near(ii, FIRST_SECONDS, self._likely(min(ii + step, enough)))
         seconds = FIRST_SECONDS
         while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
+            all_of_it = seconds >= self.effort.left
             self.refute(enough, seconds, thorough=seconds > FIRST_SECONDS)
+            if all_of_it:
+                break
             seconds *= 3
         return self.best is not None
 
@@ -242,7 +245,9 @@ class _Run:
         all, a better bound where that is left open, and schedules nearby again, in more time."""
         seconds = FIRST_SECONDS
         self.lower(seconds)
-        while self.proven < self.ii and self.effort.left > LEAST_SECONDS:
+        all_of_it = False
+        while self.proven < self.ii and self.effort.left > LEAST_SECONDS and not all_of_it:
+            all_of_it = seconds >= self.effort.left
             answer = self.refute(self.ii - 1, REFUTE * seconds)
             if answer == "unknown":
                 self.rise(REFUTE * seconds)
@@ -264,15 +269,15 @@ class _Run:
             floor = max(self.proven, self.barren[reuses])
             if floor >= self.ii:
                 return
+            # Half of what is open, then one cycle less; where rings share room, models are large: the proof at once.
             middle, last = (floor + self.ii - 1) // 2, self.ii - 1
-            # Where rings share room, models are large: the proof is tried at once.
-            proven = self._likely(last, REFUTE * seconds, proof=True)
-            if few or reuses:
-                if self.near(middle, seconds, proven) != "yes":
-                    return
-            elif self.near(middle, seconds, self._likely(last, seconds)) != "yes":
-                if self.near(last, seconds, proven) != "yes":
-                    return
+            proof = self._likely(last, REFUTE * seconds, proof=True)
+            halved = few or reuses
+            answer = self.near(middle, seconds, proof if halved else self._likely(last, seconds))
+            if answer != "yes" and not halved:
+                answer = self.near(last, seconds, proof)
+            if answer != "yes":
+                return
             self.follow(seconds)
 
     def follow(self, seconds: float) -> None:

@@ -1,0 +1,76 @@
+"""A second thread for the question that is likely to be next.
+
+What is asked is a pure function of the question, so an answer that is ready early is the answer that would have come
+later: with one thread or two, the search goes the same way. CP-SAT runs without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from warpplan.planner.cpsat import Stop
+
+T = TypeVar("T")
+Task = Callable[[Stop], T]
+PATIENCE = 0.1
+"""Seconds after which the question that is waited for is taken to be a hard one."""
+
+
+@dataclass
+class _Pending(Generic[T]):
+    key: Hashable
+    future: Future[T | None]
+    wanted: Event
+    stop: Stop
+
+
+class Ahead(Generic[T]):
+    """Tasks by key, of which one may be expected while another one is waited for."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: _Pending[T] | None = None
+
+    def __enter__(self) -> Ahead[T]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._drop()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def result(self, key: Hashable, task: Task[T], then: tuple[Hashable, Task[T]] | None = None) -> T:
+        """What ``task`` comes to: begun already, or done now. ``then`` is begun beside it, unless it is soon done."""
+        begun = self._pending
+        if begun is not None and begun.key != key:
+            self._drop()
+            begun = None
+        self._pending = None if then is None else self._begin(*then)
+        if begun is not None:
+            begun.wanted.set()
+            ready = begun.future.result()
+            if ready is not None:
+                return ready
+        return task(Stop())
+
+    def _begin(self, key: Hashable, task: Task[T]) -> _Pending[T]:
+        # One for what is waited for, if it was expected, and one for what is expected next.
+        self._pool = self._pool or ThreadPoolExecutor(2, "ahead")
+        wanted, stop = Event(), Stop()
+
+        def run() -> T | None:
+            wanted.wait(PATIENCE)
+            return None if stop.called else task(stop)
+
+        return _Pending(key, self._pool.submit(run), wanted, stop)
+
+    def _drop(self) -> None:
+        if self._pending is not None:
+            self._pending.stop.call()
+            self._pending.wanted.set()
+            self._pending = None
