@@ -16,7 +16,7 @@ from warpplan.planner.bounds import least_hold
 from warpplan.planner.cpsat import Truth, always, given, never
 from warpplan.planner.graph import Memory
 from warpplan.planner.memory import may_share, turns_between
-from warpplan.planner.problem import Arc, Problem
+from warpplan.planner.problem import Arc, Problem, Use
 
 if TYPE_CHECKING:
     from warpplan.planner.model import Model
@@ -77,6 +77,15 @@ def add_shared_memory(model: Model, cuts: tuple[Cut, ...]) -> None:
         model.cp.add_bool_or(ways)
 
 
+def _held_for_no_time(problem: Problem, ring: int) -> bool:
+    """Nobody reads it, and it takes no time to write: its place can be another's at any moment."""
+    return all(use.consumer == ring and not use.cycles + use.margin for use in _uses(problem, ring))
+
+
+def _uses(problem: Problem, ring: int) -> tuple[Use, ...]:
+    return problem.crossings[ring] if ring in problem.crossings else problem.rings[ring]
+
+
 def _single(model: Model, ring: int) -> Truth:
     problem = model.problem
     if not may_share(problem, ring) or problem.least_slots(ring) > 1 or problem.options.depth not in (None, 1):
@@ -95,6 +104,8 @@ def _add(model: Model, memory: Memory, room: int, single: dict[int, Truth]) -> N
     size = problem.slot_bytes if memory == "smem" else problem.slot_area
     releases = {p: _releases(model, p) for p in inside if not never(single[p])}
     for filled in inside:
+        if _held_for_no_time(problem, filled):
+            continue
         taken = [size(p) * _occupied(model, p, filled, single[p], releases.get(p, [])) for p in inside]
         given(model.cp.add(sum(taken) <= max(0, room)), model.exists[filled])
 
@@ -103,7 +114,7 @@ def _releases(model: Model, ring: int) -> list[tuple[int, int, Truth]]:
     """(event, iterations later, literal): when readers leave a slot, at least, whoever hears of it."""
     crossing = ring in model.problem.crossings
     found = []
-    for use in model.problem.crossings[ring] if crossing else model.problem.rings[ring]:
+    for use in _uses(model.problem, ring):
         reads = model.crosses(ring, use.consumer) if crossing else 1
         if not never(reads):
             cycles = use.cycles + use.margin
@@ -137,7 +148,7 @@ def _apart(model: Model, a: int, b: int, single: dict[int, Truth]) -> Truth:
     turns = model.cp.new_int_var(-model.stages - 1, model.stages + 1, "")
     for ring, refiller, iterations in ((a, b, turns), (b, a, 1 - turns)):
         crossing = ring in model.problem.crossings
-        for use in model.problem.crossings[ring] if crossing else model.problem.rings[ring]:
+        for use in _uses(model.problem, ring):
             arc = Arc(use.consumer, refiller, use.cycles + use.margin, use.handoff, 0)
             handoff = arc.handoff * model.crosses(arc.src, arc.dst) if arc.handoff else 0
             released = model.start[use.consumer] + arc.cycles + handoff + model.ii * use.distance

@@ -172,3 +172,15 @@ def test_a_bound_rises_to_what_is_refused():
     problem = Problem(two_clones(), SolveOptions())
     search(problem, Bound(70, "a guess"), lambda ii, proven, best: told.append((proven, best)))
     assert told[-1] == (80, 80)
+
+
+def test_a_ring_that_nobody_reads_and_takes_no_time_lies_in_another_ones_place():
+    """Found at random: full memory, of which one ring is held at every moment, and one at none."""
+
+    def op(name: str, latency: int, size: int, spread: int) -> Operation:
+        return Operation(name, "TMA", latency, 0, 0, buffer_bytes=size, alignment=64 if latency else 8, spread=spread)
+
+    ops = (op("a", 0, 96, 5), op("b", 9, 96, 5), op("c", 0, 96, 5), op("alone", 0, 96, 0))
+    edges = (Dependence("a", "b"), Dependence("b", "c"))
+    outcome = solve(DependenceGraph("full", ops, edges, Limits(1, smem_bytes=1024)))
+    assert (outcome.status, outcome.bound) == ("optimal", 5)
