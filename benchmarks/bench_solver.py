@@ -1,8 +1,9 @@
 """The joint solver on the loops of ``loop_graphs.py``: writes ``benchmarks/results/solver.json``.
 
-Per loop: the smallest initiation interval, its proof, and the CPU seconds for it (median of ``--repeats``, once the
-libraries are loaded); whether the checker and the simulator accept the plan; and the interval where
-the loop is scheduled first and partitioned afterwards (``schedule_first.py``).
+Per loop: the smallest initiation interval, its proof, and the seconds for it by the clock and of CPU (median of
+``--repeats``, once the libraries are loaded; the search has a second thread, so two idle cores are asked for); whether
+the checker and the simulator accept the plan; and the interval where the loop is scheduled first and partitioned
+afterwards (``schedule_first.py``).
 
 Run it with ``python benchmarks/bench_solver.py``; ``--only`` takes parts of names.
 """
@@ -33,15 +34,15 @@ RESULTS = Path(__file__).parent / "results" / "solver.json"
 LIMIT_S = 10.0
 SLOW_S = 1.0
 """A solve that takes longer is not repeated."""
-GOALS = {"median_cpu_s": 0.1, "worst_cpu_s": 1.0}
-"""The optimum proven within so many seconds: over all loops, and for each."""
+GOALS = {"median_wall_s": 0.1, "worst_wall_s": 1.0}
+"""The optimum proven within so many seconds on two cores: over all loops, and for each."""
 
 
 def measure(graph: DependenceGraph, repeats: int) -> dict[str, Any]:
     """The joint solution's row; ``row["outcome"]`` is for the caller."""
     cpu: list[float] = []
     wall: list[float] = []
-    while len(cpu) < repeats and (not cpu or cpu[0] < SLOW_S):
+    while len(cpu) < repeats and (not wall or wall[0] < SLOW_S):
         before, clock = time.process_time(), time.perf_counter()
         outcome = solve(graph, SolveOptions(time_limit_s=LIMIT_S))
         cpu.append(time.process_time() - before)
@@ -86,11 +87,14 @@ def compare(graph: DependenceGraph, outcome: Outcome) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    cpu = [row["cpu_s"] for row in rows]
+    cpu, wall = ([row[name] for row in rows] for name in ("cpu_s", "wall_s"))
     result: dict[str, Any] = {
         "loops": len(rows),
         "optimal": sum(row["status"] == "optimal" for row in rows),
         "accepted": sum(row.get("violations") == [] for row in rows),
+        "median_wall_s": statistics.median(wall),
+        "worst_wall_s": max(wall),
+        "within_goal": sum(seconds <= GOALS["worst_wall_s"] for seconds in wall),
         "median_cpu_s": statistics.median(cpu),
         "worst_cpu_s": max(cpu),
         "goals": GOALS,
@@ -136,7 +140,7 @@ def main() -> None:
         accepted = "accepted" if row.get("violations") == [] else f"NOT ACCEPTED {row.get('violations', '')}"
         print(
             f"{graph.name:<58} {len(graph.ops):>2} operations: {row['status']}, II {row['ii']} (bound {row['bound']}, "
-            f"MinII {row['min_ii']}), {row['cpu_s']:.3f} s CPU, {accepted}",
+            f"MinII {row['min_ii']}), {row['wall_s']:.3f} s, {row['cpu_s']:.3f} s CPU, {accepted}",
             flush=True,
         )
     written = head("solver", cpu_name())

@@ -9,7 +9,7 @@ from warpplan.planner.cpsat import Answer, Stop, run, spent
 from warpplan.planner.model import Branching, Model
 
 RATE = 0.15
-"""Deterministic time that a slow core gets through in one second on such models (measured: 0.25 to 0.7)."""
+"""Deterministic time that a slow core gets through in one second on such models (measured: 0.1 to 0.25)."""
 SECONDS_PER_CONSTRAINT = 6e-6
 PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
 """For a model to be built, and presolved, of which CP-SAT's deterministic time counts little (measured)."""
@@ -26,7 +26,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Reply:
     """What a run came to: ``seconds`` of a slow core, ``wall`` by the clock."""
 
     answer: Answer = "unknown"
@@ -35,17 +35,17 @@ class Outcome:
     wall: float = 0.0
 
 
-def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> Outcome:
+def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> Reply:
     """Whether ``model`` has a solution, and one, within ``seconds``."""
     if seconds <= 0:
-        return Outcome()
+        return Reply()
     model.branch(way.branching)
     answer, solver = run(
         model.cp, seconds, presolve=way.presolve, relax=way.relax, probe=False, turn=way.turn, rate=RATE, stop=stop
     )
     each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if way.presolve else 0.0)
     taken = spent(solver, RATE) + each * len(model.cp.proto.constraints)
-    return Outcome(answer, model.read(solver) if answer == "yes" else None, taken, solver.wall_time)
+    return Reply(answer, model.read(solver) if answer == "yes" else None, taken, solver.wall_time)
 
 
 @dataclass

@@ -3,7 +3,8 @@
 *Near* looks only at schedules whose operations are a few stages from one another, as good ones mostly are: the model is
 small, and a schedule is found soon or surely not there; "no" proves nothing. Before it looks at all of them it makes
 *guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks at every schedule: its "no" is
-a proof. (Measured on the loop bodies of benchmarks/loop_graphs.py.)
+a proof. While one is waited for, the look that is likely to be next begins in a second thread (see :mod:`ahead`).
+(Measured on the loop bodies of benchmarks/loop_graphs.py.)
 """
 
 from __future__ import annotations
@@ -38,8 +39,6 @@ MORE = 3
 DIVISIONS = 3
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
-
-
 DECIDE = Way()
 THOROUGH = (Way(presolve=True), Way("free", presolve=True, relax=1))
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""

@@ -37,9 +37,10 @@ MANY = 48
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
 FIRST_TURNS = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
-"""Seconds for each way to ask about the proven bound, which mostly is feasible."""
+"""Seconds for each guess about the proven bound, which mostly is feasible. When a schedule of a loop that keeps a unit
+busy all the time is found is mostly luck: many short looks, each in another way, find it sooner than few long ones."""
 FIRST_SECONDS = 0.2
-"""For each way to ask about another interval, at first; then three times as many."""
+"""For each guess about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
 """With less left, nothing is asked."""
 CLIMB_STEP = 6
