@@ -51,6 +51,10 @@ LOWER_SHARE = 0.5
 """Of the time left, for schedules nearby, before the first proof is tried."""
 PRECISION = 100
 """Partitions are followed down to one in so many cycles."""
+LADDER = (1.15, 1.3, 1.6, 2.2, 3.0)
+"""Multiples of the proven bound at which a small loop's schedule is constructed, once the bound is refused."""
+HALVINGS = 2
+"""Tries to construct a shorter one: half of what is open, each."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
 REFUTE = 30
@@ -186,6 +190,8 @@ class _Run:
         for seconds in FIRST_TURNS[:1] if many else FIRST_TURNS:
             if self.best is None and self.near(ii, seconds, self._likely(min(ii + step, enough))) == "no":
                 break
+        if count <= FEW:
+            self._construct_above(enough)
         while self.best is None and ii < enough and self.effort.left > LEAST_SECONDS:
             ii, step = min(ii + step, enough), 3 * step
             if many:
@@ -205,6 +211,20 @@ class _Run:
         schedule = first_schedule(self.problem, ii, self.effort)
         if schedule is not None:
             self.found(ii, schedule)
+
+    def _construct_above(self, enough: int) -> None:
+        """A small loop's schedule, constructed at an interval not far from the least: the proof is mostly next."""
+        failed = self.proven
+        for factor in LADDER:
+            if self.best is None and failed < enough:
+                self._construct_at(min(int(factor * self.proven), enough))
+                failed = failed if self.best is not None else int(factor * self.proven)
+        for _ in range(HALVINGS):
+            known, middle = self.ii, (max(self.proven, failed) + self.ii) // 2
+            if self.best is None or middle >= known:
+                return
+            self._construct_at(middle)
+            failed = failed if self.ii < known else middle
 
     def in_order(self) -> None:
         """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
@@ -245,7 +265,8 @@ class _Run:
         """The smallest interval with a schedule nearby; then by turns a proof that the next smaller one has none at
         all, a better bound where that is left open, and schedules nearby again, in more time."""
         seconds = FIRST_SECONDS
-        self.lower(seconds)
+        if len(self.problem.ops) > FEW:
+            self.lower(seconds)
         all_of_it = False
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS and not all_of_it:
             all_of_it = seconds >= self.effort.left
