@@ -41,7 +41,7 @@ def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> 
         return Reply()
     model.branch(way.branching)
     answer, solver = run(
-        model.cp, seconds, presolve=way.presolve, relax=way.relax, probe=False, turn=way.turn, rate=RATE, stop=stop
+        model.cp, seconds, presolve=way.presolve, relax=way.relax, small=True, turn=way.turn, rate=RATE, stop=stop
     )
     each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if way.presolve else 0.0)
     taken = spent(solver, RATE) + each * len(model.cp.proto.constraints)

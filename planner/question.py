@@ -36,7 +36,7 @@ SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
 MORE = 3
 """New guesses in each turn."""
-DIVISIONS = 3
+DIVISIONS = 4
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
 DECIDE = Way()
