@@ -184,3 +184,14 @@ def test_a_ring_that_nobody_reads_and_takes_no_time_lies_in_another_ones_place()
     edges = (Dependence("a", "b"), Dependence("b", "c"))
     outcome = solve(DependenceGraph("full", ops, edges, Limits(1, smem_bytes=1024)))
     assert (outcome.status, outcome.bound) == ("optimal", 5)
+
+
+def test_a_partition_that_pins_leave_out_takes_no_registers():
+    """Registers are enough for one partition of four warps: it may be numbered 1."""
+    ops = tuple(Operation(name, "TMA", 1, 0, 1) for name in ("a", "b"))
+    graph = DependenceGraph("one", ops, (), Limits(3, registers=24 * 128, base_registers=24))
+    outcome = solve(graph, SolveOptions(pinned={"a": 1}))
+    assert outcome.status == "optimal"
+    assert outcome.plan is not None
+    assert [p.ops for p in outcome.plan.partitions] == [("a", "b")]
+    assert solve(graph, SolveOptions(pinned={"a": 1, "b": 0})).status == "infeasible"
