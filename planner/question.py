@@ -86,13 +86,8 @@ class Ask:
     cuts: tuple[Cut, ...]
 
     def run(self, stop: Stop) -> Seen:
-        problem, ii, guess, known, cuts = (
-            self.question.problem,
-            self.question.ii,
-            self.guess,
-            self.guess.known,
-            self.cuts,
-        )
+        problem, ii = self.question.problem, self.question.ii
+        guess, known, cuts = self.guess, self.guess.known, self.cuts
         taken = wall = 0.0
         while not stop.called:
             if known is None or (guess.memory == "shared" and known.cuts != cuts):

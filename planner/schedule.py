@@ -216,15 +216,19 @@ class _Run:
         """A small loop's schedule, constructed at an interval not far from the least: the proof is mostly next."""
         failed = self.proven
         for factor in LADDER:
-            if self.best is None and failed < enough:
-                self._construct_at(min(int(factor * self.proven), enough))
-                failed = failed if self.best is not None else int(factor * self.proven)
+            if self.best is not None or failed >= enough:
+                break
+            ii = min(int(factor * self.proven), enough)
+            self._construct_at(ii)
+            if self.best is None:
+                failed = ii
         for _ in range(HALVINGS):
-            known, middle = self.ii, (max(self.proven, failed) + self.ii) // 2
+            known, middle = self.ii, (failed + self.ii) // 2
             if self.best is None or middle >= known:
-                return
+                break
             self._construct_at(middle)
-            failed = failed if self.ii < known else middle
+            if self.ii == known:
+                failed = middle
 
     def in_order(self) -> None:
         """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
