@@ -409,11 +409,11 @@ class Model:
             spread += [live, live]
         self.cp.minimize(sum(spread))
 
-    def in_step(self, *, evenly: bool) -> None:
-        """A guess: every clone does what the first does, so many cycles later (``evenly``: the turn is divided)."""
+    def in_step(self) -> None:
+        """A guess: every clone does what the first does, an equal part of the turn later."""
         index, clones = self.problem.graph.index, self.problem.graph.clones
         for at, clone in enumerate(clones):
-            later = self.ii * at // len(clones) if evenly else self.cp.new_int_var(0, 2 * self.ii, "")
+            later = self.ii * at // len(clones)
             for one, other in zip(clones[0], clone, strict=True) if at else ():
                 self.cp.add(self.start[index[other]] == self.start[index[one]] + later)
 

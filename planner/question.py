@@ -38,6 +38,8 @@ MORE = 3
 """New guesses in each turn."""
 DIVISIONS = 4
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
+STEPS = 2
+"""Looks at clones in step: found soon, or hardly ever."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
 DECIDE = Way()
 THOROUGH = (Way(presolve=True), Way("free", presolve=True, relax=1))
@@ -52,6 +54,8 @@ class _Guess:
     """The model, with what memory has refused so far; None where there is no such guess after all."""
     memory: Places
     whole: bool = False
+    most: int | None = None
+    """Looks after which it is given up."""
     known: _Known | None = None
 
 
@@ -138,10 +142,11 @@ class Question:
             return self.refute(FEW_SHARE * seconds, then=then)
         if self._nothing_near(reuse):
             return "no", None
-        guesses, self.open = [*self.open, *islice(self.guesses, MORE)], []
+        guesses = self._turn()
         for guess, following in zip_longest(guesses, guesses[1:]):
             if self.effort.left <= enough:
-                self.open.append(guess)
+                break
+            if guess not in self.open:
                 continue
             # Where rings share room, all that is near is mostly refused at once.
             ends = following is None or (guess.whole and guess.memory == "shared")
@@ -149,13 +154,24 @@ class Question:
             self.looks[guess] = self.looks.get(guess, 0) + 1
             if seen.found is not None:
                 return "yes", seen.found
-            if seen.answer == "unknown":
-                self.open.append(guess)
-            elif guess.whole:
+            if seen.answer == "no" and guess.whole:
                 self.refused.add(guess.memory)
+            if seen.answer == "no" or self.looks[guess] == guess.most:
+                self.open.remove(guess)
             if self._nothing_near(reuse):
                 return "no", None
         return "unknown", None
+
+    def _turn(self) -> list[_Guess]:
+        """What to look at next: what was left open and new guesses, and after each all that is near once more."""
+        self.open += islice(self.guesses, MORE)
+        main = next((g for g in self.open if g.whole), None)
+        others = [g for g in self.open if g is not main]
+        if main is None:
+            return others
+        if not others:
+            return [main]
+        return [g for other in others for g in (other, main)]
 
     def _nothing_near(self, reuse: bool) -> bool:
         return "shared" in self.refused or (bool(self.refused) and not (self.sharing and reuse))
@@ -199,8 +215,8 @@ class Question:
     def _look(self, guess: _Guess, seconds: float) -> Ask:
         much = guess.whole and guess.memory == "shared"
         looks = self.looks.get(guess, 0)
-        # The ways in which all that is near is found, and in which a part of it is, differ in their order.
-        turn = looks ^ 2 if guess.whole and looks % 2 else looks
+        # All that is near is found soonest in one of the ways.
+        turn = 4 * looks + 2 if guess.whole else looks
         return self._ask(guess, Way(turn=turn), SHARED_SHARE * seconds if much else seconds)
 
     def _ask(self, guess: _Guess, way: Way, seconds: float) -> Ask:
@@ -220,7 +236,7 @@ class Question:
         if room_side_by_side(self.problem):
             by_clone = _by_clone(self.problem) if some else iter(())
             for partitions in islice(by_clone, 1):
-                yield _Guess(_in_step(self._pinned(partitions), evenly=True), "apart")
+                yield _Guess(_in_step(self._pinned(partitions)), "apart", most=STEPS)
             yield _Guess(self._near, "apart", whole=True)
         else:
             self.refused.add("apart")
@@ -233,16 +249,14 @@ class Question:
             yield _Guess(self._near, "shared", whole=True)
 
     def _some(self, memory: Places) -> Iterator[_Guess]:
-        problem = self.problem
-        likeliest = (_Guess(partial(self._division, at), memory) for at in range(DIVISIONS))
-        yield from islice(likeliest, 1)
-        if problem.clone_order:
-            yield _Guess(_in_step(self._near, evenly=True), memory)
-        yield from likeliest
-        for partitions in islice(_by_clone(problem), int(memory == "apart"), None):
-            yield _Guess(_in_step(self._pinned(partitions), evenly=True), memory)
-        if problem.clone_order:
-            yield _Guess(_in_step(self._near, evenly=False), memory)
+        clones = bool(self.problem.clone_order)
+        for at in range(DIVISIONS):
+            division = partial(self._division, at)
+            if clones:
+                yield _Guess(_in_step(division), memory, most=STEPS)
+            yield _Guess(division, memory)
+            if clones and at == 0:
+                yield _Guess(_in_step(self._near), memory, most=STEPS)
 
     def _division(self, at: int, memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
         """With the partitions of a relaxation, computed when they are asked for."""
@@ -264,11 +278,11 @@ class Question:
         return lambda memory, cuts: Model(problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=True)
 
 
-def _in_step(build: Build, *, evenly: bool) -> Build:
+def _in_step(build: Build) -> Build:
     def built(memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
         model = build(memory, cuts)
         if model is not None:
-            model.in_step(evenly=evenly)
+            model.in_step()
         return model
 
     return built
