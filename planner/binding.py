@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from warpplan.planner.effort import Effort, Way
+from warpplan.planner.effort import Effort
 from warpplan.planner.model import Model
 from warpplan.planner.problem import Problem
 
@@ -14,8 +14,8 @@ def what_binds(problem: Problem, ii: int, effort: Effort) -> str:
     """Which limit, taken away alone, would make ``problem`` solvable at ``ii``; else which two."""
     answers = {}
     for name, relaxed in _relaxations(problem):
-        model = Model(relaxed, ii, memory="apart", registers=name != "registers")
-        answers[name] = effort.solve(model, effort.left * 0.3, Way("free"))[0]
+        model = Model(relaxed, ii, memory="apart", registers=name != "registers", branching="free")
+        answers[name] = effort.solve(model, effort.left * 0.3)[0]
     found = [name for name, answer in answers.items() if answer == "yes"]
     if found:
         return f"{' or '.join(found)} binds"

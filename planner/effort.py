@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.cpsat import Answer, Stop, run, spent
-from warpplan.planner.model import Branching, Model
+from warpplan.planner.model import Model
 
 RATE = 0.15
 """Deterministic time that a slow core gets through in one second on such models (measured: 0.1 to 0.25)."""
@@ -19,7 +19,6 @@ PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
 class Way:
     """How to ask CP-SAT. Without presolve, propagation alone decides most models in less time than presolve takes."""
 
-    branching: Branching = "median"
     presolve: bool = False
     relax: int = 0
     turn: int = 0
@@ -39,7 +38,6 @@ def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> 
     """Whether ``model`` has a solution, and one, within ``seconds``."""
     if seconds <= 0:
         return Reply()
-    model.branch(way.branching)
     answer, solver = run(
         model.cp, seconds, presolve=way.presolve, relax=way.relax, small=True, turn=way.turn, rate=RATE, stop=stop
     )

@@ -37,6 +37,9 @@ class Model:
     schedules of so many stages before and after the anchor.
     ``tight`` adds what follows from the rest, but not from each of its parts (what a partition's issue slot takes with
     all its barriers, the order of all that issues, registers on average), which refuses sooner but finds later.
+    ``branching``: what the search decides about, beside what the constraints mention; with "median", about each value
+    that a stage can have. (CP-SAT sets all literals before it asks a strategy, so that its order matters little; that
+    the strategy makes a literal of each value does.)
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Model:
         cuts: tuple[Cut, ...] = (),
         reach: int | None = None,
         tight: bool = False,
+        branching: Branching = "median",
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -57,7 +61,6 @@ class Model:
         self.limited, self.symmetric = (memory != "free", registers), symmetric
         self.ops = range(len(problem.ops))
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
-        self.branching: Branching = "free"
         self.tight = tight
         limit = stage_limit(problem, ii)
         self.stages = 2 * (limit if reach is None else min(limit, reach))
@@ -83,6 +86,8 @@ class Model:
             add_shared_memory(self, cuts)
         if registers:
             add_registers(self)
+        if branching == "median":
+            self.cp.add_decision_strategy(self.stage, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE)
 
     # Times: phases on a circle without a beginning, and stages of an endless loop; the anchor marks both.
 
@@ -416,17 +421,6 @@ class Model:
             later = self.ii * at // len(clones)
             for one, other in zip(clones[0], clone, strict=True) if at else ():
                 self.cp.add(self.start[index[other]] == self.start[index[one]] + later)
-
-    def branch(self, way: Branching) -> None:
-        """What the search decides about, beside what the constraints mention: with "median", about each value that a
-        stage can have. (CP-SAT sets all literals before it asks a strategy, so that its order matters little; that the
-        strategy makes a literal of each value does.)"""
-        from ortools.sat.python import cp_model
-
-        self.branching = way
-        self.cp.proto.search_strategy.clear()
-        if way == "median":
-            self.cp.add_decision_strategy(self.stage, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE)
 
     def hint(self, known: Assignment) -> None:
         turn = self.ii * (self.stages // 2) - known.starts[self.anchor]

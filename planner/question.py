@@ -10,7 +10,7 @@ a proof. While one is waited for, the look that is likely to be next begins in a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, zip_longest
 from threading import Lock
@@ -21,7 +21,7 @@ from warpplan.planner.cpsat import Answer, Stop
 from warpplan.planner.divide import divisions
 from warpplan.planner.effort import Effort, Way, solved
 from warpplan.planner.memory import layout, room_side_by_side
-from warpplan.planner.model import Model, Places
+from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
 from warpplan.planner.sharing import Cut, cut, worth_sharing
@@ -42,7 +42,7 @@ STEPS = 2
 """Looks at clones in step: found soon, or hardly ever."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
 DECIDE = Way()
-THOROUGH = (Way(presolve=True), Way("free", presolve=True, relax=1))
+PRESOLVED, RELAXED = Way(presolve=True), Way(presolve=True, relax=1)
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
 
 
@@ -61,11 +61,10 @@ class _Guess:
 
 @dataclass(frozen=True)
 class _Known:
-    """A guess's model, and the cuts that are in it. One run at a time: one not wanted may not have ended."""
+    """A guess's model, and the cuts that are in it."""
 
     model: Model
     cuts: tuple[Cut, ...]
-    lock: Lock = field(default_factory=Lock, compare=False)
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,7 @@ class Ask:
                 known = _Known(model, cuts)
                 if stop.called:
                     break
-            with known.lock:
-                outcome = solved(known.model, self.seconds, self.way, stop)
+            outcome = solved(known.model, self.seconds, self.way, stop)
             taken, wall, found = taken + outcome.seconds, wall + outcome.wall, outcome.found
             if found is None or fits(problem, ii, found):
                 return Seen(outcome.answer, found, taken, wall, known)
@@ -130,7 +128,10 @@ class Question:
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
         self.few = len(problem.ops) <= FEW
-        self.all = _Guess(lambda memory, cuts: Model(problem, ii, memory=memory, cuts=cuts, tight=True), "shared")
+        self.all, self.all_free = (
+            _Guess(partial(self._all, "median"), "shared"),
+            _Guess(partial(self._all, "free"), "shared"),
+        )
 
     def near(
         self, seconds: float, enough: float = 0.0, *, reuse: bool = True, then: Ask | None = None
@@ -149,8 +150,11 @@ class Question:
             if guess not in self.open:
                 continue
             # Where rings share room, all that is near is mostly refused at once.
-            ends = following is None or (guess.whole and guess.memory == "shared")
-            seen = self._see(self._look(guess, seconds), then if ends else self._look(following, seconds))
+            if following is None or (guess.whole and guess.memory == "shared"):
+                after = then or self._look(guesses[0], seconds, later=guesses[0] is guess)
+            else:
+                after = self._look(following, seconds)
+            seen = self._see(self._look(guess, seconds), after)
             self.looks[guess] = self.looks.get(guess, 0) + 1
             if seen.found is not None:
                 return "yes", seen.found
@@ -190,8 +194,9 @@ class Question:
         if seconds <= self.asked:
             return "unknown", None
         self.asked = seconds
-        for way in (DECIDE, *(THOROUGH if thorough else ())):
-            seen = self._see(self._ask(self.all, way, seconds), then)
+        more = ((self.all, PRESOLVED), (self.all_free, RELAXED)) if thorough else ()
+        for guess, way in ((self.all, DECIDE), *more):
+            seen = self._see(self._ask(guess, way, seconds), then)
             if seen.answer != "unknown":
                 return seen.answer, seen.found
         return "unknown", None
@@ -212,9 +217,10 @@ class Question:
         """What :meth:`refute` begins with."""
         return self._ask(self.all, DECIDE, seconds) if seconds > self.asked else None
 
-    def _look(self, guess: _Guess, seconds: float) -> Ask:
+    def _look(self, guess: _Guess, seconds: float, *, later: bool = False) -> Ask:
+        """The next look at ``guess``, or the one ``later``."""
         much = guess.whole and guess.memory == "shared"
-        looks = self.looks.get(guess, 0)
+        looks = self.looks.get(guess, 0) + later
         # All that is near is found soonest in one of the ways.
         turn = 4 * looks + 2 if guess.whole else looks
         return self._ask(guess, Way(turn=turn), SHARED_SHARE * seconds if much else seconds)
@@ -267,6 +273,9 @@ class Question:
                     return None
                 self._divided.append(partitions)
         return self._pinned(self._divided[at])(memory, cuts)
+
+    def _all(self, branching: Branching, memory: Places, cuts: tuple[Cut, ...]) -> Model:
+        return Model(self.problem, self.ii, memory=memory, cuts=cuts, tight=True, branching=branching)
 
     def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.

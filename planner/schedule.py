@@ -187,8 +187,10 @@ class _Run:
             # In milliseconds, and what is placed as early as it can be lives shorter than what is searched for.
             self._construct_at(self.proven)
         ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
-        for seconds in FIRST_TURNS[:1] if many else FIRST_TURNS:
-            if self.best is None and self.near(ii, seconds, self._likely(min(ii + step, enough))) == "no":
+        for turn, seconds in enumerate(FIRST_TURNS[:1] if many else FIRST_TURNS):
+            # Where nothing is nearby at all, the first look says so.
+            then = self._likely(min(ii + step, enough)) if turn == 0 else None
+            if self.best is None and self.near(ii, seconds, then) == "no":
                 break
         if count <= FEW:
             self._construct_above(enough)
@@ -256,9 +258,9 @@ class _Run:
         if (schedule := first_in_order(self.problem, ii, order)) is not None:
             return schedule
         for memory, branching in ORDERED_WAYS:
-            model = Model(self.problem, ii, memory=memory, symmetric=False)
+            model = Model(self.problem, ii, memory=memory, symmetric=False, branching=branching)
             keep_order(model, order)
-            answer, schedule = self.effort.solve(model, ORDER_SECONDS, Way(branching))
+            answer, schedule = self.effort.solve(model, ORDER_SECONDS)
             if schedule is not None and fits(self.problem, ii, schedule):
                 return schedule
             if answer == "no" and memory == "shared":
@@ -393,16 +395,16 @@ class _Run:
 
     def choose(self, ii: int) -> tuple[Answer, Assignment | None]:
         """Of a small loop: fewest crossings, then short live ranges and early starts."""
-        model = Model(self.problem, ii)
+        model = Model(self.problem, ii, branching="free")
         model.prefer_few_crossings()
         if self.best is not None:
             model.hint(self.best)
-        answer, best = self.effort.solve(model, POLISH_SECONDS, Way("free", relax=1))
+        answer, best = self.effort.solve(model, POLISH_SECONDS, Way(relax=1))
         if best is None:
             return answer, None
         apart = {(a.src, a.dst) for a in self.problem.dependences if best.apart(a.src, a.dst)}
         model.prefer_short_lives(len(apart))
-        best = self.effort.solve(model, POLISH_SECONDS, Way("free", presolve=True, relax=1))[1] or best
+        best = self.effort.solve(model, POLISH_SECONDS, Way(presolve=True, relax=1))[1] or best
         return answer, best if fits(self.problem, ii, best) else None
 
     def polish(self) -> None:
