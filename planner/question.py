@@ -173,9 +173,8 @@ class Question:
         others = [g for g in self.open if g is not main]
         if main is None:
             return others
-        if not others:
-            return [main]
-        return [g for other in others for g in (other, main)]
+        turns = [g for other in others for g in (other, main)]
+        return turns if others and self.open[0] is not main else [main, *turns[:-1]]
 
     def _nothing_near(self, reuse: bool) -> bool:
         return "shared" in self.refused or (bool(self.refused) and not (self.sharing and reuse))
