@@ -17,7 +17,7 @@ from warpplan.planner.problem import Arc, Problem
 from warpplan.planner.registers import add_registers
 from warpplan.planner.rings import add_memory, add_rings
 from warpplan.planner.sharing import Cut, add_shared_memory
-from warpplan.planner.windows import distances, stage_limit
+from warpplan.planner.windows import Pair, distances, spans, stage_limit
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -37,6 +37,7 @@ class Model:
     schedules of so many stages before and after the anchor.
     ``tight`` adds what follows from the rest, but not from each of its parts (what a partition's issue slot takes with
     all its barriers, the order of all that issues, registers on average), which refuses sooner but finds later.
+    ``compact``: only schedules in which nothing waits for a turn in vain, which refuses sooner still.
     ``branching``: what the search decides about, beside what the constraints mention; with "median", about each value
     that a stage can have. (CP-SAT sets all literals before it asks a strategy, so that its order matters little; that
     the strategy makes a literal of each value does.)
@@ -53,6 +54,7 @@ class Model:
         cuts: tuple[Cut, ...] = (),
         reach: int | None = None,
         tight: bool = False,
+        compact: bool = False,
         branching: Branching = "median",
     ) -> None:
         from ortools.sat.python import cp_model
@@ -79,6 +81,8 @@ class Model:
         self._units()
         self._issue()
         self._retire()
+        if compact:
+            self._compact()
         add_rings(self)
         if memory == "apart":
             add_memory(self)
@@ -272,6 +276,16 @@ class Model:
                 issued = self.phase[i] + self.ii * (self.stage[k] - turned)
                 ready = issued + self.problem.ops[i].latency + handoff
                 given(self.cp.add(self.start[j] + self.ii * edge.distance >= ready), negated(apart))
+
+    def _compact(self) -> None:
+        within: dict[Pair, Truth] = {}
+        for cut in spans(self.problem, self.ii):
+            for (src, dst), most in cut.items():
+                if len(cut) > 1 and (src, dst) in within:
+                    continue
+                within[src, dst] = self.cp.new_bool_var("") if len(cut) > 1 else 1
+                given(self.cp.add(self.start[dst] <= self.start[src] + most), within[src, dst])
+            self.cp.add_bool_or([within[pair] for pair in cut])
 
     # Units and issue slots: intervals on the circle
 

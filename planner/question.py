@@ -274,7 +274,7 @@ class Question:
         return self._pinned(self._divided[at])(memory, cuts)
 
     def _all(self, branching: Branching, memory: Places, cuts: tuple[Cut, ...]) -> Model:
-        return Model(self.problem, self.ii, memory=memory, cuts=cuts, tight=True, branching=branching)
+        return Model(self.problem, self.ii, memory=memory, cuts=cuts, tight=True, compact=True, branching=branching)
 
     def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
