@@ -63,7 +63,7 @@ class Model:
         self.limited, self.symmetric = (memory != "free", registers), symmetric
         self.ops = range(len(problem.ops))
         self.distances = max((e.distance for e in problem.graph.edges), default=0)
-        self.tight = tight
+        self.tight, self.compact = tight, compact
         limit = stage_limit(problem, ii)
         self.stages = 2 * (limit if reach is None else min(limit, reach))
         self._times()
@@ -82,7 +82,7 @@ class Model:
         self._issue()
         self._retire()
         if compact:
-            self._compact()
+            self._wait_for_something()
         add_rings(self)
         if memory == "apart":
             add_memory(self)
@@ -91,7 +91,10 @@ class Model:
         if registers:
             add_registers(self)
         if branching == "median":
-            self.cp.add_decision_strategy(self.stage, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE)
+            depths = [count for count in self.depth.values() if compact and not isinstance(count, int)]
+            self.cp.add_decision_strategy(
+                [*self.stage, *depths], cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE
+            )
 
     # Times: phases on a circle without a beginning, and stages of an endless loop; the anchor marks both.
 
@@ -229,12 +232,11 @@ class Model:
             apart = self.cp.new_bool_var("")
             for g in range(self.count):
                 one, other = self.member[a, g], self.member[b, g]
-                for clause in (
-                    (negated(one), other, apart),
-                    (one, negated(other), apart),
-                    map(negated, (one, other, apart)),
-                ):
-                    self.cp.add_bool_or(clause)
+                self.cp.add_bool_or(negated(one), other, apart)
+                self.cp.add_bool_or(negated(one), negated(other), negated(apart))
+                if not self.compact:
+                    # Follows from the first, for another partition: it helps to find, not to refuse.
+                    self.cp.add_bool_or(one, negated(other), apart)
             self._crossing[a, b] = apart
         return self._crossing[a, b]
 
@@ -277,7 +279,8 @@ class Model:
                 ready = issued + self.problem.ops[i].latency + handoff
                 given(self.cp.add(self.start[j] + self.ii * edge.distance >= ready), negated(apart))
 
-    def _compact(self) -> None:
+    def _wait_for_something(self) -> None:
+        """Of all that could be a stage earlier, something is not: see :func:`windows.spans`."""
         within: dict[Pair, Truth] = {}
         for cut in spans(self.problem, self.ii):
             for (src, dst), most in cut.items():

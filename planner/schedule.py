@@ -39,6 +39,8 @@ Progress = Callable[[int, int, int | None], None]
 FIRST_TURNS = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
 """Seconds for each guess about the proven bound, which mostly is feasible. When a schedule of a loop that keeps a unit
 busy all the time is found is mostly luck: many short looks, each in another way, find it sooner than few long ones."""
+CREEPS = 2
+"""So many, and half of what is open is tried."""
 FIRST_SECONDS = 0.2
 """For each guess about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
@@ -142,6 +144,8 @@ class _Run:
         self.exact = exact(problem)
         self.questions: dict[int, Question] = {}
         self.ordered = False
+        self.creeps = 0
+        """Schedules found one cycle below the best known, one after the other."""
         self.barren = {False: 0, True: 0}
         """Below it no interval has a schedule nearby, with and without rings in one another's place."""
 
@@ -271,8 +275,8 @@ class _Run:
         """The smallest interval with a schedule nearby; then by turns a proof that the next smaller one has none at
         all, a better bound where that is left open, and schedules nearby again, in more time."""
         seconds = FIRST_SECONDS
-        if len(self.problem.ops) > FEW:
-            self.lower(seconds)
+        self.follow(seconds)
+        self.lower(seconds)
         all_of_it = False
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS and not all_of_it:
             all_of_it = seconds >= self.effort.left
@@ -284,35 +288,37 @@ class _Run:
                 seconds *= 3
                 answer = self.refute(self.ii - 1, REFUTE * seconds)
             if answer == "yes":
+                self.creeps += 1
                 self.follow(seconds)
             if answer != "no":
                 self.lower(seconds)
 
     def lower(self, seconds: float) -> None:
-        """Down through schedules nearby, by half of what is open. Where nothing is found is no proof, but the end of
-        this turn: mostly the next interval is too little already."""
+        """Down through schedules nearby: by one cycle, since what was followed is mostly next to the best, and by half
+        of what is open where that goes on. Where nothing is found is no proof, but the end of this turn."""
         few, enough = len(self.problem.ops) <= FEW, (1 - LOWER_SHARE) * self.effort.left
         while self.effort.left > max(enough, LEAST_SECONDS):
             reuses = self._reuses()
-            floor = max(self.proven, self.barren[reuses])
-            if floor >= self.ii:
+            floor, last = max(self.proven, self.barren[reuses]), self.ii - 1
+            if floor > last:
                 return
-            # Half of what is open, then one cycle less; where rings share room, models are large: the proof at once.
-            middle, last = (floor + self.ii - 1) // 2, self.ii - 1
-            proof = self._likely(last, REFUTE * seconds, proof=True)
-            halved = few or reuses
-            answer = self.near(middle, seconds, proof if halved else self._likely(last, seconds))
-            if answer != "yes" and not halved:
-                answer = self.near(last, seconds, proof)
-            if answer != "yes":
+            target = (floor + last) // 2 if self.creeps >= CREEPS else last
+            if target == last and reuses and not few:
+                return  # Such models are large: the proof at once.
+            answer = self.near(target, seconds, self._likely(last, REFUTE * seconds, proof=True))
+            if answer == "yes":
+                self.creeps = self.creeps + 1 if target == last else 0
+                self.follow(seconds)
+            elif target == last:
                 return
-            self.follow(seconds)
+            else:
+                self.creeps = 0
 
     def follow(self, seconds: float) -> None:
         """Down about as far as the best known's partitions go: little is left to decide."""
         if self.exact:
             return
-        few, target = len(self.problem.ops) <= FEW, self.ii - 1
+        target = self.ii - 1
         floor = max(self.proven, self.barren[self._reuses()])
         while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
             schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses())
@@ -320,7 +326,7 @@ class _Run:
                 self.found(target, schedule)
             else:
                 floor = target + 1
-            if few or PRECISION * (self.ii - floor) < self.ii:
+            if PRECISION * (self.ii - floor) < self.ii:
                 return
             target = (floor + self.ii - 1) // 2
 
