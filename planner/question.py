@@ -34,7 +34,7 @@ FEW_SHARE = 5
 """Times as many seconds for all schedules of so few operations."""
 SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
-MORE = 3
+MORE = 4
 """New guesses in each turn."""
 DIVISIONS = 4
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
@@ -168,13 +168,16 @@ class Question:
 
     def _turn(self) -> list[_Guess]:
         """What to look at next: what was left open and new guesses, and after each all that is near once more."""
-        self.open += islice(self.guesses, MORE)
-        main = next((g for g in self.open if g.whole), None)
+        self.open = [*islice(self.guesses, MORE), *self.open]
+        main = next((g for g in reversed(self.open) if g.whole), None)
         others = [g for g in self.open if g is not main]
         if main is None:
             return others
-        turns = [g for other in others for g in (other, main)]
-        return turns if others and self.open[0] is not main else [main, *turns[:-1]]
+        first = others[: int(self.open[0] is not main)]
+        turns = [*first, main]
+        for other in others[len(first) :]:
+            turns += [other] if other.most and other not in self.looks else [other, main]
+        return turns
 
     def _nothing_near(self, reuse: bool) -> bool:
         return "shared" in self.refused or (bool(self.refused) and not (self.sharing and reuse))
@@ -255,13 +258,13 @@ class Question:
 
     def _some(self, memory: Places) -> Iterator[_Guess]:
         clones = bool(self.problem.clone_order)
+        if clones:
+            yield _Guess(_in_step(self._near), memory, most=STEPS)
         for at in range(DIVISIONS):
             division = partial(self._division, at)
             if clones:
                 yield _Guess(_in_step(division), memory, most=STEPS)
             yield _Guess(division, memory)
-            if clones and at == 0:
-                yield _Guess(_in_step(self._near), memory, most=STEPS)
 
     def _division(self, at: int, memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
         """With the partitions of a relaxation, computed when they are asked for."""

@@ -41,6 +41,8 @@ FIRST_TURNS = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
 busy all the time is found is mostly luck: many short looks, each in another way, find it sooner than few long ones."""
 CREEPS = 2
 """So many, and half of what is open is tried."""
+FIRST_SHARE = 0.3
+"""Of the time limit, for the first turns: then any schedule is better than none."""
 FIRST_SECONDS = 0.2
 """For each guess about another interval, at first; then three times as many."""
 LEAST_SECONDS = 0.02
@@ -59,7 +61,7 @@ HALVINGS = 2
 """Tries to construct a shorter one: half of what is open, each."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
-REFUTE = 30
+REFUTE = 10
 """Times as many seconds for a proof as for a look nearby."""
 ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
 """Memory and branching for an interval in a given order."""
@@ -194,6 +196,8 @@ class _Run:
         for turn, seconds in enumerate(FIRST_TURNS[:1] if many else FIRST_TURNS):
             # Where nothing is nearby at all, the first look says so.
             then = self._likely(min(ii + step, enough)) if turn == 0 else None
+            if self.effort.left < (1 - FIRST_SHARE) * self.problem.options.time_limit_s:
+                break
             if self.best is None and self.near(ii, seconds, then) == "no":
                 break
         if count <= FEW:
@@ -280,18 +284,17 @@ class _Run:
         all_of_it = False
         while self.proven < self.ii and self.effort.left > LEAST_SECONDS and not all_of_it:
             all_of_it = seconds >= self.effort.left
-            answer = self.refute(self.ii - 1, REFUTE * seconds)
-            if answer == "unknown":
-                self.rise(REFUTE * seconds)
-                if seconds > FIRST_SECONDS:
-                    self.in_order()
-                seconds *= 3
-                answer = self.refute(self.ii - 1, REFUTE * seconds)
+            known, answer = self.ii, self.refute(self.ii - 1, REFUTE * seconds)
             if answer == "yes":
                 self.creeps += 1
                 self.follow(seconds)
             if answer != "no":
                 self.lower(seconds)
+            if answer == "unknown" and self.ii == known:
+                self.rise(REFUTE * seconds)
+                if seconds > FIRST_SECONDS:
+                    self.in_order()
+                seconds *= 3
 
     def lower(self, seconds: float) -> None:
         """Down through schedules nearby: by one cycle, since what was followed is mostly next to the best, and by half
