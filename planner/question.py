@@ -38,6 +38,8 @@ MORE = 4
 """New guesses in each turn."""
 DIVISIONS = 4
 """Partitions guessed from a relaxation; later ones are hardly ever better."""
+ALONE = 6
+"""Looks in a turn at all that is near, where no other guess is left."""
 STEPS = 2
 """Looks at clones in step: found soon, or hardly ever."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
@@ -151,9 +153,10 @@ class Question:
                 continue
             # Where rings share room, all that is near is mostly refused at once.
             if following is None or (guess.whole and guess.memory == "shared"):
-                after = then or self._look(guesses[0], seconds, later=guesses[0] is guess)
+                following, after = guesses[0], then
             else:
-                after = self._look(following, seconds)
+                after = None
+            after = after or self._look(following, seconds, later=following is guess)
             seen = self._see(self._look(guess, seconds), after)
             self.looks[guess] = self.looks.get(guess, 0) + 1
             if seen.found is not None:
@@ -173,6 +176,8 @@ class Question:
         others = [g for g in self.open if g is not main]
         if main is None:
             return others
+        if not others:
+            return [main] * ALONE
         first = others[: int(self.open[0] is not main)]
         turns = [*first, main]
         for other in others[len(first) :]:

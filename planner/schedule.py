@@ -305,14 +305,17 @@ class _Run:
             floor, last = max(self.proven, self.barren[reuses]), self.ii - 1
             if floor > last:
                 return
-            target = (floor + last) // 2 if self.creeps >= CREEPS else last
+            if PRECISION * (self.ii - floor) < self.ii and not few:
+                target = floor  # Hardly any harder to find, and the end.
+            else:
+                target = (floor + last) // 2 if self.creeps >= CREEPS else last
             if target == last and reuses and not few:
                 return  # Such models are large: the proof at once.
             answer = self.near(target, seconds, self._likely(last, REFUTE * seconds, proof=True))
             if answer == "yes":
                 self.creeps = self.creeps + 1 if target == last else 0
                 self.follow(seconds)
-            elif target == last:
+            elif target in (floor, last):
                 return
             else:
                 self.creeps = 0
