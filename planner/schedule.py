@@ -57,8 +57,6 @@ PRECISION = 100
 """Partitions are followed down to one in so many cycles."""
 LADDER = (1.15, 1.3, 1.6, 2.2, 3.0)
 """Multiples of the proven bound at which a small loop's schedule is constructed, once the bound is refused."""
-HALVINGS = 2
-"""Tries to construct a shorter one: half of what is open, each."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
 REFUTE = 10
@@ -223,22 +221,11 @@ class _Run:
             self.found(ii, schedule)
 
     def _construct_above(self, enough: int) -> None:
-        """A small loop's schedule, constructed at an interval not far from the least: the proof is mostly next."""
-        failed = self.proven
+        """A small loop's schedule, constructed at an interval not far from the least, to be followed down."""
         for factor in LADDER:
-            if self.best is not None or failed >= enough:
-                break
             ii = min(int(factor * self.proven), enough)
-            self._construct_at(ii)
-            if self.best is None:
-                failed = ii
-        for _ in range(HALVINGS):
-            known, middle = self.ii, (failed + self.ii) // 2
-            if self.best is None or middle >= known:
-                break
-            self._construct_at(middle)
-            if self.ii == known:
-                failed = middle
+            if self.best is None and ii > self.proven:
+                self._construct_at(ii)
 
     def in_order(self) -> None:
         """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
