@@ -91,7 +91,8 @@ class Model:
         if registers:
             add_registers(self)
         if branching == "median":
-            depths = [count for count in self.depth.values() if compact and not isinstance(count, int)]
+            searched = compact and problem.options.depth is None
+            depths = self.depth.values() if searched else ()
             self.cp.add_decision_strategy(
                 [*self.stage, *depths], cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MEDIAN_VALUE
             )

@@ -55,7 +55,7 @@ LOWER_SHARE = 0.5
 """Of the time left, for schedules nearby, before the first proof is tried."""
 PRECISION = 100
 """Partitions are followed down to one in so many cycles."""
-LADDER = (1.15, 1.3, 1.6, 2.2, 3.0)
+LADDER = (1.15, 1.3, 2.2, 3.0)
 """Multiples of the proven bound at which a small loop's schedule is constructed, once the bound is refused."""
 ORDER_SECONDS = 0.6
 """For an interval in a given order."""
