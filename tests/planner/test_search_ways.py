@@ -100,15 +100,12 @@ def test_effort_is_taken_for_models_and_attempts():
 
 def test_clones_in_step_are_so_many_cycles_apart():
     problem = Problem(two_clones(), SolveOptions())
-    for evenly in (True, False):
-        model = Model(problem, 80)
-        model.in_step(evenly=evenly)
-        answer, solver = run(model.cp, 5.0)
-        assert answer == "yes"
-        starts = model.read(solver).starts
-        assert starts[3] - starts[1] == starts[4] - starts[2]
-        if evenly:
-            assert starts[3] - starts[1] == 40
+    model = Model(problem, 80)
+    model.in_step()
+    answer, solver = run(model.cp, 5.0)
+    assert answer == "yes"
+    starts = model.read(solver).starts
+    assert starts[3] - starts[1] == starts[4] - starts[2] == 40
 
 
 def lives(problem: Problem, ii: int, found) -> int:
