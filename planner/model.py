@@ -412,42 +412,7 @@ class Model:
                 intervals.append(self.cp.new_fixed_size_interval_var(self.phase[i] + self.ii, rest, ""))
         self.cp.add_cumulative(intervals, [1] * len(intervals), capacity - whole)
 
-    # What is best among equals
-
-    def prefer_few_crossings(self) -> None:
-        pairs = {(a.src, a.dst) for a in self.problem.dependences if a.src != a.dst}
-        self.crossings = sum(self.crosses(a, b) for a, b in sorted(pairs))
-        self.cp.minimize(self.crossings)
-
-    def prefer_short_lives(self, crossings: int) -> None:
-        """And early starts, with no more ``crossings``. A live range has twice the weight of a start, which a producer
-        delays for it."""
-        self.cp.add(self.crossings <= crossings)
-        longest = self.ii * (self.stages + self.distances + 2)
-        spread: list[Any] = [self.start[i] for i in self.ops]
-        for producer, uses in self.problem.rings.items():
-            live = self.cp.new_int_var(0, longest, "")
-            for use in uses:
-                self.cp.add(live >= self.start[use.consumer] + self.ii * use.distance - self.start[producer])
-            spread += [live, live]
-        self.cp.minimize(sum(spread))
-
-    def in_step(self) -> None:
-        """A guess: every clone does what the first does, an equal part of the turn later."""
-        index, clones = self.problem.graph.index, self.problem.graph.clones
-        for at, clone in enumerate(clones):
-            later = self.ii * at // len(clones)
-            for one, other in zip(clones[0], clone, strict=True) if at else ():
-                self.cp.add(self.start[index[other]] == self.start[index[one]] + later)
-
-    def hint(self, known: Assignment) -> None:
-        turn = self.ii * (self.stages // 2) - known.starts[self.anchor]
-        for i in self.ops:
-            self.cp.add_hint(self.phase[i], (known.starts[i] + turn) % self.ii)
-            self.cp.add_hint(self.stage[i], (known.starts[i] + turn) // self.ii)
-        for (c, g), literal in self.member.items():
-            if not isinstance(literal, int):
-                self.cp.add_hint(literal, known.partitions[c] == g)
+    # What is found
 
     def read(self, solver: cp_model.CpSolver) -> Assignment:
         partitions = []

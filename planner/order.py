@@ -12,14 +12,25 @@ from itertools import pairwise
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.choices import partition_choices
-from warpplan.planner.constructive import placings
+from warpplan.planner.constructive import SECONDS_PER_OPERATION, placings
+from warpplan.planner.effort import Effort
 from warpplan.planner.graph import DependenceGraph, Limits
 from warpplan.planner.loop import loop_of
-from warpplan.planner.model import Model
+from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
 from warpplan.planner.retime import fits
 
 PLENTY = 2**40
+SECONDS = 0.6
+"""For an interval in a given order."""
+WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
+"""Memory and branching for an interval in a given order."""
+LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
+"""Multiples of the proven bound that are tried."""
+SHARE = 0.3
+"""Of the time left, for all of them."""
+Blindly = Callable[[DependenceGraph], tuple[int, Assignment] | None]
+"""Schedules a blind graph."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +48,42 @@ def blind(graph: DependenceGraph) -> DependenceGraph:
     return replace(graph, ops=ops, limits=free, clones=())
 
 
-def blind_order(
-    graph: DependenceGraph, solved: Callable[[DependenceGraph], tuple[int, Assignment] | None]
-) -> Order | None:
+def shortest_in_order(
+    problem: Problem, proven: int, below: int, blindly: Blindly, effort: Effort
+) -> tuple[int, Assignment] | None:
+    """An interval from ``proven`` up, but shorter than ``below``, with a schedule in the order of the loop scheduled
+    first; None where none is found."""
+    order = blind_order(problem.graph, blindly)
+    enough = (1 - SHARE) * effort.left
+    for ii in (int(factor * proven) for factor in LADDER):
+        if order is None or ii >= below or effort.left <= enough:
+            break
+        schedule = _kept(problem, ii, order, effort)
+        if schedule is not None:
+            return ii, schedule
+    return None
+
+
+def _kept(problem: Problem, ii: int, order: Order, effort: Effort) -> Assignment | None:
+    effort.take(SECONDS_PER_OPERATION * len(problem.ops))
+    if (schedule := first_in_order(problem, ii, order)) is not None:
+        return schedule
+    for memory, branching in WAYS:
+        model = Model(problem, ii, memory=memory, symmetric=False, branching=branching)
+        keep_order(model, order)
+        answer, schedule = effort.solve(model, SECONDS)
+        if schedule is not None and fits(problem, ii, schedule):
+            return schedule
+        if answer == "no" and memory == "shared":
+            break
+    return None
+
+
+def blind_order(graph: DependenceGraph, blindly: Blindly) -> Order | None:
     """The phases of the blind graph's schedule, in those stages that keep the values' lives shortest in sum."""
     from scipy.optimize import linprog  # a third of a second to import
 
-    found = solved(blind(graph))
+    found = blindly(blind(graph))
     if found is None:
         return None
     ii, phase = found[0], tuple(start % found[0] for start in found[1].starts)

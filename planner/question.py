@@ -298,10 +298,19 @@ def _in_step(build: Build) -> Build:
     def built(memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
         model = build(memory, cuts)
         if model is not None:
-            model.in_step()
+            in_step(model)
         return model
 
     return built
+
+
+def in_step(model: Model) -> None:
+    """Every clone does what the first does, an equal part of the turn later."""
+    index, clones = model.problem.graph.index, model.problem.graph.clones
+    for at, clone in enumerate(clones):
+        later = model.ii * at // len(clones)
+        for one, other in zip(clones[0], clone, strict=True) if at else ():
+            model.cp.add(model.start[index[other]] == model.start[index[one]] + later)
 
 
 def _by_clone(problem: Problem) -> Iterator[tuple[int, ...]]:

@@ -15,18 +15,18 @@ from warpplan.planner.ahead import Ahead
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.binding import what_binds
 from warpplan.planner.bounds import Bound, min_ii
-from warpplan.planner.constructive import SECONDS_PER_OPERATION, first_schedule
+from warpplan.planner.choose import choose
+from warpplan.planner.constructive import first_schedule
 from warpplan.planner.core import decide, exact, raised
 from warpplan.planner.cpsat import Answer
-from warpplan.planner.effort import Effort, Way
+from warpplan.planner.effort import Effort
 from warpplan.planner.errors import InvalidPlan
 from warpplan.planner.graph import DependenceGraph
 from warpplan.planner.memory import layout, room_side_by_side
-from warpplan.planner.model import Branching, Model, Places
-from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
+from warpplan.planner.order import shortest_in_order
 from warpplan.planner.problem import Problem, SolveOptions
 from warpplan.planner.question import FEW, Ask, Question, Seen
-from warpplan.planner.retime import fits, retime
+from warpplan.planner.retime import retime
 from warpplan.planner.sharing import worth_sharing
 from warpplan.planner.shorten import shorten
 
@@ -57,22 +57,12 @@ PRECISION = 100
 """Partitions are followed down to one in so many cycles."""
 LADDER = (1.15, 1.3, 2.2, 3.0)
 """Multiples of the proven bound at which a small loop's schedule is constructed, once the bound is refused."""
-ORDER_SECONDS = 0.6
-"""For an interval in a given order."""
 REFUTE = 10
 """Times as many seconds for a proof as for a look nearby."""
-ORDERED_WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
-"""Memory and branching for an interval in a given order."""
-ORDER_LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
-"""Multiples of the proven bound at which the order of the loop scheduled first is tried."""
 ORDER_SHARE = 0.05
 """Of the time left, for the order of the loop scheduled first."""
-ORDERED_SHARE = 0.3
-"""Of the time left, for schedules in that order."""
 THOROUGH_SECONDS = 10.0
 """For a proof with more than that, presolve is worth its time."""
-POLISH_SECONDS = 0.1
-"""For each of two steps of choosing among schedules of a small loop."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ def _search(run_: _Run, bound: Bound) -> Search:
     problem = run_.problem
     if len(problem.ops) <= SMALL:
         # Mostly MinII is feasible: ask for its best schedule at once.
-        answer, best = run_.choose(bound.ii_cycles)
+        answer, best = choose(problem, bound.ii_cycles, run_.effort)
         if best is not None:
             run_.found(bound.ii_cycles, best)
             return run_.result(bound)
@@ -228,39 +218,18 @@ class _Run:
                 self._construct_at(ii)
 
     def in_order(self) -> None:
-        """Down in the order of the loop scheduled first and partitioned afterwards: what is usually done, and never to
-        be better than what is found here."""
+        """Down in the order of the loop scheduled first and partitioned afterwards: never to be longer than that."""
         if self.proven == self.ii or self.exact or self.problem.options.pinned or self.ordered:
             return
         self.ordered = True
-        order = blind_order(self.problem.graph, self._blindly)
-        enough = (1 - ORDERED_SHARE) * self.effort.left
-        for factor in ORDER_LADDER:
-            ii = int(factor * self.proven)
-            if order is None or (self.best is not None and ii >= self.ii) or self.effort.left <= enough:
-                return
-            schedule = self._kept(ii, order)
-            if schedule is not None:
-                self.found(ii, schedule)
+        schedule = shortest_in_order(self.problem, self.proven, self.ii, self._blindly, self.effort)
+        if schedule is not None:
+            self.found(*schedule)
 
     def _blindly(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
         problem = Problem(graph, SolveOptions(time_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
         found = search(problem, min_ii(problem))
         return None if found.best is None else (found.ii_cycles, found.best)
-
-    def _kept(self, ii: int, order: Order) -> Assignment | None:
-        self.effort.take(SECONDS_PER_OPERATION * len(self.problem.ops))
-        if (schedule := first_in_order(self.problem, ii, order)) is not None:
-            return schedule
-        for memory, branching in ORDERED_WAYS:
-            model = Model(self.problem, ii, memory=memory, symmetric=False, branching=branching)
-            keep_order(model, order)
-            answer, schedule = self.effort.solve(model, ORDER_SECONDS)
-            if schedule is not None and fits(self.problem, ii, schedule):
-                return schedule
-            if answer == "no" and memory == "shared":
-                break
-        return None
 
     def descend(self) -> None:
         """The smallest interval with a schedule nearby; then by turns a proof that the next smaller one has none at
@@ -392,23 +361,9 @@ class _Run:
 
     # Among schedules of the same interval
 
-    def choose(self, ii: int) -> tuple[Answer, Assignment | None]:
-        """Of a small loop: fewest crossings, then short live ranges and early starts."""
-        model = Model(self.problem, ii, branching="free")
-        model.prefer_few_crossings()
-        if self.best is not None:
-            model.hint(self.best)
-        answer, best = self.effort.solve(model, POLISH_SECONDS, Way(relax=1))
-        if best is None:
-            return answer, None
-        apart = {(a.src, a.dst) for a in self.problem.dependences if best.apart(a.src, a.dst)}
-        model.prefer_short_lives(len(apart))
-        best = self.effort.solve(model, POLISH_SECONDS, Way(presolve=True, relax=1))[1] or best
-        return answer, best if fits(self.problem, ii, best) else None
-
     def polish(self) -> None:
         if self.best is None:
             return
         if len(self.problem.ops) <= SMALL:
-            self.best = self.choose(self.ii)[1] or self.best
+            self.best = choose(self.problem, self.ii, self.effort, self.best)[1] or self.best
         self.best = shorten(self.problem, self.ii, self.best)

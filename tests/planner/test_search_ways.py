@@ -17,7 +17,7 @@ from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operatio
 from warpplan.planner.model import Model
 from warpplan.planner.order import Order, first_in_order, keep_order, queues
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import FEW, NEAR, Question
+from warpplan.planner.question import FEW, NEAR, Question, in_step
 from warpplan.planner.retime import fits
 from warpplan.planner.schedule import search
 from warpplan.planner.sharing import Cut
@@ -101,7 +101,7 @@ def test_effort_is_taken_for_models_and_attempts():
 def test_clones_in_step_are_so_many_cycles_apart():
     problem = Problem(two_clones(), SolveOptions())
     model = Model(problem, 80)
-    model.in_step()
+    in_step(model)
     answer, solver = run(model.cp, 5.0)
     assert answer == "yes"
     starts = model.read(solver).starts
