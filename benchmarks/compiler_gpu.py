@@ -54,7 +54,7 @@ def _tests(out: Path, seconds: float) -> list[str]:
 
 
 STEPS = (
-    Step("tests", 150, _tests),
+    Step("tests", 240, _tests),
     Step("sweep", 240, _script("scheme_sweep.py")),
     Step("compiler", 260, _compiler),
     Step("failures", 90, _script("stock_failures.py")),

@@ -97,7 +97,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, source, cwd=folder)
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
-        tar.extractall(folder / "unpacked", filter="data")
+        # Python 3.11.2, Debian 12's, has no filters yet.
+        tar.extractall(folder / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (unpacked,) = (folder / "unpacked").iterdir()
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, unpacked, cwd=folder)
     return folder
