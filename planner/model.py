@@ -208,13 +208,18 @@ class Model:
         for c in free:
             self.cp.add_exactly_one(self.member[c, g] for g in range(self.count))
         if not problem.pins:
-            for at, c in enumerate(free):
+            # What issues longest is decided among fewest: proofs come up to five times as soon as in another order.
+            heaviest = sorted(free, key=lambda c: -self._issue_of(c))
+            for at, c in enumerate(heaviest):
                 for g in range(1, self.count):
-                    earlier = [self.member[e, g - 1] for e in free[:at]]
+                    earlier = [self.member[e, g - 1] for e in heaviest[:at]]
                     self.cp.add_bool_or([*earlier, self.member[c, g].Not()])
         self._crossing: dict[tuple[int, int], Truth] = {}
         for first, second in (*problem.clone_order, *problem.twin_order) if self.symmetric else ():
             self.cp.add(self.start[first] <= self.start[second])
+
+    def _issue_of(self, cluster: int) -> int:
+        return sum(op.issue for op, c in zip(self.problem.ops, self.problem.cluster, strict=True) if c == cluster)
 
     def inside(self, op: int, partition: int) -> Truth:
         return self.member[self.problem.cluster[op], partition]
