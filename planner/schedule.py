@@ -136,8 +136,8 @@ class _Run:
         self.ordered = False
         self.creeps = 0
         """Schedules found one cycle below the best known, one after the other."""
-        self.barren = {False: 0, True: 0}
-        """Below it no interval has a schedule nearby, with and without rings in one another's place."""
+        self.barren = 0
+        """Below it no interval was found to have a schedule nearby."""
 
     # What is known
 
@@ -258,7 +258,7 @@ class _Run:
         few, enough = len(self.problem.ops) <= FEW, (1 - LOWER_SHARE) * self.effort.left
         while self.effort.left > max(enough, LEAST_SECONDS):
             reuses = self._reuses()
-            floor, last = max(self.proven, self.barren[reuses]), self.ii - 1
+            floor, last = max(self.proven, self.barren), self.ii - 1
             if floor > last:
                 return
             if PRECISION * (self.ii - floor) < self.ii and not few:
@@ -277,20 +277,22 @@ class _Run:
                 self.creeps = 0
 
     def follow(self, seconds: float) -> None:
-        """Down about as far as the best known's partitions go: little is left to decide."""
+        """Down about as far as the best known's partitions go: little is left to decide. By steps that grow, then by
+        half of what is open."""
         if self.exact:
             return
-        target = self.ii - 1
-        floor = max(self.proven, self.barren[self._reuses()])
+        floor = max(self.proven, self.barren if self.barren < self.ii else 0)
+        step, stopped = 1, False
         while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
+            target = max(self.ii - step, (floor + self.ii - 1) // 2)
             schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses())
             if schedule is not None:
                 self.found(target, schedule)
             else:
-                floor = target + 1
+                floor, stopped = target + 1, True
             if PRECISION * (self.ii - floor) < self.ii:
                 return
-            target = (floor + self.ii - 1) // 2
+            step = self.ii if stopped else max(2 * step, self.ii // PRECISION)
 
     def _reuses(self) -> bool:
         """Whether rings in one another's place are looked for: where the best known has such, or none has room for all
@@ -326,7 +328,7 @@ class _Run:
         elif answer == "no" and question.few:
             self.refused(ii)
         elif answer == "no":
-            self.barren[reuse] = max(self.barren[reuse], ii + 1)
+            self.barren = max(self.barren, ii + 1)
         return answer
 
     def refute(self, ii: int, seconds: float, *, thorough: bool = False) -> Answer:
