@@ -187,10 +187,10 @@ class Question:
     def _nothing_near(self, reuse: bool) -> bool:
         return "shared" in self.refused or (bool(self.refused) and not (self.sharing and reuse))
 
-    def alike(self, known: Assignment, seconds: float, *, reuse: bool) -> Assignment | None:
+    def alike(self, known: Assignment, seconds: float, *, reuse: bool, then: Ask | None = None) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
         guess = _Guess(self._pinned(known.partitions), "shared" if reuse else "apart")
-        return self._see(self._look(guess, seconds)).found
+        return self._see(self._look(guess, seconds), then).found
 
     def refute(
         self, seconds: float, *, thorough: bool = False, then: Ask | None = None

@@ -285,7 +285,8 @@ class _Run:
         step, stopped = 1, False
         while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
             target = max(self.ii - step, (floor + self.ii - 1) // 2)
-            schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses())
+            proof = self._likely(self.ii - 1, REFUTE * seconds, proof=True)
+            schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses(), then=proof)
             if schedule is not None:
                 self.found(target, schedule)
             else:
