@@ -261,7 +261,9 @@ class _Run:
             floor, last = max(self.proven, self.barren), self.ii - 1
             if floor > last:
                 return
-            if PRECISION * (self.ii - floor) < self.ii and not few:
+            if self.exact:
+                target = (floor + last) // 2  # Either answer is a proof.
+            elif PRECISION * (self.ii - floor) < self.ii and not few:
                 target = floor  # Hardly any harder to find, and the end.
             else:
                 target = (floor + last) // 2 if self.creeps >= CREEPS else last
@@ -271,7 +273,7 @@ class _Run:
             if answer == "yes":
                 self.creeps = self.creeps + 1 if target == last else 0
                 self.follow(seconds)
-            elif target in (floor, last):
+            elif target in (floor, last) or (self.exact and answer == "unknown"):
                 return
             else:
                 self.creeps = 0
