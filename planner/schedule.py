@@ -142,7 +142,8 @@ class _Run:
     # What is known
 
     def found(self, ii: int, schedule: Assignment) -> None:
-        ii, schedule = retime(self.problem, ii, schedule)
+        if not self.exact:  # There the next question takes less time than that.
+            ii, schedule = retime(self.problem, ii, schedule)
         if ii < self.proven:
             raise InvalidPlan(f"{ii} cycles are feasible, and {self.proven} were proven to be needed: a bug")
         if self.best is None or ii < self.ii:
