@@ -8,11 +8,11 @@ table cell by cell, do not grow with it, and what is proven is proven for the co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.cpsat import Truth, always, given, negated, never
+from warpplan.planner.occupancy import add_issue, add_units
 from warpplan.planner.problem import Arc, Problem
 from warpplan.planner.registers import add_registers
 from warpplan.planner.rings import add_memory, add_rings
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Places = Literal["apart", "shared", "free"]
 Branching = Literal["free", "median"]
-PAIR = 2
-"""For so many users of a unit, their order says all."""
 
 
 class Model:
@@ -78,8 +76,8 @@ class Model:
         self._ends: dict[int, Any] = {}
         self._place()
         self._depend()
-        self._units()
-        self._issue()
+        add_units(self)
+        add_issue(self)
         self._retire()
         if compact:
             self._wait_for_something()
@@ -185,13 +183,13 @@ class Model:
     def _begun(self, i: int) -> Any:
         """When the operation begins to wait for its barriers; it has issued and told the others at :meth:`_done`."""
         if i not in self._begins:
-            before = self._barriers(i)[0]
+            before = self.barriers(i)[0]
             self._begins[i] = self.phase[i] - self.problem.graph.limits.barrier_cycles * sum(before)
         return self._begins[i]
 
     def _done(self, i: int) -> Any:
         if i not in self._ends:
-            busy = self.problem.graph.limits.barrier_cycles * sum(self._barriers(i)[1]) + self.problem.ops[i].issue
+            busy = self.problem.graph.limits.barrier_cycles * sum(self.barriers(i)[1]) + self.problem.ops[i].issue
             self._ends[i] = self.phase[i] + busy
         return self._ends[i]
 
@@ -256,7 +254,7 @@ class Model:
             return next(iter(literals.values()), 0)
         key = tuple(sorted(literals))
         if key not in self._any:
-            self._any[key] = self._or(literals.values())
+            self._any[key] = self.either(literals.values())
         return self._any[key]
 
     # Dependences
@@ -296,69 +294,9 @@ class Model:
                 given(self.cp.add(self.start[dst] <= self.start[src] + most), within[src, dst])
             self.cp.add_bool_or([within[pair] for pair in cut])
 
-    # Units and issue slots: intervals on the circle
+    # Barriers
 
-    def _units(self) -> None:
-        for unit, capacity in self.problem.graph.units:
-            users = [(i, op.occupancy) for i, op in enumerate(self.problem.ops) if op.unit == unit and op.occupancy]
-            if capacity == 1:
-                first = self._exclude([(self.phase[i], cycles, 1) for i, cycles in users])
-                self._queue(users, first)
-            else:
-                self._share(users, capacity)
-
-    def _queue(self, users: list[tuple[int, int]], first: Any) -> None:
-        """Follows from the intervals, but not from their edges: all that comes before a user has to fit before it, and
-        all that comes after it, after. Units that are busy all the time are refused and filled much sooner by it."""
-        for i, cycles in users if len(users) > PAIR else ():
-            before = sum(held * self.earlier(j, i) for j, held in users if j != i)
-            after = sum(held * self.earlier(i, j) for j, held in users if j != i)
-            self.cp.add(self.phase[i] >= first + before)
-            self.cp.add(self.phase[i] + cycles + after <= first + self.ii)
-
-    def _issue(self) -> None:
-        spans = [self._issue_span(i) for i in self.ops]
-        for g in range(self.count):
-            users = []
-            for i, (begin, length, busy) in enumerate(spans):
-                present = self.inside(i, g)
-                if not never(busy) and not never(present):
-                    users.append((begin, length, self._both(present, busy)))
-            self._exclude(users)
-            # Follows from the intervals, but only where all of them are known to be there.
-            self.cp.add(sum(self._load(i, g, spans[i][1]) for i in self.ops) <= self.ii)
-        self.cp.add(sum(length for _, length, _ in spans) <= self.ii * self.count)
-        if self.tight:
-            issuing = [i for i in self.ops if self.problem.ops[i].issue]
-            for a, b in combinations(issuing, 2):
-                if not always(self.crosses(a, b)):
-                    self.earlier(a, b)
-
-    def _load(self, i: int, g: int, length: Any) -> Any:
-        """At least the cycles for which operation ``i`` takes the issue slot of partition ``g``."""
-        inside = self.inside(i, g)
-        if never(inside) or isinstance(length, int) or not self.tight:
-            return (length if isinstance(length, int) else self.problem.ops[i].issue) * inside
-        load = self.cp.new_int_var(0, self.ii, "")
-        given(self.cp.add(load >= length), inside)
-        return load
-
-    def _issue_span(self, i: int) -> tuple[Any, Any, Truth]:
-        """Where on the circle the operation's issue begins, how long it is with its barriers, and whether it is any."""
-        issue, cost = self.problem.ops[i].issue, self.problem.graph.limits.barrier_cycles
-        before, after = self._barriers(i)
-        if not before and not after:
-            return self.phase[i], issue, int(issue > 0)
-        begin, length = self.cp.new_int_var(0, self.ii - 1, ""), issue + cost * sum(before) + cost * sum(after)
-        turned = self.cp.new_bool_var("") if before else 0
-        self.cp.add(begin == self.phase[i] - cost * sum(before) + self.ii * turned)
-        if isinstance(length, int):
-            return begin, length, 1
-        size = self.cp.new_int_var(issue, issue + cost * (len(before) + len(after)), "")
-        self.cp.add(size == length)
-        return begin, size, 1 if issue else self._or([*before, *after])
-
-    def _barriers(self, i: int) -> tuple[list[Truth], list[Truth]]:
+    def barriers(self, i: int) -> tuple[list[Truth], list[Truth]]:
         """A literal for each barrier that the operation may wait for, and for each at which it may arrive."""
         if i not in self._beside:
             problem = self.problem
@@ -373,7 +311,7 @@ class Model:
             self._beside[i] = [x for x in before if not never(x)], [x for x in after if not never(x)]
         return self._beside[i]
 
-    def _or(self, literals: Iterable[Truth]) -> Truth:
+    def either(self, literals: Iterable[Truth]) -> Truth:
         """True where one of ``literals`` is; it may be true beside."""
         literals = list(literals)
         if any(always(x) for x in literals):
@@ -382,40 +320,6 @@ class Model:
         for x in literals:
             self.cp.add_implication(x, result)
         return result
-
-    def _both(self, a: Truth, b: Truth) -> Truth:
-        if always(a) or always(b):
-            return b if always(a) else a
-        result = self.cp.new_bool_var("")
-        self.cp.add_bool_or([a.Not(), b.Not(), result])
-        return result
-
-    def _exclude(self, users: list[tuple[Any, Any, Truth]]) -> Any:
-        """No two (begin, length, present) overlap; all lie within one turn of the circle from the first one's start,
-        which comes back."""
-        first = self.cp.new_int_var(0, self.ii - 1, "")
-        intervals = []
-        for begin, length, present in users:
-            given(self.cp.add(begin >= first), present)
-            given(self.cp.add(begin + length <= first + self.ii), present)
-            if isinstance(length, int):
-                intervals.append(self.cp.new_optional_fixed_size_interval_var(begin, length, present, ""))
-            else:
-                end = self.cp.new_int_var(0, 2 * self.ii, "")
-                intervals.append(self.cp.new_optional_interval_var(begin, length, end, present, ""))
-        if len(intervals) > 1:
-            self.cp.add_no_overlap(intervals)
-        return first
-
-    def _share(self, users: Iterable[tuple[int, int]], capacity: int) -> None:
-        """At most ``capacity`` at a time: whole turns take a copy for good, the rest is seen over two turns."""
-        intervals, whole = [], 0
-        for i, cycles in users:
-            whole += cycles // self.ii
-            if rest := cycles % self.ii:
-                intervals.append(self.cp.new_fixed_size_interval_var(self.phase[i], rest, ""))
-                intervals.append(self.cp.new_fixed_size_interval_var(self.phase[i] + self.ii, rest, ""))
-        self.cp.add_cumulative(intervals, [1] * len(intervals), capacity - whole)
 
     # What is found
 
