@@ -1,7 +1,7 @@
 """One interval, asked about in two ways: is there a schedule nearby, and is there none at all?
 
 *Near* looks only at schedules whose operations are a few stages from one another, as good ones mostly are: the model is
-small, and a schedule is found soon or surely not there; "no" proves nothing. Before it looks at all of them it makes
+small, and a schedule is found soon or surely not there; "no" proves nothing. It looks by turns at all of them and at
 *guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks at every schedule: its "no" is
 a proof. While one is waited for, the look that is likely to be next begins in a second thread (see :mod:`ahead`).
 (Measured on the loop bodies of benchmarks/loop_graphs.py.)
