@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
+from time import perf_counter
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -23,10 +24,25 @@ PATIENCE = 0.1
 
 @dataclass
 class _Pending(Generic[T]):
+    """A task that may be wanted: begun when it is, or once ``patience`` has passed."""
+
     key: Hashable
-    future: Future[T | None]
-    wanted: Event
-    stop: Stop
+    task: Task[T]
+    patience: float
+    wanted: Event = field(default_factory=Event)
+    stop: Stop = field(default_factory=Stop)
+    began: float | None = None
+    """By the clock."""
+    future: Future[T | None] = field(init=False)
+
+    def run(self) -> T | None:
+        self.wanted.wait(self.patience)
+        self.began = perf_counter()
+        return None if self.stop.called else self.task(self.stop)
+
+    def taken(self) -> float:
+        """Seconds for which work on it has gone on."""
+        return 0.0 if self.began is None or self.future.done() else perf_counter() - self.began
 
 
 class Ahead(Generic[T]):
@@ -50,7 +66,8 @@ class Ahead(Generic[T]):
         if begun is not None and begun.key != key:
             self._drop()
             begun = None
-        self._pending = None if then is None else self._begin(*then)
+        taken = 0.0 if begun is None else begun.taken()
+        self._pending = None if then is None else self._begin(*then, PATIENCE - taken)
         if begun is not None:
             begun.wanted.set()
             ready = begun.future.result()
@@ -58,16 +75,12 @@ class Ahead(Generic[T]):
                 return ready
         return task(Stop())
 
-    def _begin(self, key: Hashable, task: Task[T]) -> _Pending[T]:
+    def _begin(self, key: Hashable, task: Task[T], patience: float) -> _Pending[T]:
         # One for what is waited for, if it was expected, and one for what is expected next.
         self._pool = self._pool or ThreadPoolExecutor(2, "ahead")
-        wanted, stop = Event(), Stop()
-
-        def run() -> T | None:
-            wanted.wait(PATIENCE)
-            return None if stop.called else task(stop)
-
-        return _Pending(key, self._pool.submit(run), wanted, stop)
+        pending = _Pending(key, task, patience)
+        pending.future = self._pool.submit(pending.run)
+        return pending
 
     def _drop(self) -> None:
         if self._pending is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from warpplan.planner.cpsat import Truth, run
 from warpplan.planner.problem import REGISTER_COUNTS, WARP_GROUP, Problem
 
-ROOM = ((0.9, 1.3), (1.0, 1.0), (0.8, 1.3), (1.0, 1.6))
+ROOM = ((0.9, 1.3), (1.0, 1.0))
 """(Share of the interval that issue may fill, factor on how long values are live at least), one guess each."""
 SECONDS = 0.1
 BASE_COST = 4

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, cycle, islice, zip_longest
 from threading import Lock
 
 from warpplan.planner.ahead import Ahead
 from warpplan.planner.assignment import Assignment
 from warpplan.planner.cpsat import Answer, Stop
-from warpplan.planner.divide import divisions
+from warpplan.planner.divide import ROOM, divisions
 from warpplan.planner.effort import Effort, Way, solved
+from warpplan.planner.guesses import by_clone, gapless, in_step, in_turn
 from warpplan.planner.memory import layout, room_side_by_side
 from warpplan.planner.model import Branching, Model, Places
 from warpplan.planner.problem import Problem
@@ -36,12 +37,13 @@ SHARED_SHARE = 3
 """Times as many seconds where rings may lie in one another's place: such models are larger."""
 MORE = 4
 """New guesses in each turn."""
-DIVISIONS = 4
-"""Partitions guessed from a relaxation; later ones are hardly ever better."""
 ALONE = 6
 """Looks in a turn at all that is near, where no other guess is left."""
 STEPS = 2
 """Looks at clones in step: found soon, or hardly ever."""
+AT_RANDOM, NOW_AND_THEN = (2, 4), (1, 4)
+"""All that is near is found soonest with all decisions in random order; what is guessed beside units without gaps, with
+few of them at random."""
 Build = Callable[[Places, tuple[Cut, ...]], Model | None]
 DECIDE = Way()
 PRESOLVED, RELAXED = Way(presolve=True), Way(presolve=True, relax=1)
@@ -56,6 +58,12 @@ class _Guess:
     """The model, with what memory has refused so far; None where there is no such guess after all."""
     memory: Places
     whole: bool = False
+    relaxed: bool = False
+    """Registers are left out: where they do not suffice, the partitions found are looked at once more, with them."""
+    refuses: bool = False
+    """Where there is none of these, nothing near lies so."""
+    ways: tuple[int, int] = (0, 1)
+    """The first look's way, and how far it is to the next one's: see :func:`cpsat.run`."""
     most: int | None = None
     """Looks after which it is given up."""
     known: _Known | None = None
@@ -103,9 +111,16 @@ class Ask:
                 if stop.called:
                     break
             outcome = solved(known.model, self.seconds, self.way, stop)
-            taken, wall, found = taken + outcome.seconds, wall + outcome.wall, outcome.found
+            answer, found = outcome.answer, outcome.found
+            taken, wall = taken + outcome.seconds, wall + outcome.wall
+            if guess.relaxed and found is not None and not fits(problem, ii, found):
+                again = solved(
+                    self.question.pinned(found.partitions, True, guess.memory, ()), self.seconds, Way(turn=1), stop
+                )
+                answer, found = "unknown" if again.found is None else "yes", again.found
+                taken, wall = taken + again.seconds, wall + again.wall
             if found is None or fits(problem, ii, found):
-                return Seen(outcome.answer, found, taken, wall, known)
+                return Seen(answer, found, taken, wall, known)
             places = layout(problem, ii, found)
             if places.fits or places.unknown or guess.memory != "shared":
                 break
@@ -161,10 +176,11 @@ class Question:
             self.looks[guess] = self.looks.get(guess, 0) + 1
             if seen.found is not None:
                 return "yes", seen.found
-            if seen.answer == "no" and guess.whole:
-                self.refused.add(guess.memory)
             if seen.answer == "no" or self.looks[guess] == guess.most:
                 self.open.remove(guess)
+            if seen.answer == "no" and guess.refuses:
+                self.refused.add(guess.memory)
+                self.open = [g for g in self.open if g.memory != guess.memory]
             if self._nothing_near(reuse):
                 return "no", None
         return "unknown", None
@@ -172,16 +188,17 @@ class Question:
     def _turn(self) -> list[_Guess]:
         """What to look at next: what was left open and new guesses, and after each all that is near once more."""
         self.open = [*islice(self.guesses, MORE), *self.open]
-        main = next((g for g in reversed(self.open) if g.whole), None)
-        others = [g for g in self.open if g is not main]
-        if main is None:
-            return others
-        if not others:
-            return [main] * ALONE
-        first = others[: int(self.open[0] is not main)]
-        turns = [*first, main]
-        for other in others[len(first) :]:
-            turns += [other] if other.most and other not in self.looks else [other, main]
+        whole = next((g for g in reversed(self.open) if g.whole), None)
+        if whole is None:
+            return self.open
+        relaxed = next((g for g in self.open if g.relaxed), None)
+        broad = [whole] if relaxed is None else [whole, relaxed]
+        others = [g for g in self.open if g not in broad]
+        if not others or not (self.looks or self.problem.clone_order):
+            return list(islice(cycle(broad), ALONE))
+        turns = broad if self.open[0] in broad else [others.pop(0), whole]
+        for other in others:
+            turns = [*turns, other] if other.most and other not in self.looks else [*turns, other, *broad]
         return turns
 
     def _nothing_near(self, reuse: bool) -> bool:
@@ -189,7 +206,7 @@ class Question:
 
     def alike(self, known: Assignment, seconds: float, *, reuse: bool, then: Ask | None = None) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
-        guess = _Guess(self._pinned(known.partitions), "shared" if reuse else "apart")
+        guess = _Guess(self._pinned(known.partitions, tight=reuse), "shared" if reuse else "apart")
         return self._see(self._look(guess, seconds), then).found
 
     def refute(
@@ -227,10 +244,9 @@ class Question:
     def _look(self, guess: _Guess, seconds: float, *, later: bool = False) -> Ask:
         """The next look at ``guess``, or the one ``later``."""
         much = guess.whole and guess.memory == "shared"
-        looks = self.looks.get(guess, 0) + later
-        # All that is near is found soonest in one of the ways.
-        turn = 4 * looks + 2 if guess.whole else looks
-        return self._ask(guess, Way(turn=turn), SHARED_SHARE * seconds if much else seconds)
+        first, step = guess.ways
+        way = Way(turn=first + step * (self.looks.get(guess, 0) + later))
+        return self._ask(guess, way, SHARED_SHARE * seconds if much else seconds)
 
     def _ask(self, guess: _Guess, way: Way, seconds: float) -> Ask:
         return Ask(self, guess, way, min(seconds, self.effort.left), self.cuts if guess.memory == "shared" else ())
@@ -247,25 +263,34 @@ class Question:
         """In the order of promise, each when its turn comes."""
         some = len(self.problem.pins) < len(self.problem.clusters)
         if room_side_by_side(self.problem):
-            by_clone = _by_clone(self.problem) if some else iter(())
-            for partitions in islice(by_clone, 1):
+            for partitions in islice(by_clone(self.problem), 1) if some else ():
                 yield _Guess(_in_step(self._pinned(partitions)), "apart", most=STEPS)
-            yield _Guess(self._near, "apart", whole=True)
+            yield self._whole("apart")
+            if some:
+                yield self.without_registers("apart")
         else:
             self.refused.add("apart")
         memory: Places = "shared" if "apart" in self.refused else "apart"
         if memory == "shared":
-            yield _Guess(self._near, "shared", whole=True)
+            yield self._whole("shared")
         if some:
             yield from self._some(memory)
         if memory == "apart" and self.sharing:
-            yield _Guess(self._near, "shared", whole=True)
+            yield self._whole("shared")
+
+    def _whole(self, memory: Places) -> _Guess:
+        return _Guess(self._near, memory, whole=True, refuses=True, ways=AT_RANDOM)
+
+    def without_registers(self, memory: Places) -> _Guess:
+        """Mostly they suffice, or do with the same partitions; they are most of a model."""
+        busy = bool(gapless(self.problem, self.ii))
+        return _Guess(self._relaxed, memory, relaxed=True, refuses=not busy, ways=NOW_AND_THEN if busy else AT_RANDOM)
 
     def _some(self, memory: Places) -> Iterator[_Guess]:
         clones = bool(self.problem.clone_order)
         if clones:
             yield _Guess(_in_step(self._near), memory, most=STEPS)
-        for at in range(DIVISIONS):
+        for at in range(len(ROOM)):
             division = partial(self._division, at)
             if clones:
                 yield _Guess(_in_step(division), memory, most=STEPS)
@@ -288,10 +313,19 @@ class Question:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
         return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=memory == "shared")
 
-    def _pinned(self, partitions: Sequence[int]) -> Build:
+    def _relaxed(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
+        model = Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=True, registers=False)
+        in_turn(model)
+        return model
+
+    def _pinned(self, partitions: Sequence[int], tight: bool = True) -> Build:
+        return partial(self.pinned, partitions, tight)
+
+    def pinned(self, partitions: Sequence[int], tight: bool, memory: Places, cuts: tuple[Cut, ...]) -> Model:
+        """All that is near with these partitions."""
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
         problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-        return lambda memory, cuts: Model(problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=True)
+        return Model(problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=tight)
 
 
 def _in_step(build: Build) -> Build:
@@ -302,28 +336,3 @@ def _in_step(build: Build) -> Build:
         return model
 
     return built
-
-
-def in_step(model: Model) -> None:
-    """Every clone does what the first does, an equal part of the turn later."""
-    index, clones = model.problem.graph.index, model.problem.graph.clones
-    for at, clone in enumerate(clones):
-        later = model.ii * at // len(clones)
-        for one, other in zip(clones[0], clone, strict=True) if at else ():
-            model.cp.add(model.start[index[other]] == model.start[index[one]] + later)
-
-
-def _by_clone(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Each clone in a partition of its own; what they share in the first one's, or in one more."""
-    graph = problem.graph
-    clones = len(graph.clones)
-    if not problem.clone_order or problem.pins or clones > problem.most_partitions:
-        return
-    home = {graph.index[op]: at for at, clone in enumerate(graph.clones) for op in clone}
-    seen = set()
-    for shared in (clones, 0):
-        found = [home.get(i, shared) for i in range(len(graph.ops))]
-        partitions = tuple(found[c] for c in problem.cluster)
-        if max(partitions) < problem.most_partitions and partitions not in seen:
-            seen.add(partitions)
-            yield partitions

@@ -177,14 +177,14 @@ class _Run:
     def climb(self, enough: int) -> bool:
         """Up from what is proven until some interval has a schedule; if ``enough`` has none, none has."""
         count, decided = len(self.problem.ops), len(self.problem.pins) == len(self.problem.clusters)
-        many = self.exact or count > MANY
+        many, apart = self.exact or count > MANY, room_side_by_side(self.problem)
         if many or decided or count <= FEW:
             # In milliseconds, and what is placed as early as it can be lives shorter than what is searched for.
             self._construct_at(self.proven)
         ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
         for turn, seconds in enumerate(FIRST_TURNS[:1] if many else FIRST_TURNS):
-            # Where nothing is nearby at all, the first look says so.
-            then = self._likely(min(ii + step, enough)) if turn == 0 else None
+            # Where rings have to share room, the first look mostly says that nothing is nearby.
+            then = None if turn or apart else self._likely(min(ii + step, enough))
             if self.effort.left < (1 - FIRST_SHARE) * self.problem.options.time_limit_s:
                 break
             if self.best is None and self.near(ii, seconds, then) == "no":
@@ -195,8 +195,11 @@ class _Run:
             ii, step = min(ii + step, enough), 3 * step
             if many:
                 self._construct_at(ii)
-            if self.best is None:
-                self.near(ii, FIRST_SECONDS, self._likely(min(ii + step, enough)))
+            if self.best is not None:
+                break
+            answer = self.near(ii, FIRST_SECONDS, self._likely(min(ii + step, enough)))
+            if answer == "unknown" and not many:  # Then any schedule will do: its partitions are followed down.
+                self._construct_at(ii)
         seconds = FIRST_SECONDS
         while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
             all_of_it = seconds >= self.effort.left
@@ -244,7 +247,8 @@ class _Run:
             known, answer = self.ii, self.refute(self.ii - 1, REFUTE * seconds)
             if answer == "yes":
                 self.creeps += 1
-                self.follow(seconds)
+                if self.creeps >= CREEPS:  # What all of them yielded is mostly the best.
+                    self.follow(seconds)
             if answer != "no":
                 self.lower(seconds)
             if answer == "unknown" and self.ii == known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from threading import Event
 
 import pytest
@@ -49,6 +50,32 @@ def test_what_was_expected_is_done_once(impatient: None):
         assert two.result("first", first, ("second", second)) == "first"
         assert two.result("second", second) == "second"
     assert sorted(done) == ["first", "second"]
+
+
+def test_what_is_waited_for_was_begun_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    """Patience counts from the moment when work on it began."""
+    begun = Event()
+
+    def third(stop: Stop) -> str:
+        begun.set()
+        return "third"
+
+    def second(stop: Stop) -> str:
+        assert begun.wait(LONG)  # Long under way already: what is next begins at once.
+        return "second"
+
+    with Ahead[str]() as two:
+        under_way = Event()
+        monkeypatch.setattr(ahead, "PATIENCE", 0.0)
+        monkeypatch.setattr(ahead, "perf_counter", count(step=10 * LONG).__next__)
+
+        def early(stop: Stop) -> str:
+            under_way.set()
+            return second(stop)
+
+        assert two.result("first", lambda stop: "first" if under_way.wait(LONG) else "", ("second", early)) == "first"
+        monkeypatch.setattr(ahead, "PATIENCE", 5 * LONG)
+        assert two.result("second", second, ("third", third)) == "second"
 
 
 def test_what_was_not_wanted_is_stopped(impatient: None):

@@ -11,13 +11,14 @@ from warpplan.planner.ahead import Ahead
 from warpplan.planner.assignment import held, rings
 from warpplan.planner.bounds import Bound, min_ii
 from warpplan.planner.constructive import first_schedule
-from warpplan.planner.cpsat import run
-from warpplan.planner.effort import Effort
+from warpplan.planner.cpsat import Stop, run
+from warpplan.planner.effort import Effort, Way
 from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.guesses import gapless, in_step, in_turn
 from warpplan.planner.model import Model
 from warpplan.planner.order import Order, first_in_order, keep_order, queues
 from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.question import FEW, NEAR, Question, in_step
+from warpplan.planner.question import FEW, NEAR, Ask, Question
 from warpplan.planner.retime import fits
 from warpplan.planner.schedule import search
 from warpplan.planner.sharing import Cut
@@ -106,6 +107,61 @@ def test_clones_in_step_are_so_many_cycles_apart():
     assert answer == "yes"
     starts = model.read(solver).starts
     assert starts[3] - starts[1] == starts[4] - starts[2] == 40
+
+
+def on_one_unit(count: int, limits: Limits) -> Problem:
+    """So many users of the ALU, which issue for as long as they hold it."""
+    ops = tuple(Operation(f"op{i}", "ALU", 20, 20, 20) for i in range(count))
+    return Problem(DependenceGraph("busy", ops, (), limits), SolveOptions())
+
+
+def test_on_a_unit_without_gaps_partitions_take_turns():
+    limits = Limits(2, barrier_cycles=5)
+    four = on_one_unit(4, limits)
+    assert gapless(four, 84) == [[0, 1, 2, 3]]
+    assert gapless(four, 85) == []  # Room for a barrier.
+    model = Model(four, 80)
+    in_turn(model)
+    answer, solver = run(model.cp, 5.0)
+    assert answer == "yes"
+    found = model.read(solver)
+    around = sorted(range(4), key=lambda i: found.starts[i] % 80)
+    assert all(found.partitions[a] != found.partitions[b] for a, b in pairwise([*around, around[0]]))
+    model = Model(on_one_unit(3, limits), 60)
+    assert run(model.cp, 5.0)[0] == "yes"
+    in_turn(model)  # Two of three on a circle are neighbours in the same of two partitions.
+    assert run(model.cp, 5.0)[0] == "no"
+
+
+def test_units_whose_users_issue_for_less_than_they_hold_have_room_for_barriers():
+    ops = tuple(Operation(f"op{i}", "TENSOR", 20, 20, 5) for i in range(4))
+    assert gapless(Problem(DependenceGraph("async", ops, (), Limits(2, barrier_cycles=5)), SolveOptions()), 80) == []
+
+
+@given(given_.graphs(most_ops=8, rules=True))
+@settings(max_examples=60, deadline=None)
+def test_without_registers_what_is_found_fits_and_what_is_refused_is_not_near(graph):
+    problem = Problem(graph, SolveOptions())
+    ii = min_ii(problem).ii_cycles
+    question = Question(problem, ii, Effort(10.0), Ahead())
+    guess = question.without_registers("apart")
+    seen = Ask(question, guess, Way(turn=2), 1.0, ()).run(Stop())
+    assert (seen.found is not None) == (seen.answer == "yes")
+    assert seen.found is None or fits(problem, ii, seen.found)
+    if seen.answer == "no" and guess.refuses:
+        assert run(Model(problem, ii, reach=NEAR).cp, 5.0)[0] == "no"
+
+
+def test_where_nothing_is_answered_a_schedule_is_constructed(monkeypatch):
+    names = [f"op{i}" for i in range(FEW + 1)]
+    ops = [Operation(name, "ALU", 40, 10, 10) for name in names]
+    edges = [Dependence(a, b) for a, b in pairwise(names)]
+    graph = DependenceGraph("chain", tuple(ops), tuple(edges), Limits(2, handoff_cycles=10, barrier_cycles=5))
+    for question in ("near", "refute"):
+        monkeypatch.setattr(Question, question, lambda *args, **options: ("unknown", None))
+    outcome = solve(graph)
+    assert outcome.status == "optimal"  # Re-timed down to MinII.
+    assert outcome.plan is not None
 
 
 def lives(problem: Problem, ii: int, found) -> int:
