@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
-from time import perf_counter
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -31,18 +30,17 @@ class _Pending(Generic[T]):
     patience: float
     wanted: Event = field(default_factory=Event)
     stop: Stop = field(default_factory=Stop)
-    began: float | None = None
-    """By the clock."""
+    began: bool = False
     future: Future[T | None] = field(init=False)
 
     def run(self) -> T | None:
         self.wanted.wait(self.patience)
-        self.began = perf_counter()
+        self.began = True
         return None if self.stop.called else self.task(self.stop)
 
-    def taken(self) -> float:
-        """Seconds for which work on it has gone on."""
-        return 0.0 if self.began is None or self.future.done() else perf_counter() - self.began
+    @property
+    def under_way(self) -> bool:
+        return self.began and not self.future.done()
 
 
 class Ahead(Generic[T]):
@@ -66,8 +64,9 @@ class Ahead(Generic[T]):
         if begun is not None and begun.key != key:
             self._drop()
             begun = None
-        taken = 0.0 if begun is None else begun.taken()
-        self._pending = None if then is None else self._begin(*then, PATIENCE - taken)
+        # What was begun while a hard one was waited for, and is still not done, is a hard one too.
+        patience = 0.0 if begun is not None and begun.under_way else PATIENCE
+        self._pending = None if then is None else self._begin(*then, patience)
         if begun is not None:
             begun.wanted.set()
             ready = begun.future.result()
