@@ -16,7 +16,7 @@ from warpplan.planner.occupancy import add_issue, add_units
 from warpplan.planner.problem import Arc, Problem
 from warpplan.planner.registers import add_registers
 from warpplan.planner.rings import add_memory, add_rings
-from warpplan.planner.sharing import Cut, add_shared_memory
+from warpplan.planner.sharing import Cut, SharedMemory
 from warpplan.planner.windows import Pair, distances, spans, stage_limit
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class Model:
         if memory == "apart":
             add_memory(self)
         elif memory == "shared":
-            add_shared_memory(self, cuts)
+            self.shared = SharedMemory(self)
+            for one in cuts:
+                self.shared.forbid(one)
         if registers:
             add_registers(self)
         if branching == "median":
@@ -321,7 +323,16 @@ class Model:
             self.cp.add_implication(x, result)
         return result
 
-    # What is found
+    # What is found, and what to try first
+
+    def begin_with(self, found: Assignment) -> None:
+        """Schedules like ``found`` are tried first."""
+        self.cp.proto.clear_solution_hint()
+        shift = self.stages // 2 - found.starts[self.anchor] // self.ii
+        for i in self.ops:
+            stage, phase = divmod(found.starts[i], self.ii)
+            self.cp.add_hint(self.phase[i], phase)
+            self.cp.add_hint(self.stage[i], stage + shift)
 
     def read(self, solver: cp_model.CpSolver) -> Assignment:
         partitions = []

@@ -99,24 +99,20 @@ class Ask:
     cuts: tuple[Cut, ...]
 
     def run(self, stop: Stop) -> Seen:
-        problem, ii = self.question.problem, self.question.ii
-        guess, known, cuts = self.guess, self.guess.known, self.cuts
+        problem, ii, guess = self.question.problem, self.question.ii, self.guess
+        known, own = guess.known, False
+        if known is None or (guess.memory == "shared" and known.cuts != self.cuts):
+            known, own = self._built(self.cuts), True
         taken = wall = 0.0
         while not stop.called:
-            if known is None or (guess.memory == "shared" and known.cuts != cuts):
-                model = guess.build(guess.memory, cuts)
-                if model is None:
-                    return Seen("no", None, taken, wall, None)
-                known = _Known(model, cuts)
-                if stop.called:
-                    break
+            if known is None:
+                return Seen("no", None, taken, wall, None)
             outcome = solved(known.model, self.seconds, self.way, stop)
             answer, found = outcome.answer, outcome.found
             taken, wall = taken + outcome.seconds, wall + outcome.wall
             if guess.relaxed and found is not None and not fits(problem, ii, found):
-                again = solved(
-                    self.question.pinned(found.partitions, True, guess.memory, ()), self.seconds, Way(turn=1), stop
-                )
+                alike = self.question.pinned(found.partitions, True, guess.memory, ())
+                again = solved(alike, self.seconds, Way(turn=1), stop)
                 answer, found = "unknown" if again.found is None else "yes", again.found
                 taken, wall = taken + again.seconds, wall + again.wall
             if found is None or fits(problem, ii, found):
@@ -124,8 +120,20 @@ class Ask:
             places = layout(problem, ii, found)
             if places.fits or places.unknown or guess.memory != "shared":
                 break
-            cuts = (*cuts, cut(problem, ii, found, places.refused))
+            one = cut(problem, ii, found, places.refused)
+            cuts = (*known.cuts, one)
+            if own:
+                known.model.shared.forbid(one)
+                known = _Known(known.model, cuts)
+            else:  # Another look may be at that model.
+                known, own = self._built(cuts), True
+            if known is not None:  # Mostly little has to change for one cut.
+                known.model.begin_with(found)
         return Seen("unknown", None, taken, wall, known)
+
+    def _built(self, cuts: tuple[Cut, ...]) -> _Known | None:
+        model = self.guess.build(self.guess.memory, cuts)
+        return None if model is None else _Known(model, cuts)
 
 
 class Question:

@@ -56,25 +56,30 @@ def worth_sharing(problem: Problem, ii: int) -> bool:
     return any(len(found) > 1 and sum(sorted(found)[:2]) <= ii for found in holds.values())
 
 
-def add_shared_memory(model: Model, cuts: tuple[Cut, ...]) -> None:
-    limits = model.problem.graph.limits
-    single = {p: _single(model, p) for p in model.depth}
-    _add(model, "smem", limits.smem_bytes - model.problem.extra_bytes, single)
-    _add(model, "tmem", 128 * limits.tmem_columns, single)
-    free: dict[tuple[int, int], Truth] = {}
-    for one in cuts:
-        if any(p not in model.depth for p, _ in one.slots):
-            continue  # A value that stays in its partition here: it needs no ring.
+class SharedMemory:
+    """The rule in one model, to which cuts may be added later."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._single = {p: _single(model, p) for p in model.depth}
+        self._apart: dict[tuple[int, int], Truth] = {}
+        limits = model.problem.graph.limits
+        _add(model, "smem", limits.smem_bytes - model.problem.extra_bytes, self._single)
+        _add(model, "tmem", 128 * limits.tmem_columns, self._single)
+
+    def forbid(self, cut: Cut) -> None:
+        if any(p not in self.model.depth for p, _ in cut.slots):
+            return  # A value that stays in its partition here: it needs no ring.
         ways = []
-        for pair in one.pairs:
-            if pair not in free:
-                free[pair] = _apart(model, *pair, single)
-            ways.append(free[pair])
-        for p, count in one.slots:
-            shorter = model.cp.new_bool_var("")
-            given(model.cp.add(model.depth[p] <= count - 1), shorter)
+        for pair in cut.pairs:
+            if pair not in self._apart:
+                self._apart[pair] = _apart(self.model, *pair, self._single)
+            ways.append(self._apart[pair])
+        for p, count in cut.slots:
+            shorter = self.model.cp.new_bool_var("")
+            given(self.model.cp.add(self.model.depth[p] <= count - 1), shorter)
             ways.append(shorter)
-        model.cp.add_bool_or(ways)
+        self.model.cp.add_bool_or(ways)
 
 
 def _held_for_no_time(problem: Problem, ring: int) -> bool:

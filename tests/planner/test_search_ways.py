@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import assume, given, settings
 
 from warpplan.planner.ahead import Ahead
-from warpplan.planner.assignment import held, rings
+from warpplan.planner.assignment import Assignment, held, rings
 from warpplan.planner.bounds import Bound, min_ii
 from warpplan.planner.constructive import first_schedule
 from warpplan.planner.cpsat import Stop, run
@@ -217,6 +217,36 @@ def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
     cuts = (Cut(((graph.index["mma0"], 1),), ()),)
     model = Model(Problem(graph, together), 200, memory="shared", cuts=cuts)
     assert run(model.cp, 5.0)[0] == "yes"
+
+
+def test_a_cut_is_added_to_a_model_as_well():
+    """The load's ring of two slots is forbidden, in a model that is there already: one slot is left."""
+    problem = Problem(two_clones(), SolveOptions())
+    two_slots = Cut(((0, 2),), ())
+    for later in (False, True):
+        model = Model(problem, 100, memory="shared", cuts=() if later else (two_slots,))
+        model.cp.add(model.depth[0] >= 2)
+        if later:
+            assert run(model.cp, 5.0)[0] == "yes"
+            model.shared.forbid(two_slots)
+        assert run(model.cp, 5.0)[0] == "no"
+
+
+def test_a_model_begins_with_what_is_known():
+    problem = Problem(two_clones(), SolveOptions())
+
+    def found(turn: int = 0, known: Assignment | None = None) -> Assignment:
+        model = Model(problem, 100)
+        if known is not None:
+            model.begin_with(known)
+        answer, solver = run(model.cp, 5.0, turn=turn)
+        assert answer == "yes"
+        return model.read(solver)
+
+    ways = [found(turn) for turn in range(1, 6)]
+    others = [known for known in ways if known.starts != found().starts]
+    assert others
+    assert all(found(known=known).starts == known.starts for known in others)
 
 
 def test_a_bound_rises_to_what_is_refused():
