@@ -64,7 +64,7 @@ class Ahead(Generic[T]):
         if begun is not None and begun.key != key:
             self._drop()
             begun = None
-        # What was begun while a hard one was waited for, and is still not done, is a hard one too.
+        # What was begun while a hard one was waited for, and is still not done, is taken to be a hard one too.
         patience = 0.0 if begun is not None and begun.under_way else PATIENCE
         self._pending = None if then is None else self._begin(*then, patience)
         if begun is not None:

@@ -95,8 +95,11 @@ def memory_bounds(problem: Problem) -> list[Bound]:
 
 
 def least_hold(problem: Problem, producer: int) -> int:
-    """Cycles for which a slot of ``producer``'s ring is held in any schedule."""
+    """Cycles for which a slot of ``producer``'s ring is held in any schedule; of a value in registers, in any in which
+    it leaves its partition."""
     written = [problem.latency(edge) for _, edge in problem.readers[producer]] or [0]
+    if producer in problem.crossings:
+        return min(written) + min(use.cycles + use.margin for use in problem.crossings[producer])
     return max(
         before + use.cycles + use.margin + (use.handoff if problem.surely_cross(producer, use.consumer) else 0)
         for before, use in zip(written, problem.rings[producer], strict=True)

@@ -25,7 +25,10 @@ def choose(
     crossings = sum(model.crosses(a, b) for a, b in sorted(pairs))
     model.cp.minimize(crossings)
     if known is not None:
-        _hint(model, known)
+        model.begin_with(known)
+        for (c, g), literal in model.member.items():
+            if not isinstance(literal, int):
+                model.cp.add_hint(literal, known.partitions[c] == g)
     answer, best = effort.solve(model, SECONDS, Way(relax=1))
     if best is None:
         return answer, None
@@ -45,13 +48,3 @@ def _spread(model: Model) -> Any:
             model.cp.add(live >= model.start[use.consumer] + model.ii * use.distance - model.start[producer])
         spread += [live, live]
     return sum(spread)
-
-
-def _hint(model: Model, known: Assignment) -> None:
-    turn = model.ii * (model.stages // 2) - known.starts[model.anchor]
-    for i in model.ops:
-        model.cp.add_hint(model.phase[i], (known.starts[i] + turn) % model.ii)
-        model.cp.add_hint(model.stage[i], (known.starts[i] + turn) // model.ii)
-    for (c, g), literal in model.member.items():
-        if not isinstance(literal, int):
-            model.cp.add_hint(literal, known.partitions[c] == g)

@@ -1,8 +1,7 @@
-"""What is usually right about good schedules: added to a model, it is decided sooner, and proves nothing."""
+"""What is usually right about good schedules: with it a model is decided sooner, and its "no" proves nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import permutations
 
 from warpplan.planner.cpsat import always, negated
@@ -45,17 +44,15 @@ def in_turn(model: Model) -> None:
             model.cp.add(start + model.ii >= other + ops[b].occupancy + between).only_enforce_if(where)
 
 
-def by_clone(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Each clone in a partition of its own; what they share in the first one's, or in one more."""
+def by_clone(problem: Problem) -> tuple[int, ...] | None:
+    """Partitions: each clone in one of its own; what they share in one more, or in the first one's."""
     graph = problem.graph
-    clones = len(graph.clones)
-    if not problem.clone_order or problem.pins or clones > problem.most_partitions:
-        return
+    if not problem.clone_order or problem.pins:
+        return None
     home = {graph.index[op]: at for at, clone in enumerate(graph.clones) for op in clone}
-    seen = set()
-    for shared in (clones, 0):
+    for shared in (len(graph.clones), 0):
         found = [home.get(i, shared) for i in range(len(graph.ops))]
         partitions = tuple(found[c] for c in problem.cluster)
-        if max(partitions) < problem.most_partitions and partitions not in seen:
-            seen.add(partitions)
-            yield partitions
+        if max(partitions) < problem.most_partitions:
+            return partitions
+    return None

@@ -30,9 +30,9 @@ class Model:
     """The constraints for one interval.
 
     ``memory`` says how rings lie: "apart", side by side; "shared", in one another's place too (a relaxation, see
-    :mod:`sharing`, with its ``cuts``); "free", nowhere. ``registers`` False leaves rule 5 out, ``symmetric`` False
-    the order of operations that could change places: what is known of a schedule may tell them apart. ``reach``: only
-    schedules of so many stages before and after the anchor.
+    :mod:`sharing`, to which :meth:`forbid` adds cuts); "free", nowhere. ``registers`` False leaves rule 5 out,
+    ``symmetric`` False the order of operations that could change places: what is known of a schedule may tell them
+    apart. ``reach``: only schedules of so many stages before and after the anchor.
     ``tight`` adds what follows from the rest, but not from each of its parts (what a partition's issue slot takes with
     all its barriers, the order of all that issues, registers on average), which refuses sooner but finds later.
     ``compact``: only schedules in which nothing waits for a turn in vain, which refuses sooner still.
@@ -49,7 +49,6 @@ class Model:
         memory: Places = "apart",
         registers: bool = True,
         symmetric: bool = True,
-        cuts: tuple[Cut, ...] = (),
         reach: int | None = None,
         tight: bool = False,
         compact: bool = False,
@@ -84,10 +83,7 @@ class Model:
         add_rings(self)
         if memory == "apart":
             add_memory(self)
-        elif memory == "shared":
-            self.shared = SharedMemory(self)
-            for one in cuts:
-                self.shared.forbid(one)
+        self._shared = SharedMemory(self) if memory == "shared" else None
         if registers:
             add_registers(self)
         if branching == "median":
@@ -323,16 +319,23 @@ class Model:
             self.cp.add_implication(x, result)
         return result
 
-    # What is found, and what to try first
+    # What is found, what memory refuses of it, and what to try first
 
-    def begin_with(self, found: Assignment) -> None:
-        """Schedules like ``found`` are tried first."""
-        self.cp.proto.clear_solution_hint()
-        shift = self.stages // 2 - found.starts[self.anchor] // self.ii
+    def forbid(self, cut: Cut) -> None:
+        """No schedule like the one that memory has refused. Constraints come in the order of the cuts, whenever they
+        are added: the same model."""
+        if self._shared is None:
+            raise ValueError("cuts are about rings in one another's place: the model needs memory='shared'")
+        self._shared.forbid(cut)
+
+    def begin_with(self, known: Assignment) -> None:
+        """Starts like those of ``known`` are tried first."""
+        self.cp.clear_hints()  # type: ignore[no-untyped-call]
+        turn = self.ii * (self.stages // 2) - known.starts[self.anchor]
         for i in self.ops:
-            stage, phase = divmod(found.starts[i], self.ii)
+            stage, phase = divmod(known.starts[i] + turn, self.ii)
             self.cp.add_hint(self.phase[i], phase)
-            self.cp.add_hint(self.stage[i], stage + shift)
+            self.cp.add_hint(self.stage[i], stage)
 
     def read(self, solver: cp_model.CpSolver) -> Assignment:
         partitions = []

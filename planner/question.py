@@ -1,10 +1,10 @@
 """One interval, asked about in two ways: is there a schedule nearby, and is there none at all?
 
 *Near* looks only at schedules whose operations are a few stages from one another, as good ones mostly are: the model is
-small, and a schedule is found soon or surely not there; "no" proves nothing. It looks by turns at all of them and at
-*guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks at every schedule: its "no" is
-a proof. While one is waited for, the look that is likely to be next begins in a second thread (see :mod:`ahead`).
-(Measured on the loop bodies of benchmarks/loop_graphs.py.)
+small, and a schedule is found soon or surely not there; "no" proves nothing. It looks by turns at all of them, at all
+with registers left out, and at *guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks
+at every schedule: its "no" is a proof. While one is waited for, the look that is likely to be next begins in a second
+thread (see :mod:`ahead`). (Measured on the loop bodies of benchmarks/loop_graphs.py.)
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SHARED_SHARE = 3
 MORE = 4
 """New guesses in each turn."""
 ALONE = 6
-"""Looks in a turn at all that is near, where no other guess is left."""
+"""Looks in a turn at all that is near: where no other guess is left, and first where there are no clones."""
 STEPS = 2
 """Looks at clones in step: found soon, or hardly ever."""
 AT_RANDOM, NOW_AND_THEN = (2, 4), (1, 4)
 """All that is near is found soonest with all decisions in random order; what is guessed beside units without gaps, with
 few of them at random."""
-Build = Callable[[Places, tuple[Cut, ...]], Model | None]
+Build = Callable[[Places], Model | None]
 DECIDE = Way()
 PRESOLVED, RELAXED = Way(presolve=True), Way(presolve=True, relax=1)
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
@@ -52,10 +52,10 @@ PRESOLVED, RELAXED = Way(presolve=True), Way(presolve=True, relax=1)
 
 @dataclass(eq=False)
 class _Guess:
-    """Schedules to look at: all that are near (``whole``), or some of them."""
+    """Schedules to look at: all that are near (``whole``, or ``relaxed``), some of them, or all there are."""
 
     build: Build
-    """The model, with what memory has refused so far; None where there is no such guess after all."""
+    """The model, without cuts; None where there is no such guess after all."""
     memory: Places
     whole: bool = False
     relaxed: bool = False
@@ -99,20 +99,19 @@ class Ask:
     cuts: tuple[Cut, ...]
 
     def run(self, stop: Stop) -> Seen:
-        problem, ii, guess = self.question.problem, self.question.ii, self.guess
-        known, own = guess.known, False
-        if known is None or (guess.memory == "shared" and known.cuts != self.cuts):
-            known, own = self._built(self.cuts), True
+        problem, ii, guess, known = self.question.problem, self.question.ii, self.guess, self.guess.known
+        own = known is None or known.cuts != self.cuts
+        if own:
+            known = self._built(self.cuts)
         taken = wall = 0.0
-        while not stop.called:
-            if known is None:
-                return Seen("no", None, taken, wall, None)
-            outcome = solved(known.model, self.seconds, self.way, stop)
+        while known is not None and not stop.called:
+            outcome = solved(known.model, self.seconds - taken, self.way, stop)
             answer, found = outcome.answer, outcome.found
             taken, wall = taken + outcome.seconds, wall + outcome.wall
             if guess.relaxed and found is not None and not fits(problem, ii, found):
-                alike = self.question.pinned(found.partitions, True, guess.memory, ())
-                again = solved(alike, self.seconds, Way(turn=1), stop)
+                again = solved(
+                    self.question.pinned(found.partitions, guess.memory), self.seconds - taken, Way(turn=1), stop
+                )
                 answer, found = "unknown" if again.found is None else "yes", again.found
                 taken, wall = taken + again.seconds, wall + again.wall
             if found is None or fits(problem, ii, found):
@@ -121,19 +120,22 @@ class Ask:
             if places.fits or places.unknown or guess.memory != "shared":
                 break
             one = cut(problem, ii, found, places.refused)
-            cuts = (*known.cuts, one)
             if own:
-                known.model.shared.forbid(one)
-                known = _Known(known.model, cuts)
+                known.model.forbid(one)
+                known = _Known(known.model, (*known.cuts, one))
             else:  # Another look may be at that model.
-                known, own = self._built(cuts), True
-            if known is not None:  # Mostly little has to change for one cut.
-                known.model.begin_with(found)
-        return Seen("unknown", None, taken, wall, known)
+                known, own = self._built((*known.cuts, one)), True
+            if known is not None:
+                known.model.begin_with(found)  # Mostly little has to change for one cut.
+        return Seen("no" if known is None else "unknown", None, taken, wall, known)
 
     def _built(self, cuts: tuple[Cut, ...]) -> _Known | None:
-        model = self.guess.build(self.guess.memory, cuts)
-        return None if model is None else _Known(model, cuts)
+        model = self.guess.build(self.guess.memory)
+        if model is None:
+            return None
+        for one in cuts:
+            model.forbid(one)
+        return _Known(model, cuts)
 
 
 class Question:
@@ -194,11 +196,13 @@ class Question:
         return "unknown", None
 
     def _turn(self) -> list[_Guess]:
-        """What to look at next: what was left open and new guesses, and after each all that is near once more."""
-        self.open = [*islice(self.guesses, MORE), *self.open]
+        """What to look at next: what was left open and new guesses, with all that is near between; where there are no
+        clones, all that is near first."""
+        new = (guess for guess in self.guesses if guess.memory not in self.refused)
+        self.open = [*islice(new, MORE), *self.open]
         whole = next((g for g in reversed(self.open) if g.whole), None)
         if whole is None:
-            return self.open
+            return list(self.open)
         relaxed = next((g for g in self.open if g.relaxed), None)
         broad = [whole] if relaxed is None else [whole, relaxed]
         others = [g for g in self.open if g not in broad]
@@ -214,7 +218,7 @@ class Question:
 
     def alike(self, known: Assignment, seconds: float, *, reuse: bool, then: Ask | None = None) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
-        guess = _Guess(self._pinned(known.partitions, tight=reuse), "shared" if reuse else "apart")
+        guess = _Guess(partial(self.pinned, known.partitions, tight=reuse), "shared" if reuse else "apart")
         return self._see(self._look(guess, seconds), then).found
 
     def refute(
@@ -271,11 +275,12 @@ class Question:
         """In the order of promise, each when its turn comes."""
         some = len(self.problem.pins) < len(self.problem.clusters)
         if room_side_by_side(self.problem):
-            for partitions in islice(by_clone(self.problem), 1) if some else ():
-                yield _Guess(_in_step(self._pinned(partitions)), "apart", most=STEPS)
+            partitions = by_clone(self.problem)
+            if partitions is not None:
+                yield _Guess(_in_step(partial(self.pinned, partitions)), "apart", most=STEPS)
             yield self._whole("apart")
             if some:
-                yield self.without_registers("apart")
+                yield self.without_registers()
         else:
             self.refused.add("apart")
         memory: Places = "shared" if "apart" in self.refused else "apart"
@@ -289,10 +294,10 @@ class Question:
     def _whole(self, memory: Places) -> _Guess:
         return _Guess(self._near, memory, whole=True, refuses=True, ways=AT_RANDOM)
 
-    def without_registers(self, memory: Places) -> _Guess:
+    def without_registers(self) -> _Guess:
         """Mostly they suffice, or do with the same partitions; they are most of a model."""
         busy = bool(gapless(self.problem, self.ii))
-        return _Guess(self._relaxed, memory, relaxed=True, refuses=not busy, ways=NOW_AND_THEN if busy else AT_RANDOM)
+        return _Guess(self._relaxed, "apart", relaxed=True, refuses=not busy, ways=NOW_AND_THEN if busy else AT_RANDOM)
 
     def _some(self, memory: Places) -> Iterator[_Guess]:
         clones = bool(self.problem.clone_order)
@@ -304,7 +309,7 @@ class Question:
                 yield _Guess(_in_step(division), memory, most=STEPS)
             yield _Guess(division, memory)
 
-    def _division(self, at: int, memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
+    def _division(self, at: int, memory: Places) -> Model | None:
         """With the partitions of a relaxation, computed when they are asked for."""
         with self._dividing:
             while len(self._divided) <= at:
@@ -312,33 +317,30 @@ class Question:
                 if partitions is None:
                     return None
                 self._divided.append(partitions)
-        return self._pinned(self._divided[at])(memory, cuts)
+        return self.pinned(self._divided[at], memory)
 
-    def _all(self, branching: Branching, memory: Places, cuts: tuple[Cut, ...]) -> Model:
-        return Model(self.problem, self.ii, memory=memory, cuts=cuts, tight=True, compact=True, branching=branching)
+    def _all(self, branching: Branching, memory: Places) -> Model:
+        return Model(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)
 
-    def _near(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
+    def _near(self, memory: Places) -> Model:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
-        return Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=memory == "shared")
+        return Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=memory == "shared")
 
-    def _relaxed(self, memory: Places, cuts: tuple[Cut, ...]) -> Model:
-        model = Model(self.problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=True, registers=False)
+    def _relaxed(self, memory: Places) -> Model:
+        model = Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=True, registers=False)
         in_turn(model)
         return model
 
-    def _pinned(self, partitions: Sequence[int], tight: bool = True) -> Build:
-        return partial(self.pinned, partitions, tight)
-
-    def pinned(self, partitions: Sequence[int], tight: bool, memory: Places, cuts: tuple[Cut, ...]) -> Model:
+    def pinned(self, partitions: Sequence[int], memory: Places, *, tight: bool = True) -> Model:
         """All that is near with these partitions."""
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
         problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-        return Model(problem, self.ii, memory=memory, cuts=cuts, reach=NEAR, tight=tight)
+        return Model(problem, self.ii, memory=memory, reach=NEAR, tight=tight)
 
 
 def _in_step(build: Build) -> Build:
-    def built(memory: Places, cuts: tuple[Cut, ...]) -> Model | None:
-        model = build(memory, cuts)
+    def built(memory: Places) -> Model | None:
+        model = build(memory)
         if model is not None:
             in_step(model)
         return model

@@ -50,7 +50,7 @@ def worth_sharing(problem: Problem, ii: int) -> bool:
     holds: dict[Memory, list[int]] = {"smem": [], "tmem": []}
     if problem.options.depth not in (None, 1):
         return False
-    for p in problem.rings:
+    for p in (*problem.rings, *problem.crossings):
         if may_share(problem, p) and problem.least_slots(p) == 1:
             holds[problem.memory(p)].append(least_hold(problem, p))
     return any(len(found) > 1 and sum(sorted(found)[:2]) <= ii for found in holds.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import assume, given, settings
 
 from warpplan.planner.ahead import Ahead
@@ -133,6 +134,15 @@ def test_on_a_unit_without_gaps_partitions_take_turns():
     assert run(model.cp, 5.0)[0] == "no"
 
 
+def test_what_is_refused_where_partitions_take_turns_is_a_guess():
+    limits = Limits(2, barrier_cycles=5)
+    question = Question(on_one_unit(3, limits), 60, Effort(10.0), Ahead())
+    guess = question.without_registers()
+    assert Ask(question, guess, Way(turn=1), 1.0, ()).run(Stop()).answer == "no"
+    assert not guess.refuses
+    assert Question(on_one_unit(3, limits), 65, Effort(10.0), Ahead()).without_registers().refuses
+
+
 def test_units_whose_users_issue_for_less_than_they_hold_have_room_for_barriers():
     ops = tuple(Operation(f"op{i}", "TENSOR", 20, 20, 5) for i in range(4))
     assert gapless(Problem(DependenceGraph("async", ops, (), Limits(2, barrier_cycles=5)), SolveOptions()), 80) == []
@@ -144,7 +154,7 @@ def test_without_registers_what_is_found_fits_and_what_is_refused_is_not_near(gr
     problem = Problem(graph, SolveOptions())
     ii = min_ii(problem).ii_cycles
     question = Question(problem, ii, Effort(10.0), Ahead())
-    guess = question.without_registers("apart")
+    guess = question.without_registers()
     seen = Ask(question, guess, Way(turn=2), 1.0, ()).run(Stop())
     assert (seen.found is not None) == (seen.answer == "yes")
     assert seen.found is None or fits(problem, ii, seen.found)
@@ -214,22 +224,57 @@ def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
     """exp0 reads mma0's registers: a ring only where the two are apart."""
     graph = two_clones()
     together = SolveOptions(pinned={op.id: 0 for op in graph.ops})
-    cuts = (Cut(((graph.index["mma0"], 1),), ()),)
-    model = Model(Problem(graph, together), 200, memory="shared", cuts=cuts)
+    model = Model(Problem(graph, together), 200, memory="shared")
+    model.forbid(Cut(((graph.index["mma0"], 1),), ()))
     assert run(model.cp, 5.0)[0] == "yes"
 
 
-def test_a_cut_is_added_to_a_model_as_well():
-    """The load's ring of two slots is forbidden, in a model that is there already: one slot is left."""
+def refused_by_its_shape() -> Problem:
+    """A ring of 64 lanes and 3 columns: there is room for its area in 128 x 2, but not for itself."""
+    graph = two_clones()
+    wide = Operation("wide", "TENSOR", 10, 5, 2, buffer_bytes=600, memory="tmem", lanes=64)
+    return Problem(replace(graph, ops=(*graph.ops, wide), limits=replace(graph.limits, tmem_columns=2)), SolveOptions())
+
+
+def test_a_cut_forbids_a_ring_of_so_many_slots():
     problem = Problem(two_clones(), SolveOptions())
-    two_slots = Cut(((0, 2),), ())
-    for later in (False, True):
-        model = Model(problem, 100, memory="shared", cuts=() if later else (two_slots,))
-        model.cp.add(model.depth[0] >= 2)
-        if later:
-            assert run(model.cp, 5.0)[0] == "yes"
-            model.shared.forbid(two_slots)
-        assert run(model.cp, 5.0)[0] == "no"
+    model = Model(problem, 100, memory="shared")
+    model.cp.add(model.depth[0] >= 2)
+    assert run(model.cp, 5.0)[0] == "yes"
+    model.forbid(Cut(((0, 2),), ()))
+    assert run(model.cp, 5.0)[0] == "no"
+    with pytest.raises(ValueError, match="memory='shared'"):
+        Model(problem, 100).forbid(Cut(((0, 2),), ()))
+
+
+def test_a_model_that_was_cut_is_the_one_that_is_built_with_the_cuts():
+    """One thread may find a model that the other has to build."""
+    question = Question(refused_by_its_shape(), 100, Effort(10.0), Ahead())
+    ask = Ask(question, question.all, Way(), 1.0, ())
+    built = ask.run(Stop())
+    assert built.answer == "no"
+    assert built.known.cuts
+    question.all.known = replace(built.known, model=question.all.build("shared"), cuts=())
+    found = ask.run(Stop())
+    assert (found.answer, found.found, found.seconds, found.known.cuts) == (
+        built.answer, built.found, built.seconds, built.known.cuts
+    )  # fmt: skip
+    assert str(found.known.model.cp.proto) == str(built.known.model.cp.proto)
+
+
+def test_rings_of_values_in_registers_take_turns_too():
+    """a and c hand their values to another partition, through a place that there is room for once."""
+    ops = [
+        Operation(name, unit, 4, 4, 2, registers=4 * (name in "ac"))
+        for name, unit in (("a", "ALU"), ("b", "SFU"), ("c", "ALU"), ("d", "SFU"))
+    ]
+    ops.append(Operation("t", "TMA", 16, 16, 2))
+    limits = Limits(2, ops[0].register_bytes, 65536, 0)
+    graph = DependenceGraph("turns", tuple(ops), (Dependence("a", "b"), Dependence("c", "d")), limits)
+    outcome = solve(graph, SolveOptions(pinned={"a": 0, "c": 0, "b": 1, "d": 1}))
+    assert outcome.status == "optimal"
+    assert outcome.plan.schedule.ii_cycles == 16
+    assert outcome.plan.reuses
 
 
 def test_a_model_begins_with_what_is_known():
