@@ -80,7 +80,7 @@ class Skyline:
     """
 
     def __init__(self, problem: Pieces, first: Sequence[int], end: Sequence[int], count: int) -> None:
-        self.sizes, self.steps, self.tops = problem.sizes, problem.steps, problem.tops
+        self.sizes, self.steps, self.tops, self.capacity = problem.sizes, problem.steps, problem.tops, problem.capacity
         self.first, self.end, self.count = first, end, count
         self.offsets = [0] * len(first)
         change = [0] * (count + 1)
@@ -219,13 +219,15 @@ class Skyline:
         """The sections to blame where [first, end), now higher, is a wall that what is beside it cannot fill up to."""
         floors = state.floors
         for wall, step, last in ((first, -1, -1), (end - 1, 1, self.count)):
-            s, highest = wall + step, -1
+            s, highest, left, right = wall + step, -1, wall, wall
             while s != last and (floor := floors[s]) < floors[wall]:
                 if floor >= highest:
-                    highest, other = floor, s
-                    while 0 <= other < self.count and floors[other] <= floor:
-                        other += step
-                    failure = self._short(state, min(wall, other), s, max(wall, other))
+                    if floor > highest:  # Otherwise the wall on the other side is the same.
+                        highest, other = floor, s
+                        while 0 <= other < self.count and floors[other] <= floor:
+                            other += step
+                        left, right = (other, wall) if step < 0 else (wall, other)
+                    failure = self._short(state, left, s, right)
                     if failure is not None:
                         return failure
                 s += step
@@ -302,14 +304,18 @@ class Skyline:
         from_left = across & over[left - 1] if left else 0
         to_right = across & over[right]
         change = [0] * (right - left + 1)
-        for i in bits(inside):
-            change[self.first[i] - left] += sizes[i]
-            change[self.end[i] - left] -= sizes[i]
-        filled = 0  # by what lies within the valley, over section s
+        # How much is left to place over a section is known: what lies within the valley is counted, or else the rest.
+        rest = from_left | to_right
+        fewer = rest.bit_count() < inside.bit_count()
+        for i in bits(rest if fewer else inside):
+            change[max(self.first[i], left) - left] += sizes[i]
+            change[min(self.end[i], right) - left] -= sizes[i]
+        counted = 0
         rising: list[tuple[int, int]] = []
         best = fewest = 0
         for s in range(left, right):
-            filled += change[s - left]
+            counted += change[s - left]
+            filled = self.capacity - floor - slack[s] - counted if fewer else counted
             a, b = over[s] & from_left, over[s] & to_right
             level = DONE if not a | b else max(low, high)
             if a & ~b:
