@@ -218,7 +218,7 @@ class Question:
 
     def alike(self, known: Assignment, seconds: float, *, reuse: bool, then: Ask | None = None) -> Assignment | None:
         """A schedule near, with the partitions of ``known``."""
-        guess = _Guess(partial(self.pinned, known.partitions, tight=reuse), "shared" if reuse else "apart")
+        guess = _Guess(partial(self.pinned, known.partitions), "shared" if reuse else "apart")
         return self._see(self._look(guess, seconds), then).found
 
     def refute(
@@ -331,11 +331,11 @@ class Question:
         in_turn(model)
         return model
 
-    def pinned(self, partitions: Sequence[int], memory: Places, *, tight: bool = True) -> Model:
+    def pinned(self, partitions: Sequence[int], memory: Places) -> Model:
         """All that is near with these partitions."""
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
         problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-        return Model(problem, self.ii, memory=memory, reach=NEAR, tight=tight)
+        return Model(problem, self.ii, memory=memory, reach=NEAR, tight=True)
 
 
 def _in_step(build: Build) -> Build:
