@@ -31,7 +31,7 @@ from results_file import head, write
 from warpplan.kernels.gemm.candidates import candidates
 from warpplan.kernels.gemm.launch import prepare as prepare_launch
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.planner.device import device
+from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
 
 Shape = tuple[int, int, int]

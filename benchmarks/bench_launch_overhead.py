@@ -27,8 +27,8 @@ from triton.runtime.driver import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from warpplan.kernels import planned
-from warpplan.kernels.compiler.launching import launch as launching
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.launching import dispatch as launching
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 
 BATCH, ROUNDS = 200, 101
 GIVEN = Scheme(1, (2,))

@@ -23,9 +23,9 @@ from modulo_instances import Instance, instances
 from planning_speed import cpu_name
 from results_file import head, write
 
-from warpplan.planner.bounds import recurrence_bound, resource_bounds
-from warpplan.planner.check import check
-from warpplan.planner.problem import Problem, SolveOptions
+from warpplan.planner.bounds.min_ii import recurrence_bound, resource_bounds
+from warpplan.planner.check.plan_check import check
+from warpplan.planner.problem.formulation import Problem, SolveOptions
 from warpplan.planner.solve import solve
 
 RESULTS = Path(__file__).parent / "results" / "modulo_scheduling.json"

@@ -27,8 +27,8 @@ from packing_instances import instances
 from planning_speed import cpu_name
 from results_file import head, write
 
-from warpplan.planner.packing import Block, pack
-from warpplan.service.buffers import read_buffers
+from warpplan.planner.packing.offsets import Block, pack
+from warpplan.service.workflow.buffer_files import read_buffers
 
 RESULTS = Path(__file__).parent / "results" / "packing.json"
 LIMIT_S, PUBLISHED_LIMIT_S = 60.0, 10.0

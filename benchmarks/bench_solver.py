@@ -22,13 +22,13 @@ from planning_speed import cpu_name
 from results_file import head, write
 from schedule_first import QUESTION_SECONDS, schedule_first
 
-from warpplan.planner.bounds import min_ii
-from warpplan.planner.check import check
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Outcome
-from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.simulate import verify
+from warpplan.planner.bounds.min_ii import min_ii
+from warpplan.planner.check.plan_check import check
+from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.simulate.simulation import verify
 from warpplan.planner.solve import solve
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Outcome
 
 RESULTS = Path(__file__).parent / "results" / "solver.json"
 LIMIT_S = 10.0

@@ -45,7 +45,7 @@ from warpplan.kernels.gemm import launch  # noqa: E402
 from warpplan.kernels.gemm.candidates import planned_structures  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, violations  # noqa: E402
-from warpplan.planner.device import H200  # noqa: E402
+from warpplan.planner.values.device import H200  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
 CHILD_LIMIT_S = 60

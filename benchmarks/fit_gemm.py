@@ -19,11 +19,11 @@ from robust_depth import read as read_depths
 from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
 from warpplan.kernels.gemm.candidates import table as candidate_table
 from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
-from warpplan.planner.device import Device, device
-from warpplan.planner.predict import Rates
-from warpplan.planner.profile import Profile
-from warpplan.profiler.files import load, save
+from warpplan.planner.predict.time_model import Rates
+from warpplan.planner.values.device import Device, device
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.fit import Measured, fit
+from warpplan.profiler.profile_files import load, save
 
 DEPTHS = RESULTS / "robust_depth_h200.json"
 PROFILE = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"

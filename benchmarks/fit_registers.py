@@ -21,8 +21,8 @@ from results_file import head, write
 
 from warpplan.kernels.compile import TRITON_TYPES, CompiledReport, compile_report, gemm_source
 from warpplan.kernels.gemm.space import MAX_REGISTERS, PRODUCER_REGISTERS, WARP_GROUP, GemmConfig, structures
-from warpplan.planner.device import H200
 from warpplan.planner.errors import InvalidConfig
+from warpplan.planner.values.device import H200
 
 DTYPE = "bfloat16"
 SPECIALIZED: tuple[GemmConfig, ...] = (

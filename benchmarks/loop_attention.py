@@ -17,7 +17,7 @@ from loop_costs import (
     wgmma,
 )
 
-from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.values.dependence_graph import DependenceGraph
 
 # Attention forward: one iteration is a block of keys; a clone is another block of queries.
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from warpplan.planner.device import B200, H200
-from warpplan.planner.graph import Architecture, Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.dependence_graph import Architecture, Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.device import B200, H200
 from warpplan.profiler.embedded import embedded
 
 PROFILE = embedded(H200.name)

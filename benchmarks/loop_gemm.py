@@ -19,7 +19,7 @@ from loop_costs import (
     wgmma,
 )
 
-from warpplan.planner.graph import Dependence, DependenceGraph
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph
 
 # GEMM: one iteration is a block of k.
 

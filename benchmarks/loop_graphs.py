@@ -32,8 +32,8 @@ from loop_gemm import (
 )
 from loop_layer_norm import layer_norm_backward, layer_norm_forward
 
-from warpplan.planner import codec
-from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.values import codec
+from warpplan.planner.values.dependence_graph import DependenceGraph
 
 
 def graphs() -> dict[str, DependenceGraph]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loop_costs import STATISTIC, STATISTIC_SFU, THREADS, TMA_ALIGNMENT, Loop, gelu, measured, pointer_access, together
 
-from warpplan.planner.graph import Architecture, DependenceGraph
+from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 # Layer norm: one iteration is a block of rows, by pointers or by TMA.
 

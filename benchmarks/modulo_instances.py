@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 
 SEED = 20_261_121
 REACH = 12

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.values.dependence_graph import DependenceGraph
 
 Starts = tuple[int, ...]
 

@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warpplan.planner.packing import Block
+from warpplan.planner.packing.offsets import Block
 
 SEED = 20_261_122
 PINWHEEL = 0.1

@@ -31,10 +31,10 @@ from warpplan.kernels.gemm.candidates import grid, tabulate
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import EPILOGUES, MAX_DEPTH, GemmConfig, structures, violations
-from warpplan.planner.device import device
 from warpplan.planner.errors import WarpplanError
-from warpplan.planner.profile import Profile
-from warpplan.planner.simulate import simulate
+from warpplan.planner.simulate.simulation import simulate
+from warpplan.planner.values.device import device
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.traces import predicted_phases, record, recording_cycles, trace_costs, traced_phases
 

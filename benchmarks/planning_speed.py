@@ -40,7 +40,7 @@ import json, sys, time
 shapes = json.loads(sys.argv[1])
 start = time.perf_counter()
 from warpplan.kernels import registry
-from warpplan.planner.device import device
+from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
 kernel = registry.kernel({KERNEL!r})
 imported = time.perf_counter()
@@ -95,7 +95,7 @@ def measure_batch(count: int) -> list[dict[str, object]]:
         command = [
             sys.executable,
             "-m",
-            "warpplan.service.cli",
+            "warpplan.service.cli.app",
             "batch",
             str(file),
             "--store",

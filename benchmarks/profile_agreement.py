@@ -13,7 +13,7 @@ import numpy as np
 from results_file import head, write
 
 from warpplan.profiler import stability
-from warpplan.profiler.files import load
+from warpplan.profiler.profile_files import load
 
 EMBEDDED = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"
 

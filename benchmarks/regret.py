@@ -18,8 +18,8 @@ from gemm_table import MeasuredShape, read
 from scipy.stats import kendalltau
 
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.planner.device import device
-from warpplan.planner.profile import Profile
+from warpplan.planner.values.device import device
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 
 

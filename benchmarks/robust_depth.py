@@ -25,7 +25,7 @@ from results_file import head, write
 from warpplan.kernels.gemm.graph import robust_depth
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.planner.profile import Profile
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 
 Row = dict[str, Any]

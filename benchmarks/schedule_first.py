@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from warpplan.planner.assignment import Assignment
-from warpplan.planner.cpsat import run
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.model import Model
-from warpplan.planner.order import Order, blind_order, first_in_order, keep_order
-from warpplan.planner.plan import Outcome
-from warpplan.planner.problem import Problem, SolveOptions
-from warpplan.planner.retime import fits
+from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.runner import run
+from warpplan.planner.problem.assignment import Assignment
+from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.search.heuristics.fixed_order import Order, blind_order, first_in_order, keep_order
+from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.solve import solve
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Outcome
 
 QUESTION_SECONDS = 0.5
 """For one interval; a question left open counts as a no, but raises no bound."""

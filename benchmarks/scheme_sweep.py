@@ -23,7 +23,7 @@ import tl_cases
 from children import cores, each, first_line
 from tl_case import Case, Setting
 
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "compiler_schemes_h200.json"

@@ -29,7 +29,7 @@ from tl_cases import LOG2E, SMS, cdiv
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 
 NAME = "compiler_failures_h200.json"
 LIMIT_S = 60.0

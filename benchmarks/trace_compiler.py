@@ -20,9 +20,9 @@ import tl_cases
 from results_file import head, write
 from tl_case import Case, Setting, options, source
 
-from warpplan.kernels.compiler.planning.capture import Body, capture
-from warpplan.kernels.compiler.planning.graph import Shape
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.analysis.capture import Body, capture
+from warpplan.kernels.compiler.costing.loop_graph import Shape
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.isolate import run_isolated
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.profiler.embedded import embedded
@@ -112,7 +112,7 @@ def trace_in_process(
     from triton import knobs
 
     from warpplan.kernels.compiler.inspection import instrument
-    from warpplan.kernels.compiler.lowering.stages import compile_with
+    from warpplan.kernels.compiler.lowering.stage_hook import compile_with
 
     case, setting = case_of(name), Setting(constants, warps, stages)
     plan = Scheme(**{**scheme, "depths": tuple(scheme["depths"])}) if scheme else None

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Protocol
 
-from warpplan.planner.device import Device
 from warpplan.planner.errors import UnknownName
-from warpplan.planner.plan import Outcome
-from warpplan.planner.profile import Profile
-from warpplan.planner.search import RankedPlan
-from warpplan.planner.tuning import TuningConfig
+from warpplan.planner.predict.ranking import RankedPlan
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.plan import Outcome
+from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
 
 Shape = tuple[int, ...]
 

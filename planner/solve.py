@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from warpplan.planner.assignment import Assignment, held, rings, slots
-from warpplan.planner.bounds import min_ii
-from warpplan.planner.check import check
+from warpplan.planner.bounds.min_ii import min_ii
+from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidPlan
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.memory import check_room, layout
-from warpplan.planner.partitions import check_given, dimension
-from warpplan.planner.plan import Channel, Outcome, Placement, Plan, Schedule
-from warpplan.planner.problem import REGISTER_COUNTS, ExtraBuffer, PartitionSpec, Problem, SolveOptions
-from warpplan.planner.schedule import Progress, search
-from warpplan.planner.simulate import verify
+from warpplan.planner.packing.ring_layout import check_room, layout
+from warpplan.planner.problem.assignment import Assignment, held, rings, slots
+from warpplan.planner.problem.formulation import REGISTER_COUNTS, ExtraBuffer, PartitionSpec, Problem, SolveOptions
+from warpplan.planner.problem.partition_sizes import check_given, dimension
+from warpplan.planner.search.ii_search import Progress, search
+from warpplan.planner.simulate.simulation import verify
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Channel, Outcome, Placement, Plan, Schedule
 
 __all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.planner.errors import InvalidInput, MalformedFile, MeasurementFailed, WarpplanError
-from warpplan.planner.profile import Calibration, Failure, Identity, Profile
+from warpplan.planner.values.profile import Calibration, Failure, Identity, Profile
 from warpplan.profiler import stability
 from warpplan.profiler.embedded import available, embedded
-from warpplan.profiler.files import read_json, save, write_json
 from warpplan.profiler.probes import points
 from warpplan.profiler.probes.points import FAMILIES
+from warpplan.profiler.profile_files import read_json, save, write_json
 from warpplan.profiler.records import profile_of
 
 Progress = Callable[[int, int, str], None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from warpplan.planner import codec
-from warpplan.planner.device import DEVICES
 from warpplan.planner.errors import UnknownName, WarpplanError
-from warpplan.planner.profile import Profile
+from warpplan.planner.values import codec
+from warpplan.planner.values.device import DEVICES
+from warpplan.planner.values.profile import Profile
 
 
 def _file_name(device_name: str) -> str:

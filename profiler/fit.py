@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from warpplan.planner.predict import FAMILY_DEFAULTS, GLOBAL_DEFAULTS, Rates, Work, constant_names, terms
-from warpplan.planner.profile import Calibration
+from warpplan.planner.predict.time_model import FAMILY_DEFAULTS, GLOBAL_DEFAULTS, Rates, Work, constant_names, terms
+from warpplan.planner.values.profile import Calibration
 
 Floats = NDArray[np.float64]
 

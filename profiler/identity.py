@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str]:
-    """The fields of :class:`~warpplan.planner.profile.Identity` but date and command. Needs torch, triton and a GPU."""
+    """The fields of ``Identity`` but date and command. Needs torch, triton and a GPU."""
     import torch
     import triton
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from warpplan.kernels.compiler.analysis.capture import Body
+from warpplan.kernels.compiler.costing.loop_graph import Shape, cost_of
 from warpplan.kernels.compiler.inspection.instrument import KINDS
-from warpplan.kernels.compiler.planning.capture import Body
-from warpplan.kernels.compiler.planning.graph import Shape, cost_of
-from warpplan.planner.costs import CostTable, Quantiles
 from warpplan.planner.errors import MeasurementFailed
-from warpplan.planner.graph import DependenceGraph, Operation
+from warpplan.planner.values.costs import CostTable, Quantiles
+from warpplan.planner.values.dependence_graph import DependenceGraph, Operation
 from warpplan.profiler.traces import Event, parse
 
 _MATH = ("elementwise", "sfu", "reduce", "convert_layout")

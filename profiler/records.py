@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from warpplan.planner.costs import CostEntry, CostTable, OperationCost, Parameters, Quantiles
-from warpplan.planner.profile import Failure, Identity, Profile, Rate
+from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Parameters, Quantiles
+from warpplan.planner.values.profile import Failure, Identity, Profile, Rate
 
 Record = Mapping[str, Any]
 PARTS = ("latency", "occupancy", "issue")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from warpplan.planner.costs import Quantiles
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.profile import Profile
+from warpplan.planner.values.costs import Quantiles
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.records import PARTS
 
 COST_SPREAD = 0.25

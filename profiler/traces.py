@@ -21,11 +21,11 @@ from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape
 from warpplan.kernels.gemm.work import epilogue_cycles
 from warpplan.kernels.isolate import run_isolated
-from warpplan.planner.costs import CostTable, Quantiles
-from warpplan.planner.device import Device
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
-from warpplan.planner.simulate import simulate, steady_ii
-from warpplan.profiler.files import read_json
+from warpplan.planner.simulate.simulation import simulate, steady_ii
+from warpplan.planner.values.costs import CostTable, Quantiles
+from warpplan.planner.values.device import Device
+from warpplan.profiler.profile_files import read_json
 
 SCOPES = ("producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue")
 EMPTY_SCOPE = "empty"

@@ -20,9 +20,9 @@ from gemm_shapes import HELDOUT, TRAIN
 from warpplan.kernels.gemm.candidates import candidates
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.planner.device import H200
-from warpplan.planner.predict import Rates, terms
-from warpplan.planner.profile import Calibration
+from warpplan.planner.predict.time_model import Rates, terms
+from warpplan.planner.values.device import H200
+from warpplan.planner.values.profile import Calibration
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.fit import Measured
 

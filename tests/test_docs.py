@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from warpplan.service.cli import app
+from warpplan.service.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-CONSUMER = ROOT / "tests" / "service" / "exporters" / "consumer_kernel.py"
+CONSUMER = ROOT / "tests" / "service" / "feeds" / "consumer_kernel.py"
 ADDRESS = "127.0.0.1:8000"
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -38,7 +38,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "bin").mkdir()
     script = folder / "bin" / "warpplan"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m warpplan.service.cli "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m warpplan.service.cli.app "$@"\n')
     script.chmod(0o755)
     (folder / "work").mkdir()
     shutil.copyfile(CONSUMER, folder / "work" / "my_kernels.py")

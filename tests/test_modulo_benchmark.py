@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import modulo_instances
 import modulo_milp
 
-from warpplan.planner.bounds import min_ii
-from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
-from warpplan.planner.problem import Problem, SolveOptions
+from warpplan.planner.bounds.min_ii import min_ii
+from warpplan.planner.problem.formulation import Problem, SolveOptions
 from warpplan.planner.solve import solve
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 
 
 @st.composite

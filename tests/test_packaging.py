@@ -72,7 +72,7 @@ rooms = json.loads(sys.argv[1])
 modules = {r: importlib.import_module(f"warpplan.{r}") for r in rooms}
 data = [f.name for f in importlib.resources.files("warpplan.profiler").joinpath("data").iterdir()]
 typed = [r for r in rooms if importlib.resources.files(f"warpplan.{r}").joinpath("py.typed").is_file()]
-import warpplan.planner.device
+import warpplan.planner.values.device
 print(json.dumps({
     "files": {r: m.__file__ for r, m in modules.items()},
     "data": data, "typed": typed,
@@ -148,7 +148,7 @@ def test_wheel_has_the_console_script_and_metadata(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         info = next(n.split("/")[0] for n in archive.namelist() if ".dist-info/" in n)
-        assert "warpplan = warpplan.service.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+        assert "warpplan = warpplan.service.cli.app:main" in archive.read(f"{info}/entry_points.txt").decode()
         metadata = archive.read(f"{info}/METADATA").decode()
     assert "Requires-Python: >=3.11" in metadata
     assert "Provides-Extra: gpu" in metadata
@@ -184,10 +184,10 @@ def test_the_core_imports_without_torch_and_triton(tmp_path: Path) -> None:
     modules = [
         "kernels.registry",
         "profiler.embedded",
-        "service.app",
-        "service.cli",
+        "service.http.app",
+        "service.cli.app",
         "service.client",
-        "service.exporters",
+        "service.feeds",
     ]
     code = (
         "import importlib, sys; sys.modules.update(torch=None, triton=None)\n"

@@ -16,7 +16,7 @@ from gemm_shapes import HELDOUT, TRAIN
 from results_file import write
 
 from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, violations
-from warpplan.planner.device import H200
+from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 
 PROFILE = embedded(H200.name)

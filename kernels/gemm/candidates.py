@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.graph import robust_depth
 from warpplan.kernels.gemm.space import EPILOGUES, MAX_DEPTH, PIPELINED_DEPTH, GemmConfig, Shape, structures, violations
-from warpplan.planner.costs import CostTable
-from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
+from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.device import Device
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -9,11 +9,11 @@ from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.kernel import Gemm, _constants
 from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning
 from warpplan.kernels.gemm.work import epilogue_cycles, solve_table, structure, work
-from warpplan.planner.costs import CostTable
-from warpplan.planner.device import Device
-from warpplan.planner.profile import Profile
-from warpplan.planner.rivals import Columns, Loop, Race
-from warpplan.planner.tuning import TuningConfig
+from warpplan.planner.predict.alternatives import Columns, Loop, Race
+from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
 
 _COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cycles", "dram_latency_cycles")
 """Columns of ``planner.predict.Work`` that follow from measured costs."""

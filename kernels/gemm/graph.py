@@ -22,13 +22,13 @@ from warpplan.kernels.gemm.space import (
     SMEM_RESERVED_BYTES,
     GemmConfig,
 )
-from warpplan.planner.costs import CostTable, OperationCost, Quantiles
-from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
-from warpplan.planner.plan import Outcome
-from warpplan.planner.problem import ExtraBuffer, PartitionSpec, SolveOptions
+from warpplan.planner.problem.formulation import ExtraBuffer, PartitionSpec, SolveOptions
 from warpplan.planner.solve import solve
+from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.plan import Outcome
 
 TMA_ALIGNMENT = 1_024
 """A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""

@@ -21,14 +21,14 @@ from warpplan.kernels.gemm.space import (
     tuning,
 )
 from warpplan.kernels.gemm.work import SolvedTable, relatives, solve_table, work
-from warpplan.kernels.shapes import parse_sizes, require_elements
-from warpplan.planner.device import Device
+from warpplan.kernels.sizes import parse_sizes, require_elements
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
-from warpplan.planner.plan import Outcome
-from warpplan.planner.predict import Prediction, Rates, predictions, terms
-from warpplan.planner.profile import Profile
-from warpplan.planner.search import RankedPlan, best_first
-from warpplan.planner.tuning import TuningConfig
+from warpplan.planner.predict.ranking import RankedPlan, best_first
+from warpplan.planner.predict.time_model import Prediction, Rates, predictions, terms
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.plan import Outcome
+from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
 
 RESIDUAL = "structure."
 """Prefix of the constants that calibrate one structure (``planner.predict``)."""

@@ -18,9 +18,9 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, config_of, require_valid
-from warpplan.planner.device import DEVICES, H200, Device
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
-from warpplan.planner.tuning import TuningConfig
+from warpplan.planner.values.device import DEVICES, H200, Device
+from warpplan.planner.values.tuning import TuningConfig
 
 TMA_ALIGNMENT_BYTES = 16
 """Of a tensor's base and of its row stride (CUDA driver API, cuTensorMapEncodeTiled)."""

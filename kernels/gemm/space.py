@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from warpplan.planner.device import Device
 from warpplan.planner.errors import InvalidConfig
-from warpplan.planner.tuning import TuningConfig
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.tuning import TuningConfig
 
 Scheme = Literal["pipelined", "single", "cooperative", "pingpong"]
 Staging = Literal["own", "ring"]

@@ -20,11 +20,11 @@ from warpplan.kernels.gemm.space import (
     GemmConfig,
     Shape,
 )
-from warpplan.planner.costs import CostTable, OperationCost, Quantiles
-from warpplan.planner.device import Device
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.predict import Work
+from warpplan.planner.predict.time_model import Work
 from warpplan.planner.solve import effective_ii
+from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
+from warpplan.planner.values.device import Device
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import clock, nanoseconds, probe_kernel
+from warpplan.profiler.probes.device_code import clock, nanoseconds, probe_kernel
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import Record, ceiling, sm_count
 from warpplan.profiler.probes.tma import L2_ROWS, boxes, load_cases

@@ -15,7 +15,7 @@ import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock, probe_kernel
+from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import (
     FEW_SMS,

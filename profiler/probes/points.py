@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.planner.costs import Parameter, Parameters
+from warpplan.planner.values.costs import Parameter, Parameters
 
 DTYPES = ("bfloat16", "float16")
 BOX_BYTES = (4096, 8192, 16384, 32768)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.planner.costs import Quantiles
+from warpplan.planner.values.costs import Quantiles
 from warpplan.profiler.probes.cases import Live
 
 Samples = NDArray[np.float64]

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from warpplan.kernels.triton_compat import fence_async_shared, gl, gluon, thread_barrier
-from warpplan.planner.costs import Quantiles
+from warpplan.planner.values.costs import Quantiles
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
 from warpplan.profiler.probes.points import ROWS, Point
 from warpplan.profiler.probes.sampling import Record, Samples, cost, out_elements, quantiles, sample, slope
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load, tma_store, tma_store_wait
 from warpplan.profiler.probes.cases import Box, Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock, idle, probe_kernel, record
+from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import Record, Samples, cost, out_elements, quantiles, sample
 

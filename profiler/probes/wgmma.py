@@ -15,7 +15,7 @@ import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, warpgroup_mma, warpgroup_mma_wait
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device import active_repetitions, clock, probe_kernel, record
+from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import Record, cost, out_elements, quantiles, sample, slope
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Plan
-from warpplan.planner.timeline import Timeline
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Plan
+from warpplan.planner.values.timeline import Timeline
 
 WAIT, EPILOGUE, OTHER = "wait", "epilogue", "other"
 """Kinds of bars beside the names of the units."""

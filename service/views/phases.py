@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from warpplan.planner.errors import MeasurementFailed
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Plan
-from warpplan.planner.timeline import Span, Timeline
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Plan
+from warpplan.planner.values.timeline import Span, Timeline
 from warpplan.profiler.traces import Event, TraceSummary, summarize
 from warpplan.service.views.lanes import EPILOGUE, WAIT, Bar, Lane
 

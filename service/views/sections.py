@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from warpplan.planner.explain import Demand
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Buffer, Outcome, Plan
-from warpplan.planner.predict import Prediction
-from warpplan.planner.rivals import Flips, Need, Race
-from warpplan.planner.sensitivity import CostChanges
+from warpplan.planner.predict.alternatives import Flips, Need, Race
+from warpplan.planner.predict.explanation import Demand
+from warpplan.planner.predict.sensitivity import CostChanges
+from warpplan.planner.predict.time_model import Prediction
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Buffer, Outcome, Plan
 from warpplan.service.views.phases import Comparison
 
 Cell = str | int | float

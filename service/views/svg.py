@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from warpplan.planner.plan import Plan
+from warpplan.planner.values.plan import Plan
 from warpplan.service.views.lanes import EPILOGUE, OTHER, WAIT, Bar, Lane, end_of
 
 WIDTH, MARGIN, TOP, ROW, BAR = 1160, 130, 44, 26, 18

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Outcome
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Outcome
 from warpplan.service.views import sections
 from warpplan.service.views.lanes import WAIT, Bar, Lane, end_of
 from warpplan.service.views.sections import Section

@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="needs triton")
 from warpplan.kernels.gemm.launch import gemm  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, tuning, violations  # noqa: E402
-from warpplan.planner.device import H200  # noqa: E402
+from warpplan.planner.values.device import H200  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

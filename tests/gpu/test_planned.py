@@ -24,8 +24,8 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler.launching import decide, launch  # noqa: E402
-from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.launching import decide, dispatch  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 Case = tuple[Callable[[], Any], torch.Tensor, torch.Tensor]
@@ -131,7 +131,7 @@ def run(case: Case) -> Any:
 
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(launch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_warned", set())
     monkeypatch.setattr(sys.modules[planned.__module__], "_tables", {})  # no decision outlives its test
     torch.manual_seed(0)
     yield

@@ -14,13 +14,13 @@ triton = pytest.importorskip("triton", reason="needs triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
-from warpplan.planner.device import DEVICES  # noqa: E402
+from warpplan.planner.values.device import DEVICES  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
-from warpplan.service.exporters import ExportRow, export_triton, verify_triton  # noqa: E402
+from warpplan.service.feeds import ExportRow, export_triton, verify_triton  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-CONSUMER = Path(__file__).parents[1] / "service" / "exporters" / "consumer_kernel.py"
+CONSUMER = Path(__file__).parents[1] / "service" / "feeds" / "consumer_kernel.py"
 SHAPES = [(4096, 4096, 4096), (1024, 8192, 2048), (1000, 776, 1208)]
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from warpplan.planner.profile import Profile
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 
 

@@ -12,10 +12,10 @@ pytest.importorskip("triton", reason="compiling needs triton")
 from warpplan.kernels.compile import compile_gemm
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig, config_of
 from warpplan.kernels.gemm.work import structure
-from warpplan.planner.device import H200
+from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
-from warpplan.service.bundled import bundled
-from warpplan.service.problem import check
+from warpplan.service.workflow.bundled_shapes import bundled
+from warpplan.service.workflow.request import check
 
 pytestmark = pytest.mark.slow
 

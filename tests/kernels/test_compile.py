@@ -11,8 +11,8 @@ pytest.importorskip("triton", reason="compiling needs triton")
 
 from warpplan.kernels.compile import compile_gemm
 from warpplan.kernels.gemm.space import SMEM_OVERHEAD_BYTES, GemmConfig, structures, violations
-from warpplan.planner.device import H200
 from warpplan.planner.errors import InvalidConfig, UnknownName
+from warpplan.planner.values.device import H200
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.planner.device import H200
-from warpplan.planner.profile import Profile
+from warpplan.planner.values.device import H200
+from warpplan.planner.values.profile import Profile
 
 GOLDEN = Path(__file__).parent / "golden"
 SHAPES = (

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from warpplan.planner.graph import Dependence, DependenceGraph
-from warpplan.planner.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
-from warpplan.planner.problem import SolveOptions
+from warpplan.planner.problem.formulation import SolveOptions
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph
+from warpplan.planner.values.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
 
 from .brute_memory import Layout, Ring, layouts, meet
 

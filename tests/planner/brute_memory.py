@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations, product
 
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Buffer
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Buffer
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warpplan.planner.costs import CostEntry, CostTable, OperationCost, Parameter, Quantiles
+from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Parameter, Quantiles
 
 
 def entry(

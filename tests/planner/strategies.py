@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from warpplan.planner.costs import CostEntry, CostTable, OperationCost, Quantiles
-from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
-from warpplan.planner.plan import Buffer, Channel, Outcome, Partition, Placement, Plan, Reuse, Schedule
-from warpplan.planner.profile import Calibration, Failure, Identity, Profile, Rate
-from warpplan.planner.timeline import Span, Timeline
-from warpplan.planner.tuning import TuningConfig
+from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.plan import Buffer, Channel, Outcome, Partition, Placement, Plan, Reuse, Schedule
+from warpplan.planner.values.profile import Calibration, Failure, Identity, Profile, Rate
+from warpplan.planner.values.timeline import Span, Timeline
+from warpplan.planner.values.tuning import TuningConfig
 
 cycles = st.integers(0, 12)
 names = st.text(string.ascii_lowercase + "_é", min_size=1, max_size=6)

@@ -11,14 +11,14 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from warpplan.planner.bounds import min_ii
-from warpplan.planner.check import check
-from warpplan.planner.constructive import first_schedule
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.plan import Plan
-from warpplan.planner.problem import ExtraBuffer, PartitionSpec, Problem, SolveOptions, Spill
-from warpplan.planner.simulate import verify
+from warpplan.planner.bounds.min_ii import min_ii
+from warpplan.planner.check.plan_check import check
+from warpplan.planner.problem.formulation import ExtraBuffer, PartitionSpec, Problem, SolveOptions, Spill
+from warpplan.planner.search.heuristics.list_scheduling import first_schedule
+from warpplan.planner.simulate.simulation import verify
 from warpplan.planner.solve import solve
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Plan
 
 from . import strategies as given_
 from .brute import smallest_plan

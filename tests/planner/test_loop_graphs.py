@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from loop_graphs import file_name, graphs
 from schedule_first import schedule_first
 
-from warpplan.planner import codec
-from warpplan.planner.check import check
-from warpplan.planner.graph import DependenceGraph
+from warpplan.planner.check.plan_check import check
 from warpplan.planner.solve import solve
+from warpplan.planner.values import codec
+from warpplan.planner.values.dependence_graph import DependenceGraph
 
 LOOPS = graphs()
 QUICK = [name for name, graph in LOOPS.items() if len(graph.ops) <= 10]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from warpplan.planner.bounds import min_ii
-from warpplan.planner.check import check
-from warpplan.planner.codec import canonical
+from warpplan.planner.bounds.min_ii import min_ii
+from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import InvalidGraph, InvalidInput
-from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
-from warpplan.planner.problem import ExtraBuffer, PartitionSpec, Problem, SolveOptions
+from warpplan.planner.problem.formulation import ExtraBuffer, PartitionSpec, Problem, SolveOptions
 from warpplan.planner.solve import effective_ii, solve
+from warpplan.planner.values.codec import canonical
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 
 from . import strategies as given_
 from .brute import smallest_ii

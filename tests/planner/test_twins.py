@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from warpplan.planner.cpsat import run
-from warpplan.planner.graph import Dependence, DependenceGraph, Limits, Operation
-from warpplan.planner.model import Model
-from warpplan.planner.problem import Problem, SolveOptions
+from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.runner import run
+from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 
 from . import strategies as given_
 

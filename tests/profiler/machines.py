@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpplan.planner.profile import Identity
+from warpplan.planner.values.profile import Identity
 from warpplan.profiler.probes.points import FAMILIES, Point
 
 MACHINE = {

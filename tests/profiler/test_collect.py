@@ -12,8 +12,8 @@ from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.planner.errors import InvalidInput, MalformedFile, MeasurementFailed, UnknownName
 from warpplan.profiler import collect as module
 from warpplan.profiler.collect import collect, partial_path
-from warpplan.profiler.files import load
 from warpplan.profiler.probes import points
+from warpplan.profiler.profile_files import load
 
 from .machines import MACHINE, record
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from warpplan.planner.predict import Work, constant_names, terms
+from warpplan.planner.predict.time_model import Work, constant_names, terms
 from warpplan.profiler.fit import BOUNDS, SHRINKAGE, Measured, fit
 
-from ..planner.works import RATES, works
+from ..planner.predict.works import RATES, works
 
 NAMES = constant_names(("a", "b"))
 

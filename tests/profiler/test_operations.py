@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from warpplan.kernels.compiler.planning.capture import Body
-from warpplan.kernels.compiler.planning.graph import Shape, cost_of
-from warpplan.kernels.compiler.planning.kinds import Part, Product
-from warpplan.kernels.compiler.planning.loops import Work
+from warpplan.kernels.compiler.analysis.capture import Body
+from warpplan.kernels.compiler.analysis.loop_work import Work
+from warpplan.kernels.compiler.analysis.operation_kinds import Part, Product
+from warpplan.kernels.compiler.costing.loop_graph import Shape, cost_of
 from warpplan.kernels.compiler.ttgir.types import parse_type
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
-from warpplan.planner.graph import DependenceGraph, Operation
+from warpplan.planner.values.dependence_graph import DependenceGraph, Operation
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.operations import Beside, beside_costs, operations, read_operations, with_measured
 from warpplan.profiler.traces import parse, trace_costs

@@ -11,9 +11,9 @@ import pytest
 
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import structures, tuning
-from warpplan.planner.device import H200
 from warpplan.planner.errors import UnknownName
-from warpplan.planner.predict import Rates
+from warpplan.planner.predict.time_model import Rates
+from warpplan.planner.values.device import H200
 from warpplan.profiler import probes
 from warpplan.profiler.probes.points import FAMILIES, Point
 from warpplan.profiler.records import profile_of

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from warpplan.planner import codec
 from warpplan.planner.errors import InvalidInput, MalformedFile, UnknownName
+from warpplan.planner.values import codec
 from warpplan.profiler import embedded as embedded_module
 from warpplan.profiler.embedded import available, embedded
-from warpplan.profiler.files import load, save
 from warpplan.profiler.probes.points import Point
+from warpplan.profiler.profile_files import load, save
 from warpplan.profiler.records import profile_of
 
 from .machines import IDENTITY, record, records

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.profile import Failure, Profile
+from warpplan.planner.values.profile import Failure, Profile
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.records import profile_of
 from warpplan.profiler.stability import compare, numbers, report, spread

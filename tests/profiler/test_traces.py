@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.planner.device import H200
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
+from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.records import profile_of
 from warpplan.profiler.traces import (

@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from warpplan.service.app import create_app
-from warpplan.service.problem import Item
-from warpplan.service.store import Store
-from warpplan.service.workflow import Workflow
+from warpplan.service.http.app import create_app
+from warpplan.service.store.answer_store import Store
+from warpplan.service.workflow.configure import Workflow
+from warpplan.service.workflow.request import Item
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from warpplan.service.app import create_app
 from warpplan.service.client import Client, ClientError, PlanFailed, ServiceRefused, ServiceUnavailable
-from warpplan.service.plans import Plans
-from warpplan.service.profiles import planner_version
-from warpplan.service.store import Store
-from warpplan.service.workflow import Workflow
+from warpplan.service.http.app import create_app
+from warpplan.service.solving.plan_queue import Plans
+from warpplan.service.store.answer_store import Store
+from warpplan.service.workflow.configure import Workflow
+from warpplan.service.workflow.profiles import planner_version
 
 SIZES = {"M": 512, "N": 1024, "K": 2048}
 

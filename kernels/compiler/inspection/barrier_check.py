@@ -27,7 +27,7 @@ from warpplan.kernels.compiler.inspection.finished import (
 )
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, parse
-from warpplan.kernels.compiler.ttgir.places import Places
+from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Use = Literal["init", "expect", "copy", "arrive", "wait"]

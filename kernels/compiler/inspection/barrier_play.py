@@ -28,7 +28,7 @@ from warpplan.kernels.compiler.inspection.finished import (
 from warpplan.kernels.compiler.inspection.scalars import compute, is_true
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, yielded
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value, split_list, tokenize
-from warpplan.kernels.compiler.ttgir.places import Places
+from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 SIZES = (128, 1_920)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.steered import Steered
+from warpplan.kernels.compiler.strategy.blackwell import Steered
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, is_value, split_list
 
 SPECIALIZE = "ttg.warp_specialize"
@@ -22,12 +22,12 @@ DEFAULT = "default"
 def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme | Steered | None = None) -> str:
     """What Triton's passes make of ``source`` (an ``ASTSource``) on ``target``: lowered by ``scheme``, or with Triton's
     own specialisation where the source asks for it. Raises :class:`CannotPlan` and what :func:`pipeline.cut` does."""
-    from warpplan.kernels.compiler.lowering import stages
+    from warpplan.kernels.compiler.lowering import stage_hook
     from warpplan.kernels.compiler.pipeline import cut, read, run_after, run_stock
     from warpplan.kernels.compiler.pipeline.cutting import new_context
 
     if scheme is not None:
-        return stages.finished_text(source, target, options, scheme)
+        return stage_hook.finished_text(source, target, options, scheme)
     at_cut = cut(source, target, options)
     module = read(at_cut.text, new_context(_backend(target)))
     run_stock(module, at_cut.options, at_cut.capability)

@@ -23,11 +23,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from warpplan.kernels.compiler.analysis.operation_kinds import FREE
 from warpplan.kernels.compiler.pipeline import read
-from warpplan.kernels.compiler.planning.kinds import FREE
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value, parse, parse_operation
-from warpplan.kernels.compiler.ttgir.places import Places
+from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.planner.errors import UnknownName
 
 KINDS = ("producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue", "load", "math")
@@ -74,7 +74,7 @@ def scopes(text: str) -> tuple[str, ...]:
 
 def hook(kinds: Collection[str] = KINDS) -> Callable[..., Any]:
     """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that records kernels compiled as they are; for
-    planned ones :func:`warpplan.kernels.compiler.lowering.stages.hook` takes :func:`instrument` as its ``edit``."""
+    planned ones :func:`warpplan.kernels.compiler.lowering.stage_hook.hook` takes :func:`instrument` as its ``edit``."""
 
     def inspect(*arguments: Any) -> Any:
         if not arguments:  # Triton 3.7 and later ask for (key, hash)

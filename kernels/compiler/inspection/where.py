@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.planning.blackwell import REST
-from warpplan.kernels.compiler.planning.candidates import RankedScheme
-from warpplan.kernels.compiler.planning.capture import Body, Captured, producer_slice
-from warpplan.kernels.compiler.planning.fusing import fuse, steady
-from warpplan.kernels.compiler.planning.graph import PRODUCER
-from warpplan.kernels.compiler.planning.loops import Work
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.steered import FOUND, Steered
-from warpplan.planner.clones import MARK
-from warpplan.planner.plan import Placement, Plan
+from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
+from warpplan.kernels.compiler.analysis.loop_work import Work
+from warpplan.kernels.compiler.costing.blackwell_graph import REST
+from warpplan.kernels.compiler.costing.fusing import fuse, steady
+from warpplan.kernels.compiler.costing.loop_graph import PRODUCER
+from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme
+from warpplan.kernels.compiler.strategy.blackwell import FOUND, Steered
+from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.planner.problem.clones import MARK
+from warpplan.planner.values.plan import Placement, Plan
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan
 
 MOST_INTEGER_BYTES = 64 * 2**20
 """Integers above this are not sent; they are a kernel's data then, not its offsets."""

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.decisions import (
@@ -26,7 +26,7 @@ from warpplan.kernels.compiler.launching.decisions import (
     own_version,
     scheme_from,
 )
-from warpplan.kernels.compiler.launching.launch import Call, Launch, name_of, warn_once
+from warpplan.kernels.compiler.launching.dispatch import Call, Launch, name_of, warn_once
 from warpplan.kernels.compiler.launching.sources import (
     Given,
     Plans,
@@ -36,13 +36,13 @@ from warpplan.kernels.compiler.launching.sources import (
     open_source,
     scheme_text,
 )
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.steered import Steered
+from warpplan.kernels.compiler.strategy.blackwell import Steered
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.isolate import run_isolated
-from warpplan.planner import codec
-from warpplan.planner.device import DEVICES
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
-from warpplan.planner.profile import Profile
+from warpplan.planner.values import codec
+from warpplan.planner.values.device import DEVICES
+from warpplan.planner.values.profile import Profile
 
 PROFILED = (9,)
 """Major compute capabilities of the profiles that ship with the package."""

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.steered import Steered
+from warpplan.kernels.compiler.strategy.blackwell import Steered
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.planner.errors import InvalidInput, MalformedFile
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.launching.launch import Call, size_class, warn_once
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.launching.dispatch import Call, size_class, warn_once
 from warpplan.kernels.compiler.launching.sources import Plans
 
 Compiled = tuple[Any, Any]
@@ -34,7 +34,7 @@ class planned_inductor:
     ``plans``, ``measure``, ``profile`` and ``time_limit_s`` are :class:`~.planned.planned`'s.
     ``kernels`` names those that run under a plan. Leaving puts every kernel back as it was. No failure is raised: a
     kernel runs as Inductor compiled it, with one
-    :class:`~warpplan.kernels.compiler.launching.launch.PlanWarning` that says why.
+    :class:`~warpplan.kernels.compiler.launching.dispatch.PlanWarning` that says why.
     """
 
     def __init__(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching.decisions import Compiled
-from warpplan.kernels.compiler.lowering.persistent import launched
+from warpplan.kernels.compiler.lowering.hopper.persistent import launched
 
 
 def files_of(kernel: Any) -> Compiled:

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
-from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching.decisions import (
     Decision,
     Folder,
@@ -27,8 +27,8 @@ from warpplan.kernels.compiler.launching.decisions import (
     scheme_from,
     to_json,
 )
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.steered import Steered
+from warpplan.kernels.compiler.strategy.blackwell import Steered
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 
 Plans = str | Path | Scheme | Steered | Mapping[str, Any] | None

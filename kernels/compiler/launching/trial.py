@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
 from warpplan.kernels.compiler.launching.decisions import Compiled, scheme_from
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.steered import Steered
+from warpplan.kernels.compiler.strategy.blackwell import Steered
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.planner.errors import MeasurementFailed
 
 Item = dict[str, Any]
@@ -89,23 +89,23 @@ def _shape(scheme: Scheme | Steered) -> tuple[Any, ...]:
 
 def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
     """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
+    from warpplan.kernels.compiler.analysis.capture import capture
+    from warpplan.kernels.compiler.costing import ranked_schemes, ranked_steerings
     from warpplan.kernels.compiler.pipeline import cut
-    from warpplan.kernels.compiler.planning import candidates, steering
-    from warpplan.kernels.compiler.planning.capture import capture
-    from warpplan.planner import codec
-    from warpplan.planner.device import device
-    from warpplan.planner.profile import Profile
+    from warpplan.planner.values import codec
+    from warpplan.planner.values.device import device
+    from warpplan.planner.values.profile import Profile
 
     options, gpu = packing.options(kernel), device(device_name)
     text = cut(packing.source(kernel), packing.target(kernel), options).text
     profile, captured = codec.from_json(profile_json, Profile), capture(text)
     if gpu.tmem_columns:
-        return steering.schemes(captured, text, profile, gpu, stages=options["num_stages"])
-    return candidates.schemes(captured, profile, gpu, stages=options["num_stages"])
+        return ranked_steerings.schemes(captured, text, profile, gpu, stages=options["num_stages"])
+    return ranked_schemes.schemes(captured, profile, gpu, stages=options["num_stages"])
 
 
 def _compile(kernel: dict[str, Any], scheme: Scheme | Steered, cache: str) -> Any:
-    from warpplan.kernels.compiler.lowering.stages import compile_with
+    from warpplan.kernels.compiler.lowering.stage_hook import compile_with
 
     return compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), scheme, cache)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpplan.kernels.compiler.errors import UnsupportedTriton
+from warpplan.kernels.compiler.exceptions import UnsupportedTriton
 from warpplan.kernels.compiler.pipeline import v3_6, v3_7, v3_8, v3_9
 from warpplan.kernels.compiler.pipeline.steps import Halves, Step, run
 from warpplan.planner.errors import InvalidInput

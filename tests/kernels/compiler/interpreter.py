@@ -15,7 +15,7 @@ import numpy as np
 
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
-from warpplan.kernels.compiler.ttgir.shapes import operand_list, result_shapes, shapes_in
+from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list, result_shapes, shapes_in
 
 Values = dict[str, Any]
 BUFFER = 1 << 32

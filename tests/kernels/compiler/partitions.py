@@ -17,7 +17,7 @@ import numpy as np
 from interpreter import Block, Values, operand_list
 
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
-from warpplan.kernels.compiler.ttgir.shapes import shapes_in
+from warpplan.kernels.compiler.ttgir.printed_shapes import shapes_in
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 PATIENCE_S = 120.0

@@ -14,8 +14,8 @@ from triton.compiler import ASTSource
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler import pipeline
-from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir import ir
 
 HOPPER = GPUTarget("cuda", 90, 32)

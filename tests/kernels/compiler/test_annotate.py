@@ -17,16 +17,17 @@ from kernels_under_test import source  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
-from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  # noqa: E402
-from warpplan.kernels.compiler.lowering import annotate, stages  # noqa: E402
-from warpplan.kernels.compiler.lowering.annotate import Roles  # noqa: E402
+from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.lowering.blackwell import annotate  # noqa: E402
+from warpplan.kernels.compiler.lowering.blackwell.annotate import Roles  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
 from warpplan.kernels.compiler.pipeline.halves import SCHEDULING  # noqa: E402
-from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
-from warpplan.kernels.compiler.steered import APART, FOUND, TOGETHER, Steered  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, Steered  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
-from warpplan.kernels.compiler.ttgir.places import Places  # noqa: E402
+from warpplan.kernels.compiler.ttgir.source_locations import Places  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidInput  # noqa: E402
 
 pytestmark = pytest.mark.matrix
@@ -58,7 +59,7 @@ def finished(cut: pipeline.Cut, roles: Roles | None) -> str:
 @pytest.mark.parametrize(("name", "depth"), [("gemm", 4), ("gemm_bias_relu", 2), ("attention", 2)])
 def test_a_kernel_that_never_asked_comes_out_specialised(name: str, depth: int, tmp_path: Path) -> None:
     """All the way to the binary: rings of the depth asked for, tensor memory that the device has."""
-    compiled = stages.compile_with(source(name), TARGET, {"num_warps": 4}, Steered(APART, depth), tmp_path)
+    compiled = stage_hook.compile_with(source(name), TARGET, {"num_warps": 4}, Steered(APART, depth), tmp_path)
     assert len(compiled.asm["cubin"]) > 0
     assert 0 < compiled.metadata.tmem_size <= TMEM_COLUMNS
     text = compiled.asm["ttgir"]
@@ -76,14 +77,14 @@ def test_a_scheme_of_the_other_kind_of_gpu_is_refused(
     scheme: Scheme | Steered, capability: int, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotPlan, match=f"sm_{capability}: {why}"):
-        stages.compile_with(source("gemm"), GPUTarget("cuda", capability, 32), {"num_warps": 4}, scheme, tmp_path)
+        stage_hook.compile_with(source("gemm"), GPUTarget("cuda", capability, 32), {"num_warps": 4}, scheme, tmp_path)
 
 
 @pytest.mark.parametrize(("double", "columns"), [(1, 512), (0, 256)])
 def test_a_result_has_one_place_in_tensor_memory_or_two(double: int, columns: int, tmp_path: Path) -> None:
     """128 columns of scores, once or twice, 64 of weights and 64 of output; Triton takes a power of two of them."""
     scheme = Steered(APART, 2, double=double)
-    compiled = stages.compile_with(source("attention"), TARGET, {"num_warps": 4}, scheme, tmp_path)
+    compiled = stage_hook.compile_with(source("attention"), TARGET, {"num_warps": 4}, scheme, tmp_path)
     assert compiled.metadata.tmem_size == columns
     assert check_barriers(compiled.asm["ttgir"]).findings == ()
 
@@ -97,8 +98,10 @@ def test_every_way_to_steer_has_a_key_of_its_own() -> None:
         Steered(FOUND),
         Steered(stages=(("a.py:1", 1),)),
     ]
-    assert len({stages.cache_key(way) for way in ways}) == len(ways)
-    assert stages.cache_key(Steered(stages=(("a.py:1", 1),))) != stages.cache_key(Steered(stages=(("a.py:1", 2),)))
+    assert len({stage_hook.cache_key(way) for way in ways}) == len(ways)
+    assert stage_hook.cache_key(Steered(stages=(("a.py:1", 1),))) != stage_hook.cache_key(
+        Steered(stages=(("a.py:1", 2),))
+    )
 
 
 @pytest.mark.parametrize("name", SPECIALIZED)

@@ -22,7 +22,7 @@ from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport, check_barriers  # noqa: E402
 from warpplan.kernels.compiler.inspection.finished import finished_text  # noqa: E402
-from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR  # noqa: E402
 
 pytestmark = pytest.mark.matrix

@@ -17,12 +17,12 @@ from interpreter import BUFFER
 from played import DEPTH, HOPPER, ROWS, cut, same, tensors, zoo_cut
 from zoo import ZOO, source
 
-from warpplan.kernels.compiler.lowering.ahead import rewrite_loops
-from warpplan.kernels.compiler.lowering.beside import AGAIN, HELD_REGISTERS, multiply_beside
-from warpplan.kernels.compiler.lowering.rings import number_loads
-from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.lowering.stages import compile_with
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
+from warpplan.kernels.compiler.lowering.hopper.lookahead import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.overlap import AGAIN, HELD_REGISTERS, multiply_beside
+from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+from warpplan.kernels.compiler.lowering.stage_hook import compile_with
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir import control, ir
 from warpplan.kernels.compiler.ttgir.ir import Operation
 

@@ -14,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cut_kernels import OWN, cut
 from zoo import ZOO
 
-from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.planning.candidates import RankedScheme, rank, schemes
-from warpplan.kernels.compiler.planning.capture import capture
-from warpplan.kernels.compiler.planning.pressure import shared_bytes
-from warpplan.planner.costs import CostTable
-from warpplan.planner.device import B200, H200
+from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.costing.pressure import shared_bytes
+from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme, rank, schemes
+from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.profile import Profile
+from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.device import B200, H200
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 
 PROFILE = embedded(H200.name)

@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cut_kernels import OWN, cut, line
 from zoo import ZOO
 
-from warpplan.kernels.compiler.planning.capture import Body, Captured, capture, producer_slice
-from warpplan.kernels.compiler.planning.loops import MOST_WORK
+from warpplan.kernels.compiler.analysis.capture import Body, Captured, capture, producer_slice
+from warpplan.kernels.compiler.analysis.loop_work import MOST_WORK
 from warpplan.kernels.compiler.ttgir import ir
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
-from warpplan.kernels.compiler.ttgir.places import Places
+from warpplan.kernels.compiler.ttgir.source_locations import Places
 
 pytestmark = pytest.mark.matrix
 READABLE = [*OWN, *ZOO]

@@ -14,10 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cut_kernels import HOPPER, OWN, cut
 from zoo import ZOO, source
 
-from warpplan.kernels.compiler.lowering import stages
-from warpplan.kernels.compiler.planning.capture import Body, capture, producer_slice
-from warpplan.kernels.compiler.planning.fusing import JOIN, fuse, steady
-from warpplan.kernels.compiler.planning.graph import (
+from warpplan.kernels.compiler.analysis.capture import Body, capture, producer_slice
+from warpplan.kernels.compiler.costing.fusing import JOIN, fuse, steady
+from warpplan.kernels.compiler.costing.loop_graph import (
     Shape,
     cost_of,
     estimated,
@@ -27,14 +26,15 @@ from warpplan.kernels.compiler.planning.graph import (
     registers_for,
     runs_ahead,
 )
-from warpplan.kernels.compiler.planning.pressure import live_registers, shared_bytes, slot_bytes
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.planner.check import check
-from warpplan.planner.costs import CostTable
-from warpplan.planner.device import H200
-from warpplan.planner.graph import DependenceGraph
-from warpplan.planner.problem import PartitionSpec, SolveOptions
+from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
+from warpplan.kernels.compiler.lowering import stage_hook
+from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.planner.check.plan_check import check
+from warpplan.planner.problem.formulation import PartitionSpec, SolveOptions
 from warpplan.planner.solve import solve
+from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 
 COSTS = embedded(H200.name).costs
@@ -193,6 +193,6 @@ def test_shared_memory_counts_rings_once_for_loops_that_load_alike() -> None:
 def test_shared_memory_is_what_the_compiler_takes(tmp_path: Path) -> None:
     """Rings, two staged tiles of a split epilogue, barriers: an upper bound, and a close one."""
     scheme = Scheme(2, (4,))
-    compiled = stages.compile_with(source("persistent_split_epilogue"), HOPPER, {"num_warps": 4}, scheme, tmp_path)
+    compiled = stage_hook.compile_with(source("persistent_split_epilogue"), HOPPER, {"num_warps": 4}, scheme, tmp_path)
     bound = shared_bytes(capture(cut("persistent_split_epilogue")), scheme.depths)
     assert compiled.metadata.shared <= bound <= compiled.metadata.shared + 1024

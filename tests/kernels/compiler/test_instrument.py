@@ -26,9 +26,9 @@ from triton.runtime import driver  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.inspection import instrument  # noqa: E402
-from warpplan.kernels.compiler.lowering import stages  # noqa: E402
+from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting  # noqa: E402
-from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.planner.errors import UnknownName  # noqa: E402
 
@@ -120,7 +120,7 @@ def test_a_planned_kernel_is_recorded_in_every_partition(name: str) -> None:
     with recording(WARPS), knobs.nvidia.scope(), knobs.compilation.scope(), contextlib.redirect_stdout(log):
         knobs.nvidia.dump_ptxas_log = True
         knobs.compilation.always_compile = True
-        compiled = stages.compile_with(source(name), TARGET, {"num_warps": 4}, SCHEME, edit=instrument.instrument)
+        compiled = stage_hook.compile_with(source(name), TARGET, {"num_warps": 4}, SCHEME, edit=instrument.instrument)
     assert "isAsync = true" in compiled.asm["ttgir"]
     assert "registers" in log.getvalue(), "no report to judge by"
     assert "serialized" not in log.getvalue()

@@ -15,9 +15,9 @@ from kernels_under_test import source  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
-from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.lowering import stages  # noqa: E402
-from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ SHARED_LIMIT = 232_448
     ids=["gemm", "gemm_bias_relu", "attention"],
 )
 def test_a_planned_kernel_compiles_for_hopper(name: str, scheme: Scheme, tmp_path: Path) -> None:
-    compiled = stages.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
+    compiled = stage_hook.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
     (specialized,) = [op for op in ir.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"]
     *consumers, producer = specialized.regions
     assert len(consumers) == scheme.consumers
@@ -50,7 +50,7 @@ def test_a_planned_kernel_compiles_for_hopper(name: str, scheme: Scheme, tmp_pat
 @pytest.mark.matrix
 def test_a_kernel_with_nothing_to_plan_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(CannotPlan, match="no TMA load"):
-        stages.compile_with(source("softmax"), HOPPER, {"num_warps": 4}, Scheme(1, (2,)), tmp_path)
+        stage_hook.compile_with(source("softmax"), HOPPER, {"num_warps": 4}, Scheme(1, (2,)), tmp_path)
 
 
 def test_the_matrix_has_every_release_that_has_passes() -> None:

@@ -15,8 +15,8 @@ import test_split
 from interpreter import Block
 from partitions import Deadlock, Partition
 
-from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir import ir
 
 SCHEMES = (Scheme(1, (3,)), Scheme(2, (1,)), Scheme(2, (2,)), Scheme(2, (3,), in_flight=0))

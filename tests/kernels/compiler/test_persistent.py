@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from interpreter import BUFFER
 from played import cut, same, tensors, zoo_cut
 
-from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.lowering import persistent
-from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.hopper import persistent
+from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir import ir
 from warpplan.kernels.compiler.ttgir.functions import arguments
 

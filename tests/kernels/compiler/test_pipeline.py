@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia import compiler as nvidia_compiler  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
-from warpplan.kernels.compiler.errors import UnsupportedTriton  # noqa: E402
+from warpplan.kernels.compiler.exceptions import UnsupportedTriton  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.planner.errors import InvalidInput  # noqa: E402

@@ -28,14 +28,14 @@ from triton.runtime.driver import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.launching import decide, launch, trial  # noqa: E402
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.launching import decide, dispatch, trial  # noqa: E402
 from warpplan.kernels.compiler.launching import packed as packing  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
 from warpplan.kernels.compiler.launching.decisions import scheme_from  # noqa: E402
-from warpplan.kernels.compiler.lowering.stages import compile_with  # noqa: E402
-from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
-from warpplan.kernels.compiler.steered import Steered  # noqa: E402
+from warpplan.kernels.compiler.lowering.stage_hook import compile_with  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import Steered  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
@@ -59,7 +59,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Ite
     monkeypatch.setattr(planned_module, "_tables", {})
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
     monkeypatch.setattr(decide, "describe", lambda *a: {"arguments": [], "storages": []})
-    monkeypatch.setattr(launch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_warned", set())
     monkeypatch.setattr(planned_module, "_said", set())
     machine, before = Machine(), driver._active
     with knobs.cache.scope():
@@ -271,7 +271,7 @@ def test_other_gpus_are_left_alone(machine: Machine, fresh: Any, monkeypatch: py
 
 def _given_scheme(request: Any) -> Any:
     def with_scheme(self: Any, packed: Any, device: str, launch: Any, schemes: Any) -> Any:
-        return request(self, packed, device, launch, schemes or [SCHEME])
+        return request(self, packed, device, dispatch, schemes or [SCHEME])
 
     return with_scheme
 
@@ -456,11 +456,11 @@ def test_nothing_is_tried_while_a_graph_is_captured(
     kernel = fresh(kernels.gemm)
     with planned(tmp_path):
         with monkeypatch.context() as capturing:
-            capturing.setattr(launch, "_is_capturing", lambda: True)
+            capturing.setattr(dispatch, "_is_capturing", lambda: True)
             gemm(kernel)
         assert not tried.requests
         gemm(kernel)
-        monkeypatch.setattr(launch, "_is_capturing", lambda: True)
+        monkeypatch.setattr(dispatch, "_is_capturing", lambda: True)
         gemm(kernel)
     assert machine.warps == [UNPLANNED, UNPLANNED, PLANNED], "what is known is captured"
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.kernels.compiler.errors import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching.decisions import (
     Compiled,
     Decision,
@@ -23,14 +23,14 @@ from warpplan.kernels.compiler.launching.decisions import (
     parse,
     to_json,
 )
-from warpplan.kernels.compiler.launching.launch import size_class
+from warpplan.kernels.compiler.launching.dispatch import size_class
 from warpplan.kernels.compiler.launching.sources import Given, Service, default_profile, open_source, scheme_text
 from warpplan.kernels.compiler.launching.sources import given as plan_given
-from warpplan.kernels.compiler.scheme import Scheme
-from warpplan.kernels.compiler.steered import Steered
-from warpplan.planner import codec
+from warpplan.kernels.compiler.strategy.blackwell import Steered
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
-from warpplan.planner.profile import Profile
+from warpplan.planner.values import codec
+from warpplan.planner.values.profile import Profile
 
 SITUATION = Situation("my.gemm", "abc", "(i32, 16)", (8, 9), "NVIDIA H200", "570.1", "3.6.0", "0.1.0")
 DECISION = Decision(SITUATION, Scheme(2, (3, 2)), measured=True, planned_us=80.5, unplanned_us=100.25)

@@ -15,11 +15,11 @@ pytest.importorskip("triton", reason="needs triton")
 
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
-from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import arguments as arguments_module  # noqa: E402
 from warpplan.kernels.compiler.launching.arguments import Copies, describe  # noqa: E402
 from warpplan.kernels.compiler.launching.trial import Bench, compare, diverse  # noqa: E402
-from warpplan.kernels.compiler.scheme import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
 
 
 def copies(described: dict[str, Any]) -> Copies:

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from interpreter import BUFFER
 from played import DEPTH, ROWS, cut, same, tensors
 
-from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir import ir
 
 TWO = Scheme(2, (2,))

@@ -20,11 +20,11 @@ from triton.compiler import ASTSource  # noqa: E402
 from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
-from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.lowering.rings import LOAD, NUMBER, ROWS  # noqa: E402
-from warpplan.kernels.compiler.lowering.split import split  # noqa: E402
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.lowering.hopper.data_partition import split  # noqa: E402
+from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD, NUMBER, ROWS  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
-from warpplan.kernels.compiler.ttgir.shapes import shapes_in, sliced  # noqa: E402
+from warpplan.kernels.compiler.ttgir.printed_shapes import shapes_in, sliced  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
 M, N, K = 200, 240, 128

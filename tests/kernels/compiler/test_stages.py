@@ -18,23 +18,24 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from zoo import source
 
-from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.lowering import persistent, stages
-from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering import stage_hook
+from warpplan.kernels.compiler.lowering.hopper import persistent
+from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir import ir
 
 
 def test_every_scheme_has_a_key_of_its_own() -> None:
     fields = itertools.product((1, 2), ((2,), (3,), (2, 3), (3, 2)), (4,), (0, 1), (0, 1))
     schemes = [Scheme(*values) for values in fields] + [Scheme(1, (2,), 8)]
-    assert len({stages.cache_key(scheme) for scheme in schemes}) == len(schemes)
+    assert len({stage_hook.cache_key(scheme) for scheme in schemes}) == len(schemes)
 
 
 def test_the_hook_gives_triton_its_key() -> None:
-    one, two = stages.hook(Scheme(1, (2,))), stages.hook(Scheme(1, (3,)))
+    one, two = stage_hook.hook(Scheme(1, (2,))), stage_hook.hook(Scheme(1, (3,)))
     key, digest = one()
-    assert key == stages.cache_key(Scheme(1, (2,)))
+    assert key == stage_hook.cache_key(Scheme(1, (2,)))
     assert re.fullmatch(r"[0-9a-f]{64}", digest)
     assert one() == (key, digest)
     assert not set(two()) & {key, digest}
@@ -52,7 +53,7 @@ def test_a_kernel_is_compiled_without_a_gpu(
     name: str, scheme: Scheme, warps: int, counts: dict[int, int], tmp_path: Path
 ) -> None:
     """Partitions, warps, and how many barriers wait for how many arrivals are what the scheme says."""
-    kernel = stages.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
+    kernel = stage_hook.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
     module = ir.parse(kernel.asm["ttgir"])
     (block,) = (operation for operation in module.walk() if operation.name == "ttg.warp_specialize")
     assert len(block.regions) == scheme.consumers + 1
@@ -65,17 +66,17 @@ def test_a_kernel_is_compiled_without_a_gpu(
     assert len(kernel.asm["cubin"]) > 0
     assert getattr(kernel.metadata, persistent.MARK) is bool(scheme.persistent)
     assert len(kernel.src.signature) == len(source(name).signature) + 3 * scheme.persistent
-    assert [folder.name for folder in tmp_path.iterdir()] == [stages.cache_key(scheme)]
+    assert [folder.name for folder in tmp_path.iterdir()] == [stage_hook.cache_key(scheme)]
 
 
 def test_edits_of_one_kernel_never_share_a_binary(tmp_path: Path) -> None:
     """Made by one function, called alike: only what they do tells them apart."""
 
-    def swap(new: str) -> stages.Edit:
+    def swap(new: str) -> stage_hook.Edit:
         return lambda text: text.replace("arith.maxnumf", new)
 
-    def compiled(edit: stages.Edit | None) -> str:
-        kernel = stages.compile_with(gemm("gemm_bias_relu"), HOPPER, None, Scheme(1, (2,)), tmp_path, edit)
+    def compiled(edit: stage_hook.Edit | None) -> str:
+        kernel = stage_hook.compile_with(gemm("gemm_bias_relu"), HOPPER, None, Scheme(1, (2,)), tmp_path, edit)
         return str(kernel.asm["ttgir"])
 
     for name in ("arith.minnumf", "arith.addf", "arith.maxnumf"):
@@ -88,13 +89,13 @@ def test_edits_of_one_kernel_never_share_a_binary(tmp_path: Path) -> None:
 def test_triton_is_left_as_it_was(tmp_path: Path) -> None:
     before = (knobs.runtime.add_stages_inspection_hook, knobs.cache.dir)
     with pytest.raises(CannotPlan, match="no TMA load"):
-        stages.compile_with(source("swiglu"), HOPPER, None, Scheme(1, (2,)), tmp_path)
+        stage_hook.compile_with(source("swiglu"), HOPPER, None, Scheme(1, (2,)), tmp_path)
     assert (knobs.runtime.add_stages_inspection_hook, knobs.cache.dir) == before
 
 
 def test_schemes_are_for_hopper(tmp_path: Path) -> None:
     with pytest.raises(CannotPlan, match="sm_100: schemes are lowered for sm_90"):
-        stages.compile_with(source("while_loop"), GPUTarget("cuda", 100, 32), None, Scheme(1, (2,)), tmp_path)
+        stage_hook.compile_with(source("while_loop"), GPUTarget("cuda", 100, 32), None, Scheme(1, (2,)), tmp_path)
 
 
 def partitions(text: str) -> list[list[ir.Operation]]:

@@ -21,23 +21,23 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
-from warpplan.kernels.compiler.errors import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.analysis.capture import Body, Captured, capture  # noqa: E402
+from warpplan.kernels.compiler.analysis.loop_work import Work  # noqa: E402
+from warpplan.kernels.compiler.costing import ranked_steerings  # noqa: E402
+from warpplan.kernels.compiler.costing.blackwell_graph import steered_loop, tensor_columns  # noqa: E402
+from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme  # noqa: E402
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  # noqa: E402
 from warpplan.kernels.compiler.inspection.where import Placed, placed  # noqa: E402
-from warpplan.kernels.compiler.lowering import stages  # noqa: E402
-from warpplan.kernels.compiler.planning import steering  # noqa: E402
-from warpplan.kernels.compiler.planning.blackwell import steered_loop, tensor_columns  # noqa: E402
-from warpplan.kernels.compiler.planning.candidates import RankedScheme  # noqa: E402
-from warpplan.kernels.compiler.planning.capture import Body, Captured, capture  # noqa: E402
-from warpplan.kernels.compiler.planning.loops import Work  # noqa: E402
-from warpplan.kernels.compiler.steered import APART, FOUND, TOGETHER, Steered  # noqa: E402
+from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, Steered  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
-from warpplan.planner.check import check  # noqa: E402
-from warpplan.planner.device import B200, H200  # noqa: E402
+from warpplan.planner.check.plan_check import check  # noqa: E402
 from warpplan.planner.errors import InvalidInput  # noqa: E402
-from warpplan.planner.plan import Placement, Plan, Schedule  # noqa: E402
-from warpplan.planner.problem import SolveOptions  # noqa: E402
+from warpplan.planner.problem.formulation import SolveOptions  # noqa: E402
 from warpplan.planner.solve import solve  # noqa: E402
+from warpplan.planner.values.device import B200, H200  # noqa: E402
+from warpplan.planner.values.plan import Placement, Plan, Schedule  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
 pytestmark = pytest.mark.matrix
@@ -67,7 +67,7 @@ def captured(name: str) -> Captured:
 
 @cache
 def ranked(name: str) -> tuple[RankedScheme, ...]:
-    return steering.rank(captured(name), text(name), PROFILE, B200)
+    return ranked_steerings.rank(captured(name), text(name), PROFILE, B200)
 
 
 def main_loop(name: str) -> Body:
@@ -165,7 +165,7 @@ def test_a_planned_kernel_compiles_for_blackwell(name: str, tmp_path: Path) -> N
     best = next(r for r in ranked(name) if r.scheme is not None)
     assert isinstance(best.scheme, Steered)
     ast, options = made(name)
-    compiled = stages.compile_with(ast, TARGET, options, best.scheme, tmp_path)
+    compiled = stage_hook.compile_with(ast, TARGET, options, best.scheme, tmp_path)
     assert len(compiled.asm["cubin"]) > 0
     assert 0 < compiled.metadata.tmem_size <= B200.tmem_columns
     assert compiled.metadata.shared <= B200.smem_bytes_per_block
@@ -181,7 +181,7 @@ def test_a_planned_kernel_compiles_for_blackwell(name: str, tmp_path: Path) -> N
 
 def test_a_kernel_that_forgets_to_give_tensor_memory_back_is_found_to_hang() -> None:
     ast, options = made("attention")
-    finished = stages.finished_text(ast, TARGET, options, Steered(APART, 2))
+    finished = stage_hook.finished_text(ast, TARGET, options, Steered(APART, 2))
     default = finished.index("default {")
     at = finished.index("ttng.arrive_barrier", default)
     line = finished[finished.rindex("\n", 0, at) : finished.index("\n", at)]
@@ -197,7 +197,7 @@ def test_the_ranking_has_every_way_and_leaving_it_alone() -> None:
     assert alone.gain == 1
     times = [round(r.predicted_cycles) for r in found]
     assert times == sorted(times)
-    assert steering.rank(captured("attention"), text("attention"), PROFILE, B200) == found
+    assert ranked_steerings.rank(captured("attention"), text("attention"), PROFILE, B200) == found
 
 
 def test_control_flow_inside_of_a_loop_leaves_the_partitions_to_triton() -> None:
@@ -211,16 +211,16 @@ def test_a_kernel_that_cannot_be_steered_is_left_alone_with_the_reason() -> None
     (alone,) = ranked("while_loop")
     assert alone.scheme is None
     with pytest.raises(CannotPlan, match="no counted one"):
-        steering.schemes(captured("while_loop"), text("while_loop"), PROFILE, B200)
+        ranked_steerings.schemes(captured("while_loop"), text("while_loop"), PROFILE, B200)
     with pytest.raises(InvalidInput, match="expected a GPU with tensor memory"):
-        steering.rank(captured("gemm"), text("gemm"), PROFILE, H200)
+        ranked_steerings.rank(captured("gemm"), text("gemm"), PROFILE, H200)
 
 
 def placements(*stages: int) -> Plan:
     names = ("s@a.py:6", "o@a.py:9")
     return Plan(
         "loop",
-        Schedule(100, tuple(Placement(n, 0, s, 0, 1) for n, s in zip(names, stages, strict=True))),
+        Schedule(100, tuple(Placement(n, 0, s, 0, 1) for n, s in zip(names, stage_hook, strict=True))),
         (),
         (),
         (),
@@ -231,8 +231,8 @@ def placements(*stages: int) -> Plan:
 def test_stages_of_products_count_from_the_first() -> None:
     work = tuple(Work(id, "dot", (), id.partition("@")[2], (), (), ()) for id in ("s@a.py:6", "o@a.py:9"))
     loop = Body("loop@a.py:4", "a.py:4", "scf.for", "", work, (), 128, None)
-    assert steering.stages_of(placements(3, 5), loop) == {"a.py:6": 0, "a.py:9": 2}
-    assert steering.stages_of(placements(4, 4), loop) == {}, "nothing to say"
+    assert ranked_steerings.stages_of(placements(3, 5), loop) == {"a.py:6": 0, "a.py:9": 2}
+    assert ranked_steerings.stages_of(placements(4, 4), loop) == {}, "nothing to say"
 
 
 def test_lines_are_placed_in_partitions_stages_and_buffers() -> None:

@@ -16,9 +16,9 @@ from triton.compiler import make_backend
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler import pipeline
-from warpplan.kernels.compiler.errors import CannotPlan
-from warpplan.kernels.compiler.lowering.specialize import specialize
-from warpplan.kernels.compiler.scheme import Scheme
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.kernels.compiler.ttgir import ir
 
 pytestmark = pytest.mark.matrix

@@ -1,0 +1,237 @@
+"""A kernel's TTGIR at the cut as loops that can be planned, and what cannot be, with the reason and the source line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.analysis.loop_work import Flow, Work, read_work
+from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
+from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
+from warpplan.kernels.compiler.lowering.hopper.persistent import walks
+from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
+from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, parse
+from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.source_locations import Place, Places
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a loop, or the whole kernel (``loop`` ""), is not specialised; ``operation`` and ``line`` as in
+    :class:`CannotPlan`."""
+
+    reason: str
+    operation: str = ""
+    line: str = ""
+    loop: str = ""
+
+    def __str__(self) -> str:
+        where = " ".join(part for part in (self.operation, f"({self.line})" if self.line else "") if part)
+        return f"{where}: {self.reason}" if where else self.reason
+
+
+@dataclass(frozen=True)
+class Body:
+    """A loop's body, or the function's own (``id`` "").
+
+    ``parent`` is the loop around it. ``rows`` are those of its products' accumulators, ``None`` where it has none.
+    ``trips`` is known for constant bounds. ``work`` is in an order in which one thread can run it.
+    """
+
+    id: str
+    line: str
+    kind: str
+    parent: str
+    work: tuple[Work, ...]
+    flows: tuple[Flow, ...]
+    rows: int | None
+    trips: int | None
+
+    def of_kind(self, *kinds: str) -> tuple[Work, ...]:
+        return tuple(work for work in self.work if work.kind in kinds)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A kernel at the cut: ``loops`` outer before inner, ``body`` what is outside of them; ``walks`` says whether one
+    program can do the work of several, one after the other; ``remarks`` what a specialised loop has to do without."""
+
+    kernel: str
+    capability: int
+    warps: int
+    body: Body
+    loops: tuple[Body, ...]
+    obstacles: tuple[Obstacle, ...]
+    walks: bool = False
+    remarks: tuple[Obstacle, ...] = ()
+
+    @property
+    def loading(self) -> tuple[Body, ...]:
+        """The loops that load through TMA, which a producer runs ahead of: those that a scheme's depths are for."""
+        return tuple(loop for loop in self.loops if loop.of_kind("tma_load"))
+
+    def obstacle(self, loop: str = "") -> Obstacle | None:
+        """What stands in the way of ``loop``, or of the kernel."""
+        return next((o for o in self.obstacles if o.loop == loop), None)
+
+
+def capture(text: str) -> Captured:
+    """Read what :func:`pipeline.cut` gives. Raises :class:`MalformedIR` where it is no kernel that can be read."""
+    module = parse(text)
+    try:
+        return capture_module(module)
+    except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:
+        # The tree holds any operands and types: which an operation needs is known only where it is read.
+        raise MalformedIR(f"an operation without the operands or types of its kind ({error})", field="ttgir") from error
+
+
+def capture_module(module: Module) -> Captured:
+    function = unique_names(module.function)
+    types = value_types(function)
+    reader = _Reader(types, row_values(function, types), Places(module), _constants(function))
+    attributes = module.operation.attributes
+    loops = tuple(reader.loops(function.regions[0], ""))
+    body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
+    name = next(token[1:] for token in function.tokens if token.startswith("@"))
+    obstacles = (*_kernel_obstacles(function, loops, Places(module)), *(o for b in loops for o in _loop_obstacles(b)))
+    capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
+    warps = _number(attributes.get("ttg.num-warps", ""))
+    return Captured(name, capability, warps, body, loops, obstacles, walks(module), tuple(_remarks(loops, capability)))
+
+
+class _Reader:
+    def __init__(self, types: Types, rows: frozenset[str], places: Places, constants: dict[str, int]) -> None:
+        self.types, self.rows, self.places, self.constants = types, rows, places, constants
+        self.names: set[str] = set()
+
+    def loops(self, region: Region, parent: str) -> list[Body]:
+        found: list[Body] = []
+        for operation in region.operations:
+            inside = parent
+            if operation.name in LOOPS:
+                found.append(self._loop(operation, parent))
+                inside = found[-1].id
+            if not operation.name.startswith(("tt.", '"tt.')):
+                for inner in operation.regions:
+                    found += self.loops(inner, inside)
+        return found
+
+    def _loop(self, operation: Operation, parent: str) -> Body:
+        place = self.places.of(operation)
+        name = self._name(place)
+        if operation.name == "scf.while":
+            repeat = read_while(operation)
+            following = [value for value, _ in handed(repeat.after.operations[-1])]
+            round_trip = dict(zip((inside for inside, *_ in repeat.carried), following, strict=True))
+            handed_on = zip(repeat.handed, repeat.condition.operands[1:], strict=True)
+            back = tuple((inside, round_trip[v]) for (inside, *_), v in handed_on if v in round_trip)
+            return self.body(repeat.after, back, name, str(place), "scf.while", parent, None)
+        loop = read_loop(operation)
+        carried = tuple((inside, back) for (inside, *_), back in zip(loop.carried, loop.yielded, strict=False))
+        trips = self._trips(loop.lower, loop.upper, loop.step)
+        return self.body(loop.body, carried, name, str(place), "scf.for", parent, trips)
+
+    def body(
+        self, region: Region, carried: tuple[tuple[str, str], ...], name: str, line: str, kind: str, parent: str,
+        trips: int | None,
+    ) -> Body:  # fmt: skip
+        work, flows = read_work(region, carried, dict(self.types), self.rows, self.places)
+        rows = max((w.product.m for w in work if w.product is not None), default=None)
+        return Body(name, line, kind, parent, work, flows, rows, trips)
+
+    def _name(self, place: Place) -> str:
+        stem = f"loop@{place}" if place.file else "loop"
+        name = next(n for i in range(len(self.names) + 1) if (n := f"{stem}.{i + 1}" if i else stem) not in self.names)
+        self.names.add(name)
+        return name
+
+    def _trips(self, lower: str, upper: str, step: str) -> int | None:
+        bounds = [self.constants.get(value) for value in (lower, upper, step)]
+        if None in bounds or not bounds[2]:
+            return None
+        first, last, stride = bounds
+        assert first is not None
+        assert last is not None
+        return max(0, -(-(last - first) // stride))
+
+
+def _constants(function: Operation) -> dict[str, int]:
+    """Whole numbers by name."""
+    found = {}
+    for operation in function.walk():
+        if operation.name == "arith.constant" and operation.tokens and operation.results:
+            number = operation.tokens[0]
+            if number.lstrip("-").isdigit():
+                found[operation.result] = int(number)
+    return found
+
+
+def _kernel_obstacles(function: Operation, loops: tuple[Body, ...], places: Places) -> list[Obstacle]:
+    if not loops:
+        return [Obstacle("no loop: there is nothing for a producer to run ahead of")]
+    if not any(operation.name in TMA_LOADS for operation in function.walk()):
+        load = next((o for o in function.walk() if o.name == "tt.load"), None)
+        if load is None:
+            return [Obstacle("no loop loads anything")]
+        why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
+        return [Obstacle(why, "tt.load", str(places.of(load)))]
+    if not any(loop.of_kind("tma_load") for loop in loops):
+        return [Obstacle("its TMA loads are outside of its loops: there is nothing for a producer to run ahead of")]
+    return []
+
+
+def _loop_obstacles(loop: Body) -> list[Obstacle]:
+    loads = loop.of_kind("tma_load")
+    nested = loop.of_kind("loop")
+    if not loads:
+        pointers = loop.of_kind("load")
+        if nested or not pointers:
+            return []  # what matters is said of the loop inside; one that loads nothing needs no producer
+        why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
+        return [Obstacle(why, pointers[0].names[0], pointers[0].line, loop.id)]
+    for load in loads:
+        late = _needs(loop, load.id)
+        if late is not None:
+            why = f"its address needs {late.id}, which the consumers compute"
+            return [Obstacle(why, load.names[0], load.line, loop.id)]
+    return []
+
+
+def _remarks(loops: tuple[Body, ...], capability: int) -> Iterator[Obstacle]:
+    if capability // 10 != 9:
+        return
+    for loop in loops:
+        if loop.kind == "scf.while" and loop.of_kind("tma_load"):
+            for product in loop.of_kind("dot"):
+                why = "it ends before the next one begins: only a counted loop says whether an iteration went before"
+                yield Obstacle(why, product.names[0], product.line, loop.id)
+
+
+def producer_slice(loop: Body) -> frozenset[str]:
+    """The operations that the addresses of the loop's TMA loads need, the loads among them."""
+    needed = {work.id for work in loop.of_kind("tma_load")}
+    while True:
+        more = {flow.src for flow in loop.flows if flow.dst in needed} - needed
+        if not more:
+            return frozenset(needed)
+        needed |= more
+
+
+def _needs(loop: Body, load: str) -> Work | None:
+    """A tile's work that the address of ``load`` depends on."""
+    by_id = {work.id: work for work in loop.work}
+    seen: set[str] = set()
+    waiting = [flow.src for flow in loop.flows if flow.dst == load]
+    while waiting:
+        work = by_id[waiting.pop()]
+        if work.kind in ("dot", "shared_load", "loop"):
+            return work
+        if work.id not in seen:
+            seen.add(work.id)
+            waiting += [flow.src for flow in loop.flows if flow.dst == work.id]
+    return None
+
+
+def _number(text: str) -> int:
+    digits = text.split(":")[0].strip().strip('"')
+    return int(digits) if digits.isdigit() else 0

@@ -1,0 +1,313 @@
+"""A captured loop with costs: the dependence graph that the planner solves.
+
+    TMA loads ──> consumer 0: its rows of every product and tile, in program order
+              └─> consumer 1: the same on other rows
+
+A consumer runs its operations one after the other, as the lowered code does: an operation is issued when the one
+before has been, and a product that somebody waits for holds up everything after it. What overlaps is therefore loads
+with arithmetic, the products of one consumer with the arithmetic of another, and a product that runs ahead with the
+arithmetic of the iteration before. Without specialisation one partition does it all, and its warps meet once an
+iteration, when a slot may be filled again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
+from warpplan.kernels.compiler.analysis.loop_work import Flow, Work
+from warpplan.kernels.compiler.analysis.operation_kinds import UNIT, Part, Product
+from warpplan.planner.errors import MissingCosts
+from warpplan.planner.problem.clones import MARK, data_partition
+from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.device import Device
+
+THREADS = 32
+TMA_ALIGNMENT = 1_024
+"""A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""
+MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
+"""wgmma's m, bytes of k, and widest n (PTX ISA, "wgmma.mma_async")."""
+BASE_REGISTERS = 24
+PRODUCER = "producer"
+TIMES_WGMMA = {"wgmma": 1.0, "mma": 2.0, "tcgen05": 0.5}
+"""A product's time over wgmma's: mma.sync reaches about half of its rate; a B200's data sheet has twice an H200's dense
+operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
+ESTIMATED_RATES: dict[str, tuple[int, float]] = {
+    "tma_load": (600, 64.0), "tma_store": (180, 32.0), "elementwise": (24, 128.0), "convert": (24, 32.0),
+    "exp2": (40, 16.0), "row_max": (60, 64.0), "row_sum": (60, 64.0), "shared_load": (30, 128.0),
+    "shared_store": (0, 128.0), "epilogue_store": (100, 64.0), "tmem_load": (30, 512.0), "tmem_store": (30, 512.0),
+}  # fmt: skip
+"""Latency in cycles and elements or bytes a cycle and SM of kinds that a profile lacks: the rates of the CUDA C++
+Programming Guide ("Arithmetic Instructions"), 128 bytes a cycle of shared memory, and, assumed, one column of tensor
+memory, 4 bytes in each of 128 lanes."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """In SM cycles. ``estimated``: at least one part was not measured as what it is."""
+
+    latency: float = 0.0
+    occupancy: float = 0.0
+    issue: float = 0.0
+    spread: float = 0.0
+    estimated: bool = False
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.latency + other.latency, self.occupancy + other.occupancy, self.issue + other.issue,
+            self.spread + other.spread, self.estimated or other.estimated,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a loop is shared out: ``consumers`` partitions of ``warps`` warps beside a producer, or, where
+    ``specialized`` is false, one partition that does it all. ``in_flight``: a product that nobody waits for within the
+    loop runs on while the next is issued, and one that needs nothing but loads runs an iteration ahead."""
+
+    consumers: int = 1
+    warps: int = 4
+    specialized: bool = True
+    in_flight: bool = True
+
+
+def loop_graph(
+    loop: Body, shape: Shape, costs: CostTable, device: Device, *, source: str = "dram", smem_bytes: int | None = None
+) -> DependenceGraph:
+    """The dependence graph of ``loop`` under ``shape``; loads come from ``source``, "l2" or "dram".
+
+    Latencies are medians, ``spread`` what the 90th percentile adds. Costs that the profile lacks are estimated; see
+    :func:`estimated`.
+    """
+    produced = producer_slice(loop) if shape.specialized else frozenset(w.id for w in loop.of_kind("tma_load"))
+    ops: list[Operation] = []
+    consumed: list[Operation] = []
+    waits: dict[str, int] = {}
+    flying = {w.id for w in loop.of_kind("dot") if shape.in_flight and in_flight(loop, w)}
+    for work in loop.work:
+        cost = cost_of(work, costs, shape, source)
+        op = operation_of(work, cost, shape)
+        if work.id in produced:
+            ops.append(replace(op, registers=0 if work.kind == "tma_load" else op.registers))
+            if work.kind == "tma_load" or not read_by_consumers(loop, work.id, produced):
+                continue
+            op = replace(op, id=f"{work.id}.again")
+        consumed.append(op)
+        waits[op.id] = op.latency if work.kind == "dot" and work.id not in flying else op.issue
+    if not shape.specialized:
+        meet = _meeting(costs)
+        consumed.append(Operation("meet", None, meet, 0, meet))
+        waits["meet"] = meet
+    ids = {op.id for op in consumed}
+    edges = [edge for flow in loop.flows for edge in edges_of(flow, ids, ops, consumed)]
+    edges += in_order(consumed, waits, runs_ahead(loop) if shape.specialized and shape.in_flight else None)
+    limits = Limits(
+        max_partitions=1 + shape.consumers if shape.specialized else 1,
+        smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
+        registers=device.registers_per_sm,
+        handoff_cycles=handoff(costs) if shape.specialized else 0,
+        base_registers=BASE_REGISTERS,
+        architecture="hopper" if device.has_wgmma else "any",
+    )
+    name = f"{loop.id}, {shape.consumers} x {shape.warps} warps" + ("" if shape.specialized else ", not specialised")
+    graph = DependenceGraph(name, (*ops, *consumed), unique(edges), limits)
+    return data_partition(graph, [op.id for op in consumed], shape.consumers) if shape.consumers > 1 else graph
+
+
+def pinned(graph: DependenceGraph, loop: Body, shape: Shape) -> dict[str, int]:
+    """The partition of each operation: consumers first, the producer last."""
+    if not shape.specialized:
+        return {}
+    produced = producer_slice(loop)
+    return {
+        op.id: shape.consumers if op.id in produced else int(op.id.rpartition(MARK)[2]) if shape.consumers > 1 else 0
+        for op in graph.ops
+    }
+
+
+def estimated(loop: Body, costs: CostTable) -> tuple[str, ...]:
+    """The operations of ``loop`` whose cost was not measured as what they are."""
+    return tuple(work.id for work in loop.work if cost_of(work, costs, Shape()).estimated)
+
+
+def in_flight(loop: Body, product: Work) -> bool:
+    """Whether nobody but the next iteration's same product wants the result within the loop, which counts."""
+    readers = [flow for flow in loop.flows if flow.src == product.id and flow.kind == "data"]
+    return loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
+
+
+def runs_ahead(loop: Body) -> str | None:
+    """The product that :mod:`ahead` issues an iteration early: the first of several, which needs nothing but its own
+    loads, where the last is what the loop carries."""
+    products = loop.of_kind("dot")
+    if len(products) < 2 or loop.kind != "scf.for":
+        return None
+    first, last = products[0], products[-1]
+    loads = {work.id for work in loop.of_kind("tma_load")}
+    reads = [flow for flow in loop.flows if flow.dst == first.id and flow.kind == "data"]
+    mine = {flow.src for flow in reads}
+    only_loads = bool(reads) and mine <= loads and all(flow.distance == 0 for flow in reads)
+    shared = any(flow.src in mine and flow.dst != first.id for flow in loop.flows)
+    carried = any(flow.src == first.id and flow.distance for flow in loop.flows)
+    kept = any(flow.src == last.id and flow.distance for flow in loop.flows)
+    return first.id if only_loads and not shared and not carried and kept else None
+
+
+def cost_of(work: Work, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
+    """What one consumer's share of ``work`` costs."""
+    share = shape.consumers if work.rows and work.kind != "tma_load" else 1
+    if work.product is not None:
+        return _product(work.product, costs, share, shape.warps)
+    if work.kind == "loop":
+        return Cost(estimated=True)  # as long as its trips take, which are not known
+    total = Cost()
+    for part in work.parts:
+        total += _part(part, max(1, part.size // share), costs, source)
+    if work.kind == "load":
+        # 16 bytes a thread and instruction, four cycles each to issue.
+        instructions = -(-max(1, work.parts[0].size // share) // (16 * THREADS * shape.warps))
+        total = replace(total, issue=4.0 * instructions)
+    return total
+
+
+def _part(part: Part, size: int, costs: CostTable, source: str) -> Cost:
+    text = {"source": source} if part.kind == "tma_load" else {}
+    try:
+        found = costs.lookup(part.kind, size, **text)
+    except MissingCosts:
+        latency, rate = ESTIMATED_RATES.get(part.kind, ESTIMATED_RATES["elementwise"])
+        busy = size / rate
+        return Cost(part.times * busy + latency, part.times * busy, part.times * busy, 0.0, True)
+    issue = _median(found.issue)
+    occupancy = _median(found.occupancy, issue)
+    latency = _median(found.latency, occupancy)
+    spread = max(0.0, found.latency.p90 - found.latency.p50) if found.latency is not None else 0.0
+    # A pass after the first follows it through the unit.
+    return Cost(
+        latency + (part.times - 1) * occupancy, part.times * occupancy, part.times * issue, spread, part.estimated
+    )
+
+
+def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost:
+    """All wgmma instructions of one consumer's rows, back to back. Its warp groups share out rows, then columns."""
+    rows = product.m // share
+    groups = max(1, warps // 4)
+    columns = groups // max(1, min(groups, rows // MMA_ROWS))
+    each = min(MMA_COLUMNS, max(8, product.n // columns))
+    dtype, cost = product.dtype, None
+    for a in (product.a, "shared"):
+        try:
+            cost = costs.lookup("wgmma", each, dtype=dtype, a=a)
+            break
+        except MissingCosts:
+            continue
+    k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
+    count = k * -(-product.n // each) * max(1, rows // MMA_ROWS)
+    guessed = product.tensor_cores != "wgmma" or product.element.element not in ("bf16", "f16", "f8E4M3FN")
+    if cost is None or cost.occupancy is None:
+        # n / 2 cycles for 64 rows and 32 bytes of k (H100 whitepaper: 1,024 dense fp16 FMA a cycle and SM quarter).
+        cost = OperationCost(Quantiles(each / 2 + 64, each / 2 + 64, 0), Quantiles(each / 2, each / 2, 0), None)
+        guessed = True
+    assert cost.occupancy is not None
+    busy = TIMES_WGMMA[product.tensor_cores] * count * cost.occupancy.p50
+    tail = max(0.0, _median(cost.latency, cost.occupancy.p50) - cost.occupancy.p50)
+    spread = max(0.0, cost.latency.p90 - cost.latency.p50) if cost.latency is not None else 0.0
+    return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, guessed or a != product.a)
+
+
+def operation_of(work: Work, cost: Cost, shape: Shape) -> Operation:
+    """``work`` as an operation of the planner's graph."""
+    share = shape.consumers if work.rows else 1
+    threads = THREADS * shape.warps
+    registers = -(-work.register_bits // (32 * threads * share))
+    tile = work.kind not in ("tma_load", "loop") and bool(work.shape)
+    return Operation(
+        work.id,
+        None if work.kind == "loop" else UNIT[work.kind],
+        latency=round(cost.latency),
+        occupancy=round(cost.occupancy),
+        issue=round(cost.issue),
+        min_warps=shape.warps if tile else 1,
+        buffer_bytes=work.buffer_bytes,
+        alignment=TMA_ALIGNMENT if work.buffer_bytes else 8,
+        registers=0 if work.buffer_bytes else registers,
+        spread=round(cost.spread),
+    )
+
+
+def edges_of(flow: Flow, ids: set[str], ops: list[Operation], consumed: list[Operation]) -> list[Dependence]:
+    """``flow`` between ``ops``, the producer's, and ``consumed``, whose ids are ``ids``."""
+    by_id = {op.id: op for op in (*ops, *consumed)}
+    edges = []
+    for dst in (flow.dst, f"{flow.dst}.again"):
+        if dst not in by_id:
+            continue
+        # What the consumers need of a producer's own arithmetic they compute themselves.
+        src = f"{flow.src}.again" if dst in ids and f"{flow.src}.again" in ids else flow.src
+        if dst not in ids and src in ids:
+            continue
+        source = by_id[src]
+        follows = flow.accumulates and source.unit == "TENSOR"
+        kind = "token" if flow.kind == "token" or not (source.registers or source.buffer_bytes) else "data"
+        edges.append(
+            Dependence(src, dst, flow.distance, kind, latency=source.occupancy if follows else None)  # type: ignore[arg-type]
+        )
+    return edges
+
+
+def read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
+    """Whether somebody reads ``work`` who is not ``produced``."""
+    return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
+
+
+def in_order(consumed: list[Operation], waits: dict[str, int], ahead: str | None) -> list[Dependence]:
+    """Each operation after the one before it, the first after the last of the iteration before.
+
+    ``ahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
+    """
+    order = [op.id for op in consumed if op.id != ahead]
+    if not order:
+        return []
+    pairs = [*((a, b, 0) for a, b in pairwise(order)), (order[-1], order[0], 1)]
+    if ahead is not None:
+        pairs.append((order[-1], ahead, 2))
+    return [Dependence(a, b, distance, "token", latency=waits[a]) for a, b, distance in pairs]
+
+
+def unique(edges: list[Dependence]) -> tuple[Dependence, ...]:
+    """Each of ``edges`` once."""
+    return tuple(dict.fromkeys(edges))
+
+
+def handoff(costs: CostTable) -> int:
+    """Cycles from an arrival in one partition to the end of a wait in another."""
+    found = [_lookup(costs, "handoff", scope=scope) for scope in ("warp_to_group", "group_to_warp")]
+    return round(max(_median(cost.latency, 60.0) for cost in found))
+
+
+def _meeting(costs: CostTable) -> int:
+    """What all warps of a block spend on a full barrier and on telling each other that a slot is free."""
+    ready = _median(_lookup(costs, "barrier_ready", scope="group").issue, 60.0)
+    return round(ready + _median(_lookup(costs, "handoff", scope="group_to_group").latency, 70.0))
+
+
+def _lookup(costs: CostTable, kind: str, **text: str) -> OperationCost:
+    try:
+        return costs.lookup(kind, **text)
+    except MissingCosts:
+        return OperationCost()
+
+
+def _median(quantiles: Quantiles | None, otherwise: float = 0.0) -> float:
+    return quantiles.p50 if quantiles is not None else otherwise
+
+
+def registers_for(shape: Shape, device: Device) -> int:
+    """Registers a thread that a consumer can have: what the producer's warp group leaves, in eights, 240 at most."""
+    if not shape.specialized:
+        return min(device.registers_per_thread, device.registers_per_sm // (THREADS * shape.warps))
+    left = device.registers_per_sm - BASE_REGISTERS * THREADS * 4
+    return min(240, math.floor(left / (THREADS * shape.warps * shape.consumers)) // 8 * 8)

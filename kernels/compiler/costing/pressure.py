@@ -1,0 +1,81 @@
+"""What a loop keeps in registers and shared memory under a scheme: quick bounds before anything is solved."""
+
+from __future__ import annotations
+
+from warpplan.kernels.compiler.analysis.capture import Body, Captured
+from warpplan.kernels.compiler.analysis.loop_work import Work
+from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, runs_ahead
+
+BARRIER_BYTES = 1_024
+"""Room for the barriers of all rings: 16 bytes a slot, kept apart from the tiles by their alignment."""
+
+
+def live_registers(loop: Body, shape: Shape) -> int:
+    """The most registers a thread that values of ``loop`` take at once, its operations run in order.
+
+    A value lives from its operation until its last reader, which may write into its registers, around the end of the
+    iteration where that is in the next (RULES.md, rule 5).
+    """
+    count = len(loop.work)
+    ahead = runs_ahead(loop) if shape.specialized and shape.in_flight else None
+    at = {work.id: i for i, work in enumerate(loop.work)}
+    spans = []
+    for work in loop.work:
+        first = at[work.id]
+        ends = [at[f.dst] + count * f.distance - 1 for f in loop.flows if f.src == work.id and f.kind == "data"]
+        # What runs ahead takes its registers from the beginning of the iteration before.
+        begin = -count if work.id == ahead else first
+        spans.append((begin, max([first, *ends]), _registers(work, shape)))
+    return max(
+        (sum(size * _copies(start, end, moment, count) for start, end, size in spans) for moment in range(count)),
+        default=0,
+    )
+
+
+def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
+    """Shared memory of a block with rings of ``depths`` slots, one entry a loop of ``captured.loading``: rings, tiles
+    loaded outside of them, the largest tile on its way to an operand, a store or another layout, barriers.
+
+    Loops after one another that load alike, with as many slots, go on with the same rings.
+    """
+    total = slot_bytes(captured.body)
+    rings: set[tuple[object, ...]] = set()
+    for loop, depth in zip(captured.loading, depths, strict=True):
+        within = any(other.id == loop.parent for other in captured.loading)
+        ring = (depth, loads_alike(loop), loop.id if within else "")
+        if ring not in rings:
+            rings.add(ring)
+            total += slot_bytes(loop) * depth
+    return total + max(_staged(body) for body in (captured.body, *captured.loops)) + BARRIER_BYTES
+
+
+def _staged(body: Body) -> int:
+    """Tiles of ``body`` on their way: all those of stores and operands, or the largest that changes its layout, which
+    takes room beside a store's only in a branch. An upper bound: what compiled kernels take is within 1 KB of it, or
+    less where only registers are stored."""
+    held = [w.parts[0].size for w in body.work if w.kind in ("tma_store", "shared_store")]
+    held += [w.parts[0].size for w in body.of_kind("convert_layout") if w.rare]
+    moved = [w.parts[0].size for w in body.of_kind("convert_layout")]
+    return max(sum(held), max(moved, default=0))
+
+
+def loads_alike(loop: Body) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Equal for loops whose TMA loads bring tiles of the same shapes and sizes in the same order."""
+    return tuple((load.shape, load.buffer_bytes) for load in loop.of_kind("tma_load"))
+
+
+def slot_bytes(loop: Body) -> int:
+    """Bytes that one iteration loads through TMA."""
+    return sum(work.buffer_bytes for work in loop.of_kind("tma_load"))
+
+
+def _registers(work: Work, shape: Shape) -> int:
+    if work.buffer_bytes:
+        return 0
+    share = shape.consumers if work.rows else 1
+    return -(-work.register_bits // (32 * THREADS * shape.warps * share))
+
+
+def _copies(start: int, end: int, moment: int, count: int) -> int:
+    """How many copies of a value that lives in [start, end] are live at ``moment`` of an iteration of ``count``."""
+    return (end - moment) // count - -(-(start - moment) // count) + 1

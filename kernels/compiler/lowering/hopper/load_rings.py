@@ -1,0 +1,251 @@
+"""The rings of a specialised kernel: one for each TMA load, and which of them fill and empty together.
+
+Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers
+and turn together. Loops that run one after the other and load alike go on with the same rings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.source_locations import source_line
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
+
+LOAD = "tt.descriptor_load"
+DESCRIBE = "tt.make_tensor_descriptor"
+LOOPS = frozenset({"scf.for", "scf.while"})
+NUMBER = "warpplan.load"
+SLOT = "warpplan.slot"
+"""Attribute of a load: the layout of the slot that it fills."""
+WALK = "warpplan.walk"
+"""Attribute of the loop over the programs of the grid: what it loads itself has one slot."""
+ROWS = "warpplan.rows"
+"""Attribute of a load whose reader takes only some rows: dimension, offset, size."""
+VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice"})
+
+
+@dataclass(frozen=True)
+class Ring:
+    """``depth`` slots of type ``slot``, numbered by the first load that fills them."""
+
+    number: int
+    slot: ShapedType
+    depth: int
+    group: int
+
+    @property
+    def name(self) -> str:
+        return f"%wp_ring{self.number}"
+
+    @property
+    def type(self) -> ShapedType:
+        return self.slot.with_shape((self.depth, *self.slot.shape))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rings that fill and empty together: ``once`` where that happens at most once, so that no slot is filled again."""
+
+    number: int
+    depth: int
+    once: bool
+
+
+@dataclass(frozen=True)
+class Rings:
+    """All rings of a kernel, by the numbers of the loads that fill them, and their groups by number."""
+
+    rings: dict[int, Ring]
+    groups: dict[int, Group]
+
+    def group_of(self, load: int) -> Group:
+        return self.groups[self.rings[load].group]
+
+    def of_group(self, group: int) -> list[Ring]:
+        return [ring for ring in self.distinct if ring.group == group]
+
+    @property
+    def distinct(self) -> list[Ring]:
+        return list({ring.number: ring for ring in self.rings.values()}.values())
+
+
+@dataclass
+class BlockUse:
+    """One load of a block: where, by position in the block, its slot is first and last read; ``views`` the names under
+    which it is read in shared memory, ``in_registers`` whether its tensor itself is read."""
+
+    load: int
+    operation: Operation
+    position: int
+    first: int
+    last: int
+    views: frozenset[str]
+    in_registers: bool
+
+
+def number_loads(function: Operation) -> int:
+    """Write its number and its slot's layout into every TMA load of ``function``; how many loads there are."""
+    loads = [operation for operation in function.walk() if operation.name == LOAD]
+    for number, operation in enumerate(loads):
+        operation.set_attribute(NUMBER, f"{number} : i64")
+        encoding = _slot_encoding(function, operation)
+        if encoding:
+            operation.set_attribute(SLOT, encoding)
+    return len(loads)
+
+
+def _slot_encoding(function: Operation, load: Operation) -> str:
+    """The descriptor's layout; where its block has leading dimensions of 1 that the result lacks, that of the shared
+    memory which the result is copied to, or "" where it is not copied."""
+    descriptor, tensor = (parse_type(text) for text in find_types(load.signature))
+    assert descriptor is not None
+    assert tensor is not None
+    if len(descriptor.shape) == len(tensor.shape):
+        return descriptor.encoding
+    for operation in function.walk():
+        if operation.name == "ttg.local_alloc" and load.result in operation.operands:
+            made = parse_type(find_types(operation.signature)[-1])
+            return made.encoding if made is not None else ""
+    return ""
+
+
+def load_number(operation: Operation) -> int:
+    return int(operation.attributes[NUMBER].split()[0])
+
+
+def blocks(function: Operation) -> list[tuple[Region, Operation, tuple[Operation, ...]]]:
+    """Every region of structured control flow in ``function``: itself, its operation, the operations around it."""
+    found: list[tuple[Region, Operation, tuple[Operation, ...]]] = []
+
+    def visit(operation: Operation, around: tuple[Operation, ...]) -> None:
+        for region in operation.regions:
+            found.append((region, operation, around))
+            for inner in region.operations:
+                if inner.regions and not inner.name.startswith("tt."):
+                    visit(inner, (*around, operation))
+
+    visit(function, ())
+    return found
+
+
+def uses(region: Region) -> list[BlockUse]:
+    """The loads that stand directly in ``region`` and where their slots are read; a load that nobody reads is left
+    out."""
+    found = []
+    for position, operation in enumerate(region.operations):
+        if operation.name != LOAD:
+            continue
+        views, tensor = {operation.result}, operation.result
+        encoding = slot_type(operation).encoding
+        inside = [inner for later in region.operations[position + 1 :] for inner in later.walk()]
+        for inner in inside:
+            if is_view(inner, views, tensor, encoding):
+                views.add(inner.result)
+        readers, in_registers = [], False
+        for later, outer in enumerate(region.operations[position + 1 :], position + 1):
+            for inner in outer.walk():
+                if inner.result_in(views) or not views.intersection(inner.operands):
+                    continue
+                readers.append(later)
+                in_registers |= tensor in inner.operands
+        if readers:
+            number = load_number(operation)
+            names = frozenset(views - {tensor})
+            found.append(BlockUse(number, operation, position, min(readers), max(readers), names, in_registers))
+    return found
+
+
+def is_view(operation: Operation, views: set[str], tensor: str, encoding: str) -> bool:
+    """Whether ``operation`` only looks at a slot in another way. A copy of the loaded tensor into shared memory of the
+    slot's own layout is the slot itself."""
+    if operation.name not in VIEWS or not views.intersection(operation.operands):
+        return False
+    if tensor not in operation.operands:
+        return True
+    result = parse_type(find_types(operation.signature)[-1])
+    return operation.name == "ttg.local_alloc" and result is not None and result.encoding == encoding
+
+
+def slot_type(load: Operation) -> ShapedType:
+    """The shared memory that one numbered ``load`` fills. Raises :class:`CannotPlan` where its layout is not known."""
+    tensor = parse_type(find_types(load.signature)[-1])
+    assert tensor is not None
+    if SLOT not in load.attributes:
+        raise CannotPlan("a block of more dimensions than its result, read in registers", LOAD)
+    rest = (load.attributes[SLOT], "#smem", "mutable")
+    return ShapedType("!ttg.memdesc", tensor.shape, tensor.element, rest)
+
+
+def plan_rings(module: Module, scheme: Scheme) -> Rings:
+    """The rings of the module's kernel under ``scheme``, its loads numbered. Raises :class:`CannotPlan` for loads under
+    control flow other than loops and branches."""
+    rings: dict[int, Ring] = {}
+    groups: dict[int, Group] = {}
+    depth_of = _depths(module.function, scheme)
+    shared: list[_Block] = []
+    for region, operation, around in blocks(module.function):
+        reads = uses(region)
+        inside_loop = [outer for outer in (*around, operation) if outer.name in LOOPS]
+        if not reads:
+            continue
+        where = source_line(module, reads[0].operation)
+        for outer in (*around, operation):
+            if outer.name not in ("tt.func", "scf.if", *LOOPS):
+                raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", LOAD, where)
+        if operation.name == "scf.while" and region is operation.regions[0]:
+            raise CannotPlan("a TMA load in the condition of a loop", LOAD, where)
+        depth = depth_of[id(inside_loop[-1])] if inside_loop else 1
+        spans: dict[tuple[int, int], list[BlockUse]] = {}
+        for use in reads:
+            spans.setdefault((use.first, use.last), []).append(use)
+        shape = (depth, tuple(tuple(slot_type(use.operation) for use in span) for span in spans.values()))
+        former = next((b for b in shared if b.shape == shape and not b.around(around)), None)
+        if former is not None and inside_loop:
+            for use, ring in zip((u for span in spans.values() for u in span), former.rings, strict=True):
+                rings[use.load] = ring
+            former.regions.append(region)
+            continue
+        own = []
+        for span in spans.values():
+            group = len(groups)
+            groups[group] = Group(group, depth, once=not inside_loop)
+            own += [Ring(use.load, slot_type(use.operation), depth, group) for use in span]
+        rings |= {ring.number: ring for ring in own}
+        if inside_loop:
+            shared.append(_Block([region], shape, tuple(own)))
+    return Rings(rings, groups)
+
+
+def _depths(function: Operation, scheme: Scheme) -> dict[int, int]:
+    """The slots of each loop that loads, directly or in its branches, by its identity: in the order of the program one
+    of the scheme's depths each."""
+    found: dict[int, int] = {}
+    loops = 0
+    for operation in function.walk():
+        if operation.name in LOOPS and _loads(operation):
+            walks = WALK in operation.attributes
+            found[id(operation)] = 1 if walks else scheme.depth(loops)
+            loops += not walks
+    return found
+
+
+def _loads(operation: Operation) -> bool:
+    """Whether ``operation`` holds a load that somebody reads, outside of the loops in it."""
+    inside = [inner for region in operation.regions for inner in region.operations if inner.name not in LOOPS]
+    return any(uses(region) for region in operation.regions) or any(map(_loads, inside))
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Blocks one after another that fill the same rings: a later block of the same ``shape`` outside of them joins."""
+
+    regions: list[Region]
+    shape: tuple[int, tuple[tuple[ShapedType, ...], ...]]
+    rings: tuple[Ring, ...]
+
+    def around(self, outer: tuple[Operation, ...]) -> bool:
+        """Whether one of them is a block of the operations ``outer``, which hold a slot while what is inside runs."""
+        return any(region is own for own in self.regions for operation in outer for region in operation.regions)

@@ -1,0 +1,160 @@
+"""One program an SM walks over all programs of the grid, so that loads run ahead across tiles.
+
+    for program in range(this one, all, those launched): the kernel, its program ids computed from `program`
+
+The producer then loads the next tile while the consumers store this one. The kernel takes the grid it was launched for
+as three more arguments, and is launched on as many programs as run at once; :func:`launched` does both.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from warpplan.kernels.compiler.analysis.load_hazards import spins
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.hopper.load_rings import WALK
+from warpplan.kernels.compiler.ttgir import control
+from warpplan.kernels.compiler.ttgir.functions import arguments
+from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, parse_operation, tokenize
+from warpplan.kernels.compiler.ttgir.source_locations import source_line
+
+GRID = ("%wp_grid_x", "%wp_grid_y", "%wp_grid_z")
+MARK = "warpplan_persistent"
+"""Field of a compiled kernel's metadata."""
+_AXES = ("x", "y", "z")
+_ORDERED = frozenset({"tt.atomic_cas", "tt.call", "ttng.cluster_arrive", "ttng.cluster_wait"})
+_MOVABLE = ("arith.", "tt.splat", "tt.make_range", "tt.make_tensor_descriptor")
+
+
+def walking(module: Module) -> Operation:
+    """The kernel of ``module`` as one that walks over the grid, its names unique.
+
+    Raises :class:`CannotPlan` where programs wait for one another, which takes all of them at once, or where the kernel
+    walks by itself already.
+    """
+    function = module.function
+    waiting = set(map(id, spins(function)))
+    for operation in function.walk():
+        if operation.name in _ORDERED or id(operation) in waiting:
+            raise CannotPlan("its programs cannot take turns", operation.name, source_line(module, operation))
+    body = function.regions[0].operations
+    if _strides_over_grid(function):
+        raise CannotPlan("it walks over its tiles by itself already")
+    outside = set(arguments(function))
+    before: list[Operation] = []
+    inside: list[Operation] = []
+    for operation in body:
+        if operation.name == "tt.return":
+            continue
+        if operation.name.startswith(_MOVABLE) and outside.issuperset(operation.operands):
+            before.append(operation)
+            outside.update(operation.defined)
+        else:
+            inside.append(_of_grid(operation))
+    head = [
+        "%wp_none = arith.constant 0 : i32",
+        "%wp_first = tt.get_program_id x : i32",
+        "%wp_launched = tt.get_num_programs x : i32",
+        f"%wp_plane = arith.muli {GRID[0]}, {GRID[1]} : i32",
+        f"%wp_programs = arith.muli %wp_plane, {GRID[2]} : i32",
+    ]
+    place = [
+        f"%wp_id_x = arith.remsi %wp_program, {GRID[0]} : i32",
+        f"%wp_row = arith.divsi %wp_program, {GRID[0]} : i32",
+        f"%wp_id_y = arith.remsi %wp_row, {GRID[1]} : i32",
+        f"%wp_id_z = arith.divsi %wp_row, {GRID[1]} : i32",
+    ]
+    loop = control.Loop(
+        "%wp_program", "%wp_first", "%wp_programs", "%wp_launched", [], "i32", {WALK: ""},
+        Region([*map(parse_operation, place), *inside]), function.location,
+    )  # fmt: skip
+    walk, _ = control.write_loop(loop, "%wp_walk")
+    region = Region([*before, *map(parse_operation, head), walk, Operation("tt.return")], function.regions[0].label)
+    return Operation(function.name, function.results, _with_grid(function, region), function.location)
+
+
+def walks(module: Module) -> bool:
+    """Whether :func:`walking` can be had of the kernel of ``module``."""
+    try:
+        walking(module)
+    except CannotPlan:
+        return False
+    return True
+
+
+def launched(kernel: Any) -> Any:
+    """``kernel``, a ``CompiledKernel``; one that walks over the grid is launched on as many programs as run at once."""
+    if not getattr(kernel.metadata, MARK, False):
+        return kernel
+    kernel.src = copy.copy(kernel.src)
+    kernel.src.signature = {**kernel.src.signature, **dict.fromkeys((name[1:] for name in GRID), "i32")}
+    prepare = kernel._init_handles
+
+    def _init_handles() -> None:
+        if kernel.module is not None:
+            return
+        prepare()
+        launch, resident = kernel._run, _multiprocessors()
+
+        def run(x: int, y: int, z: int, *rest: Any) -> Any:
+            return launch(min(x * y * z, resident), 1, 1, *rest, x, y, z)
+
+        kernel._run = run
+
+    kernel._init_handles = _init_handles
+    return kernel
+
+
+def _multiprocessors() -> int:
+    from triton.runtime.driver import driver
+
+    active = driver.active
+    return int(active.utils.get_device_properties(active.get_current_device())["multiprocessor_count"])
+
+
+def _strides_over_grid(function: Operation) -> bool:
+    """Whether a loop of the kernel starts at a program's number, or carries it on: it deals out tiles by itself."""
+    numbers = {op.result for op in function.walk() if op.name == "tt.get_program_id"}
+    starts: set[str] = set()
+    for operation in function.walk():
+        if operation.name == "scf.for":
+            loop = control.read_loop(operation)
+            starts |= {loop.lower, *(initial for _, initial, _, _ in loop.carried)}
+        elif operation.name == "scf.while":
+            starts |= {initial for _, initial, _ in control.read_while(operation).carried}
+    return not numbers.isdisjoint(starts)
+
+
+def _of_grid(operation: Operation) -> Operation:
+    """A copy whose program ids and counts, at any depth, are those of the grid that was asked for."""
+    for axis, name in zip(_AXES, GRID, strict=True):
+        if operation.name in ("tt.get_program_id", "tt.get_num_programs") and axis in operation.tokens:
+            value = f"%wp_id_{axis}" if operation.name == "tt.get_program_id" else name
+            text = f"{operation.result} = arith.addi {value}, %wp_none : i32"
+            made = parse_operation(text)
+            made.location = operation.location
+            return made
+    new = Operation(operation.name, operation.results, list(operation.parts), operation.location)
+    new.parts = [
+        Region([_of_grid(inner) for inner in part.operations], part.label) if isinstance(part, Region) else part
+        for part in operation.parts
+    ]
+    return new
+
+
+def _with_grid(function: Operation, body: Region) -> list[str | Region]:
+    """The parts of ``function`` with three more arguments and another body."""
+    parts: list[str | Region] = []
+    depth, done = 0, False
+    for part in function.parts:
+        if isinstance(part, Region):
+            parts.append(body)
+            continue
+        depth += (part == "(") - (part == ")")
+        if part == ")" and depth == 0 and not done:
+            comma = ", " if arguments(function) else ""
+            parts += tokenize(comma + ", ".join(f"{name}: i32 loc(unknown)" for name in GRID))
+            done = True
+        parts.append(part)
+    return parts

@@ -1,0 +1,53 @@
+"""TMA stores of a tile loop: each has shared memory of its own, and the next tile's multiplies do not wait for it.
+
+Triton stages a store in memory that something else may take next, so it waits for the store at once. Here the staging
+belongs to the store, and the wait stands before the next use of it.
+"""
+
+from __future__ import annotations
+
+from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
+from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
+
+STORE = "tt.descriptor_store"
+
+
+class Staging:
+    """The staging buffers of one consumer; ``buffers`` are the allocations that the block makes for it."""
+
+    def __init__(self, builder: Builder, prefix: str) -> None:
+        self.builder, self.prefix = builder, prefix
+        self.buffers: dict[str, ShapedType] = {}
+
+    @staticmethod
+    def suits(operation: Operation) -> bool:
+        """Whether ``operation`` is a TMA store whose tile has the dimensions of its descriptor's box."""
+        if operation.name != STORE:
+            return False
+        shapes = [parse_type(text) for text in find_types(operation.signature)]
+        return len({len(shape.shape) for shape in shapes if shape is not None}) == 1
+
+    def store(self, out: list[Operation], operation: Operation) -> None:
+        """Write ``operation``, a TMA store, through a buffer of its own."""
+        *descriptor_and_place, value = operation.operands
+        descriptor, *place = descriptor_and_place
+        box, tensor = find_types(operation.signature)
+        box_type, tensor_type = parse_type(box), parse_type(tensor)
+        assert box_type is not None
+        assert tensor_type is not None
+        kind = ShapedType(
+            "!ttg.memdesc", tensor_type.shape, tensor_type.element, (box_type.encoding, "#smem", "mutable")
+        )
+        name = f"%wp_{self.prefix}_stage{len(self.buffers)}"
+        self.buffers[name] = kind
+        build, where = self.builder, operation.location
+        self.wait(out)
+        build.op(out, f"ttg.local_store {value}, {name} : {tensor} -> {kind}", where)
+        build.op(out, "ttng.fence_async_shared {bCluster = false}", where)
+        copy = f"ttng.async_tma_copy_local_to_global {descriptor}[{', '.join(place)}] {name} : {box}, {kind}"
+        build.op(out, copy, where)
+
+    def wait(self, out: list[Operation]) -> None:
+        """Until every store has read its buffer; before Triton 3.9 that is all the operation can mean."""
+        self.builder.op(out, "ttng.async_tma_store_wait {pendings = 0 : i32, read_only}")

@@ -1,0 +1,206 @@
+"""Lower bounds of the initiation interval, each with what binds it.
+
+MinII = max(ResMII, RecMII): no unit and no partition's issue slot can be more than full (ResMII), and no cycle of
+dependences can ask for more cycles than the iterations it spans give (RecMII). Source: Rau, "Iterative modulo
+scheduling", MICRO 1994.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from warpplan.planner.errors import Infeasible
+from warpplan.planner.problem.assignment import barriers
+from warpplan.planner.problem.formulation import Problem
+
+WeightedArc = tuple[int, int, int, int]
+"""(source, destination, cycles, distance)."""
+
+MOST_NAMES = 12
+"""Of a recurrence's operations, in words for people."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """No schedule has a smaller initiation interval than ``ii_cycles``; ``binding`` says why."""
+
+    ii_cycles: int
+    binding: str
+
+
+def min_ii(problem: Problem) -> Bound:
+    """The largest of all bounds; at least 1. Raises :class:`Infeasible` where no interval at all would do."""
+    bounds = [Bound(1, "an interval is at least one cycle"), *resource_bounds(problem), recurrence_bound(problem)]
+    bounds += memory_bounds(problem)
+    return max(bounds, key=lambda bound: bound.ii_cycles)
+
+
+def resource_bounds(problem: Problem) -> list[Bound]:
+    """Units by their occupancy, issue slots by what their partition must issue."""
+    ops, limits = problem.ops, problem.graph.limits
+    bounds = []
+    for unit, capacity in problem.graph.units:
+        busy = sum(op.occupancy for op in ops if op.unit == unit)
+        if busy:
+            bounds.append(Bound(-(-busy // capacity), f"unit {unit}: {busy} cycles of work for {capacity}"))
+    before, after = barriers(problem, problem.surely_cross) if limits.barrier_cycles else ((0,) * len(ops),) * 2
+    issued: dict[str, int] = {}
+    for i, op in enumerate(ops):
+        partition = problem.partition_of(i)
+        together = f"operations tied to {ops[problem.cluster[i]].id}"
+        place = together if partition is None else f"partition {partition}"
+        issued[place] = issued.get(place, 0) + op.issue + limits.barrier_cycles * (before[i] + after[i])
+    total = sum(issued.values())
+    bounds += [Bound(cycles, f"issue of {place}: {cycles} cycles") for place, cycles in sorted(issued.items())]
+    bounds.append(Bound(-(-total // limits.max_partitions), f"issue of all {limits.max_partitions} partitions"))
+    return bounds
+
+
+def recurrence_bound(problem: Problem) -> Bound:
+    """RecMII over dependences and rings of given depth; a hand-off counts where both ends are pinned apart."""
+    arcs = [
+        (a.src, a.dst, a.cycles + (a.handoff if problem.surely_cross(a.src, a.dst) else 0), a.distance)
+        for a in problem.arcs
+    ]
+    ii, cycle = recurrence(len(problem.ops), arcs)
+    names = [problem.ops[i].id for i in cycle]
+    if ii is None:
+        raise Infeasible(
+            f"the ring of depth {problem.options.depth} is too short for the cycle {' -> '.join(names)}: "
+            "no initiation interval is long enough",
+            field="depth", value=problem.options.depth, limit="depth",
+        )  # fmt: skip
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES - 1 : -1] = [f"({len(names) - MOST_NAMES} more)"]
+    return Bound(ii, f"recurrence {' -> '.join(names)}" if cycle else "no recurrence")
+
+
+def memory_bounds(problem: Problem) -> list[Bound]:
+    """Little's law: a slot is held for a while in every iteration, so the interval must give its memory that long.
+
+    A ring of one slot may lie in another's place while that is free, and is counted for as long as it is held; a ring
+    of more has its place to itself. Each hold is at least the value's latency and its reader's.
+    """
+    bounds = []
+    limits = problem.graph.limits
+    for memory, name, room, size in (
+        ("smem", "shared memory", limits.smem_bytes - problem.extra_bytes, problem.slot_bytes),
+        ("tmem", "tensor memory", 128 * limits.tmem_columns, problem.slot_area),
+    ):
+        rings = [(size(i), least_hold(problem, i)) for i in problem.rings if problem.memory(i) == memory]
+        if rings and (ii := _least_interval(rings, room)) > 1:
+            bounds.append(Bound(ii, f"{name}: {room} {'bytes' if memory == 'smem' else 'words'} for what is in flight"))
+    return bounds
+
+
+def least_hold(problem: Problem, producer: int) -> int:
+    """Cycles for which a slot of ``producer``'s ring is held in any schedule; of a value in registers, in any in which
+    it leaves its partition."""
+    written = [problem.latency(edge) for _, edge in problem.readers[producer]] or [0]
+    if producer in problem.crossings:
+        return min(written) + min(use.cycles + use.margin for use in problem.crossings[producer])
+    return max(
+        before + use.cycles + use.margin + (use.handoff if problem.surely_cross(producer, use.consumer) else 0)
+        for before, use in zip(written, problem.rings[producer], strict=True)
+    )
+
+
+def _least_interval(rings: list[tuple[int, int]], room: int) -> int:
+    """The smallest interval at which (slot size, cycles held) fit; 1 where none does, which is another's to say."""
+
+    def fits(ii: int) -> bool:
+        # Sizes times ``ii``, so that everything stays whole.
+        return sum(size * (-(-cycles // ii) * ii if cycles > ii else cycles) for size, cycles in rings) <= room * ii
+
+    high = max([cycles for _, cycles in rings] + [1])
+    high = max(high, -(-sum(size * cycles for size, cycles in rings) // max(1, room)))
+    low = 1
+    if not fits(high):
+        return 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return low
+
+
+def recurrence(nodes: int, arcs: Iterable[WeightedArc]) -> tuple[int | None, tuple[int, ...]]:
+    """The smallest whole II ≥ 0 at which no cycle is positive, and the cycle that binds (empty: none does).
+
+    ``None`` in place of the II: that cycle stays positive at any II. Each cycle found raises II to its own need,
+    Σ cycles / Σ distance rounded up, until none is left (the longest-path form of the maximum cycle ratio).
+    """
+    arcs = list(arcs)
+    ii = 0
+    binding: tuple[int, ...] = ()
+    for inside in _components(nodes, arcs):
+        while cycle := _positive_cycle(nodes, inside, ii):
+            distance = sum(arc[3] for arc in cycle)
+            binding = (*(arc[0] for arc in cycle), cycle[0][0])
+            if distance <= 0:
+                return None, binding
+            ii = -(-sum(arc[2] for arc in cycle) // distance)
+    return ii, binding
+
+
+def _components(nodes: int, arcs: list[WeightedArc]) -> list[list[WeightedArc]]:
+    """The arcs inside each strongly connected component; a small loop stays whole: networkx takes longer to load."""
+    if nodes <= 16:
+        return [arcs]
+    import networkx as nx
+
+    digraph = nx.DiGraph()
+    digraph.add_edges_from((src, dst) for src, dst, _, _ in arcs)
+    components = sorted(nx.strongly_connected_components(digraph), key=min)
+    home = {node: i for i, component in enumerate(components) for node in component}
+    inside: list[list[WeightedArc]] = [[] for _ in components]
+    for arc in arcs:
+        if home[arc[0]] == home[arc[1]]:
+            inside[home[arc[0]]].append(arc)
+    return inside
+
+
+def earliest(nodes: int, arcs: Iterable[WeightedArc], ii: int) -> tuple[int, ...] | None:
+    """The earliest starts ≥ 0 that satisfy every arc at ``ii``; ``None`` where a cycle is positive."""
+    start = [0] * nodes
+    arcs = list(arcs)
+    for _ in range(nodes + 1):
+        moved = False
+        for src, dst, cycles, distance in arcs:
+            reach = start[src] + cycles - ii * distance
+            if reach > start[dst]:
+                start[dst], moved = reach, True
+        if not moved:
+            return tuple(start)
+    return None
+
+
+def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int) -> list[WeightedArc]:
+    """Bellman-Ford on cycles − II · distance; the arcs of one positive cycle, in order, or none."""
+    start = [0] * nodes
+    via: list[WeightedArc | None] = [None] * nodes
+    last = -1
+    for _ in range(nodes + 1):
+        last = -1
+        for arc in arcs:
+            src, dst, cycles, distance = arc
+            reach = start[src] + cycles - ii * distance
+            if reach > start[dst]:
+                start[dst], via[dst], last = reach, arc, dst
+        if last < 0:
+            return []
+    # A start that still grows lies on or behind a positive cycle: walk back until inside it, then around it.
+    at = last
+    for _ in range(nodes):
+        step = via[at]
+        assert step is not None
+        at = step[0]
+    cycle: list[WeightedArc] = []
+    here = at
+    while True:
+        step = via[here]
+        assert step is not None
+        cycle.append(step)
+        here = step[0]
+        if here == at:
+            return cycle[::-1]

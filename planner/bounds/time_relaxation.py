@@ -1,0 +1,170 @@
+"""A problem as time alone: who must start how long after whom, and what each operation holds in the meantime.
+
+Exact where the partitions are decided, else a relaxation. Memory and registers are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from warpplan.planner.bounds.min_ii import WeightedArc
+from warpplan.planner.problem.assignment import Assignment, barriers, rings
+from warpplan.planner.problem.formulation import Arc, Problem
+
+SMALL = 16
+"""Nodes up to which networkx takes longer to load than to do without."""
+NEVER = -(2**60)
+"""A longest path that does not exist; sums of two still fit 64 bits."""
+ROUNDS = 64
+"""Most times that distances are made tighter and paths through them again: they may creep, cycle by cycle."""
+
+Resource = tuple[str, int]
+"""("unit", its index in the graph) or ("issue", whose)."""
+Apart = Callable[[int, int], bool]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """An operation that starts at t holds ``resource`` during [t + ``offset``, t + ``offset`` + ``cycles``)."""
+
+    resource: Resource
+    offset: int
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A problem as time alone: arcs with their hand-offs, and what each operation holds; empty holds are left out."""
+
+    nodes: int
+    arcs: tuple[WeightedArc, ...]
+    usages: tuple[tuple[Usage, ...], ...]
+    capacity: dict[Resource, int]
+
+
+def loop_of(problem: Problem, partitions: Sequence[int]) -> Loop:
+    """``problem`` with its operations in ``partitions``."""
+    at_zero = Assignment((0,) * len(problem.ops), tuple(partitions))
+    depth = problem.options.depth
+    rings_ = ring_arcs(problem, at_zero, depth, set(range(len(problem.ops)))) if depth is not None else []
+    return _loop(problem, (*problem.dependences, *rings_), partitions, at_zero.apart)
+
+
+def relaxation(problem: Problem) -> Loop:
+    """What every assignment has to obey: hand-offs and barriers only where both ends are pinned apart, an issue slot
+    for each pinned partition and one for each cluster that is not."""
+    homes = [c if (pin := problem.pins.get(c)) is None else len(problem.ops) + pin for c in problem.cluster]
+    return _loop(problem, problem.arcs, homes, problem.surely_cross)
+
+
+def _loop(problem: Problem, arcs: Sequence[Arc], homes: Sequence[int], apart: Apart) -> Loop:
+    units = {unit: at for at, (unit, _) in enumerate(problem.graph.units)}
+    cost = problem.graph.limits.barrier_cycles
+    before, after = barriers(problem, apart) if cost else ([0] * len(homes),) * 2
+    usages = []
+    for i, op in enumerate(problem.ops):
+        held = [Usage(("issue", homes[i]), -cost * before[i], op.issue + cost * (before[i] + after[i]))]
+        if op.unit is not None:
+            held.append(Usage(("unit", units[op.unit]), 0, op.occupancy))
+        usages.append(tuple(usage for usage in held if usage.cycles))
+    capacity: dict[Resource, int] = {("unit", at): copies for at, (_, copies) in enumerate(problem.graph.units)}
+    capacity.update({("issue", home): 1 for home in homes})
+    return Loop(len(homes), weighted(arcs, apart), tuple(usages), capacity)
+
+
+def ring_arcs(problem: Problem, found: Assignment, depth: int, only: set[int]) -> list[Arc]:
+    """The rings of ``only`` these operations, of ``depth`` slots, as arcs: iteration i refills what i − depth freed."""
+    return [
+        Arc(use.consumer, i, use.cycles + use.margin, use.handoff, depth - use.distance)
+        for i, uses in rings(problem, found).items()
+        if i in only
+        for use in uses
+    ]
+
+
+def weighted(arcs: Sequence[Arc], apart: Apart) -> tuple[WeightedArc, ...]:
+    return tuple((a.src, a.dst, a.cycles + (a.handoff if apart(a.src, a.dst) else 0), a.distance) for a in arcs)
+
+
+def overfull(loop: Loop, ii: int) -> bool:
+    """Whether some resource has more to do than ``ii`` cycles of all its copies (ResMII)."""
+    work: dict[Resource, int] = {}
+    for usage in (u for held in loop.usages for u in held):
+        work[usage.resource] = work.get(usage.resource, 0) + usage.cycles
+    return any(cycles > loop.capacity[resource] * ii for resource, cycles in work.items())
+
+
+# Graphs
+
+
+def connected(nodes: int, arcs: Sequence[WeightedArc]) -> list[list[int]]:
+    """The strongly connected components, each ascending, by their smallest node."""
+    if nodes <= SMALL:
+        path = longest_paths(range(nodes), [(src, dst, 0, 0) for src, dst, _, _ in arcs], 1)
+        joined = [[j for j in range(nodes) if path[i][j] > NEVER // 2 < path[j][i]] for i in range(nodes)]
+        return [component for i, component in enumerate(joined) if component[0] == i]
+    import networkx as nx
+
+    digraph = nx.DiGraph()
+    digraph.add_nodes_from(range(nodes))
+    digraph.add_edges_from((src, dst) for src, dst, _, _ in arcs)
+    return sorted(sorted(component) for component in nx.strongly_connected_components(digraph))
+
+
+def longest_paths(members: Sequence[int], arcs: Sequence[WeightedArc], ii: int) -> list[list[int]]:
+    """Per pair of ``members``, the most that a path of arcs between them asks for (Floyd-Warshall; Rau's MinDist)."""
+    import numpy as np
+
+    index = {i: k for k, i in enumerate(members)}
+    path = np.full((len(members), len(members)), NEVER, dtype=np.int64)
+    np.fill_diagonal(path, 0)
+    for src, dst, cycles, distance in arcs:
+        if src in index and dst in index:
+            path[index[src], index[dst]] = max(path[index[src], index[dst]], cycles - ii * distance)
+    for k in range(len(members)):
+        np.maximum(path, path[:, k, None] + path[None, k], out=path)
+    return path.tolist()
+
+
+def tight_paths(loop: Loop, component: Sequence[int], ii: int) -> tuple[list[list[int]], list[tuple[int, int]]] | None:
+    """The component's longest paths, and the pairs (by position) that exclusion on units has moved further apart;
+    ``None``: contradictory."""
+    import numpy as np
+
+    path = np.array(longest_paths(component, loop.arcs, ii), dtype=np.int64)
+    excluding = _excluding(loop, component)
+    apart = set()
+    for _ in range(ROUNDS):
+        if (np.diagonal(path) > 0).any():
+            return None
+        moved = False
+        for a, b, after, before in excluding:
+            # start[b] − start[a] modulo II lies in [after, II − before].
+            beyond = int(path[a, b] - after) % ii
+            if beyond > ii - before - after:
+                path[a, b] += ii - beyond
+                apart.add((a, b))
+                moved = True
+        if not moved:
+            break
+        for k in range(len(component)):
+            np.maximum(path, path[:, k, None] + path[None, k], out=path)
+    return None if (np.diagonal(path) > 0).any() else (path.tolist(), sorted(apart))
+
+
+def _excluding(loop: Loop, component: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """(a, b, after, before) by position, both ways round: b starts ``after`` cycles or more after a, modulo the
+    interval, and a ``before`` or more after b."""
+    users: dict[Resource, list[tuple[int, Usage]]] = {}
+    for k, i in enumerate(component):
+        for usage in loop.usages[i]:
+            if loop.capacity[usage.resource] == 1:
+                users.setdefault(usage.resource, []).append((k, usage))
+    found = []
+    for (a, one), (b, other) in (pair for sharing in users.values() for pair in combinations(sharing, 2)):
+        after = one.offset + one.cycles - other.offset
+        before = other.offset + other.cycles - one.offset
+        found += [(a, b, after, before), (b, a, before, after)]
+    return found

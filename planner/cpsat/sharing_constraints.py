@@ -1,0 +1,170 @@
+"""Memory in the constraint model when rings may lie in one another's place (rule 7).
+
+A relaxation: on the circle, the rings of one slot that are held at the same moment need room side by side, and rings
+of more slots need it all the time. Whether a solution really has places is for :mod:`memory` to find; rings that it
+refuses come back as a cut: two of them must be apart in time, or one of them shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from warpplan.planner.bounds.min_ii import least_hold
+from warpplan.planner.cpsat.runner import Truth, always, given, never
+from warpplan.planner.packing.ring_layout import may_share, turns_between
+from warpplan.planner.problem.assignment import Assignment, slots
+from warpplan.planner.problem.formulation import Arc, Problem, Use
+from warpplan.planner.values.dependence_graph import Memory
+
+if TYPE_CHECKING:
+    from warpplan.planner.cpsat.interval_model import Model
+
+MANY = 2**20
+"""Slots that no loop needs."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """These rings, with so many slots, do not fit together; of ``pairs`` none was apart in time."""
+
+    slots: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int], ...]
+
+
+def cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int, ...]) -> Cut:
+    """What forbids that ``refused`` rings are as they are in ``found``."""
+    depth = {p: slots(problem, ii, found, p) for p in refused}
+    pairs = [
+        (a, b)
+        for a, b in combinations(refused, 2)
+        if may_share(problem, a) and may_share(problem, b)
+        if max(depth[a], depth[b]) > 1 or turns_between(problem, ii, found, a, b) is None
+    ]
+    return Cut(tuple(depth.items()), tuple(pairs))
+
+
+def worth_sharing(problem: Problem, ii: int) -> bool:
+    """Whether two rings of one memory could have a single slot each, and take turns."""
+    holds: dict[Memory, list[int]] = {"smem": [], "tmem": []}
+    if problem.options.depth not in (None, 1):
+        return False
+    for p in (*problem.rings, *problem.crossings):
+        if may_share(problem, p) and problem.least_slots(p) == 1:
+            holds[problem.memory(p)].append(least_hold(problem, p))
+    return any(len(found) > 1 and sum(sorted(found)[:2]) <= ii for found in holds.values())
+
+
+class SharedMemory:
+    """The rule in one model, to which cuts may be added later."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._single = {p: _single(model, p) for p in model.depth}
+        self._apart: dict[tuple[int, int], Truth] = {}
+        limits = model.problem.graph.limits
+        _add(model, "smem", limits.smem_bytes - model.problem.extra_bytes, self._single)
+        _add(model, "tmem", 128 * limits.tmem_columns, self._single)
+
+    def forbid(self, cut: Cut) -> None:
+        if any(p not in self.model.depth for p, _ in cut.slots):
+            return  # A value that stays in its partition here: it needs no ring.
+        ways = []
+        for pair in cut.pairs:
+            if pair not in self._apart:
+                self._apart[pair] = _apart(self.model, *pair, self._single)
+            ways.append(self._apart[pair])
+        for p, count in cut.slots:
+            shorter = self.model.cp.new_bool_var("")
+            given(self.model.cp.add(self.model.depth[p] <= count - 1), shorter)
+            ways.append(shorter)
+        self.model.cp.add_bool_or(ways)
+
+
+def _held_for_no_time(problem: Problem, ring: int) -> bool:
+    """Nobody reads it, and it takes no time to write: its place can be another's at any moment."""
+    return all(use.consumer == ring and not use.cycles + use.margin for use in _uses(problem, ring))
+
+
+def _uses(problem: Problem, ring: int) -> tuple[Use, ...]:
+    return problem.crossings[ring] if ring in problem.crossings else problem.rings[ring]
+
+
+def _single(model: Model, ring: int) -> Truth:
+    problem = model.problem
+    if not may_share(problem, ring) or problem.least_slots(ring) > 1 or problem.options.depth not in (None, 1):
+        return 0
+    if problem.options.depth == 1:
+        return 1
+    literal = model.cp.new_bool_var("")
+    given(model.cp.add(model.depth[ring] <= 1), literal)
+    return literal
+
+
+def _add(model: Model, memory: Memory, room: int, single: dict[int, Truth]) -> None:
+    """As with registers (see there), it is enough to look at the moments when some ring's slot begins to be held."""
+    problem = model.problem
+    inside = [p for p in model.depth if problem.memory(p) == memory]
+    size = problem.slot_bytes if memory == "smem" else problem.slot_area
+    releases = {p: _releases(model, p) for p in inside if not never(single[p])}
+    for filled in inside:
+        if _held_for_no_time(problem, filled):
+            continue
+        taken = [size(p) * _occupied(model, p, filled, single[p], releases.get(p, [])) for p in inside]
+        given(model.cp.add(sum(taken) <= max(0, room)), model.exists[filled])
+
+
+def _releases(model: Model, ring: int) -> list[tuple[int, int, Truth]]:
+    """(event, iterations later, literal): when readers leave a slot, at least, whoever hears of it."""
+    crossing = ring in model.problem.crossings
+    found = []
+    for use in _uses(model.problem, ring):
+        reads = model.crosses(ring, use.consumer) if crossing else 1
+        if not never(reads):
+            cycles = use.cycles + use.margin
+            event = model.event(use.consumer, cycles) if cycles else use.consumer
+            found.append((event, use.distance, reads))
+    return found
+
+
+def _occupied(model: Model, ring: int, filled: int, single: Truth, releases: list[tuple[int, int, Truth]]) -> Any:
+    """Slots of ``ring`` that nobody else can have when ``filled`` begins to be held: all, or one where it is held."""
+    if ring == filled or never(single):
+        return model.depth[ring]
+    occupied = model.cp.new_int_var(0, MANY, "")
+    if not always(single):
+        given(model.cp.add(occupied >= model.depth[ring]), single.Not())
+    for event, iterations, reads in releases:
+        turns = model.stage[event] + iterations - model.stage[ring]
+        held = turns + model.earlier(filled, event) - model.earlier(filled, ring)
+        given(model.cp.add(occupied >= held), reads)
+    return occupied
+
+
+def _apart(model: Model, a: int, b: int, single: dict[int, Truth]) -> Truth:
+    """A literal under which both have one slot and their lives are disjoint on the circle."""
+    if never(single[a]) or never(single[b]):
+        return 0
+    free = model.cp.new_bool_var("")
+    for p in (a, b):
+        if not always(single[p]):
+            model.cp.add_implication(free, single[p])
+    turns = model.cp.new_int_var(-model.stages - 1, model.stages + 1, "")
+    for ring, refiller, iterations in ((a, b, turns), (b, a, 1 - turns)):
+        crossing = ring in model.problem.crossings
+        for use in _uses(model.problem, ring):
+            arc = Arc(use.consumer, refiller, use.cycles + use.margin, use.handoff, 0)
+            handoff = arc.handoff * model.crosses(arc.src, arc.dst) if arc.handoff else 0
+            released = model.start[use.consumer] + arc.cycles + handoff + model.ii * use.distance
+            conditions = [free, model.crosses(ring, use.consumer) if crossing else 1]
+            if not any(never(x) for x in conditions):
+                _where(model, model.start[refiller] + model.ii * iterations >= released, conditions)
+    return free
+
+
+def _where(model: Model, rule: Any, conditions: list[Truth]) -> None:
+    literals = [x for x in conditions if not always(x)]
+    added = model.cp.add(rule)
+    if literals:
+        added.only_enforce_if(literals)

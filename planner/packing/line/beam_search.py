@@ -1,0 +1,99 @@
+"""Beam search over the nodes of the skyline search: many orders side by side, each a piece further, the best kept.
+
+Where few pieces fit exactly, a depth-first search digs for long below an early mistake; a beam drops it. A node is good
+where its skyline has few steps, since each must be levelled before a piece can lie across it, and few valleys, since
+each must be filled to the byte; and where the large pieces are behind it. Children are ranked by what the decision
+alone changes, and only the first of them are worked out. Nodes that have the same pieces left are one. It proves
+nothing, but where it ends, its last nodes are a good beginning for a search that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from warpplan.planner.packing.line.skyline import RAISE, Frame, Skyline, State
+
+Trail = tuple["Trail", int, int] | None
+"""The decisions that led to a node, last first: piece and offset."""
+
+AHEAD = 2
+"""Children worked out for each that is kept."""
+
+
+class Node(NamedTuple):
+    """``score`` is what nodes are kept by, the lowest; ``gained`` its part that follows from the decisions."""
+
+    score: float
+    gained: float
+    state: State
+    trail: Trail
+
+
+def beam(
+    skyline: Skyline, worth: Sequence[float], valley: float, width: int, nodes: int, *, waste: float = 0.0
+) -> tuple[dict[int, int], bool, int]:
+    """Offsets of the pieces that the best node placed, the first placed first; whether these are all, which they are
+    unless the beam of ``width`` nodes ended before, or took so many; and how many it took.
+
+    ``worth[i]`` is how many steps of the skyline piece i is worth once it is placed, ``valley`` how many a valley
+    costs, ``waste`` a unit of slack.
+    """
+    root = skyline.root()
+    level = [Node(0.0, 0.0, root, None)] if root is not None and root.valleys else []
+    ranks = [0.0] * len(worth)
+    best: Trail = None
+    taken = 0
+    while level and taken < nodes:
+        best = level[0].trail
+        children: list[tuple[float, int, Node, Frame, int, float]] = []
+        for node in level:
+            frame = skyline.frame(node.state, 0, ranks, snug=False)
+            section, floor, raised = frame.valley.section, frame.valley.floor, frame.valley.raised
+            for choice in frame.choices:
+                if choice == RAISE:
+                    gain, first, end, top = 0.0, section, section + 1, raised
+                    cost = waste * (raised - floor)
+                else:
+                    gain, first, end, cost = worth[choice], skyline.first[choice], skyline.end[choice], 0.0
+                    top = floor + skyline.sizes[choice]
+                score = node.score + _change(node.state.floors, first, end, floor, top) - gain + cost
+                children.append((score, len(children), node, frame, choice, node.gained + gain))
+        children.sort(key=lambda child: child[:2])
+        found: dict[tuple[int, ...], Node] = {}
+        for _, _, node, frame, choice, gained in children:
+            taken += 1
+            state, _, failure = skyline.decide(frame, choice)
+            if failure is not None:
+                continue
+            trail: Trail = (node.trail, choice, frame.valley.floor)
+            if not state.valleys:
+                return _placed(trail), True, taken
+            score = _steps(state.floors) + valley * len(state.valleys) - gained - waste * sum(state.slack)
+            key = (state.todo, *state.slack)
+            if key not in found or score < found[key].score:
+                found[key] = Node(score, gained, state, trail)
+            if len(found) == AHEAD * width:
+                break
+        level = sorted(found.values(), key=lambda node: node.score)[:width]
+    return _placed(best), False, taken
+
+
+def _steps(floors: Sequence[int]) -> int:
+    return sum(a != b for a, b in pairwise(floors))
+
+
+def _change(floors: Sequence[int], first: int, end: int, floor: int, top: int) -> int:
+    """Steps more where the sections [``first``, ``end``) go from ``floor`` to ``top``."""
+    beside = [floors[s] for s in (first - 1, end) if 0 <= s < len(floors)]
+    return sum(other != top for other in beside) - sum(other != floor for other in beside)
+
+
+def _placed(trail: Trail) -> dict[int, int]:
+    placed: list[tuple[int, int]] = []
+    while trail is not None:
+        trail, piece, offset = trail
+        if piece != RAISE:
+            placed.append((piece, offset))
+    return dict(reversed(placed))

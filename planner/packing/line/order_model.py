@@ -1,0 +1,148 @@
+"""Exact search by orders: which of two pieces that are live together lies below the other, asked of CP-SAT.
+
+Where a section is *full*, nothing but the order is left to decide: a piece lies at the sum of the sizes below it. So
+between one full section and the next, what begins below a piece that stays takes exactly as much as what ends below
+it. Few sets of sizes balance so: often only all and none, and then all that begins lies together, in the place of all
+that ended. Over a section with slack, what lies below a piece takes at most its offset, and at least that less the
+slack. The solver learns from these truths what a search that places piece after piece finds out again and again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+from math import comb
+from types import MappingProxyType
+
+from warpplan.planner.cpsat.runner import Answer, Truth, negated, run, spent
+from warpplan.planner.packing.line.pieces import Pieces
+
+QUICK = 1.5
+"""CP-SAT takes so much less time over these models than its deterministic time says (measured: 0.35 to 1.3 a
+second)."""
+TRIPLES_PER_SECOND = 50_000
+"""Triples of pieces that are told to the solver in a second on a slow core."""
+LISTED = 300
+"""Ways to balance that are listed one by one; more are one equation."""
+WIDEST = 14
+"""Pieces that end, or that begin, beyond which ways to balance are not counted."""
+NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+class Orders:
+    """Piece i is live in the sections [``first[i]``, ``end[i]``); sizes, steps and tops as in ``Pieces``."""
+
+    def __init__(self, problem: Pieces, first: Sequence[int], end: Sequence[int]) -> None:
+        self._problem, self._first, self._end = problem, first, end
+        self._live: list[list[int]] = [[] for _ in range(max(end, default=0))]
+        for i, (a, b) in enumerate(zip(first, end, strict=True)):
+            for t in range(a, b):
+                self._live[t].append(i)
+        self._slack = [problem.capacity - sum(problem.sizes[i] for i in live) for live in self._live]
+        self._full = [t for t, slack in enumerate(self._slack) if not slack]
+
+    def run(self, seconds: float, placed: Mapping[int, int] = NOTHING) -> tuple[Answer, tuple[int, ...], float]:
+        """The answer within so many seconds, the offsets where it is "yes", and the seconds that it took.
+
+        Pieces that are ``placed`` at these offsets are left there, and all others lie above them.
+        """
+        from ortools.sat.python import cp_model
+
+        with_earlier = [self._earlier(k) for k in range(len(self._first))]
+        free = [[i for i in earlier if k not in placed and i not in placed] for k, earlier in enumerate(with_earlier)]
+        telling = sum(comb(len(earlier), 2) for earlier in free) / TRIPLES_PER_SECOND
+        if telling >= seconds:
+            return "unknown", (), 0.0
+        model = cp_model.CpModel()
+        below: dict[tuple[int, int], Truth] = {}
+        for k, earlier in enumerate(with_earlier):
+            for i in earlier:
+                if i in placed or k in placed:
+                    lower = k not in placed or (i in placed and placed[i] < placed[k])
+                    below[i, k] = model.new_constant(lower)
+                else:
+                    below[i, k] = model.new_bool_var("")
+                below[k, i] = negated(below[i, k])
+        for k, earlier in enumerate(free):
+            for i, j in combinations(earlier, 2):
+                model.add_bool_or(below[i, j], below[j, k], below[k, i])
+                model.add_bool_or(below[j, i], below[k, j], below[i, k])
+        sizes, steps, tops = self._problem.sizes, self._problem.steps, self._problem.tops
+        for full, other in self._neighbours():
+            ended, begun, slack = self._only(full, other), self._only(other, full), self._slack[other]
+            patterns = None if slack else self._balanced(ended, begun)
+            for k in self._live[full]:
+                if k in placed or not (ended or begun) or not self._first[k] <= other < self._end[k]:
+                    continue
+                if patterns is not None:
+                    model.add_allowed_assignments([below[i, k] for i in (*ended, *begun)], patterns)
+                else:
+                    less = sum(sizes[i] * below[i, k] for i in ended) - sum(sizes[i] * below[i, k] for i in begun)
+                    model.add_linear_constraint(less, 0, slack)
+        offsets = [step * model.new_int_var(0, top // step, "") for step, top in zip(steps, tops, strict=True)]
+        for k, offset in enumerate(offsets):
+            if k in placed:
+                model.add(offset == placed[k])
+                continue
+            for t in self._telling(k):
+                under = sum(sizes[i] * below[i, k] for i in self._live[t] if i != k)
+                model.add_linear_constraint(offset - under, 0, self._slack[t])
+        for k, earlier in enumerate(with_earlier):
+            for i in earlier:
+                if not (i in placed and k in placed) and all(
+                    self._slack[t] for t in range(self._first[k], min(self._end[i], self._end[k]))
+                ):
+                    model.add(offsets[i] + sizes[i] <= offsets[k]).only_enforce_if(below[i, k])
+                    model.add(offsets[k] + sizes[k] <= offsets[i]).only_enforce_if(below[k, i])
+        answer, solver = run(model, QUICK * (seconds - telling), relax=0)
+        placing = tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
+        return answer, placing, telling + spent(solver) / QUICK
+
+    def _earlier(self, k: int) -> list[int]:
+        """The pieces live where piece k begins that begin before it, the lower index first among equals."""
+        first = self._first
+        here = self._live[first[k]] if first[k] < self._end[k] else []
+        return sorted((i for i in here if (first[i], i) < (first[k], k)), key=lambda i: (first[i], i))
+
+    def _neighbours(self) -> Iterator[tuple[int, int]]:
+        """Each full section with the next one, and with those of slack between it and the full ones beside it."""
+        count = len(self._live)
+        for a, b in pairwise([-1, *self._full, count]):
+            for t in range(a + 1, b):
+                if a >= 0:
+                    yield a, t
+                if b < count:
+                    yield b, t
+            if a >= 0 and b < count:
+                yield a, b
+
+    def _only(self, a: int, b: int) -> list[int]:
+        """The pieces live in section a and not in b."""
+        return [i for i in self._live[a] if not self._first[i] <= b < self._end[i]]
+
+    def _telling(self, k: int) -> list[int]:
+        """The sections that say where piece k lies: all, or one of the full ones, which all say the same."""
+        sections = range(self._first[k], self._end[k])
+        full = [t for t in sections if not self._slack[t]]
+        return [min(full, key=lambda t: len(self._live[t]))] if full else list(sections)
+
+    def _balanced(self, ended: Sequence[int], begun: Sequence[int]) -> list[tuple[int, ...]] | None:
+        """The parts of ``ended`` and ``begun``, as 0 and 1, that take as much as each other; None: too many."""
+        if max(len(ended), len(begun)) > WIDEST:
+            return None
+        before, after = self._parts(ended), self._parts(begun)
+        if sum(len(parts) * len(after.get(size, ())) for size, parts in before.items()) > LISTED:
+            return None
+        return [(*a, *b) for size, parts in before.items() for a in parts for b in after.get(size, ())]
+
+    def _parts(self, pieces: Sequence[int]) -> dict[int, list[tuple[int, ...]]]:
+        """All parts of ``pieces``, by what they take."""
+        found: dict[int, list[tuple[int, ...]]] = {0: [()]}
+        for i in pieces:
+            more: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+            for size, parts in found.items():
+                more[size] += [(*part, 0) for part in parts]
+                more[size + self._problem.sizes[i]] += [(*part, 1) for part in parts]
+            found = dict(more)
+        return found

@@ -1,0 +1,184 @@
+"""What a graph and the options of a solve must be before anything is planned.
+
+``DependenceGraph`` refuses what contradicts itself; here is what cannot be *planned*: absurd sizes, rules of an
+architecture that no schedule can repair, options that name what is not there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warpplan.planner.errors import InvalidGraph, InvalidInput
+from warpplan.planner.values.dependence_graph import DependenceGraph
+
+if TYPE_CHECKING:
+    from warpplan.planner.problem.formulation import SolveOptions
+
+MOST_WARPS = 8
+MAX_PARTITIONS = 32
+"""A block has at most 1,024 threads (CUDA C++ Programming Guide, "Technical Specifications"): 32 warps."""
+MAX_OPERATIONS = 2_000
+MAX_CYCLES = 10**9
+"""Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
+MAX_DISTANCE = 1_000
+MAX_AMOUNT = 2**40
+"""The most bytes, columns or registers: as good as no limit, and sums of them stay within 64 bits."""
+MAX_CAPACITY = 1_000
+"""Of one unit. A unit of which there is always one free is no unit: ``null``."""
+MOST_OF = {"ops": MAX_OPERATIONS, "edges": 50_000, "units": 64, "clones": 16}
+"""Elements of a graph: beyond them, no time limit could be kept."""
+LEAST_LIMITS = {
+    "max_partitions": 1, "smem_bytes": 0, "registers": 0, "handoff_cycles": 0, "handoff_cycles_per_kb": 0,
+    "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
+}  # fmt: skip
+
+
+def validate(graph: DependenceGraph, options: SolveOptions) -> None:
+    """Raises :class:`InvalidGraph` or :class:`InvalidInput`, naming the element, its value and its limit."""
+    if not graph.ops:
+        raise InvalidGraph(f"graph {graph.name!r} has no operations", field="ops")
+    for name in MOST_OF:
+        require_few(graph.name, name, len(getattr(graph, name)))
+    _validate_limits(graph)
+    _validate_operations(graph)
+    _validate_edges(graph)
+    _validate_options(graph, options)
+
+
+def require_few(graph: str, name: str, count: int) -> None:
+    """Raises :class:`InvalidGraph` for more elements than :data:`MOST_OF`: also before a graph is built of them."""
+    if count > MOST_OF[name]:
+        raise InvalidGraph(
+            f"graph {graph[:60]!r} has {count} {name}: at most {MOST_OF[name]} can be planned",
+            field=name, value=count, limit=MOST_OF[name],
+        )  # fmt: skip
+
+
+def require_room(graph: DependenceGraph) -> None:
+    """Raises :class:`InvalidGraph` for a value that is larger than the whole memory it is to lie in.
+
+    For graphs that people give: to them it is a mistake in an element. ``solve`` itself answers "infeasible", because
+    among candidates it is just one that cannot be.
+    """
+    limits = graph.limits
+    for op in graph.ops:
+        most = limits.smem_bytes if op.memory == "smem" else limits.tmem_columns * 4 * op.lanes
+        if op.buffer_bytes > most:
+            where = "shared memory" if op.memory == "smem" else f"{op.lanes} lanes of tensor memory"
+            raise InvalidGraph(
+                f"operation {op.id!r} writes {op.buffer_bytes} bytes, more than the {most} bytes of {where}",
+                field="ops.buffer_bytes", value=op.buffer_bytes, limit=most,
+            )  # fmt: skip
+
+
+def _validate_limits(graph: DependenceGraph) -> None:
+    for name, least in LEAST_LIMITS.items():
+        value = getattr(graph.limits, name)
+        if value < least:
+            raise InvalidGraph(
+                f"limits.{name} is {value}: expected {least} or more", field=f"limits.{name}", value=value, limit=least
+            )
+        most, of = (MAX_CYCLES, " cycles") if name.endswith(("cycles", "_kb")) else (MAX_AMOUNT, "")
+        most = MAX_PARTITIONS if name == "max_partitions" else most
+        if value > most:
+            raise InvalidGraph(
+                f"limits.{name} is {value}: expected at most {most}{of}",
+                field=f"limits.{name}",
+                value=value,
+                limit=most,
+            )
+    for unit, capacity in graph.units:
+        if capacity > MAX_CAPACITY:
+            raise InvalidGraph(
+                f"unit {unit!r} has capacity {capacity}: expected at most {MAX_CAPACITY}", field="units",
+                value=capacity, limit=MAX_CAPACITY,
+            )  # fmt: skip
+
+
+def _validate_operations(graph: DependenceGraph) -> None:
+    for op in graph.ops:
+        if not 1 <= op.min_warps <= MOST_WARPS:
+            raise InvalidGraph(
+                f"operation {op.id!r} has min_warps {op.min_warps}: expected 1 to {MOST_WARPS}",
+                field="ops.min_warps", value=op.min_warps, limit=MOST_WARPS,
+            )  # fmt: skip
+        for name in ("latency", "occupancy", "issue", "spread"):
+            if getattr(op, name) > MAX_CYCLES:
+                raise InvalidGraph(
+                    f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_CYCLES} cycles",
+                    field=f"ops.{name}", value=getattr(op, name), limit=MAX_CYCLES,
+                )  # fmt: skip
+        for name in ("registers", "alignment"):
+            if getattr(op, name) > MAX_AMOUNT:
+                raise InvalidGraph(
+                    f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_AMOUNT}",
+                    field=f"ops.{name}", value=getattr(op, name), limit=MAX_AMOUNT,
+                )  # fmt: skip
+        if op.alignment < 1 or op.alignment & (op.alignment - 1):
+            raise InvalidGraph(
+                f"operation {op.id!r} has alignment {op.alignment}: expected a power of two",
+                field="ops.alignment", value=op.alignment,
+            )  # fmt: skip
+        if graph.limits.architecture == "blackwell" and op.unit == "TENSOR" and op.registers:
+            raise InvalidGraph(
+                f"operation {op.id!r} runs on TENSOR and takes {op.registers} registers: "
+                "on Blackwell its result is in tensor memory (a buffer) or shared memory, not in registers",
+                field="ops.registers", value=op.registers, limit=0,
+            )  # fmt: skip
+
+
+def _validate_edges(graph: DependenceGraph) -> None:
+    for edge in graph.edges:
+        for name in ("latency", "handoff"):
+            cycles = getattr(edge, name)
+            if cycles is not None and not 0 <= cycles <= MAX_CYCLES:
+                raise InvalidGraph(
+                    f"edge {edge.src} -> {edge.dst} has {name} {cycles}: expected 0 to {MAX_CYCLES} cycles",
+                    field=f"edges.{name}", value=cycles, limit=MAX_CYCLES,
+                )  # fmt: skip
+        if edge.distance > MAX_DISTANCE:
+            raise InvalidGraph(
+                f"edge {edge.src} -> {edge.dst} has distance {edge.distance}: expected at most {MAX_DISTANCE}",
+                field="edges.distance", value=edge.distance, limit=MAX_DISTANCE,
+            )  # fmt: skip
+
+
+def _validate_options(graph: DependenceGraph, options: SolveOptions) -> None:
+    if options.depth is not None and options.depth < 1:
+        raise InvalidInput(f"depth is {options.depth}: expected 1 or more", field="depth", value=options.depth, limit=1)
+    if not options.time_limit_s > 0:
+        raise InvalidInput(
+            f"time limit is {options.time_limit_s} s: expected more than 0", field="time_limit_s",
+            value=options.time_limit_s, limit=0,
+        )  # fmt: skip
+    if options.slack_cycles < 0:
+        raise InvalidInput(
+            f"slack is {options.slack_cycles} cycles: expected 0 or more", field="slack_cycles",
+            value=options.slack_cycles, limit=0,
+        )  # fmt: skip
+    most = graph.limits.max_partitions - 1
+    for op_id, partition in options.pinned.items():
+        if op_id not in graph.index:
+            raise InvalidInput(f"pinned operation {op_id!r} is not in the graph", field="pinned", value=op_id)
+        if not 0 <= partition <= most:
+            raise InvalidInput(
+                f"operation {op_id!r} is pinned to partition {partition}: expected 0 to {most}",
+                field="pinned", value=partition, limit=most,
+            )  # fmt: skip
+    rings = {op.id for op in graph.ops if op.buffer_bytes}
+    for extra in options.extra_buffers:
+        if extra.shares_with is not None and extra.shares_with not in rings:
+            raise InvalidInput(
+                f"buffer {extra.name!r} shares with {extra.shares_with!r}, which has no ring",
+                field="extra_buffers", value=extra.shares_with, limit=sorted(rings),
+            )  # fmt: skip
+    for spill in options.spills:
+        for name in spill.ops:
+            if name not in graph.index:
+                raise InvalidInput(f"spill names operation {name!r}, which is not in the graph", field="spills",
+                                   value=name)  # fmt: skip
+        if not spill.ops or spill.registers < 0:
+            raise InvalidInput(
+                f"spill of {len(spill.ops)} operations at {spill.registers} registers: expected at least one "
+                "operation and 0 registers or more", field="spills", value=spill.registers,
+            )  # fmt: skip

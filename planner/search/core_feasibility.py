@@ -1,0 +1,208 @@
+"""Whether an interval is long enough, decided on the operations that make the question hard.
+
+Outside the strongly connected components of the dependence graph, once the phases are known, whole turns satisfy every
+dependence: there only room on the units counts, and short holds find it in whatever gaps are left. What remains, the
+*core*, is small: operations on recurrences, and long holds that share a unit with them. Its distances are first made as
+tight as they get: two operations that exclude one another on a unit are at least an occupancy apart, which through the
+longest paths makes others tighter, and often ends in a positive cycle, a proof without search.
+
+Measured against the time-indexed formulation with Eichenberger and Davidson's cuts (PLDI 1997), in the same solver and
+on the same core: intervals decide 5 to 100 times sooner, and are indifferent to how many cycles the interval has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpplan.planner.bounds.min_ii import Bound, WeightedArc
+from warpplan.planner.bounds.time_relaxation import Loop, Resource, Usage, connected, overfull, relaxation, tight_paths
+from warpplan.planner.cpsat.runner import Answer, run, spent
+from warpplan.planner.problem.assignment import Assignment
+from warpplan.planner.problem.circular_intervals import Circle
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.partition_sizes import dimension
+from warpplan.planner.search.heuristics.list_scheduling import restage
+from warpplan.planner.search.heuristics.retiming import fits
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether there is a schedule; if "yes", ``best`` is one. ``seconds`` of the time limit were taken."""
+
+    answer: Answer
+    best: Assignment | None = None
+    seconds: float = 0.0
+
+
+def exact(problem: Problem) -> bool:
+    """Whether dependences, units and issue slots are all there is to ``problem``, so that :func:`decide` answers for
+    all of it: every operation in a given partition, no rings, no registers but the base, no retirement order."""
+    if len(problem.pins) < len(problem.clusters) or problem.rings or problem.crossings or problem.retirements:
+        return False
+    any_time = Assignment((0,) * len(problem.ops), tuple(problem.pins[c] for c in problem.cluster))
+    return not any(op.registers for op in problem.ops) and dimension(problem, 1, any_time) is not None
+
+
+def decide(problem: Problem, ii: int, seconds: float) -> Verdict:
+    """Whether ``ii`` is feasible. "no" is a proof for every problem, and "yes" a schedule that obeys every rule; where
+    the problem is not :func:`exact`, the one found may break some, and the answer then is "unknown"."""
+    loop = relaxation(problem)
+    answer, starts, taken = decide_loop(loop, ii, seconds)
+    if starts is None:
+        return Verdict(answer, None, taken)
+    best = Assignment(starts, tuple(problem.pins.get(c, 0) for c in problem.cluster))
+    return Verdict("yes", best, taken) if fits(problem, ii, best) else Verdict("unknown", None, taken)
+
+
+def raised(problem: Problem, bound: Bound) -> Bound:
+    """``bound``, or the better one that tight distances prove without search."""
+    loop = relaxation(problem)
+    low = high = bound.ii_cycles
+    step = 1
+    while _refuted(loop, high):
+        low, high, step = high + 1, high + step, 2 * step
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _refuted(loop, middle) else (low, middle)
+    if low == bound.ii_cycles:
+        return bound
+    return Bound(low, f"recurrences on shared units: {low - 1} cycles would be too few for both")
+
+
+def _refuted(loop: Loop, ii: int) -> bool:
+    return overfull(loop, ii) or _core(loop, ii) is None
+
+
+def decide_loop(loop: Loop, ii: int, seconds: float) -> tuple[Answer, tuple[int, ...] | None, float]:
+    """Whether the loop's arcs and capacities have a schedule of interval ``ii``; its starts; the seconds taken."""
+    core = None if overfull(loop, ii) else _core(loop, ii)
+    if core is None:
+        return "no", None, 0.0
+    answer, found, taken = _search(loop, ii, core, seconds) if core.members else ("yes", {}, 0.0)
+    return answer, restage(loop, ii, _fill(loop, ii, found)) if answer == "yes" else None, taken
+
+
+# The core
+
+
+@dataclass(frozen=True)
+class _Core:
+    """``members`` have to be searched for; ``arcs`` bound those of one component (distance 0: II is in the cycles);
+    ``stages`` of the components' operations, the first one's being 0."""
+
+    members: tuple[int, ...]
+    arcs: tuple[WeightedArc, ...]
+    stages: dict[int, tuple[int, int]]
+
+
+def _core(loop: Loop, ii: int) -> _Core | None:
+    """``None`` where tight distances are contradictory."""
+    arcs: list[WeightedArc] = []
+    stages: dict[int, tuple[int, int]] = {}
+    for component in connected(loop.nodes, loop.arcs):
+        tight = tight_paths(loop, component, ii)
+        if tight is None:
+            return None
+        if len(component) > 1:
+            path, raised = tight
+            inside = set(component)
+            arcs += [
+                (src, dst, cycles - ii * distance, 0)
+                for src, dst, cycles, distance in loop.arcs
+                if src in inside and dst in inside and src != dst
+            ]
+            arcs += [(component[a], component[b], path[a][b], 0) for a, b in raised]
+            for k, i in enumerate(component):
+                stages[i] = (path[0][k] // ii, (ii - 1 - path[k][0]) // ii) if k else (0, 0)
+    return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)
+
+
+def _members(loop: Loop, recurrent: set[int]) -> list[int]:
+    """The operations of recurrences, and others that might not find room beside them.
+
+    On a unit that no recurrence uses, intervals laid end to end, turn after turn, overlap no more than its copies: such
+    operations need no search, and neither do holds of one cycle, which any gap takes.
+    """
+    shared = {u.resource for i in recurrent for u in loop.usages[i]}
+    # Several holds at once tie their resources together.
+    shared |= {u.resource for held in loop.usages if len(held) > 1 for u in held}
+    return [
+        i
+        for i, held in enumerate(loop.usages)
+        if i in recurrent or len(held) > 1 or any(u.resource in shared and u.cycles > 1 for u in held)
+    ]
+
+
+# The search
+
+
+def _search(loop: Loop, ii: int, core: _Core, seconds: float) -> tuple[Answer, dict[int, int], float]:
+    """Starts of the core's members, modulo whole turns of each component."""
+    from ortools.sat.python import cp_model
+
+    cp = cp_model.CpModel()
+    phase = {i: cp.new_int_var(0, ii - 1, "") for i in core.members}
+    stage = {i: cp.new_int_var(low, high, "") for i, (low, high) in core.stages.items()}
+    # The circle has no beginning: let the longest hold mark it.
+    cp.add(phase[max(core.members, key=lambda i: max((u.cycles for u in loop.usages[i]), default=0))] == 0)
+    for src, dst, cycles, _ in core.arcs:
+        cp.add(phase[dst] + ii * stage[dst] >= phase[src] + ii * stage[src] + cycles)
+    holds: dict[Resource, list[tuple[int, Usage]]] = {}
+    for i in core.members:
+        for usage in loop.usages[i]:
+            holds.setdefault(usage.resource, []).append((i, usage))
+    for resource, users in holds.items():
+        room, intervals = loop.capacity[resource], []
+        first = cp.new_int_var(0, ii - 1, "")
+        for i, usage in users:
+            begin = phase[i]
+            if usage.offset % ii:
+                begin = cp.new_int_var(0, ii - 1, "")
+                cp.add(begin == phase[i] + usage.offset % ii - ii * cp.new_bool_var(""))
+            room -= usage.cycles // ii
+            if rest := usage.cycles % ii:
+                intervals.append(cp.new_fixed_size_interval_var(begin, rest, ""))
+                if loop.capacity[resource] == 1:
+                    # All within one turn from the first one's start.
+                    cp.add(begin >= first)
+                    cp.add(begin + rest <= first + ii)
+                else:
+                    intervals.append(cp.new_fixed_size_interval_var(begin + ii, rest, ""))
+        if loop.capacity[resource] == 1 == room:
+            cp.add_no_overlap(intervals)
+        else:
+            cp.add_cumulative(intervals, [1] * len(intervals), room)
+    # Propagation alone is 2 to 10 times as fast here as with linear relaxations.
+    answer, solver = run(cp, seconds, relax=0)
+    found = (
+        {i: solver.value(phase[i]) + ii * (solver.value(stage[i]) if i in stage else 0) for i in core.members}
+        if answer == "yes"
+        else {}
+    )
+    return answer, found, spent(solver)
+
+
+def _fill(loop: Loop, ii: int, core: dict[int, int]) -> list[int]:
+    """Starts for the operations outside the core as well."""
+    circles = {resource: Circle(ii, copies) for resource, copies in loop.capacity.items()}
+    for i, start in core.items():
+        for usage in loop.usages[i]:
+            circles[usage.resource].add(i, start + usage.offset, usage.cycles)
+    starts = dict(core)
+    ends: dict[Resource, int] = {}
+    for i in range(loop.nodes):
+        if i in starts:
+            continue
+        starts[i] = 0
+        for usage in loop.usages[i]:
+            circle = circles[usage.resource]
+            if not circle.held:
+                begin = ends.get(usage.resource, 0)  # End to end, turn after turn.
+                ends[usage.resource] = begin + usage.cycles
+            else:
+                free = circle.next_free(0, usage.cycles)
+                assert free is not None, "a hold of one cycle fits where the work does"
+                begin = free
+                circle.add(i, begin, usage.cycles)
+            starts[i] = begin - usage.offset
+    return [starts[i] for i in range(loop.nodes)]

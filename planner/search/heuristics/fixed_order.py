@@ -1,0 +1,136 @@
+"""The order in which a loop would run if one set of warps issued it at no cost: who follows whom on each unit.
+
+Deciding it first and partitioning afterwards is what is usually done. Here it is a guess: with the order fixed, little
+is left to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from warpplan.planner.bounds.time_relaxation import loop_of
+from warpplan.planner.cpsat.interval_model import Branching, Model, Places
+from warpplan.planner.problem.assignment import Assignment
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.search.heuristics.list_scheduling import SECONDS_PER_OPERATION, placings
+from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
+from warpplan.planner.search.heuristics.retiming import fits
+from warpplan.planner.search.work_budget import Effort
+from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
+
+PLENTY = 2**40
+SECONDS = 0.6
+"""For an interval in a given order."""
+WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
+"""Memory and branching for an interval in a given order."""
+LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
+"""Multiples of the proven bound that are tried."""
+SHARE = 0.3
+"""Of the time left, for all of them."""
+Blindly = Callable[[DependenceGraph], tuple[int, Assignment] | None]
+"""Schedules a blind graph."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """By operation: the phase at which it starts, and the stage."""
+
+    phase: tuple[int, ...]
+    stage: tuple[int, ...]
+
+
+def blind(graph: DependenceGraph) -> DependenceGraph:
+    """``graph`` where only units and dependences count: hand-offs, barriers, issue, registers and memory do not."""
+    ops = tuple(replace(op, issue=0, registers=0, min_warps=1, spread=0, buffer_bytes=0) for op in graph.ops)
+    free = Limits(max_partitions=1, smem_bytes=PLENTY, tmem_columns=PLENTY)
+    return replace(graph, ops=ops, limits=free, clones=())
+
+
+def shortest_in_order(
+    problem: Problem, proven: int, below: int, blindly: Blindly, effort: Effort
+) -> tuple[int, Assignment] | None:
+    """An interval from ``proven`` up, but shorter than ``below``, with a schedule in the order of the loop scheduled
+    first; None where none is found."""
+    order = blind_order(problem.graph, blindly)
+    enough = (1 - SHARE) * effort.left
+    for ii in (int(factor * proven) for factor in LADDER):
+        if order is None or ii >= below or effort.left <= enough:
+            break
+        schedule = _kept(problem, ii, order, effort)
+        if schedule is not None:
+            return ii, schedule
+    return None
+
+
+def _kept(problem: Problem, ii: int, order: Order, effort: Effort) -> Assignment | None:
+    effort.take(SECONDS_PER_OPERATION * len(problem.ops))
+    if (schedule := first_in_order(problem, ii, order)) is not None:
+        return schedule
+    for memory, branching in WAYS:
+        model = Model(problem, ii, memory=memory, symmetric=False, branching=branching)
+        keep_order(model, order)
+        answer, schedule = effort.solve(model, SECONDS)
+        if schedule is not None and fits(problem, ii, schedule):
+            return schedule
+        if answer == "no" and memory == "shared":
+            break
+    return None
+
+
+def blind_order(graph: DependenceGraph, blindly: Blindly) -> Order | None:
+    """The phases of the blind graph's schedule, in those stages that keep the values' lives shortest in sum."""
+    from scipy.optimize import linprog  # a third of a second to import
+
+    found = blindly(blind(graph))
+    if found is None:
+        return None
+    ii, phase = found[0], tuple(start % found[0] for start in found[1].starts)
+    ops = range(len(graph.ops))
+    weight, rows, bounds = [0.0] * len(ops), [], []
+    for e in graph.edges:
+        i, j = graph.index[e.src], graph.index[e.dst]
+        if i == j:
+            continue
+        # stage[i] - stage[j] is at most what latency and phases leave of the distance.
+        rows.append([float((k == i) - (k == j)) for k in ops])
+        bounds.append(e.distance - -(-(phase[i] + graph.edge_latency(e) - phase[j]) // ii))
+        size = graph.ops[i].buffer_bytes or graph.ops[i].register_bytes
+        weight[j] += 1 + size
+        weight[i] -= 1 + size
+    if not rows:
+        return Order(phase, (0,) * len(ops))
+    # Difference constraints: the optimal corner is whole.
+    stages = linprog(weight, A_ub=rows, b_ub=bounds, method="highs-ds").x
+    return None if stages is None else Order(phase, tuple(round(x) for x in stages))
+
+
+def first_in_order(problem: Problem, ii: int, order: Order) -> Assignment | None:
+    """The schedule that list scheduling finds in that order, if any."""
+    arcs = tuple(
+        (i, j, cycles, order.stage[i] - order.stage[j] + turn) for i, j, cycles, turn in queues(problem, order)
+    )
+    for partitions in partition_choices(problem, ii):
+        loop = loop_of(problem, partitions)
+        for starts in placings(replace(loop, arcs=loop.arcs + arcs), ii):
+            if fits(problem, ii, found := Assignment(starts, partitions)):
+                return found
+    return None
+
+
+def keep_order(model: Model, order: Order) -> None:
+    """With τ = start − II · the order's stage: τ of a unit's users in that order, all within one turn."""
+    turned = [model.start[i] - model.ii * order.stage[i] for i in model.ops]
+    for i, j, cycles, turn in queues(model.problem, order):
+        model.cp.add(turned[j] + turn * model.ii >= turned[i] + cycles)
+
+
+def queues(problem: Problem, order: Order) -> Iterator[tuple[int, int, int, int]]:
+    """(i, j, cycles, turn): j follows i on their unit by ``cycles``, in the circle's next turn where ``turn`` is 1."""
+    for unit, capacity in problem.graph.units:
+        users = [i for i, op in enumerate(problem.ops) if op.unit == unit and op.occupancy and capacity == 1]
+        users.sort(key=lambda i: order.phase[i])
+        yield from ((i, j, problem.ops[i].occupancy, 0) for i, j in pairwise(users))
+        if users:
+            yield users[-1], users[0], problem.ops[users[-1]].occupancy, 1

@@ -1,0 +1,210 @@
+"""First schedules in milliseconds: iterative modulo scheduling on intervals instead of a table of cycles.
+
+After Rau, "Iterative modulo scheduling", MICRO 1994: place the operation of highest priority at the first cycle that
+dependences and resources allow; where there is none, place it all the same and evict what stands in its way, within a
+budget. Three things differ. Resources are intervals on the circle of II cycles, so that costs need no scaling. Only
+operations of one strongly connected component bound one another: between components, dependences are met afterwards by
+whole turns (once the phases are known, stages are longest paths). And a failed attempt is repeated with the operations
+that made trouble moved to the front (Joslin and Clements, "Squeaky wheel optimization", JAIR 1999).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from warpplan.planner.bounds.min_ii import WeightedArc, earliest
+from warpplan.planner.bounds.time_relaxation import (
+    NEVER,
+    Loop,
+    connected,
+    loop_of,
+    overfull,
+    ring_arcs,
+    tight_paths,
+    weighted,
+)
+from warpplan.planner.problem.assignment import Assignment, retirement_arcs, rings
+from warpplan.planner.problem.circular_intervals import Circle
+from warpplan.planner.problem.formulation import Arc, Problem
+from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
+from warpplan.planner.search.heuristics.retiming import fits
+from warpplan.planner.search.work_budget import Effort
+
+ATTEMPTS = 3
+BUDGET = 4
+"""Placements an attempt may make, per operation."""
+SECONDS_PER_OPERATION = 5e-4
+"""For all attempts with one choice of partitions (measured)."""
+SECONDS_PER_PATH = 1e-8
+"""For longest paths between all operations, which only a large loop feels (measured)."""
+
+
+def first_schedule(problem: Problem, ii: int, effort: Effort | None = None) -> Assignment | None:
+    """A schedule of interval ``ii`` that obeys every rule, or ``None`` where none was found (which proves nothing).
+
+    A schedule that breaks only what placing does not see is tried once more: in the order that its wgmma groups retire
+    in, and with rings no deeper than memory allows.
+    """
+    for partitions in partition_choices(problem, ii):
+        loop = loop_of(problem, partitions)
+        if effort is not None:
+            if effort.left <= 0:
+                return None
+            effort.take(SECONDS_PER_OPERATION * len(problem.ops) + SECONDS_PER_PATH * len(problem.ops) ** 3)
+        for repaired in (False, True):
+            found = None
+            for starts in placings(loop, ii):
+                found = Assignment(starts, partitions)
+                if fits(problem, ii, found):
+                    return found
+            if found is None:
+                break
+            if not repaired:
+                arcs = [*retirement_arcs(problem, ii, found), *_affordable_rings(problem, found)]
+                loop = replace(loop, arcs=loop.arcs + weighted(arcs, found.apart))
+    return None
+
+
+def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
+    """Arcs of rings in shared memory that are all as deep as there is room for."""
+    slots = {p: problem.slot_bytes(p) for p in rings(problem, found) if problem.memory(p) == "smem"}
+    depth = max(1, (problem.graph.limits.smem_bytes - problem.extra_bytes) // max(1, sum(slots.values())))
+    return [] if problem.options.depth is not None else ring_arcs(problem, found, depth, set(slots))
+
+
+# Placing
+
+
+def placings(loop: Loop, ii: int) -> Iterator[tuple[int, ...]]:
+    """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``; one for each attempt that succeeds."""
+    backward = earliest(loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii)
+    if backward is None or overfull(loop, ii):
+        return
+    components = connected(loop.nodes, loop.arcs)
+    paths = []
+    for component in components:
+        tight = tight_paths(loop, component, ii)
+        if tight is None:
+            return
+        paths.append(tight[0])
+    longest = [max((u.cycles for u in held), default=0) for held in loop.usages]
+    core = {i for component in components for i in component if len(component) > 1}
+    trouble = [0] * loop.nodes
+    for attempt in range(ATTEMPTS):
+        # By turns what recurrences bound goes first, then long holds, which would not find a gap later, then only the
+        # order of dependences counts, which keeps values short-lived.
+        first = [(int(i not in core), -longest[i], 0)[attempt % 3] for i in range(loop.nodes)]
+        order = sorted(range(loop.nodes), key=lambda i: (-trouble[i], first[i], -backward[i], -longest[i], i))
+        starts = _Placing(loop, ii, components, paths, order, trouble).run(BUDGET * loop.nodes)
+        if starts is not None:
+            yield restage(loop, ii, starts)
+
+
+def restage(loop: Loop, ii: int, starts: Sequence[int]) -> tuple[int, ...]:
+    """The same phases in the earliest stages that all arcs allow; operations nobody precedes as late as they may be,
+    so that what they load does not lie about."""
+    phase = [t % ii for t in starts]
+    turns = [
+        (src, dst, -((phase[dst] - phase[src] - cycles) // ii) - distance, 0)
+        for src, dst, cycles, distance in loop.arcs
+    ]
+    stage = list(earliest(loop.nodes, turns, ii) or ())
+    preceded = {dst for _, dst, _, _ in loop.arcs}
+    for i in set(range(loop.nodes)) - preceded:
+        stage[i] = min((stage[dst] - turn for src, dst, turn, _ in turns if src == i), default=stage[i])
+    return tuple(phase[i] + ii * stage[i] for i in range(loop.nodes))
+
+
+class _Placing:
+    """One attempt: what is placed where, and what is still to do."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        ii: int,
+        components: Sequence[Sequence[int]],
+        paths: Sequence[Sequence[Sequence[int]]],
+        order: Sequence[int],
+        trouble: list[int],
+    ) -> None:
+        self.loop, self.ii, self.components, self.paths, self.trouble = loop, ii, components, paths, trouble
+        self.home = {i: (at, k) for at, component in enumerate(components) for k, i in enumerate(component)}
+        self.rank = {i: at for at, i in enumerate(order)}
+        self.todo = list(range(loop.nodes))  # ranks; a heap as it is
+        self.order = order
+        self.starts: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self.circles = {resource: Circle(ii, capacity) for resource, capacity in loop.capacity.items()}
+        self.into: list[list[WeightedArc]] = [[] for _ in range(loop.nodes)]
+        for arc in loop.arcs:
+            self.into[arc[1]].append(arc)
+
+    def run(self, budget: int) -> list[int] | None:
+        while self.todo:
+            if budget == 0:
+                return None
+            budget -= 1
+            i = self.order[heapq.heappop(self.todo)]
+            low, high = self._window(i)
+            at = self._fit(i, low, high)
+            if at is None:
+                at = self._evict_for(i, max(low, self.last.get(i, low - 1) + 1))
+            self.starts[i] = self.last[i] = at
+            for usage in self.loop.usages[i]:
+                self.circles[usage.resource].add(i, at + usage.offset, usage.cycles)
+        return [self.starts[i] for i in range(self.loop.nodes)]
+
+    def _window(self, i: int) -> tuple[int, int]:
+        """The first and last start that the component's placed operations allow; one turn at most."""
+        component, k = self.home[i]
+        members, path = self.components[component], self.paths[component]
+        low, high = NEVER, -NEVER
+        for m, j in enumerate(members):
+            if (t := self.starts.get(j)) is not None:
+                low = max(low, t + path[m][k])
+                high = min(high, t - path[k][m])
+        if low == NEVER:
+            # Nothing bounds it: close behind its predecessors, to need few stages.
+            low = max(
+                (self.starts[a[0]] + a[2] - self.ii * a[3] for a in self.into[i] if a[0] in self.starts), default=0
+            )
+        return low, min(high, low + self.ii - 1)
+
+    def _fit(self, i: int, low: int, high: int) -> int | None:
+        """The first start in the window at which every resource has room."""
+        at = low
+        settled = 0
+        usages = self.loop.usages[i]
+        while settled < len(usages):
+            settled = 0
+            for usage in usages:
+                free = self.circles[usage.resource].next_free(at + usage.offset, usage.cycles)
+                if free is None or free - usage.offset > high:
+                    return None
+                settled += free - usage.offset == at
+                at = free - usage.offset
+        return at
+
+    def _evict_for(self, i: int, at: int) -> int:
+        """Make room for ``i`` at ``at``: by resource the operations of lowest priority first, then all out of reach."""
+        self.trouble[i] += 1
+        for usage in self.loop.usages[i]:
+            circle = self.circles[usage.resource]
+            for j in sorted(circle.overlapping(at + usage.offset, usage.cycles), key=lambda j: -self.rank[j]):
+                if circle.next_free(at + usage.offset, usage.cycles) == at + usage.offset:
+                    break
+                self._evict(j)
+        component, k = self.home[i]
+        for m, j in enumerate(self.components[component]):
+            t = self.starts.get(j)
+            if t is not None and (t < at + self.paths[component][k][m] or at < t + self.paths[component][m][k]):
+                self._evict(j)
+        return at
+
+    def _evict(self, j: int) -> None:
+        del self.starts[j]
+        for usage in self.loop.usages[j]:
+            self.circles[usage.resource].remove(j)
+        heapq.heappush(self.todo, self.rank[j])

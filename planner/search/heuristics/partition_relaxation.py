@@ -1,0 +1,109 @@
+"""Promising ways to share the operations out, so that only a schedule is left to find.
+
+Each is the cheapest division, by what crosses, in which every partition's issue slots and everybody's registers have
+room on average; the schedule decides whether they have it at each moment. A division is a guess: it never proves
+anything, but with the partitions given the rest of a model is decided many times sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from warpplan.planner.cpsat.runner import Truth, run
+from warpplan.planner.problem.formulation import REGISTER_COUNTS, WARP_GROUP, Problem
+
+ROOM = ((0.9, 1.3), (1.0, 1.0))
+"""(Share of the interval that issue may fill, factor on how long values are live at least), one guess each."""
+SECONDS = 0.1
+BASE_COST = 4
+"""A crossing costs so much, and one more for each KB that has to leave registers."""
+
+
+def divisions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
+    """Partitions by operation, each division once, most promising first."""
+    seen: list[dict[int, int]] = []
+    for filled, live in ROOM:
+        found = _cheapest(problem, ii, filled, live, seen)
+        if found is not None:
+            seen.append(found)
+            yield tuple(found[c] for c in problem.cluster)
+
+
+def _cheapest(
+    problem: Problem, ii: int, filled: float, live: float, seen: list[dict[int, int]]
+) -> dict[int, int] | None:
+    from ortools.sat.python import cp_model
+
+    cp = cp_model.CpModel()
+    clusters, count = problem.clusters, problem.most_partitions
+    member: dict[tuple[int, int], Truth] = {}
+    for at, c in enumerate(clusters):
+        for g in range(count):
+            member[c, g] = int(problem.pins[c] == g) if c in problem.pins else cp.new_bool_var("")
+        cp.add_exactly_one(member[c, g] for g in range(count))
+        for g in range(1, count if not problem.pins else 0):
+            cp.add_bool_or([*(member[e, g - 1] for e in clusters[:at]), member[c, g].Not()])
+    crossing: dict[tuple[int, int], Any] = {}
+
+    def crosses(a: int, b: int) -> Any:
+        a, b = sorted((problem.cluster[a], problem.cluster[b]))
+        if a == b:
+            return 0
+        if (a, b) not in crossing:
+            crossing[a, b] = cp.new_bool_var("")
+            for g in range(count):
+                cp.add(member[a, g] - member[b, g] <= crossing[a, b])
+                cp.add(member[b, g] - member[a, g] <= crossing[a, b])
+        return crossing[a, b]
+
+    pairs = {(a.src, a.dst) for a in problem.dependences if a.src != a.dst}
+    # A barrier each for filling and reading, and for the free slot, on both sides.
+    waiting = {
+        i: problem.graph.limits.barrier_cycles
+        * sum((2 if problem.has_value(a) else 1) * crosses(a, b) for a, b in pairs if i in (a, b))
+        for i in range(len(problem.ops))
+    }
+    registers = [cp.new_int_var(REGISTER_COUNTS[0] // 8, REGISTER_COUNTS[-1] // 8, "") for _ in range(count)]
+    allotted = []
+    for g in range(count):
+        busy, area, taken = [], [], cp.new_int_var(0, 2**20, "")
+        for i, op in enumerate(problem.ops):
+            inside = member[problem.cluster[i], g]
+            if op.issue or problem.graph.limits.barrier_cycles:
+                spent = cp.new_int_var(0, 2 * ii, "")
+                cp.add(spent >= op.issue * inside)
+                cp.add(spent >= op.issue + waiting[i]).only_enforce_if(inside)
+                busy.append(spent)
+            area.append(int(live * op.registers * _least_life(problem, i, ii)) * inside)
+            groups = -(-problem.warps[i] // WARP_GROUP)
+            cp.add(taken >= groups * 8 * registers[g]).only_enforce_if(inside)
+        cp.add(sum(busy) <= int(filled * ii))
+        cp.add(sum(area) + ii * problem.graph.limits.base_registers <= 8 * ii * registers[g])
+        allotted.append(taken)
+    cp.add(sum(allotted) * 32 * WARP_GROUP <= problem.graph.limits.registers)
+    for known in seen:
+        cp.add_bool_or([1 - x if isinstance(x, int) else x.Not() for x in (member[c, known[c]] for c in clusters)])
+    cp.minimize(sum(_cost(problem, a, b) * crosses(a, b) for a, b in sorted(pairs)))
+    answer, solver = run(cp, SECONDS, presolve=False, relax=0)
+    if answer != "yes":
+        return None
+    return {c: next(g for g in range(count) if _holds(solver, member[c, g])) for c in clusters}
+
+
+def _least_life(problem: Problem, i: int, ii: int) -> int:
+    """Cycles for which registers hold the value at least."""
+    op, readers = problem.ops[i], problem.readers[i]
+    if op.buffer_bytes or not readers:
+        return op.latency
+    carried = [ii * edge.distance for reader, edge in readers if reader == i]
+    return max([*carried, *(problem.latency(edge) for _, edge in readers)])
+
+
+def _cost(problem: Problem, a: int, b: int) -> int:
+    reads = any(reader == b for reader, _ in problem.readers[a])
+    return BASE_COST + (-(-problem.graph.ops[a].register_bytes // 1024) if reads else 0)
+
+
+def _holds(solver: Any, truth: Truth) -> bool:
+    return bool(truth if isinstance(truth, int) else solver.value(truth))

@@ -1,0 +1,161 @@
+"""The play itself: partitions as processes that wait, are granted their start, and go on.
+
+Nothing here knows of slots' contents; :mod:`hazards` judges what was played.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush, heapreplace
+from typing import Literal
+
+from warpplan.planner.simulate.program import Program, Release, Wait
+from warpplan.planner.simulate.slot_hazards import Fault, Run
+
+Order = Literal["planned", "arrival"]
+
+
+class Play:
+    """Partitions are processes that ask for their next operation as soon as they know from when on it may start.
+
+    Requests are granted by planned cycle, or as they arrive. A request that is not known yet depends on an operation
+    that was not granted yet and comes no earlier than any request that is known: granting the earliest is safe.
+    """
+
+    def __init__(
+        self, compiled: Program, trip_count: int, late: list[list[int]] | None, order: Order, in_step: bool
+    ) -> None:
+        steps, self.trip_count, self.late = compiled.steps, trip_count, late
+        self.compiled, self.steps, self.planned, self.in_step = compiled, steps, order == "planned", in_step
+        self.ii, self.offset = compiled.plan.schedule.ii_cycles, compiled.offset
+        done: list[list[int]] = [[] for _ in steps]
+        self.record = Run(
+            [[] for _ in steps], [[] for _ in steps], done,
+            [[] if step.in_order else done[i] for i, step in enumerate(steps)], [[] for _ in steps],
+        )  # fmt: skip
+        partitions = range(len(compiled.plan.partitions))
+        members: list[list[int]] = [[] for _ in partitions]
+        users: list[list[int]] = [[] for _ in compiled.units]
+        for i, step in enumerate(steps):
+            members[step.partition].append(i)
+            if step.unit is not None:
+                users[step.unit].append(i)
+        self.programs = [compiled.instances(inside, trip_count) for inside in members]
+        self.turns = [compiled.instances(inside, trip_count) for inside in users]
+        self.turn = [next(turn, None) for turn in self.turns]
+        self.head: list[tuple[int, int] | None] = [None for _ in partitions]
+        self.issued = [0 for _ in partitions]
+        self.last_start = [0 for _ in partitions]
+        self.last_retired = [0 for _ in partitions]
+        self.servers = [[0] * capacity for _, capacity in compiled.units]
+        self.parked: list[list[int]] = [[] for _ in steps]  # by the operation that partitions wait for
+        self.blocked: dict[int, tuple[int, int, int, str]] = {}  # partition → since, operation, iteration, why
+        self.requests: list[tuple[int, int, int, int, int, int, str]] = []
+        for g in partitions:
+            self._turn_to_next(g)
+
+    def run(self) -> None:
+        while self.requests:
+            self._grant(*heappop(self.requests))
+
+    def _turn_to_next(self, g: int) -> None:
+        self.head[g] = next(self.programs[g], None)
+        if self.head[g] is not None:
+            self._request(g)
+
+    def _request(self, g: int) -> None:
+        """From when on partition ``g`` may start its next operation, once all that it waits for has run."""
+        head = self.head[g]
+        assert head is not None
+        i, n = head
+        step, record = self.steps[i], self.record
+        ready = self.last_start[g] if step.silent else max(self.issued[g], self.last_start[g])
+        # What has no issue cycles of its own may start while another waits at its barriers: the start before it does
+        # not put those off.
+        when = ready if step.silent else max(self.issued[g] + step.before, self.last_start[g])
+        why, last = "", self.trip_count - 1
+        for wait in step.waits:
+            source, back, first, offset, barrier, retired, reason, release = wait
+            if n < first:
+                continue
+            m = n - back
+            if release is not None and (m > last or n - release.distance > last):
+                source, m, offset = self._at_the_end(wait, release, n)
+                barrier = True
+            done = record.retired[source] if retired else record.done[source]
+            if m < len(done):
+                if done[m] + offset > when:
+                    when, why = done[m] + offset, reason
+            elif barrier:
+                self._park(g, ready, source, m, reason)
+                return
+        planned = self.offset + step.cycle + self.ii * n
+        if self.in_step:
+            when = max(when, planned)
+        heappush(self.requests, (planned if self.planned else when, planned, step.rank, g, ready, when, why))
+
+    def _at_the_end(self, wait: Wait, release: Release, n: int) -> tuple[int, int, int]:
+        """What stands for the release of a value that is beyond the loop or whose reader is: source, its iteration,
+        cycles."""
+        k = min(n - release.distance, self.trip_count - 1)
+        m = k + release.distance - wait.back
+        return (wait.source, m, wait.offset) if m < self.trip_count else (release.producer, k, release.written)
+
+    def _park(self, g: int, since: int, source: int, iteration: int, reason: str) -> None:
+        self.parked[source].append(g)
+        self.blocked[g] = (since, source, iteration, reason)
+
+    def _grant(self, _key: int, planned: int, _rank: int, g: int, ready: int, when: int, why: str) -> None:
+        head = self.head[g]
+        assert head is not None
+        i, n = head
+        step, record = self.steps[i], self.record
+        start = when
+        if step.unit is not None:
+            turn = self.turn[step.unit]
+            if self.planned and turn is not None and turn != head:
+                self._park(g, ready, *turn, "unit")
+                return
+            servers = self.servers[step.unit]
+            if servers[0] > start:
+                start, why = servers[0], "unit"
+            heapreplace(servers, start + step.occupancy)
+            self.turn[step.unit] = next(self.turns[step.unit], None)
+        done = start + step.latency + (self.late[i][n] if self.late else 0)
+        record.readies[i].append(ready)
+        record.starts[i].append(start)
+        record.done[i].append(done)
+        if step.in_order:
+            self.last_retired[g] = max(done, self.last_retired[g])
+            record.retired[i].append(self.last_retired[g])
+        record.reasons[i].append(why)
+        self.last_start[g] = start
+        if not step.silent:
+            self.issued[g] = start + step.issue + step.after
+        waiting, self.parked[i] = self.parked[i], []
+        self._turn_to_next(g)
+        for other in waiting:
+            del self.blocked[other]
+            self._request(other)
+
+    def deadlock(self) -> Fault | None:
+        """Every partition that has not come to its end, with what it waits for."""
+        if not self.blocked:
+            return None
+        said = []
+        for g, (_, source, m, reason) in sorted(self.blocked.items()):
+            i, n = self._at(g)
+            what = f"{self.steps[source].op} of iteration {m}"
+            if reason == "unit":
+                what = f"its turn on unit {self.compiled.graph.ops[i].unit} after {what}"
+            elif reason == "slot":
+                what = f"a free slot, to be released by {what}"
+            name = self.compiled.plan.partitions[g].name
+            said.append(f"{name} waits with {self.steps[i].op} of iteration {n} for {what}")
+        cycle = max(since for since, _, _, _ in self.blocked.values())
+        i, n = self._at(min(self.blocked))
+        return Fault(cycle, self.steps[i].op, n, None, f"deadlock at cycle {cycle}: {'; '.join(said)}")
+
+    def _at(self, g: int) -> tuple[int, int]:
+        head = self.head[g]
+        assert head is not None
+        return head

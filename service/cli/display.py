@@ -1,0 +1,83 @@
+"""Answers as lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.workflow.answers import ConfigAnswer
+from warpplan.service.workflow.request import Problem
+
+_FIRST = ("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "SPLIT_K", "GROUP_M")
+HEADER = (
+    f"{'name':<28} {'kernel':<8} {'shape':<28} {'dtype':<9} {'us':>10} {'TFLOP/s':>8} {'bound by':<9} configuration"
+)
+
+
+def row(name: str, answer: ConfigAnswer) -> str:
+    """One line under :data:`HEADER`; a time that was measured has an asterisk."""
+    time_us = answer.time_us
+    predicted: Mapping[str, Any] = json.loads(answer.prediction) if answer.prediction else {}
+    tflops, bound = predicted.get("tflops"), predicted.get("bound_by", "-")
+    if answer.measured is not None:
+        # The same work in another time.
+        tflops = tflops * predicted["time_us"] / answer.measured.time_us if tflops else None
+        bound = "-"
+    return (
+        f"{name or '-':<28} {answer.problem.kernel:<8} {_sizes(answer.problem):<28} {answer.problem.dtype:<9} "
+        f"{_number(time_us, 2) + ('*' if answer.measured else ''):>10} {_number(tflops, 1):>8} {bound:<9} "
+        f"{config_line(answer.tuning)}"
+    )
+
+
+def details(answer: ConfigAnswer) -> Iterator[str]:
+    """One answer at length."""
+    identity = answer.identity
+    yield f"{answer.problem.label} on {answer.problem.device}"
+    yield f"  configuration  {config_line(answer.tuning)}"
+    if answer.prediction:
+        p = json.loads(answer.prediction)
+        yield f"  predicted      {p['time_us']:.2f} us, {p['tflops']:.1f} TFLOP/s, bound by {p['bound_by']}"
+    if answer.measured:
+        yield f"  measured       {answer.measured.time_us:.2f} us over {answer.measured.samples} runs"
+    if answer.plan:
+        yield from _plan_lines(json.loads(answer.plan))
+    yield f"  profile        {answer.profile[:12]}, {identity.gpu}, driver {identity.driver}, {identity.date}"
+    yield f"  planner        {answer.planner}"
+    yield f"  match          {answer.kind}{', kept' if answer.kept else ', not kept: ' + answer.notice}"
+
+
+def config_line(config: TuningConfig) -> str:
+    """``SCHEME=single BLOCK_M=128 … num_warps=8``: tiles first, Triton's rarer fields where they are set."""
+    kwargs = sorted(config.kwargs, key=lambda pair: (_FIRST.index(pair[0]) if pair[0] in _FIRST else len(_FIRST), pair))
+    fields = [*kwargs, ("num_warps", config.num_warps), ("num_stages", config.num_stages)]
+    if config.num_ctas != 1:
+        fields.append(("num_ctas", config.num_ctas))
+    if config.maxnreg is not None:
+        fields.append(("maxnreg", config.maxnreg))
+    return " ".join(f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in fields)
+
+
+def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
+    if "ii" not in plan:
+        yield f"  plan           {plan['status']}: {plan['reason']}"
+        return
+    ii = f"II {plan['ii']} cycles (bound {plan['ii_lower_bound']})"
+    yield f"  plan           {plan['status']}, {ii}, {plan['smem_bytes']} B of shared memory"
+    for partition in plan["partitions"]:
+        yield (
+            f"    partition    {partition['name']}: {partition['warps']} warps, {partition['registers']} registers, "
+            f"{', '.join(partition['ops'])}"
+        )
+    for channel in plan["channels"]:
+        yield f"    channel      {channel['name']}: depth {channel['depth']} of {channel['slot_bytes']} B"
+
+
+def _sizes(problem: Problem) -> str:
+    return " ".join(f"{name}={size}" for name, size in problem.shape.items())
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,166 @@
+"""``warpplan export`` and ``warpplan verify``: plans in the caches that training jobs already read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.service.cli.options import DeviceName, Json, ProfileFile, open_workflow, print_json
+
+if TYPE_CHECKING:
+    from warpplan.service.feeds import ExportRow, Options
+    from warpplan.service.workflow.configure import Workflow
+    from warpplan.service.workflow.request import Problem
+
+Shapes = Annotated[
+    str | None,
+    typer.Argument(help="A .csv or .jsonl file of shapes, or the word: bundled. Without it: all shapes in --store."),
+]
+TargetName = Annotated[str, typer.Option(help="The cache format.")]
+ConsumerSpec = Annotated[str, typer.Option(help="The job's autotuned kernel: FILE.py:function or module:function.")]
+CacheFolder = Annotated[Path, typer.Option(help="The consumer's cache folder, such as $TRITON_CACHE_DIR.")]
+StoreName = Annotated[str | None, typer.Option(help="Take the shapes from this store.", envvar="WARPPLAN_STORE")]
+KernelOption = Annotated[str, typer.Option(help="The warpplan kernel that the consumer computes.")]
+Renames = Annotated[list[str] | None, typer.Option("--rename", help="Plan name=consumer's name, such as BLOCK_M=BM.")]
+Keys = Annotated[list[str] | None, typer.Option("--key", help="Consumer's parameter=dimension, such as num_rows=M.")]
+Tensors = Annotated[list[str] | None, typer.Option("--tensor", help="Consumer's parameter=its dtype, or =none.")]
+Values = Annotated[list[str] | None, typer.Option("--set", help="Consumer's parameter=value, for its other arguments.")]
+OnlyListed = Annotated[bool, typer.Option("--only-listed", help="Keep to configurations in the consumer's own list.")]
+
+
+def export(
+    consumer: ConsumerSpec,
+    out: CacheFolder,
+    shapes: Shapes = None,
+    target: TargetName = "triton",
+    store: StoreName = None,
+    kernel: KernelOption = "gemm",
+    device: DeviceName = None,
+    profile: ProfileFile = None,
+    rename: Renames = None,
+    key: Keys = None,
+    tensor: Tensors = None,
+    values: Values = None,
+    only_listed: OnlyListed = False,
+    as_json: Json = False,
+) -> None:
+    """Write plans as cache entries that an unmodified consumer reads, so that it tunes nothing."""
+    from warpplan.service import feeds
+
+    chosen = feeds.target(target)
+    options = _options(kernel, rename, key, tensor, values, only_listed)
+    report = chosen.export(consumer, _rows(shapes, store, kernel, device, profile), out, options)
+    if as_json:
+        return print_json(_plain(report))
+    for line in report.lines():
+        print(line)
+    return None
+
+
+def verify(
+    consumer: ConsumerSpec,
+    out: CacheFolder,
+    shapes: Shapes = None,
+    target: TargetName = "triton",
+    store: StoreName = None,
+    kernel: KernelOption = "gemm",
+    device: DeviceName = None,
+    profile: ProfileFile = None,
+    rename: Renames = None,
+    key: Keys = None,
+    tensor: Tensors = None,
+    values: Values = None,
+    only_listed: OnlyListed = False,
+    as_json: Json = False,
+) -> None:
+    """Will the consumer find an entry for each shape? Exit 1 where one would miss."""
+    from warpplan.service import feeds
+
+    chosen = feeds.target(target)
+    options = _options(kernel, rename, key, tensor, values, only_listed)
+    report = chosen.verify(consumer, _rows(shapes, store, kernel, device, profile), out, options)
+    if as_json:
+        print_json(_plain(report))
+    else:
+        for line in report.lines():
+            print(line)
+    if not report.all_hit:
+        raise typer.Exit(1)
+
+
+def _rows(
+    shapes: str | None, store: str | None, kernel: str, device: str | None, profile: Path | None
+) -> list[ExportRow]:
+    from warpplan.service.feeds import ExportRow
+
+    if shapes is None and store is None:
+        raise InvalidInput("nothing to export: name a file of shapes, or a store with --store", field="shapes")
+    workflow = open_workflow(None if shapes else store, profile, device=device)
+    problems = _from_file(workflow, shapes) if shapes else workflow.store.problems() if workflow.store else ()
+    return [
+        ExportRow(p.sizes, p.dtype, p.device, workflow.profiles.of(p.device).profile)
+        for p in problems
+        if p.kernel == kernel
+    ]
+
+
+def _from_file(workflow: Workflow, shapes: str) -> Iterator[Problem]:
+    from warpplan.service.workflow.bundled_shapes import bundled
+    from warpplan.service.workflow.request import check
+    from warpplan.service.workflow.shape_files import read_shapes
+
+    for _, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes)):
+        if isinstance(item, WarpplanError):
+            raise item
+        yield check(item, workflow.profiles.default_device)[0]
+
+
+def _options(
+    kernel: str,
+    rename: Sequence[str] | None,
+    key: Sequence[str] | None,
+    tensor: Sequence[str] | None,
+    values: Sequence[str] | None,
+    only_listed: bool,
+) -> Options:
+    from warpplan.service.feeds import Options
+
+    arguments = {name: _scalar(text) for name, text in _pairs("--set", values).items()}
+    return Options(
+        kernel, _pairs("--rename", rename), _pairs("--key", key), _pairs("--tensor", tensor), arguments, only_listed
+    )
+
+
+def _pairs(option: str, words: Sequence[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals or not value:
+            raise InvalidInput(f"{option} {word!r}: write it as NAME=VALUE", field=option, value=word)
+        pairs[name] = value
+    return pairs
+
+
+def _scalar(text: str) -> int | str | bool:
+    if text in ("True", "False", "true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _plain(report: Any) -> dict[str, Any]:
+    """A report as JSON; keys of consumers may hold dtypes, which only have text."""
+    fields = asdict(report)
+    fields["identity"] = dict(fields["identity"])
+    for entry, its in zip(fields["entries"], report.entries, strict=True):
+        entry["config"] = its.config.as_dict() if its.config else None
+        if "key" in entry:
+            entry["key"] = [part if isinstance(part, int | str) else str(part) for part in its.key]
+    return fields

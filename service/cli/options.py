@@ -1,0 +1,76 @@
+"""Options and arguments that several commands share, and what they open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from warpplan.planner.errors import InvalidShape, StoreError
+
+if TYPE_CHECKING:
+    from warpplan.service.workflow.configure import Workflow
+
+KernelName = Annotated[str, typer.Argument(help="Kernel, such as gemm (see: warpplan kernels).", metavar="KERNEL")]
+SizeList = Annotated[list[str], typer.Argument(help="Sizes, such as M=4096 N=4096 K=4096.", metavar="NAME=SIZE...")]
+Dtype = Annotated[str, typer.Option(help="torch's name of the dtype.")]
+DeviceName = Annotated[str | None, typer.Option(help="The GPU's full name (see: warpplan devices).")]
+ProfileFile = Annotated[Path | None, typer.Option("--profile", help="Plan with this profile, not the embedded one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StorePlace = Annotated[str, typer.Option(help="SQLite file or postgresql:// URL.", envvar="WARPPLAN_STORE")]
+MaybeStore = Annotated[
+    str | None, typer.Option(help="Look here first and keep the answer: SQLite file or postgresql:// URL.")
+]
+
+
+def open_workflow(
+    store: str | None,
+    profile: Path | None,
+    *,
+    device: str | None = None,
+    write: bool = False,
+    timeout_s: float = 10.0,
+) -> Workflow:
+    """The use cases over a store (none where ``store`` is ``None``) and the embedded or the given profile.
+
+    ``device`` is the one meant where a problem names none; ``write`` raises :class:`StoreError` for a read-only store.
+    """
+    from warpplan.planner.values.device import device as known_device
+    from warpplan.service.workflow.configure import Workflow
+    from warpplan.service.workflow.profiles import Profiles
+
+    profiles = Profiles.load(profile) if profile else Profiles()
+    if device is not None:
+        profiles.default_device = known_device(device).name
+    if store is None:
+        return Workflow(None, profiles)
+    from warpplan.service.store.answer_store import Store
+
+    opened = Store.open(store, timeout_s=timeout_s)
+    if write and opened.readonly:
+        raise StoreError(
+            f"store {store} is read-only: make the file and its folder writable, or name another with --store",
+            field="store", value=store,
+        )  # fmt: skip
+    return Workflow(opened, profiles)
+
+
+def named(words: Sequence[str]) -> dict[str, object]:
+    """``["M=4096", …]`` as sizes by name; :class:`InvalidShape` for a word that is none, or twice the same."""
+    sizes: dict[str, object] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InvalidShape(f"{word!r} is no size: write NAME=SIZE, such as M=4096", field="sizes", value=word)
+        if name in sizes:
+            raise InvalidShape(f"{name} is given twice: {sizes[name]} and {value}", field=name, value=value)
+        sizes[name] = value
+    return sizes
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on stdout."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,206 @@
+"""Entries for the disk cache of ``@triton.autotune(cache_results=True)``.
+
+The consumer is not changed and does not know us: at its first launch of a shape Triton's autotuner looks for
+``$TRITON_CACHE_DIR/<hash>/<function>.autotune.json``, takes the fastest configuration in it and benchmarks nothing.
+We do not imitate that file: the consumer's own autotuner writes it (:mod:`~.paper_launch`), with the
+plan's predicted time in place of a measurement. So an entry is right by construction for the Triton installed here.
+
+An entry is valid for all that Triton hashes: the very same build of ``libtriton`` (wheels for two Python versions
+differ), ptxas, the GPU *architecture* (sm_90: an H100 and an H200 fall on one entry), the kernel's source, its line
+number and the functions and constants it uses, the environment variables that change compilation, the key values and
+dtypes, and the pruned list of configurations. Anything else is a miss, and the consumer tunes as it always did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from warpplan.kernels import registry
+from warpplan.planner.errors import Infeasible, InvalidInput, StoreError
+from warpplan.planner.values.device import Device, device
+from warpplan.planner.values.tuning import Scalar, TuningConfig
+from warpplan.service.feeds.consumer_kernel import Consumer, Launch, call, load, rename
+from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, ExportRow, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.paper_launch import read_entry, target_of, tuning_of, write_entry
+
+TARGET = "triton"
+SCHEMES = ("pipelined",)
+"""Consumers are ordinary ``tl`` kernels: only a one-partition plan can be said in their names."""
+EVERY_PLAN = 1_000_000
+
+Identity = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a consumer's names relate to a plan's; see :func:`~warpplan.service.feeds.consumer_kernel.call` and
+    :func:`~warpplan.service.feeds.consumer_kernel.rename`.
+
+    ``kernel`` is the warpplan kernel that the consumer computes; ``renames`` plan name → consumer's constexpr;
+    ``key_map`` parameter → dimension; ``tensors`` parameter → dtype or "none"; ``arguments`` parameter → value.
+    ``only_listed`` keeps to configurations in the consumer's own list (Triton accepts others).
+    """
+
+    kernel: str = "gemm"
+    renames: Mapping[str, str] = field(default_factory=dict)
+    key_map: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Scalar] = field(default_factory=dict)
+    only_listed: bool = False
+
+
+def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> ExportReport:
+    """Write an entry for each row into ``out``, the consumer's ``$TRITON_CACHE_DIR``; existing entries are replaced.
+
+    ``consumer`` is ``FILE.py:function`` or ``package.module:function``; importing it runs its module. Needs triton, no
+    GPU and no torch (unless the consumer's module imports it). Each entry is written atomically: ``out`` may be in use.
+
+    Raises :class:`InvalidInput` (no triton; a consumer that cannot be loaded or mapped, or that Triton would not cache;
+    two rows that fall on one entry with unlike configurations: nothing is written then), :class:`Infeasible` (no plan
+    is in the consumer's list, under ``only_listed``) and :class:`StoreError` (``out`` cannot be written).
+    """
+    options = options or Options()
+    loaded = _load(consumer)
+    chosen = [(row, *_choose(loaded, row, options)) for row in map(ExportRow._make, rows)]
+    if not chosen:
+        raise InvalidInput("there is nothing to export: give shapes, or a store that holds some", field="rows")
+    # Looked up first, so that rows in conflict leave the cache as it was.
+    seen: dict[str, tuple[ExportRow, TuningConfig]] = {}
+    for row, config, _ in chosen:
+        path = read_entry(loaded, _launch(loaded, row, options), device(row.device), out).path
+        other, theirs = seen.setdefault(path, (row, config))
+        if theirs != config:
+            raise InvalidInput(
+                f"{_label(other)} and {_label(row)} fall on one entry of {loaded.spec} with unlike configurations: "
+                "its key does not tell GPUs of one architecture or sizes outside key= apart, so export one of them",
+                field="rows",
+                value=[_label(other), _label(row)],
+            )
+    entries = []
+    for row, config, time_us in chosen:
+        written = write_entry(loaded, _launch(loaded, row, options), device(row.device), config, time_us, out)
+        entries.append(ExportedEntry(row.shape, row.dtype, row.device, written.key, written.path, config, time_us))
+    identity = _identity(loaded, [row.device for row, _, _ in chosen])
+    _write_manifest(loaded, out, identity)
+    return ExportReport(TARGET, consumer, str(out), identity, tuple(entries))
+
+
+def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> VerifyReport:
+    """Will the consumer find an entry in ``out`` for each row, and what will it run? Writes nothing.
+
+    The answer is the consumer's own autotuner's, reading the file at the path it computes here: run it with the Triton
+    and the environment of the job. Raises as :func:`export_triton` does.
+    """
+    options = options or Options()
+    loaded = _load(consumer)
+    wanted = [ExportRow._make(row) for row in rows]
+    identity = _identity(loaded, [row.device for row in wanted])
+    entries = []
+    for row in wanted:
+        planned, _ = _choose(loaded, row, options)
+        found = read_entry(loaded, _launch(loaded, row, options), device(row.device), out)
+        if found.damage:
+            reason = f"the entry is damaged and the launch will fail ({found.damage}): remove {found.path}"
+        elif found.config is None:
+            reason = _why_missing(loaded, out, identity)
+        else:
+            reason = "" if found.config == planned else "not today's plan: an older one, or measured by the job"
+        hit = found.config is not None
+        entries.append(VerifiedEntry(row.shape, row.dtype, row.device, hit, found.path, found.config, reason))
+    return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries))
+
+
+def _load(consumer: str) -> Consumer:
+    if find_spec("triton") is None:
+        raise InvalidInput(
+            "exporting to Triton's cache needs the job's own triton here: pip install 'warpplan[gpu]'",
+            field="target",
+            value=TARGET,
+        )
+    return load(consumer)
+
+
+def _choose(consumer: Consumer, row: ExportRow, options: Options) -> tuple[TuningConfig, float]:
+    """The best-ranked plan that can be said in the consumer's names, in those names, and its predicted time in µs."""
+    ranked = registry.kernel(options.kernel).rank(
+        row.shape,
+        row.dtype,
+        device(row.device),
+        row.profile,
+        limit=EVERY_PLAN if options.only_listed else 1,
+        schemes=SCHEMES,
+    )
+    listed = [tuning_of(c) for c in consumer.tuner.configs]
+    for plan in ranked:
+        config = rename(consumer, plan.config, options.renames)
+        if not options.only_listed or config in listed:
+            return config, plan.prediction.time_us
+    raise Infeasible(
+        f"none of the {len(ranked)} plans for {_label(row)} is in the list of {consumer.spec}: "
+        "export without --only-listed, or add one to the list",
+        field="consumer",
+        value=consumer.spec,
+    )
+
+
+def _launch(consumer: Consumer, row: ExportRow, options: Options) -> Launch:
+    sizes = dict(zip(registry.kernel(options.kernel).dimensions, row.shape, strict=True))
+    return call(
+        consumer, sizes, row.dtype, key_map=options.key_map, tensors=options.tensors, arguments=options.arguments
+    )
+
+
+def _label(row: ExportRow) -> str:
+    return f"{'x'.join(map(str, row.shape))} {row.dtype} on {row.device}"
+
+
+def _identity(consumer: Consumer, devices: Iterable[str]) -> Identity:
+    """What entries are valid for, beside their own keys. Only compared and shown: Triton makes its own hash of it."""
+    import triton
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.compiler.compiler import make_backend
+    from triton.runtime.cache import triton_key
+
+    gpus: dict[int, Device] = {device(name).capability: device(name) for name in devices}
+    environment = sorted(get_cache_invalidating_env_vars().items())
+    return (
+        ("triton", f"{triton.__version__} (build {_digest(triton_key())})"),
+        ("architecture", ", ".join(f"sm_{capability}" for capability in sorted(gpus))),
+        ("ptxas", _digest("".join(make_backend(target_of(gpus[c])).hash() for c in sorted(gpus)))),
+        ("source", f"{consumer.name} ({_digest(consumer.function.cache_key)})"),
+        ("configurations", _digest("-".join(map(str, consumer.tuner.configs)))),
+        ("environment", ", ".join(f"{k}={v}" for k, v in environment) or "(default)"),
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _manifest(consumer: Consumer, out: Path) -> Path:
+    # Triton looks into folders named by hashes only, so a file beside them is never in its way.
+    return out / f"warpplan-{consumer.name}.json"
+
+
+def _write_manifest(consumer: Consumer, out: Path, identity: Identity) -> None:
+    path = _manifest(consumer, out)
+    try:
+        path.write_text(json.dumps({"target": TARGET, "consumer": consumer.name, "identity": dict(identity)}, indent=2))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", field="out", value=str(out)) from error
+
+
+def _why_missing(consumer: Consumer, out: Path, identity: Identity) -> str:
+    try:
+        exported = json.loads(_manifest(consumer, out).read_text())["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"nothing was exported for {consumer.name} into {out}"
+    changed = [f"{name} {exported.get(name)}, here {value}" for name, value in identity if exported.get(name) != value]
+    if changed:
+        return f"exported for {'; '.join(changed)}: export again"
+    return "no entry for these sizes and dtypes: export them"

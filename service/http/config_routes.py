@@ -1,0 +1,187 @@
+"""What the service answers, route by route; the work is in :mod:`warpplan.service.workflow.configure`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, cast
+
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from warpplan.kernels import registry
+from warpplan.planner.errors import InvalidInput, StoreError, WarpplanError
+from warpplan.planner.values import codec
+from warpplan.planner.values.device import DEVICES
+from warpplan.service.http import config_schemas
+from warpplan.service.http.metrics import Metrics
+from warpplan.service.http.problem_json import TooLarge, problem_of, status_of
+from warpplan.service.workflow.answers import ConfigAnswer
+from warpplan.service.workflow.configure import Workflow
+from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item, canonical_json
+
+router = APIRouter(responses={"4XX": {"model": config_schemas.Problem}, "5XX": {"model": config_schemas.Problem}})
+
+
+def _query(name: str, description: str, *, required: bool = False, default: object = None) -> dict[str, Any]:
+    kind = "integer" if required else "string"
+    schema = {"type": kind} | ({"default": default} if default else {})
+    return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
+
+
+_CONFIG_QUERY = [
+    *(_query(n, f"Size {n} (gemm)", required=True) for n in ("M", "N", "K")),
+    _query("dtype", "torch's name of the dtype", default=DEFAULT_DTYPE),
+    _query("device", "the GPU's full name", default=DEFAULT_DEVICE),
+]
+
+
+def _workflow(request: Request) -> Workflow:
+    return cast(Workflow, request.app.state.workflow)
+
+
+def _metrics(request: Request) -> Metrics:
+    return cast(Metrics, request.app.state.metrics)
+
+
+def _count(request: Request, answer: ConfigAnswer) -> None:
+    _metrics(request).add("warpplan_answers_total", match=answer.kind)
+    if answer.notice and _workflow(request).store is not None:
+        _metrics(request).add("warpplan_answers_not_kept_total")
+
+
+@router.get(
+    "/v1/configs/{kernel}",
+    responses={200: {"model": config_schemas.Answer}, 304: {"description": "the client's copy is current"}},
+    openapi_extra={"parameters": _CONFIG_QUERY},
+)
+def get_config(kernel: str, request: Request, if_none_match: str | None = Header(default=None)) -> Response:
+    """The configuration for one shape; planned on the spot and kept where it was never asked for. Strong ETag."""
+    answer = _workflow(request).configure(_item(kernel, request))
+    _count(request, answer)
+    headers = {"ETag": answer.etag, "Cache-Control": "no-cache"}
+    held = _matching(if_none_match, answer)
+    if held is not None:
+        return Response(status_code=304, headers=headers | {"ETag": held})
+    return Response(answer.body, media_type="application/json", headers=headers)
+
+
+def _item(kernel: str, request: Request) -> Item:
+    dimensions = registry.kernel(kernel).dimensions
+    expected = (*dimensions, "dtype", "device")
+    given: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in expected:
+            raise InvalidInput(
+                f"unknown query parameter {name!r}: expected {', '.join(expected)}",
+                field=name, value=value, limit=list(expected),
+            )  # fmt: skip
+        if name in given:
+            raise InvalidInput(f"query parameter {name!r} is given twice: give it once", field=name, value=value)
+        given[name] = value
+    sizes = tuple((name, given[name]) for name in dimensions if name in given)
+    return Item(kernel, sizes, given.get("dtype", DEFAULT_DTYPE), given.get("device", DEFAULT_DEVICE))
+
+
+def _matching(if_none_match: str | None, answer: ConfigAnswer) -> str | None:
+    """The tag of ``answer`` that the client holds, if any (RFC 9110, 13.1.2: weak comparison)."""
+    if if_none_match is None:
+        return None
+    held = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return answer.etag if "*" in held else next((tag for tag in held if tag in answer.etags), None)
+
+
+@router.post("/v1/configs:batch", responses={200: {"model": config_schemas.BatchAnswer}})
+def batch(body: config_schemas.BatchRequest, request: Request) -> Response:
+    """The same for many, a status each; one bad item does not cost the others."""
+    most = request.app.state.max_items
+    if len(body.items) > most:
+        raise TooLarge(
+            f"{len(body.items)} items in one batch: at most {most}, send the rest in another",
+            field="items", value=len(body.items), limit=most,
+        )  # fmt: skip
+    results: list[dict[str, Any]] = []
+    for result in _workflow(request).batch((at, _parsed(fields)) for at, fields in enumerate(body.items, 1)):
+        if result.answer is not None:
+            _count(request, result.answer)
+            results.append({"status": 200, "answer": result.answer.as_dict()})
+        elif result.error is not None:
+            results.append({"status": status_of(result.error), "error": problem_of(result.error)})
+    return Response(canonical_json({"results": results}), media_type="application/json")
+
+
+def _parsed(fields: dict[str, Any]) -> Item | WarpplanError:
+    try:
+        return Item.of(fields)
+    except InvalidInput as error:
+        return error
+
+
+@router.post("/v1/measurements", status_code=201, responses={200: {"model": config_schemas.Recorded}})
+def record(body: config_schemas.MeasurementRequest, request: Request, response: Response) -> config_schemas.Recorded:
+    """What a job measured for a configuration. It takes the place of that configuration's prediction from then on."""
+    fresh = _workflow(request).record(
+        body.item(), body.config.tuning(), body.time_us,
+        samples=body.samples, environment=canonical_json(body.environment).decode(), run=body.run,
+    )  # fmt: skip
+    if fresh:
+        _metrics(request).add("warpplan_measurements_total")
+    else:
+        response.status_code = 200
+    return config_schemas.Recorded(recorded=fresh)
+
+
+@router.get("/v1/kernels")
+def kernels() -> dict[str, Any]:
+    """What can be planned, with the names of its sizes."""
+    found = [registry.kernel(name) for name in registry.names()]
+    return {
+        "kernels": [
+            {"name": k.name, "description": k.description, "dimensions": k.dimensions, "dtypes": k.dtypes}
+            for k in found
+        ]
+    }
+
+
+@router.get("/v1/devices")
+def devices(request: Request) -> dict[str, Any]:
+    """The known GPUs; ``profile`` is the key of the profile that plans for it, null where there is none."""
+    sources = _workflow(request).profiles.available()
+    return {
+        "devices": [
+            {**asdict(d), "profile": sources[d.name].key if d.name in sources else None} for d in DEVICES.values()
+        ]
+    }
+
+
+@router.get("/v1/profiles/{profile_id}")
+def profile(profile_id: str, request: Request) -> Response:
+    """A profile by its key: identity, costs, ceilings, calibrations, failures."""
+    source = _workflow(request).profiles.by_key(profile_id)
+    return JSONResponse(codec.to_json(source.profile), headers={"ETag": f'"{source.key}"'})
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+def readyz(request: Request) -> dict[str, str]:
+    """The store answers too, and there is a profile to plan with; else 503."""
+    workflow = _workflow(request)
+    if workflow.store is not None:
+        workflow.store.ping()
+    workflow.profiles.of(workflow.profiles.default_device)
+    return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(request: Request) -> PlainTextResponse:
+    """Counters for Prometheus; without those of the plans where the store does not answer."""
+    plans = request.app.state.plans
+    try:
+        states = plans.counts() if plans is not None else None
+    except StoreError:
+        states = None
+    return PlainTextResponse(_metrics(request).text(states), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,135 @@
+"""The bodies of requests, checked, and of answers, described for ``/docs``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.workflow.request import DEFAULT_DTYPE, Item
+
+PositiveInt = Annotated[int, Field(strict=True, ge=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Config(_Strict):
+    """A tuning configuration: exactly the fields of ``triton.Config``."""
+
+    kwargs: dict[str, StrictBool | StrictInt | StrictStr]
+    num_warps: PositiveInt
+    num_stages: Annotated[int, Field(strict=True, ge=0)]
+    num_ctas: PositiveInt = 1
+    maxnreg: PositiveInt | None = None
+
+    def tuning(self) -> TuningConfig:
+        return TuningConfig.of(
+            self.kwargs,
+            num_warps=self.num_warps,
+            num_stages=self.num_stages,
+            num_ctas=self.num_ctas,
+            maxnreg=self.maxnreg,
+        )
+
+
+class Predicted(BaseModel):
+    time_us: float
+    tflops: float
+    bound_by: str
+
+
+class MeasuredTime(BaseModel):
+    time_us: float
+    samples: int
+
+
+class Match(BaseModel):
+    """``exact``: kept before; ``planned``: planned for this request. ``kept``: the store holds it now."""
+
+    kind: Literal["exact", "planned"]
+    kept: bool
+
+
+class Provenance(BaseModel):
+    """Where the answer comes from. ``date`` is when its costs, or its time, were measured; ``profile`` is the key under
+    ``/v1/profiles``."""
+
+    source: Literal["predicted", "measured"]
+    date: str
+    profile: str
+    planner: str
+    gpu: str
+    driver: str
+    cuda: str
+    triton: str
+    torch: str
+
+
+class Answer(BaseModel):
+    kernel: str
+    shape: dict[str, int]
+    dtype: str
+    device: str
+    config: Config
+    plan: dict[str, Any] | None
+    predicted: Predicted | None
+    measured: MeasuredTime | None
+    match: Match
+    provenance: Provenance
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details, with what was at fault."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    field: str | None
+    value: Any
+    limit: Any
+
+
+class BatchRequest(_Strict):
+    """``items``: each ``{"kernel", "shape": {"M": …}, "dtype", "device"}``; sizes may stand beside the other fields."""
+
+    items: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class BatchEntry(BaseModel):
+    """``answer`` where ``status`` is 200, else ``error``."""
+
+    status: int
+    answer: Answer | None = None
+    error: Problem | None = None
+
+
+class BatchAnswer(BaseModel):
+    results: list[BatchEntry]
+
+
+class MeasurementRequest(_Strict):
+    """The median of ``samples`` runs. Times are compared within one ``environment`` only (such as driver, cuda, triton,
+    torch); ``run`` tells equal reports of different jobs apart: a repeated report is kept once."""
+
+    kernel: StrictStr
+    shape: dict[str, Any]
+    dtype: StrictStr = DEFAULT_DTYPE
+    device: StrictStr | None = None
+    config: Config
+    time_us: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+    samples: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 1
+    environment: Annotated[dict[str, StrictStr], Field(max_length=16)] = {}
+    run: Annotated[StrictStr, Field(max_length=200)] = ""
+
+    def item(self) -> Item:
+        return Item(self.kernel, tuple(self.shape.items()), self.dtype, self.device)
+
+
+class Recorded(BaseModel):
+    """``recorded`` is false where the same report was kept before."""
+
+    recorded: bool

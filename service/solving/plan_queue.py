@@ -1,0 +1,292 @@
+"""Plans that were asked for: requests by their digest, waiting, being solved, done or failed, kept across restarts.
+
+A server that solves one holds a *claim* on it, a random token with an end that it moves on as long as it lives. A plan
+whose claim has ended is waiting again: nothing needs to be done when a server dies. What holds no claim any more,
+because the plan was forgotten or another server took it up, can change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, and_, case, column, delete, func, or_, select, table, tuple_, update
+
+from warpplan.planner.errors import InvalidInput, StoreError, UnknownName, WarpplanError
+from warpplan.planner.problem.formulation import SolveOptions
+from warpplan.planner.problem.validate import require_room, validate
+from warpplan.planner.values import codec
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.service.store.database import Database, insert_new, now
+from warpplan.service.workflow.request import canonical_json
+
+State = Literal["queued", "running", "done", "failed"]
+
+MOST_OF_A_NAME = 200
+"""Characters of a graph's name that a list shows."""
+MOST_CLAIMS = 3
+"""Servers that may be lost while solving one plan before it is given up: it may be what ends them."""
+
+SOLVES = table(
+    "solves", column("id"), column("name"), column("request"), column("planner"), column("state"), column("status"),
+    column("submitted_at"), column("started_at"), column("finished_at"), column("claim"), column("claimed_until"),
+    column("claims"), column("progress"), column("outcome"), column("failure"),
+)  # fmt: skip
+_S = SOLVES.c
+
+
+class UnknownPlan(UnknownName):
+    """No plan has this id, or it was forgotten."""
+
+    def __init__(self, plan_id: str) -> None:
+        WarpplanError.__init__(
+            self, f"there is no plan {plan_id[:80]!r}: ask for it with POST /v1/plans", field="id", value=plan_id
+        )
+
+
+class QueueFull(StoreError):
+    """As many plans wait as may: ask again later."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """A checked question: the loop body and how to solve it."""
+
+    graph: DependenceGraph
+    options: SolveOptions
+
+    @classmethod
+    def of(cls, graph: object, options: Mapping[str, Any]) -> PlanRequest:
+        """Of JSON values; :class:`InvalidInput` names the element that cannot be planned by its path in the body."""
+        try:
+            loop = codec.from_json(graph, DependenceGraph)
+            chosen = SolveOptions(**options)
+            validate(loop, chosen)
+            require_room(loop)
+        except InvalidInput as error:
+            within = "options" if error.field in options else "graph"
+            error.field = f"{within}.{error.field}" if error.field else within
+            raise
+        return cls(loop, chosen)
+
+    @classmethod
+    def read(cls, text: str) -> PlanRequest:
+        """Of :attr:`text`."""
+        body = json.loads(text)
+        return cls.of(body["graph"], body["options"])
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options that a request can set."""
+        o = self.options
+        return {"time_limit_s": float(o.time_limit_s), "depth": o.depth, "slack_cycles": o.slack_cycles}
+
+    @cached_property
+    def text(self) -> str:
+        """The one text of this question: canonical JSON, defaults written out."""
+        return canonical_json({"graph": codec.to_json(self.graph), "options": self.chosen}).decode()
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of :attr:`text`."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A plan in a list. ``status`` is the outcome's; ``progress`` the interval asked about last, the bound proven and
+    the best interval found; times are UTC."""
+
+    id: str
+    name: str
+    state: State
+    status: str | None
+    progress: dict[str, Any] | None
+    planner: str
+    submitted_at: str
+    started_at: str | None
+    finished_at: str | None
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """One plan with its question and what became of it: ``outcome`` is JSON of schema warpplan/outcome-1, ``failure``
+    a kind and a reason."""
+
+    summary: Summary
+    request: str
+    outcome: dict[str, Any] | None
+    failure: dict[str, str] | None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to solve plan ``id``, for as long as it is renewed."""
+
+    id: str
+    token: str
+    request: str
+
+    @property
+    def time_limit_s(self) -> float:
+        return float(json.loads(self.request)["options"]["time_limit_s"])
+
+
+class Plans:
+    """The plans in ``database``. ``clock`` gives seconds that servers of one store agree on."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        self.database = database
+        self._clock = clock
+
+    def submit(self, request: PlanRequest, planner: str, *, most_queued: int) -> tuple[Summary, bool]:
+        """The plan of ``request``, and whether it is to be solved: it was unknown, had failed, or came from another
+        planner. :class:`QueueFull` where ``most_queued`` wait already (requests that come together on PostgreSQL may go
+        beyond by one each)."""
+        # PostgreSQL keeps no zero bytes; inside JSON they are escaped.
+        name = request.graph.name[:MOST_OF_A_NAME].replace("\0", "\ufffd")
+        fresh = {
+            "name": name, "request": request.text, "planner": planner, "state": "queued", "status": None,
+            "submitted_at": now(), "started_at": None, "finished_at": None, "claim": None, "claimed_until": None,
+            "claims": 0, "progress": None, "outcome": None, "failure": None,
+        }  # fmt: skip
+        plan_id = request.id
+        with self.database.writing() as connection:
+            kept = connection.execute(_summaries().where(_S.id == plan_id)).first()
+            if kept is not None:
+                summary = _summary(kept)
+                unfinished = summary.state in ("queued", "running")
+                if unfinished or (summary.state == "done" and summary.planner == planner):
+                    return summary, False
+            waiting = connection.execute(select(func.count()).select_from(SOLVES).where(_S.state == "queued")).scalar()
+            if (waiting or 0) >= most_queued:
+                raise QueueFull(
+                    f"{waiting} plans wait to be solved, the most that may: ask again later",
+                    field="plans", value=waiting, limit=most_queued,
+                )  # fmt: skip
+            if kept is not None:
+                connection.execute(update(SOLVES).where(_S.id == plan_id).values(fresh))
+            else:
+                connection.execute(insert_new(connection, SOLVES).values(id=plan_id, **fresh))
+            return _summary(connection.execute(_summaries().where(_S.id == plan_id)).one()), True
+
+    def get(self, plan_id: str) -> KeptPlan:
+        """One plan; :class:`UnknownPlan` where there is none."""
+        query = _summaries().add_columns(_S.request, _S.outcome, _S.failure).where(_S.id == plan_id)
+        with self.database.reading() as connection:
+            row = connection.execute(query).first()
+        if row is None:
+            raise UnknownPlan(plan_id)
+        *head, request, outcome, failure = row
+        return KeptPlan(_summary(head), request, outcome and json.loads(outcome), failure and json.loads(failure))
+
+    def page(
+        self, limit: int, *, after: tuple[str, str] | None = None, state: State | None = None
+    ) -> tuple[Summary, ...]:
+        """The newest ``limit`` plans, or those that follow the one submitted ``after`` (time, id)."""
+        query = _summaries().order_by(_S.submitted_at.desc(), _S.id.desc()).limit(limit)
+        if after is not None:
+            query = query.where(tuple_(_S.submitted_at, _S.id) < tuple_(*after))
+        if state is not None:
+            query = query.where(_S.state == state)
+        with self.database.reading() as connection:
+            return tuple(_summary(row) for row in connection.execute(query))
+
+    def forget(self, plan_id: str) -> None:
+        """Remove a plan; whoever solves it stops. :class:`UnknownPlan` where there is none."""
+        with self.database.writing() as connection:
+            if connection.execute(delete(SOLVES).where(_S.id == plan_id)).rowcount == 0:
+                raise UnknownPlan(plan_id)
+
+    def counts(self) -> dict[str, int]:
+        """How many plans are in each state."""
+        found = dict.fromkeys(("queued", "running", "done", "failed"), 0)
+        with self.database.reading() as connection:
+            for state, count in connection.execute(select(_S.state, func.count()).group_by(_S.state)):
+                found[state] = count
+        return found
+
+    def claim(self, lease_s: float, planner: str) -> Claim | None:
+        """The plan that has waited longest, now this server's for ``lease_s`` seconds; ``None`` where none waits.
+
+        A plan whose servers were lost :data:`MOST_CLAIMS` times fails instead.
+        """
+        waiting = or_(_S.state == "queued", and_(_S.state == "running", _S.claimed_until < self._clock()))
+        query = select(_S.id, _S.request, _S.claims).where(waiting).order_by(_S.submitted_at, _S.id).limit(1)
+        with self.database.reading() as connection:
+            if connection.execute(query).first() is None:
+                return None  # most often so: no reason to keep other writers waiting
+        with self.database.writing() as connection:
+            row = connection.execute(query.with_for_update(skip_locked=True)).first()
+            if row is None:
+                return None
+            plan_id, request, claims = row
+            mine = update(SOLVES).where(_S.id == plan_id)
+            if claims >= MOST_CLAIMS:
+                reason = f"the servers that solved it were lost {claims} times: given up"
+                failure = canonical_json({"kind": "lost", "reason": reason}).decode()
+                connection.execute(mine.values(state="failed", failure=failure, finished_at=now(), claim=None))
+                return None
+            token = uuid.uuid4().hex
+            connection.execute(
+                mine.values(
+                    state="running", claim=token, claimed_until=self._clock() + lease_s, claims=claims + 1,
+                    planner=planner, started_at=now(),
+                )
+            )  # fmt: skip
+        return Claim(plan_id, token, request)
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether ``claim`` still stands: the plan was neither forgotten nor taken up by another server."""
+        with self.database.reading() as connection:
+            return connection.execute(select(_S.id).where(_held(claim))).first() is not None
+
+    def renew(self, claim: Claim, lease_s: float, progress: Mapping[str, Any] | None) -> bool:
+        """Hold ``claim`` for ``lease_s`` seconds from now and tell how far it is; False where it does not stand."""
+        return self._change(claim, claimed_until=self._clock() + lease_s, progress=_text(progress))
+
+    def finish(self, claim: Claim, outcome: Mapping[str, Any], progress: Mapping[str, Any] | None) -> bool:
+        """Keep what the solver answered; False where the claim does not stand."""
+        return self._change(
+            claim, state="done", status=outcome["status"], outcome=_text(outcome), progress=_text(progress),
+            finished_at=now(), claim=None,
+        )  # fmt: skip
+
+    def fail(self, claim: Claim, kind: str, reason: str) -> bool:
+        """Keep why there is no answer; False where the claim does not stand."""
+        failure = _text({"kind": kind, "reason": reason})
+        return self._change(claim, state="failed", failure=failure, finished_at=now(), claim=None)
+
+    def release(self, claim: Claim) -> bool:
+        """Put the plan back into the queue, unharmed: this server stops."""
+        fewer = case((_S.claims > 0, _S.claims - 1), else_=0)
+        return self._change(claim, state="queued", claim=None, claims=fewer, started_at=None, progress=None)
+
+    def _change(self, held: Claim, **values: Any) -> bool:
+        with self.database.writing() as connection:
+            return connection.execute(update(SOLVES).where(_held(held)).values(values)).rowcount == 1
+
+
+def _held(claim: Claim) -> ColumnElement[bool]:
+    return and_(_S.id == claim.id, _S.claim == claim.token)
+
+
+def _summaries() -> Any:
+    return select(
+        _S.id, _S.name, _S.state, _S.status, _S.progress, _S.planner, _S.submitted_at, _S.started_at, _S.finished_at
+    )
+
+
+def _summary(row: Any) -> Summary:
+    plan_id, name, state, status, progress, *rest = row
+    return Summary(plan_id, name, state, status, progress and json.loads(progress), *rest)
+
+
+def _text(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else canonical_json(value).decode()

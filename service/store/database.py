@@ -1,0 +1,165 @@
+"""One database: SQLite in WAL mode by default, PostgreSQL by URL; its schema brought up to date when it is opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
+from sqlalchemy.sql.expression import TableClause
+
+from warpplan.planner.errors import StoreError
+from warpplan.service.store.migrations import MIGRATIONS, migrate, require_known, version
+from warpplan.service.store.store_failures import ReadOnlyStore, translated
+
+
+class Database:
+    """One database. Every method may raise :class:`StoreError`; writing to a read-only one raises ``ReadOnlyStore``."""
+
+    def __init__(self, engine: Engine, name: str, *, readonly: bool) -> None:
+        self.engine = engine
+        self.name = name
+        self.readonly = readonly
+
+    @classmethod
+    def open(cls, where: str | Path, *, timeout_s: float = 10.0) -> Database:
+        """Open or create the one at a path or a database URL, and bring it to the current schema.
+
+        ``timeout_s`` is how long to wait for another writer. A file that may not be written opens read-only.
+        """
+        place = str(where)
+        if "://" in place:
+            return cls._open_url(place, timeout_s)
+        path = Path(place)
+        readonly = path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        if path.is_dir():
+            raise StoreError(f"store {place} is a folder: name a file in it", field="store", value=place)
+        if not path.parent.is_dir():
+            raise StoreError(f"store {place}: folder {path.parent} does not exist", field="store", value=place)
+        database = cls(sqlite_engine(path, timeout_s, readonly=readonly), place, readonly=readonly)
+        database._prepare()
+        return database
+
+    @classmethod
+    def _open_url(cls, place: str, timeout_s: float) -> Database:
+        try:
+            url = make_url(place)
+        except ArgumentError:
+            raise StoreError(
+                f"store {place!r} is no database URL: expected a file or postgresql://user@host/name",
+                field="store", value=place,
+            ) from None  # fmt: skip
+        if url.drivername in ("postgres", "postgresql"):
+            url = url.set(drivername="postgresql+psycopg")
+        elif url.get_backend_name() == "sqlite":
+            return cls.open(url.database or "", timeout_s=timeout_s)
+        name = url.render_as_string(hide_password=True)
+        if url.get_backend_name() != "postgresql":
+            raise StoreError(f"store {name}: expected a file or postgresql://user@host/name", field="store", value=name)
+        try:
+            engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": max(1, round(timeout_s))})
+        except ModuleNotFoundError as error:
+            raise StoreError(
+                f"store {name} needs the package {error.name}: pip install 'psycopg[binary]'", field="store", value=name
+            ) from None
+        database = cls(engine, name, readonly=False)
+        database._prepare()
+        return database
+
+    def _prepare(self) -> None:
+        try:
+            with translated(self.name):
+                if not self.readonly:
+                    return migrate(self.engine)
+                with self.engine.connect() as connection:
+                    found = version(connection)
+                require_known(found)
+                if found < MIGRATIONS[-1].version:
+                    raise ReadOnlyStore(
+                        f"store {self.name} is read-only and has schema {found}, older than {MIGRATIONS[-1].version}: "
+                        "make it writable once, so that it can be brought up to date",
+                        field="store", value=found, limit=MIGRATIONS[-1].version,
+                    )  # fmt: skip
+        except StoreError:
+            self.close()
+            raise
+
+    def ping(self) -> None:
+        """Raise :class:`StoreError` where the store does not answer."""
+        with self.reading() as connection:
+            connection.execute(text("SELECT version FROM warpplan_schema LIMIT 1")).all()
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for one consistent read."""
+        with translated(self.name), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection in one transaction, committed at the end; on SQLite the only writer from its start on."""
+        if self.readonly:
+            raise ReadOnlyStore(
+                f"store {self.name} is read-only: make the file and its folder writable, or name another with --store",
+                field="store", value=self.name,
+            )  # fmt: skip
+        with (
+            translated(self.name),
+            self.engine.connect().execution_options(warpplan_write=True) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+
+def insert_new(connection: Connection, into: TableClause) -> postgresql.Insert | sqlite.Insert:
+    """INSERT … ON CONFLICT DO NOTHING, in the database's own words."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(into).on_conflict_do_nothing()
+    return sqlite.insert(into).on_conflict_do_nothing()
+
+
+def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
+    def connect() -> sqlite3.Connection:
+        # isolation_level None: the begin event below opens transactions, DDL included (the driver would not).
+        connection = sqlite3.connect(
+            _uri(path, readonly=readonly), uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False
+        )
+        if not readonly:
+            connection.execute("PRAGMA journal_mode=WAL")
+            # WAL with NORMAL loses no consistency, only the last commits on power loss: they can be planned again.
+            connection.execute("PRAGMA synchronous=NORMAL")
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A writer that starts as a reader may fail on upgrade without waiting; IMMEDIATE waits its turn.
+        write = connection.get_execution_options().get("warpplan_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _uri(path: Path, *, readonly: bool) -> str:
+    uri = path.absolute().as_uri()
+    if not readonly:
+        return uri
+    # A WAL database needs its -shm file even to be read; where nobody has it open, only "immutable" reads it.
+    return f"{uri}?mode=ro" + ("" if Path(f"{path}-wal").exists() else "&immutable=1")
+
+
+def now() -> str:
+    """The time as it is kept: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")

@@ -1,0 +1,151 @@
+"""What an answer says, and which of a planned and the measured configurations it serves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Any, Literal
+
+from warpplan.planner.predict.time_model import Prediction
+from warpplan.planner.values.profile import Identity
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.store.answer_store import Measurement
+from warpplan.service.workflow.request import Problem, canonical_json
+
+Kind = Literal["exact", "planned"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The median of what jobs measured for one configuration, in microseconds, over ``samples`` runs."""
+
+    config: str
+    time_us: float
+    samples: int
+    date: str
+
+
+@dataclass(frozen=True)
+class ConfigAnswer:
+    """A tuning configuration for a problem, as the service gives it.
+
+    ``config``, ``plan`` and ``prediction`` are canonical JSON text; ``prediction`` is ``None`` for a measured
+    configuration that is not among the planner's own candidates. ``kind`` is "exact" where the answer was
+    kept before and "planned" where it was planned for this question; ``kept`` says whether the store holds it now.
+    ``notice`` says why not.
+    """
+
+    problem: Problem
+    config: str
+    plan: str | None
+    prediction: str | None
+    measured: Measured | None
+    kind: Kind
+    kept: bool
+    profile: str
+    identity: Identity
+    planner: str
+    notice: str = ""
+
+    @property
+    def tuning(self) -> TuningConfig:
+        return tuning_of(json.loads(self.config))
+
+    @property
+    def time_us(self) -> float | None:
+        """Measured where there is a measurement, else predicted."""
+        if self.measured is not None:
+            return self.measured.time_us
+        return json.loads(self.prediction)["time_us"] if self.prediction else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields of the HTTP answer; the same values for the same inputs, so no clock of this machine."""
+        measured = self.measured
+        return {
+            "kernel": self.problem.kernel,
+            "shape": self.problem.shape,
+            "dtype": self.problem.dtype,
+            "device": self.problem.device,
+            "config": json.loads(self.config),
+            "plan": json.loads(self.plan) if self.plan else None,
+            "predicted": json.loads(self.prediction) if self.prediction else None,
+            "measured": {"time_us": measured.time_us, "samples": measured.samples} if measured else None,
+            "match": {"kind": self.kind, "kept": self.kept},
+            "provenance": {
+                "source": "measured" if measured else "predicted",
+                "date": measured.date if measured else self.identity.date,
+                "profile": self.profile,
+                "planner": self.planner,
+                "gpu": self.identity.gpu,
+                "driver": self.identity.driver,
+                "cuda": self.identity.cuda,
+                "triton": self.identity.triton,
+                "torch": self.identity.torch,
+            },
+        }
+
+    @cached_property
+    def body(self) -> bytes:
+        """The answer's canonical bytes."""
+        return canonical_json(self.as_dict())
+
+    @cached_property
+    def etag(self) -> str:
+        """A strong entity tag: the digest of :attr:`body`."""
+        return f'"{hashlib.sha256(self.body).hexdigest()}"'
+
+    @cached_property
+    def etags(self) -> frozenset[str]:
+        """This answer's tag, and that of the same answer found again or planned anew: a client that holds one of them
+        has nothing to fetch."""
+        other = replace(self, kind="planned" if self.kind == "exact" else "exact")
+        return frozenset((self.etag, other.etag))
+
+
+def config_json(config: TuningConfig) -> str:
+    return canonical_json(config.as_dict()).decode()
+
+
+def tuning_of(fields: dict[str, Any]) -> TuningConfig:
+    """The configuration behind :meth:`TuningConfig.as_dict`."""
+    return TuningConfig.of(
+        fields["kwargs"],
+        num_warps=fields["num_warps"],
+        num_stages=fields["num_stages"],
+        num_ctas=fields["num_ctas"],
+        maxnreg=fields["maxnreg"],
+    )
+
+
+def prediction_json(prediction: Prediction) -> str:
+    return canonical_json(
+        {"time_us": prediction.time_us, "tflops": prediction.tflops, "bound_by": prediction.bound_by}
+    ).decode()
+
+
+def fastest(planned: str, predicted_us: float, measurements: Sequence[Measurement]) -> tuple[str, Measured | None]:
+    """The configuration to serve: the planned one, or a measured one that beats it.
+
+    A measurement takes the place of the prediction for its configuration; where the planned one has none, its predicted
+    time stands. Times of unlike environments are not compared: those of the newest report's environment count. Ties go
+    to the measured, then to the smaller text, so that every rank gets the same answer.
+    """
+    if not measurements:
+        return planned, None
+    environment = max(measurements, key=lambda m: (m.created_at, m.id)).environment
+    reports: dict[str, list[Measurement]] = {}
+    for m in measurements:
+        if m.environment == environment:
+            reports.setdefault(m.config, []).append(m)
+    measured = [
+        Measured(config, median(m.time_us for m in ms), sum(m.samples for m in ms), max(m.created_at for m in ms))
+        for config, ms in reports.items()
+    ]
+    best = min(measured, key=lambda m: (m.time_us, m.config))
+    if planned not in reports and predicted_us < best.time_us:
+        return planned, None
+    return best.config, best

@@ -1,0 +1,101 @@
+"""What is asked for: a kernel at a shape, dtype and device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from warpplan.kernels import registry
+from warpplan.kernels.registry import Kernel
+from warpplan.planner.errors import InvalidInput, UnknownName
+from warpplan.planner.values.device import Device, device
+
+DEFAULT_DTYPE = "bfloat16"
+DEFAULT_DEVICE = "NVIDIA H200"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A checked question. ``sizes`` are in the order of ``dimensions``; ``device`` is the GPU's full name."""
+
+    kernel: str
+    dimensions: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtype: str
+    device: str
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return dict(zip(self.dimensions, self.sizes, strict=True))
+
+    @property
+    def shape_json(self) -> str:
+        """The one text of the shape, under which it is kept: the kernel's order of dimensions, no spaces."""
+        return json.dumps(self.shape, separators=(",", ":"))
+
+    @property
+    def label(self) -> str:
+        sizes = " ".join(f"{name}={size}" for name, size in self.shape.items())
+        return f"{self.kernel} {sizes} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Item:
+    """An unchecked question, as a query string, a line of a file or an element of a batch gives it."""
+
+    kernel: str
+    sizes: tuple[tuple[str, object], ...]
+    dtype: str = DEFAULT_DTYPE
+    device: str | None = None
+    name: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object], *, kernel: str = "gemm") -> Item:
+        """Read ``{"kernel", "dtype", "device", "name"}`` and sizes, either beside them or under ``shape``.
+
+        ``kernel`` is what an absent one means. Raises :class:`InvalidInput` for a field of the wrong type; sizes are
+        judged by the kernel itself in :func:`check`.
+        """
+        texts: dict[str, str] = {}
+        sizes: dict[str, object] = {}
+        for field, value in fields.items():
+            if field in ("kernel", "dtype", "device", "name"):
+                if value is None:
+                    continue
+                if not isinstance(value, str):
+                    raise InvalidInput(f"{field}={value!r} is not text", field=field, value=value)
+                texts[field] = value
+            elif field == "shape":
+                if not isinstance(value, Mapping):
+                    raise InvalidInput(
+                        f"shape={value!r} is not an object of sizes such as {{'M': 4096}}", field=field, value=value
+                    )
+                sizes |= {str(name): size for name, size in value.items()}
+            else:
+                sizes[field] = value
+        return cls(
+            texts.get("kernel", kernel),
+            tuple(sizes.items()),
+            texts.get("dtype", DEFAULT_DTYPE),
+            texts.get("device"),
+            texts.get("name", ""),
+        )
+
+
+def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[Problem, Kernel, Device]:
+    """The problem that ``item`` states, with its kernel and device.
+
+    Raises :class:`UnknownName` for a kernel, dtype or device nobody knows and :class:`InvalidShape` for its sizes.
+    """
+    kernel = registry.kernel(item.kernel)
+    if item.dtype not in kernel.dtypes:
+        raise UnknownName("dtype", item.dtype, kernel.dtypes)
+    gpu = device(default_device if item.device is None else item.device)
+    sizes = kernel.parse_shape(dict(item.sizes), item.dtype)
+    return Problem(kernel.name, kernel.dimensions, sizes, item.dtype, gpu.name), kernel, gpu
+
+
+def canonical_json(value: object) -> bytes:
+    """``value`` as JSON with sorted keys and no spaces: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

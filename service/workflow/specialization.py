@@ -1,0 +1,219 @@
+"""What ``warpplan ws`` does: one kernel captured, planned, lowered, its barriers checked. Needs Triton, no GPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
+from warpplan.planner.values.profile import Profile
+
+if TYPE_CHECKING:
+    from warpplan.kernels.compiler.analysis.capture import Captured
+    from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme
+    from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
+    from warpplan.kernels.compiler.inspection.where import Placed
+    from warpplan.kernels.compiler.strategy.blackwell import Steered
+    from warpplan.kernels.compiler.strategy.hopper import Scheme
+
+SCHEMA = "warpplan/ws-1"
+HOPPER, BLACKWELL = 90, 100
+STOCK, BEST = "stock", "best"
+_SCHEME = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
+_STEERED = re.compile(r"(apart|together|found):(\d+)(:single)?")
+LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
+"""The GPU whose sizes are meant where the profile is of another kind of GPU than the target."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """``ranked`` best first, ``chosen`` among them (scheme ``None``: Triton's own lowering); ``estimated`` are
+    operations whose cost was not measured. ``barriers`` is ``None`` where the kernel could not be finished, with
+    ``failure``."""
+
+    kernel: str
+    target: int
+    captured: Captured
+    estimated: tuple[str, ...]
+    ranked: tuple[RankedScheme, ...]
+    chosen: RankedScheme
+    placed: tuple[Placed, ...]
+    barriers: BarrierReport | None
+    failure: str = ""
+
+
+def parse_scheme(text: str) -> Scheme | Steered:
+    """``2x4:3/2:1:persistent``: consumers x warps, slots of each loop's rings, 1 to keep a product in flight (the
+    default), and whether one program an SM walks over the grid. For Blackwell ``apart:3``, ``together:3`` or
+    ``found:3``: the workers of loads and products, slots of all rings; ``apart:3:single`` with one place in tensor
+    memory for each result."""
+    from warpplan.kernels.compiler.strategy.blackwell import Steered
+    from warpplan.kernels.compiler.strategy.hopper import Scheme
+
+    steered = _STEERED.fullmatch(text.strip())
+    if steered is not None:
+        return Steered(steered[1], int(steered[2]), double=int(steered[3] is None))
+    match = _SCHEME.fullmatch(text.strip())
+    if match is None:
+        raise InvalidConfig(
+            f"scheme {text!r}: expected {STOCK}, {BEST}, or CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the "
+            "slots of each loop and 0 for no product in flight, and :persistent behind; for Blackwell apart:SLOTS, "
+            "together:SLOTS or found:SLOTS", field="scheme", value=text,
+        )  # fmt: skip
+    consumers, warps, depths, flying, walks = match.groups()
+    slots = tuple(int(depth) for depth in depths.split("/"))
+    return Scheme(int(consumers), slots, int(warps), int(flying or 1), int(walks is not None))
+
+
+def kernel_at(spec: str) -> Any:
+    """The ``JITFunction`` at ``FILE.py:function`` or ``package.module:function``, taken out of ``@triton.autotune`` and
+    the like. Importing it runs its module. Raises :class:`InvalidInput` where there is none, or no Triton."""
+    from warpplan.service.feeds.consumer_kernel import find
+
+    try:
+        from triton.runtime.jit import JITFunction
+    except ImportError:
+        raise InvalidInput(
+            f"{spec}: Triton is needed to compile it: pip install 'warpplan[gpu]'", field="kernel", value=spec
+        ) from None
+    found = find(spec)
+    while not isinstance(found, JITFunction):
+        if not hasattr(found, "fn"):
+            raise InvalidInput(f"{spec} is no Triton kernel: expected a function under @triton.jit", field="kernel")
+        found = found.fn
+    return found
+
+
+def inspect_kernel(
+    kernel: Any, signature: str, profile: Profile, *, target: int = HOPPER, scheme: str = BEST, warps: int = 4,
+    stages: int = 3,
+) -> Inspection:  # fmt: skip
+    """Everything there is to say about ``kernel`` (a ``JITFunction``), compiled for sm_``target`` under ``scheme``.
+
+    Raises :class:`InvalidInput` for a signature that does not fit and a kernel that Triton does not compile, and what
+    :func:`parse_scheme` raises.
+    """
+    from triton.backends.compiler import GPUTarget
+
+    from warpplan.kernels.compiler import pipeline
+    from warpplan.kernels.compiler.analysis.capture import capture
+    from warpplan.kernels.compiler.costing.loop_graph import estimated
+    from warpplan.kernels.compiler.inspection.signature import source_of
+    from warpplan.kernels.compiler.inspection.where import placed
+    from warpplan.kernels.compiler.strategy.blackwell import Steered
+
+    asked = None if scheme in (STOCK, BEST) else parse_scheme(scheme)
+    source = source_of(kernel, signature)
+    gpu = GPUTarget("cuda", target, 32)
+    options = {"num_warps": warps, "num_stages": stages}
+    try:
+        text = pipeline.cut(source, gpu, options).text
+    except WarpplanError:
+        raise
+    except Exception as error:  # Triton's front end and passes raise types of their own
+        raise InvalidInput(
+            f"{kernel.__name__} does not compile for sm_{target}: {_line(error)}", field="kernel"
+        ) from error
+    captured = capture(text)
+    if asked is not None and isinstance(asked, Steered) != (target == BLACKWELL):
+        form = "apart:SLOTS, together:SLOTS or found:SLOTS" if target == BLACKWELL else "CONSUMERSxWARPS:SLOTS"
+        raise InvalidConfig(
+            f"scheme {scheme!r} is not for sm_{target}: expected best, stock or {form}",
+            field="scheme", value=scheme, limit=target,
+        )  # fmt: skip
+    ranked = _ranked(captured, text, profile, target, stages)
+    alone = next(r for r in ranked if r.scheme is None)
+    chosen = ranked[0] if scheme == BEST else alone
+    if asked is not None:
+        known = next((r for r in ranked if r.scheme == asked), None)
+        near = next((r for r in ranked if r.scheme and _alike(r.scheme, asked)), alone)
+        chosen = known or replace(near, scheme=asked, reason="asked for")
+    barriers, failure = _finish(source, gpu, options, chosen.scheme)
+    guessed = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
+    return Inspection(
+        kernel.__name__, target, captured, guessed, ranked, chosen, placed(captured, chosen), barriers, failure
+    )
+
+
+def _alike(one: Scheme | Steered, other: Scheme | Steered) -> bool:
+    """Whether two schemes for one GPU share a kernel out alike, so that the plans of one show the other."""
+    name = "consumers" if hasattr(one, "consumers") else "workers"
+    return bool(getattr(one, name) == getattr(other, name))
+
+
+def _ranked(captured: Captured, text: str, profile: Profile, target: int, stages: int) -> tuple[RankedScheme, ...]:
+    from warpplan.kernels.compiler.costing import ranked_schemes, ranked_steerings
+    from warpplan.planner.values.device import device
+
+    gpu = device(profile.identity.gpu)
+    if gpu.capability != target:
+        gpu = device(LIKE[target])
+    if target == BLACKWELL:
+        return ranked_steerings.rank(captured, text, profile, gpu, stages=stages)
+    return ranked_schemes.rank(captured, profile, gpu, stages=stages)
+
+
+def _finish(
+    source: Any, gpu: Any, options: dict[str, int], scheme: Scheme | Steered | None
+) -> tuple[BarrierReport | None, str]:
+    from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
+    from warpplan.kernels.compiler.inspection.finished import finished_text
+
+    try:
+        return check_barriers(finished_text(source, gpu, options, scheme)), ""
+    except WarpplanError as error:
+        return None, str(error)
+    except Exception as error:
+        return None, f"Triton: {_line(error)}"
+
+
+def to_json(found: Inspection) -> dict[str, Any]:
+    """All of it as plain values."""
+    from warpplan.planner.values import codec
+
+    def ranked(r: RankedScheme) -> dict[str, Any]:
+        return {
+            "scheme": None if r.scheme is None else asdict(r.scheme),
+            "ii_cycles": list(r.ii_cycles),
+            "predicted_cycles": r.predicted_cycles,
+            "gain": r.gain,
+            "reason": r.reason,
+        }
+
+    report = found.barriers
+    return {
+        "schema": SCHEMA,
+        "kernel": found.kernel,
+        "target": found.target,
+        "loops": [
+            {
+                "id": loop.id, "line": loop.line, "parent": loop.parent, "trips": loop.trips, "rows": loop.rows,
+                "work": [
+                    {
+                        "id": w.id, "kind": w.kind, "line": w.line, "lines": list(w.lines), "operations": list(w.names),
+                        "tile": list(w.shape), "buffer_bytes": w.buffer_bytes, "register_bits": w.register_bits,
+                        "rows": w.rows, "conditional": w.conditional, "estimated": w.id in found.estimated,
+                    }
+                    for w in loop.work
+                ],
+                "flows": [asdict(flow) for flow in loop.flows],
+            }
+            for loop in found.captured.loops
+        ],
+        "obstacles": [asdict(o) for o in found.captured.obstacles],
+        "remarks": [asdict(o) for o in found.captured.remarks],
+        "ranked": [ranked(r) for r in found.ranked],
+        "chosen": ranked(found.chosen),
+        "plans": [codec.to_json(plan) for plan in found.chosen.plans],
+        "placed": [asdict(p) for p in found.placed],
+        "barriers": None if report is None else asdict(report),
+        "failure": found.failure,
+    }  # fmt: skip
+
+
+def _line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,329 @@
+"""The GEMM as the planner sees it: shapes parsed, candidates ranked, loops planned, costs missing."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warpplan.kernels import registry
+from warpplan.kernels.gemm.candidates import candidates, planned_structures
+from warpplan.kernels.gemm.graph import loop_graph
+from warpplan.kernels.gemm.kernel import Gemm
+from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, config_of, structures, tuning, violations
+from warpplan.kernels.gemm.work import solve_table, structure
+from warpplan.kernels.sizes import MAX_ELEMENTS
+from warpplan.planner.check.plan_check import check
+from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
+from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.device import B200, H200
+from warpplan.planner.values.profile import Profile
+
+GEMM = Gemm()
+SQUARE = (4096, 4096, 4096)
+
+
+def without(profile: Profile, *kinds: str) -> Profile:
+    return replace(profile, costs=CostTable(tuple(e for e in profile.costs.entries if e.kind not in kinds)))
+
+
+# Shapes
+
+
+def test_registry():
+    assert registry.names() == ("gemm",)
+    assert registry.kernel("gemm").dimensions == ("M", "N", "K")
+    with pytest.raises(UnknownName, match="unknown kernel 'gemv': expected one of gemm"):
+        registry.kernel("gemv")
+
+
+@pytest.mark.parametrize("sizes", [{"K": 64, "M": 1, "N": 3}, {"M": "1", "N": " 3 ", "K": "064"}])
+def test_sizes_come_back_in_order(sizes):
+    assert GEMM.parse_shape(sizes, "bfloat16") == (1, 3, 64)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 2000), st.integers(1, 250))
+def test_every_size_that_tma_can_address_is_accepted(m, n, k):
+    assert GEMM.parse_shape({"M": m, "N": str(n), "K": 8 * k}, "float16") == (m, n, 8 * k)
+
+
+GOOD = {"M": 64, "N": 64, "K": 64}
+BAD = {
+    "missing": ({"M": 64, "N": 64}, "K", "gemm needs K: give it as K=SIZE"),
+    "none": ({**GOOD, "N": None}, "N", "gemm needs N"),
+    "nothing": ({}, "M", "gemm needs M"),
+    "unknown": ({**GOOD, "L": 1}, "L", "gemm has no dimension 'L': expected M, N, K"),
+    "lower case": ({"m": 64, "N": 64, "K": 64}, "m", "gemm has no dimension 'm'"),
+    "zero": ({**GOOD, "M": 0}, "M", "M=0 is too small: expected 1 or more"),
+    "negative": ({**GOOD, "N": -3}, "N", "N=-3 is too small"),
+    "negative text": ({**GOOD, "N": "-3"}, "N", "N=-3 is too small"),
+    "fraction": ({**GOOD, "M": "12.5"}, "M", "M='12.5' is not a whole number"),
+    "exponent": ({**GOOD, "M": "1e3"}, "M", "M='1e3' is not a whole number"),
+    "float": ({**GOOD, "M": 64.0}, "M", "M=64.0 is not a whole number"),
+    "truth": ({**GOOD, "M": True}, "M", "M=True is not a whole number"),
+    "empty": ({**GOOD, "M": ""}, "M", "M='' is not a whole number"),
+    "underscored": ({**GOOD, "M": "1_000"}, "M", "M='1_000' is not a whole number"),
+    "other digits": ({**GOOD, "M": "٤"}, "M", "is not a whole number"),
+    "list": ({**GOOD, "M": [64]}, "M", "M=[64] is not a whole number"),
+    "huge": ({**GOOD, "M": 2**31 + 1}, "M", "M=2147483649 is too large: expected 2147483648 or less"),
+    "huge text": ({**GOOD, "M": "9" * 19}, "M", "is too large"),
+    "unaligned K": ({**GOOD, "K": 4097}, "K", "pad K to 4104"),
+    "tiny K": ({**GOOD, "K": 1}, "K", "pad K to 8"),
+    "too many elements of A": ({"M": 65536, "N": 1, "K": 65536}, "A", "A of 65536 x 65536 has 4294967296 elements"),
+    "too many elements of B": ({"M": 1, "N": 65536, "K": 65536}, "B", "at most 2147483648"),
+    "too many elements of C": ({"M": 65536, "N": 65536, "K": 8}, "C", "C of 65536 x 65536"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_shapes_name_what_is_wrong(name):
+    sizes, field, text = BAD[name]
+    with pytest.raises(InvalidShape) as caught:
+        GEMM.parse_shape(sizes, "bfloat16")
+    assert caught.value.field == field
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.integers(1, 40_000).filter(lambda k: k % 8))
+def test_the_padding_that_is_proposed_is_the_next_that_works(k):
+    with pytest.raises(InvalidShape, match="pad K to") as caught:
+        GEMM.parse_shape({"M": 1, "N": 1, "K": k}, "bfloat16")
+    padded = int(str(caught.value).rsplit(" ", 1)[1])
+    assert GEMM.parse_shape({"M": 1, "N": 1, "K": padded}, "bfloat16") == (1, 1, padded)
+    assert k < padded < k + 8
+
+
+def test_the_largest_matrix_is_accepted():
+    shape = {"M": MAX_ELEMENTS // 8, "N": 8, "K": 8}
+    assert GEMM.parse_shape(shape, "bfloat16") == (MAX_ELEMENTS // 8, 8, 8)
+
+
+# Ranking
+
+
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 2000).map(lambda k: 8 * k))
+@settings(deadline=None, max_examples=30)
+def test_every_candidate_is_ranked_once_best_first(profile, m, n, k):
+    shape = (m, n, k)
+    ranked = GEMM.ranked(shape, "bfloat16", H200, profile)
+    configs = [config for config, _ in ranked]
+    assert sorted(configs) == sorted(candidates(shape, "bfloat16", H200, profile.costs))
+    times = [prediction.time_us for _, prediction in ranked]
+    assert times[0] > 0
+    # Ties are resolved at one part in a million of the best time.
+    assert all(a <= b + 2e-6 * times[0] for a, b in itertools.pairwise(times))
+    for _, prediction in ranked[:3]:
+        assert prediction.tflops == pytest.approx(2 * m * n * k / prediction.time_us * 1e-6)
+        assert prediction.bound_by == max(prediction.parts, key=lambda p: p[1])[0]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8, 10_000])
+def test_limit(profile, limit):
+    everything = GEMM.ranked(SQUARE, "bfloat16", H200, profile)
+    ranked = GEMM.rank(SQUARE, "bfloat16", H200, profile, limit=limit)
+    assert [(config_of(r.config), r.prediction) for r in ranked] == everything[:limit]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_schemes_are_a_filter(profile, scheme):
+    everything = GEMM.ranked(SQUARE, "bfloat16", H200, profile)
+    ranked = GEMM.ranked(SQUARE, "bfloat16", H200, profile, schemes=(scheme,))
+    assert ranked
+    assert ranked == [(c, p) for c, p in everything if c.scheme == scheme]
+
+
+def test_several_schemes(profile):
+    ranked = GEMM.rank(SQUARE, "bfloat16", H200, profile, limit=500, schemes=("single", "pingpong"))
+    assert {config_of(r.config).scheme for r in ranked} == {"single", "pingpong"}
+
+
+def test_unknown_names(profile):
+    with pytest.raises(UnknownName, match="unknown scheme 'magic': expected one of pipelined, single"):
+        GEMM.rank(SQUARE, "bfloat16", H200, profile, schemes=("single", "magic"))
+    for call in (
+        lambda: GEMM.rank(SQUARE, "float8", H200, profile),
+        lambda: GEMM.parse_shape(GOOD, "float8"),
+        lambda: GEMM.plan(tuning(structures("bfloat16", H200)[0]), "float8", H200, profile),
+    ):
+        with pytest.raises(UnknownName, match="unknown dtype 'float8': expected one of bfloat16, float16"):
+            call()
+
+
+def test_both_dtypes_are_ranked(profile):
+    bf16 = GEMM.rank(SQUARE, "bfloat16", H200, profile, limit=500)
+    fp16 = GEMM.rank(SQUARE, "float16", H200, profile, limit=500)
+    assert sorted(r.config.kwargs for r in bf16) == sorted(r.config.kwargs for r in fp16)
+
+
+def test_ranking_is_repeatable_from_an_equal_profile(profile):
+    """The solved loops are kept under the profile: an equal one must give the same answer, an unequal one its own."""
+    again = replace(profile, costs=CostTable(tuple(profile.costs.entries)))
+    assert GEMM.rank(SQUARE, "bfloat16", H200, again) == GEMM.rank(SQUARE, "bfloat16", H200, profile)
+    slowed = {name: replace(rate, p50=rate.p50 / 2) for name, rate in profile.ceilings if name == "clock_hz_idle"}
+    slower = replace(profile, ceilings=tuple((name, slowed.get(name, rate)) for name, rate in profile.ceilings))
+    assert (
+        GEMM.rank(SQUARE, "bfloat16", H200, slower)[0].prediction.time_us
+        > GEMM.rank(SQUARE, "bfloat16", H200, profile)[0].prediction.time_us
+    )
+
+
+def test_a_profile_without_calibration_still_ranks(profile):
+    bare = replace(profile, calibrations=())
+    assert len(GEMM.ranked(SQUARE, "bfloat16", H200, bare)) == len(candidates(SQUARE, "bfloat16", H200, bare.costs))
+
+
+def test_what_the_space_proposes_is_predicted_alike_when_asked_for(profile):
+    ranked = GEMM.ranked(SQUARE, "bfloat16", H200, profile)
+    alone = GEMM.predicted([c for c, _ in ranked], SQUARE, "bfloat16", H200, profile)
+    assert list(alone) == [p for _, p in ranked]
+
+
+def test_what_the_space_does_not_propose_is_predicted_too(profile):
+    """A ring of two slots leaves every load's latency exposed; the next slots hide it. Beyond, more slots do not help,
+    and what was measured may say that they hurt."""
+    depths = [GemmConfig("single", 128, 128, 64, 8, d) for d in (2, 3, 4, 5)]
+    times = [p.time_us for p in GEMM.predicted(depths, SQUARE, "bfloat16", H200, profile)]
+    assert times[0] > 1.2 * times[1] > 1.2 * max(times[2:])
+
+
+def test_what_cannot_run_is_not_predicted(profile):
+    good = GemmConfig("single", 128, 128, 64, 8, 4)
+    with pytest.raises(InvalidConfig, match="bytes of shared memory exceed"):
+        GEMM.predicted([good, replace(good, depth=9)], SQUARE, "bfloat16", H200, profile)
+    with pytest.raises(MissingCosts, match=r"no measured cost for handoff\("):
+        GEMM.predicted([good], SQUARE, "bfloat16", H200, without(profile, "handoff"))
+
+
+def test_a_structure_that_was_never_measured_has_its_relatives_residual(profile):
+    """Another ring of the same block: what the model misses there is taken to be what it misses here."""
+    known, unknown = (GemmConfig("single", 128, 128, 64, 8, d) for d in (6, 4))
+    names = [f"structure.{structure(c)}" for c in (known, unknown)]
+
+    def times(*constants: tuple[str, float]) -> list[float]:
+        (calibration,) = profile.calibrations
+        others = tuple(c for c in calibration.constants if not c[0].startswith("structure."))
+        changed = replace(profile, calibrations=(replace(calibration, constants=(*others, *constants)),))
+        found = GEMM.predicted([known, unknown], SQUARE, "bfloat16", H200, changed)
+        return [p.time_us for p in found]
+
+    plain, slowed = times(), times((names[0], 0.1))
+    assert slowed[0] > 1.05 * plain[0]
+    assert slowed[1] / plain[1] == pytest.approx(slowed[0] / plain[0], rel=1e-3)
+    apart = times((names[0], 0.1), (names[1], 0.0))
+    assert apart == pytest.approx([slowed[0], plain[1]])
+    assert times(("structure.single8-128x256x64-d3e1own", 0.1)) == plain
+
+
+def test_nothing_fits(profile):
+    with pytest.raises(
+        Infeasible, match="no gemm configuration of scheme pipelined fits M=64 N=16 K=64 on NVIDIA H200"
+    ):
+        GEMM.rank((64, 16, 64), "bfloat16", H200, profile, schemes=("pipelined",))
+
+
+# Plans
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("shape", [SQUARE, (128, 4096, 8192), (300, 5000, 520)], ids=str)
+def test_the_plan_of_the_best_candidate_of_each_scheme_is_right(profile, scheme, shape):
+    best = GEMM.rank(shape, "bfloat16", H200, profile, limit=1, schemes=(scheme,))[0]
+    outcome = GEMM.plan(best.config, "bfloat16", H200, profile)
+    config = config_of(best.config)
+    assert outcome.plan is not None
+    assert outcome.status == "optimal"
+    graph = loop_graph(config, "bfloat16", H200, profile.costs)
+    assert check(outcome.plan, graph) == ()
+    assert outcome.plan.schedule.ii_cycles >= outcome.bound
+    assert len(outcome.plan.partitions) == (config.consumers + 1 if config.specialized else 1)
+    assert {c.depth for c in outcome.plan.channels} <= {config.depth}
+    assert outcome.plan.smem_bytes <= config.smem_bytes(2)
+
+
+def test_every_structure_has_a_plan_that_the_checker_passes(profile):
+    for config in planned_structures("bfloat16", H200, profile.costs):
+        outcome = GEMM.plan(tuning(config), "bfloat16", H200, profile)
+        assert outcome.plan is not None
+        assert check(outcome.plan, loop_graph(config, "bfloat16", H200, profile.costs)) == ()
+
+
+def test_a_configuration_that_cannot_run_has_no_plan(profile):
+    deep = tuning(GemmConfig("single", 128, 128, 64, 8, 9))
+    with pytest.raises(InvalidConfig, match="invalid gemm configuration: 329728 bytes of shared memory exceed"):
+        GEMM.plan(deep, "bfloat16", H200, profile)
+    with pytest.raises(InvalidConfig, match="device NVIDIA B200: the kernel needs wgmma"):
+        GEMM.plan(tuning(GemmConfig("single", 128, 128, 64, 8, 4)), "bfloat16", B200, profile)
+
+
+# Costs that were never measured
+
+
+def test_what_can_be_planned_without_handoffs_is(profile):
+    partial = without(profile, "handoff")
+    whole = GEMM.ranked(SQUARE, "bfloat16", H200, profile)
+    assert GEMM.ranked(SQUARE, "bfloat16", H200, partial) == [(c, p) for c, p in whole if c.scheme == "pipelined"]
+    for config in candidates(SQUARE, "bfloat16", H200):
+        if config.scheme != "pipelined":
+            with pytest.raises(MissingCosts, match=r"no measured cost for handoff\("):
+                GEMM.plan(tuning(config), "bfloat16", H200, partial)
+            break
+
+
+@pytest.mark.parametrize(("shape", "schemes"), [(SQUARE, ("single", "pingpong")), ((4096, 16, 4096), None)])
+def test_missing_costs_of_everything_that_fits_are_named(profile, shape, schemes):
+    with pytest.raises(MissingCosts) as caught:
+        GEMM.rank(shape, "bfloat16", H200, without(profile, "handoff"), schemes=schemes)
+    assert sorted(caught.value.operations) == ["handoff(scope=group_to_warp)", "handoff(scope=warp_to_group)"]
+
+
+def test_what_does_not_fit_is_not_blamed_on_the_profile(profile):
+    with pytest.raises(Infeasible, match="no gemm configuration of scheme pipelined fits"):
+        GEMM.rank((64, 16, 64), "bfloat16", H200, without(profile, "handoff"), schemes=("pipelined",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "operations"),
+    [
+        ("wgmma", ["wgmma(a=shared, dtype=bfloat16)"]),
+        ("tma_load", ["tma_load(source=dram)", "tma_load(source=l2)"]),
+        ("epilogue_store", ["epilogue_store"]),
+        ("tma_store", ["tma_store"]),
+    ],
+)
+def test_costs_that_everything_needs(profile, kind, operations):
+    with pytest.raises(MissingCosts, match="warpplan profile --out FILE") as caught:
+        GEMM.rank(SQUARE, "bfloat16", H200, without(profile, kind))
+    assert sorted(caught.value.operations) == operations
+
+
+def test_an_empty_profile_names_every_operation_at_once(profile):
+    with pytest.raises(MissingCosts) as caught:
+        solve_table("bfloat16", H200, CostTable(()))
+    named = {operation.split("(")[0] for operation in caught.value.operations}
+    assert named == {"wgmma", "tma_load", "tma_store", "epilogue_store", "handoff"}
+    assert len(caught.value.operations) == 7
+
+
+def test_an_unmeasured_part_of_a_cost_is_named(profile):
+    entries = tuple(
+        replace(e, cost=replace(e.cost, occupancy=None)) if e.kind == "wgmma" else e for e in profile.costs.entries
+    )
+    with pytest.raises(MissingCosts, match=r"wgmma\(n=\d+, dtype=bfloat16, a=shared\) occupancy"):
+        GEMM.rank(SQUARE, "bfloat16", H200, replace(profile, costs=CostTable(entries)))
+
+
+def test_missing_ceilings_are_named(profile):
+    ceilings = tuple((n, r) for n, r in profile.ceilings if n not in ("launch_us", "tensor_flops_bfloat16"))
+    with pytest.raises(MissingCosts) as caught:
+        GEMM.rank(SQUARE, "bfloat16", H200, replace(profile, ceilings=ceilings))
+    assert caught.value.operations == ("ceiling tensor_flops_bfloat16", "ceiling launch_us")
+
+
+def test_chosen_configurations_are_valid_for_a_spread_of_shapes(profile):
+    for shape in [(m, n, k) for m in (1, 7, 64, 300, 5000) for n in (1, 100, 8192) for k in (8, 1000, 16384)]:
+        for ranked in GEMM.rank(shape, "bfloat16", H200, profile):
+            assert violations(config_of(ranked.config), "bfloat16", H200, shape) == ()

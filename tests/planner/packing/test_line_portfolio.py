@@ -1,0 +1,205 @@
+"""The searches behind ``pack``, each on its own, against trying everything and on cuts of a known packing."""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+import packing_instances
+from packing_instances import KINDS, Kind
+
+from warpplan.planner.packing.line.beam_search import beam
+from warpplan.planner.packing.line.order_model import Orders
+from warpplan.planner.packing.line.pieces import Pieces, joined, pieces
+from warpplan.planner.packing.line.skyline import Skyline
+from warpplan.planner.packing.offsets import Block, _sections, pack
+
+Lives = tuple[list[int], list[int]]
+
+
+@st.composite
+def tight(draw: st.DrawFn) -> tuple[Pieces, Lives]:
+    """Up to six pieces in a memory that is full in some section, or nearly."""
+    found = []
+    for i in range(draw(st.integers(2, 6))):
+        lower = draw(st.integers(0, 3))
+        upper, size = draw(st.integers(lower + 1, 4)), draw(st.integers(1, 5))
+        found.append(Block(f"b{i}", lower, upper, size, draw(st.sampled_from([1, 1, 1, 2, 4]))))
+    first, end, peak, _ = _sections(found)
+    capacity = peak + draw(st.integers(0, 1))
+    return pieces([b.size for b in found], [b.alignment for b in found], capacity), (first, end)
+
+
+def apart(problem: Pieces, lives: Lives, offsets: tuple[int, ...]) -> bool:
+    first, end = lives
+    placed = zip(offsets, problem.steps, problem.tops, strict=True)
+    return all(offset % step == 0 and offset <= top for offset, step, top in placed) and all(
+        first[i] >= end[j]
+        or first[j] >= end[i]
+        or offsets[i] >= offsets[j] + problem.sizes[j]
+        or offsets[j] >= offsets[i] + problem.sizes[i]
+        for i in range(len(offsets))
+        for j in range(i)
+    )
+
+
+def fits(problem: Pieces, lives: Lives, placed: tuple[int, ...] = ()) -> bool:
+    """Every offset of every piece."""
+    i = len(placed)
+    if i == len(problem.sizes):
+        return True
+    some = problem.some(range(i + 1))
+    so_far = lives[0][: i + 1], lives[1][: i + 1]
+    return any(
+        apart(some, so_far, (*placed, offset)) and fits(problem, lives, (*placed, offset))
+        for offset in range(0, problem.tops[i] + 1, problem.steps[i])
+    )
+
+
+@given(tight(), st.booleans(), st.integers(-1, 1))
+@settings(max_examples=150, deadline=None)
+def test_the_skyline_search_is_exact(question, snug, order):
+    problem, lives = question
+    skyline = Skyline(problem, *lives, max(lives[1]))
+    ranks = [float(order * size) for size in problem.sizes]
+    answer, taken = skyline.run(ranks, 10**6, snug)
+    assert answer == ("yes" if fits(problem, lives) else "no")
+    if answer == "yes":
+        assert apart(problem, lives, tuple(skyline.offsets))
+    # What it has learnt shortens another run and changes no answer.
+    again, less = skyline.run(ranks, 10**6, snug)
+    assert again == answer
+    assert less <= taken or answer == "yes"
+
+
+@given(tight())
+@settings(max_examples=100, deadline=None)
+def test_the_search_by_orders_is_exact(question):
+    problem, lives = question
+    answer, offsets, _ = Orders(problem, *lives).run(10.0)
+    assert answer == ("yes" if fits(problem, lives) else "no")
+    if answer == "yes":
+        assert apart(problem, lives, offsets)
+
+
+@given(tight(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_orders_above_what_is_placed(question, data):
+    problem, lives = question
+    offsets = Orders(problem, *lives).run(10.0)[1]
+    if offsets:
+        # What lies lowest stays: what is left fits above it, as it did.
+        upwards = sorted(range(len(offsets)), key=lambda i: offsets[i])
+        placed = {i: offsets[i] for i in upwards[: data.draw(st.integers(0, len(offsets)))]}
+        answer, again, _ = Orders(problem, *lives).run(10.0, placed)
+        assert answer == "yes"
+        assert apart(problem, lives, again)
+        assert all(again[i] == offset for i, offset in placed.items())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_small_cuts_are_packed_by_orders_alone(kind: Kind):
+    made = packing_instances.instance(f"test {kind.name}", 40, kind)
+    first, end, _, _ = _sections(made.blocks)
+    problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
+    answer, offsets, _ = Orders(problem, first, end).run(10.0)
+    assert answer == "yes"
+    assert valid(made.blocks, tuple(problem.unit * offset for offset in offsets), made.capacity)
+
+
+@given(tight())
+@settings(max_examples=60, deadline=None)
+def test_pieces_are_joined_only_where_they_must_be(question):
+    problem, lives = question
+    fewer, first, end, place = joined(problem, *lives)
+    assert len(fewer.sizes) <= len(problem.sizes)
+    assert fits(fewer, (list(first), list(end))) == fits(problem, lives)
+    skyline = Skyline(fewer, first, end, max(end))
+    if skyline.run([0.0] * len(first), 10**6, True)[0] == "yes":
+        assert apart(problem, lives, tuple(skyline.offsets[i] for i in place))
+
+
+@given(tight(), st.integers(1, 4), st.sampled_from([0.0, 1.0]))
+@settings(max_examples=100, deadline=None)
+def test_a_beam_finds_only_packings(question, width, waste):
+    problem, lives = question
+    skyline, count = Skyline(problem, *lives, max(lives[1])), len(problem.sizes)
+    placed, complete, _ = beam(skyline, [1.0] * count, 1.0, width, 10**4, waste=waste)
+    some = sorted(placed)
+    part = [lives[0][i] for i in some], [lives[1][i] for i in some]
+    assert apart(problem.some(some), part, tuple(placed[i] for i in some))
+    assert not complete or len(some) == count
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_narrow_beam_packs_small_cuts(kind: Kind):
+    made = packing_instances.instance(f"test {kind.name}", 40, kind)
+    first, end, _, _ = _sections(made.blocks)
+    problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
+    fewer, first, end, place = joined(problem, first, end)
+    areas = [size * (b - a) for size, a, b in zip(fewer.sizes, first, end, strict=True)]
+    worth = [area * len(areas) / sum(areas) for area in areas]
+    offsets, complete, taken = beam(Skyline(fewer, first, end, max(end)), worth, 1.0, 10, 10**5)
+    assert complete
+    assert taken < 10**5
+    assert valid(made.blocks, tuple(problem.unit * offsets[i] for i in place), made.capacity)
+
+
+def test_one_piece_takes_the_place_of_another_in_full_sections():
+    # Piece 0 ends where piece 2 begins, and piece 1 is live beside both: offsets of 0 and 2 are one.
+    fewer, first, end, place = joined(pieces([2, 3, 2], [1, 1, 1], 5), [0, 0, 1], [1, 2, 2])
+    assert (fewer.sizes, first, end, place) == ((2, 3), (0, 0), (1, 1), (0, 1, 0))
+
+
+def test_memories_that_are_too_small_are_proven_so():
+    # Three of four sections full; the pieces over the middle cannot all be level with both sides.
+    found = [
+        Block("a", 0, 2, 3), Block("b", 0, 1, 2), Block("c", 1, 3, 2), Block("d", 2, 4, 3), Block("e", 3, 4, 2),
+        Block("f", 0, 4, 1), Block("g", 1, 2, 1), Block("h", 2, 3, 1),
+    ]  # fmt: skip
+    capacities = {c: pack(found, c).status for c in (6, 7, 8)}
+    for capacity, status in capacities.items():
+        sizes = [block.size for block in found]
+        problem = pieces(sizes, [1] * len(found), capacity)
+        lives = [block.lower for block in found], [block.upper for block in found]
+        assert status == ("packed" if max(problem.tops) >= 0 and fits(problem, lives) else "infeasible")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_small_cuts_of_every_kind_are_packed(kind: Kind):
+    made = packing_instances.instance(f"test {kind.name}", 40, kind)
+    answer = pack(made.blocks, made.capacity)
+    assert (answer.status, answer.peak_bytes) == ("packed", made.capacity)
+    assert valid(made.blocks, answer.offsets, made.capacity)
+    assert pack(made.blocks, made.capacity) == answer
+
+
+def test_the_instances_are_what_they_say():
+    first, second = list(packing_instances.instances()), list(packing_instances.instances())
+    assert first == second
+    assert len({made.name for made in first}) == len(first) >= 36
+    assert max(len(made.blocks) for made in first) >= 450
+    for made in first:
+        ids = {block.id for block in made.blocks}
+        assert 150 <= len(made.blocks) == len(ids) <= 460
+        loads = {
+            time: sum(b.size for b in made.blocks if b.lower <= time < b.upper)
+            for time in {block.lower for block in made.blocks}
+        }
+        assert max(loads.values()) == made.capacity
+        assert valid(made.blocks, made.packed, made.capacity)
+
+
+def valid(blocks: tuple[Block, ...], offsets: tuple[int, ...], capacity: int) -> bool:
+    placed = list(zip(blocks, offsets, strict=True))
+    return all(0 <= at <= capacity - block.size for block, at in placed) and all(
+        a.upper <= b.lower or b.upper <= a.lower or p >= q + b.size or q >= p + a.size
+        for (a, p), (b, q) in combinations(placed, 2)
+    )

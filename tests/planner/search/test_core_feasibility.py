@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warpplan.planner.bounds.min_ii import Bound, min_ii
+from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.runner import run
+from warpplan.planner.errors import Infeasible
+from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.search.core_feasibility import decide, exact, raised
+from warpplan.planner.search.heuristics.retiming import fits
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+
+from .. import strategies as given_
+from ..brute import smallest_ii
+
+
+@st.composite
+def loops(draw: st.DrawFn, most_ops: int = 10) -> DependenceGraph:
+    """Classic modulo scheduling: one partition, no buffers, no registers; units of one to three copies, often full."""
+    count = draw(st.integers(2, most_ops))
+    ops = tuple(
+        Operation(
+            f"op{i}",
+            draw(st.sampled_from(["A", "A", "B", None])),
+            draw(st.integers(0, 6)),
+            draw(st.sampled_from([0, 1, 1, 2, 3, 5])),
+            draw(st.sampled_from([0, 0, 0, 1])),
+        )
+        for i in range(count)
+    )
+    edges = []
+    for _ in range(draw(st.integers(1, 2 * count))):
+        a, b = draw(st.integers(0, count - 1)), draw(st.integers(0, count - 1))
+        edges.append(Dependence(f"op{a}", f"op{b}", draw(st.integers(0 if a < b else 1, 2)), "token"))
+    units = (("A", draw(st.integers(1, 2))), ("B", draw(st.integers(1, 3))))
+    return DependenceGraph("loop", ops, tuple(edges), Limits(max_partitions=1), units)
+
+
+@given(loops())
+@settings(max_examples=100, deadline=None)
+def test_the_core_and_the_whole_model_answer_alike_at_every_interval(graph):
+    problem = Problem(graph, SolveOptions())
+    assert exact(problem)
+    least = min_ii(problem).ii_cycles
+    for ii in range(max(1, least - 2), least + 4):
+        verdict = decide(problem, ii, 10)
+        assert verdict.answer == run(Model(problem, ii).cp, 10)[0]
+        assert (verdict.best is not None) == (verdict.answer == "yes")
+        if verdict.best is not None:
+            assert fits(problem, ii, verdict.best)
+
+
+@given(loops(most_ops=4))
+@settings(max_examples=60, deadline=None)
+def test_brute_force_finds_the_same_smallest_interval(graph):
+    graph = replace(
+        graph, ops=tuple(replace(op, latency=op.latency % 4, occupancy=op.occupancy % 4) for op in graph.ops)
+    )
+    problem = Problem(graph, SolveOptions())
+    ii = min_ii(problem).ii_cycles
+    while decide(problem, ii, 10).answer == "no":
+        ii += 1
+    assert smallest_ii(graph, min(ii, 9), 1) == (ii if ii <= 9 else None)
+
+
+@given(given_.graphs(most_ops=6), st.sampled_from([None, None, 1, 2]))
+@settings(max_examples=60, deadline=None)
+def test_a_raised_bound_and_a_refusal_are_proofs_for_every_problem(graph, depth):
+    problem = Problem(graph, SolveOptions(depth=depth))
+    try:
+        bound = min_ii(problem)
+    except Infeasible:
+        return
+    better = raised(problem, bound)
+    assert better.ii_cycles >= bound.ii_cycles
+    if better.ii_cycles > bound.ii_cycles:
+        assert run(Model(problem, better.ii_cycles - 1).cp, 10)[0] == "no"
+    verdict = decide(problem, better.ii_cycles, 10)
+    if verdict.answer == "no":
+        assert run(Model(problem, better.ii_cycles).cp, 10)[0] == "no"
+    if verdict.best is not None:
+        assert fits(problem, better.ii_cycles, verdict.best)
+
+
+def test_two_holds_on_a_recurrence_are_refused_without_search():
+    """The unit has 8 cycles of work, and the recurrence x, z, y, x asks for 8. But z, 3 cycles after x, must wait until
+    x lets go of the unit after 4, and x, 2 after y, until y lets go after 3: 10."""
+    ops = tuple(Operation(name, "A", 3, cycles, 0) for name, cycles in (("x", 4), ("z", 1), ("y", 3)))
+    edges = (Dependence("x", "z"), Dependence("z", "y"), Dependence("y", "x", 1, latency=2))
+    problem = Problem(DependenceGraph("tight", ops, edges, Limits(1), (("A", 1),)), SolveOptions())
+    bound = min_ii(problem)
+    assert bound.ii_cycles == 8
+    better = raised(problem, bound)
+    assert better.ii_cycles == 10
+    assert "recurrences on shared units" in better.binding
+    assert decide(problem, 9, 10).answer == "no"
+    found = decide(problem, 10, 10).best
+    assert found is not None
+    assert fits(problem, 10, found)
+
+
+def test_work_that_no_recurrence_touches_needs_no_search():
+    """A thousand cycles of three copies, filled to the last by holds longer than a turn too."""
+    holds = [1500, 999, 1, 7, 493]
+    ops = tuple(Operation(f"op{i}", "A", 5, cycles, 0) for i, cycles in enumerate(holds))
+    edges = tuple(Dependence(f"op{i}", f"op{i + 1}") for i in range(len(holds) - 1))
+    problem = Problem(DependenceGraph("full", ops, edges, Limits(1), (("A", 3),)), SolveOptions())
+    assert decide(problem, 999, 10).answer == "no"
+    verdict = decide(problem, 1000, 10)
+    assert verdict.seconds == 0
+    assert verdict.best is not None
+    assert fits(problem, 1000, verdict.best)
+
+
+def test_too_few_registers_for_the_warps_are_not_time_alone():
+    graph = DependenceGraph("one", (Operation("a", None, 1, 0, 0),), (), Limits(1, registers=1_000))
+    problem = Problem(graph, SolveOptions())
+    assert not exact(problem)
+    assert decide(problem, 5, 1).answer == "unknown"
+
+
+def test_better_bounds_leave_a_good_one_alone():
+    problem = Problem(DependenceGraph("one", (Operation("a", None, 1, 0, 0),), ()), SolveOptions())
+    assert raised(problem, Bound(7, "said so")) == Bound(7, "said so")

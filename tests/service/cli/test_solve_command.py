@@ -1,0 +1,297 @@
+"""``warpplan solve`` and ``warpplan pack`` as a user runs them; ``explain`` has a file of its own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warpplan.planner.check.plan_check import check
+from warpplan.planner.values import codec
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.plan import Outcome
+from warpplan.service.cli.app import main
+from warpplan.service.workflow.buffer_files import MAX_ROWS
+
+COMMAND = [sys.executable, "-m", "warpplan.service.cli.app"]
+EXAMPLES = Path(__file__).parents[4] / "shared" / "data" / "minimalloc"
+GRAPH: dict[str, Any] = {
+    "schema": "warpplan/graph-1",
+    "name": "gemm 128x256x64",
+    "ops": [
+        {"id": "load", "unit": "TMA", "latency": 700, "occupancy": 288, "issue": 30, "buffer_bytes": 49152},
+        {
+            "id": "mma",
+            "unit": "TENSOR",
+            "latency": 560,
+            "occupancy": 512,
+            "issue": 120,
+            "min_warps": 4,
+            "registers": 128,
+        },
+    ],
+    "edges": [
+        {"src": "load", "dst": "mma"},
+        {"src": "mma", "dst": "mma", "distance": 1, "latency": 512},
+    ],
+    "limits": {"max_partitions": 2, "handoff_cycles": 60},
+}
+BUFFERS = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(arguments)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def bad(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Assert exit 2 with exactly one clear line on stderr, and return it."""
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert re.fullmatch(r"warpplan: error: [^\n]+\n", err), err
+    assert out == ""
+    return err
+
+
+def assert_packed(text: str, capacity: int) -> None:
+    """By the obvious method: within the memory, aligned, and no byte held twice at once."""
+    rows = [{k: v if k == "id" else int(v) for k, v in row.items()} for row in csv.DictReader(io.StringIO(text))]
+    assert rows
+    for a in rows:
+        assert 0 <= a["offset"] <= capacity - a["size"]
+        assert a["offset"] % a.get("alignment", 1) == 0
+        for b in rows:
+            if a is not b and a["lower"] < b["upper"] and b["lower"] < a["upper"]:
+                assert a["offset"] + a["size"] <= b["offset"] or b["offset"] + b["size"] <= a["offset"], (a, b)
+
+
+def changed(**fields: object) -> str:
+    """:data:`GRAPH` with other fields; ``mma__latency`` is a field of that operation."""
+    body = json.loads(json.dumps(GRAPH))
+    for name, value in fields.items():
+        op, _, cost = name.partition("__")
+        if cost:
+            next(o for o in body["ops"] if o["id"] == op)[cost] = value
+        else:
+            body[name] = value
+    return json.dumps(body)
+
+
+def test_solve_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("g.json").write_text(json.dumps(GRAPH))
+    status, out, err = run(capsys, "solve", "g.json")
+    assert (status, err) == (0, "")
+    assert "status        optimal" in out
+    assert "II            512 cycles" in out
+    assert "proven bound  512 cycles, gap 0" in out
+    assert "unit TENSOR" in out
+    lines = [line.split() for line in out.splitlines()]
+    for head in ("operation partition cycle stage phase", "partition warps registers operations"):
+        assert head.split() in lines
+    assert [words[0] for words in lines if words and words[0] in ("load", "mma")] == ["load", "mma", "load", "load"]
+    assert re.search(r"\d+ of 232448 B of shared memory", out)
+
+
+def test_solve_as_json_from_stdin(capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run(
+        [*COMMAND, "solve", "-", "--json", "--depth", "3", "--slack", "100"],
+        input=json.dumps(GRAPH), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    outcome = codec.loads(done.stdout, kind=Outcome)
+    assert (outcome.status, outcome.plan.schedule.ii_cycles, outcome.plan.channels[0].depth) == ("optimal", 512, 3)
+    assert check(outcome.plan, codec.loads(json.dumps(GRAPH), kind=DependenceGraph), slack_cycles=100) == ()
+
+
+def test_solve_of_what_has_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("g.json").write_text(json.dumps(GRAPH))
+    status, out, err = run(capsys, "solve", "g.json", "--depth", "9")
+    assert (status, err) == (1, "")
+    assert "status        infeasible" in out
+    assert "9 slots of each ring and the extra buffers take 442368 of 232448 bytes of shared memory" in out
+    status, out, _ = run(capsys, "solve", "g.json", "--depth", "9", "--json")
+    assert (status, json.loads(out)["status"]) == (1, "infeasible")
+    assert "442368" in json.loads(out)["reason"]
+
+
+EDGE = GRAPH["edges"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "g.json:1: not JSON"),
+        (json.dumps(GRAPH)[:200], "g.json:1: not JSON"),
+        ("[" * 100_000, "g.json: not JSON"),
+        ("[]", "g.json: the document is []: expected an object"),
+        ("{}", "g.json: schema is missing: expected one of warpplan/graph-1"),
+        (changed(schema="warpplan/graph-9"), "'warpplan/graph-9' is newer"),
+        (changed(schema="warpplan/plan-1"), "'warpplan/plan-1' is not the 'warpplan/graph-1' expected"),
+        (changed(mma__latency=-5), "g.json: operation 'mma' has latency -5: expected a whole number of 0 or more"),
+        (changed(mma__occupancy=0.5), "g.json: ops[1](mma).occupancy is 0.5: expected a whole number"),
+        (changed(mma__issue="12"), "g.json: ops[1](mma).issue is '12': expected a whole number"),
+        (changed(mma__latency=True), "ops[1](mma).latency is True"),
+        (changed(mma__latency=10**30), "operation 'mma' has latency 10000"),
+        (changed(mma__latency=float("nan")), "g.json: ops[1](mma).latency is nan: expected a whole number"),
+        (changed(mma__latency=float("inf")), "g.json: ops[1](mma).latency is inf: expected a whole number"),
+        (changed(mma__latency=int("9" * 4000)).replace("9" * 4000, "9" * 5000), "the number 99999999999999999999… has"),
+        (json.dumps(GRAPH).replace('"latency": 560', '"latency": 560, "latency": 5'), "field 'latency'(mma) is given"),
+        (changed(name="a\ud800"), "name is 'a\\ud800': expected text"),
+        (changed(load__buffer_bytes=300_000), "operation 'load' writes 300000 bytes, more than the 232448 bytes"),
+        (changed(load__buffer_bytes=300_000, load__memory="tmem"), "more than the 262144 bytes of 128 lanes of tensor"),
+        (changed(mma__registers=10**30), "operation 'mma' has registers 1000"),
+        (changed(limits={"max_partitions": 33}), "limits.max_partitions is 33: expected at most 32"),
+        (changed(limits={"smem_bytes": 10**30}), "limits.smem_bytes is 1000"),
+        (changed(limits={"handoff_cycles": 1.5}), "limits.handoff_cycles is 1.5: expected a whole number"),
+        (changed(units={"TMA": 10**9, "TENSOR": 1}), "unit 'TMA' has capacity 1000000000: expected at most 1000"),
+        (changed(edges=[{**EDGE, "latency": -4}]), "edge load -> mma has latency -4"),
+        (changed(edges=[EDGE] * 60_000), "has 60000 edges: at most 50000"),
+        (changed(mma__unit="GPU"), "operation 'mma' uses unknown unit 'GPU': expected one of TMA, TENSOR"),
+        (changed(mma__id="load"), "operation 'load' appears twice"),
+        (changed(mma__latancy=5), "unknown field ops[1](mma).latancy"),
+        (changed(mma__min_warps=16), "operation 'mma' has min_warps 16"),
+        (changed(load__alignment=24), "operation 'load' has alignment 24"),
+        (changed(units={"TMA": 0, "TENSOR": 1}), "unit 'TMA' has capacity 0"),
+        (changed(edges=[{"src": "load", "dst": "nma"}]), "edge load -> nma names operation 'nma', which does not"),
+        (changed(edges=[{**EDGE, "distance": -1}]), "edge load -> mma has distance -1"),
+        (changed(edges=[{**EDGE, "kind": "date"}]), "edges[0].kind is 'date'"),
+        (changed(edges=[EDGE, {"src": "mma", "dst": "load"}]), "operations load, mma form a cycle of distance 0"),
+        (changed(edges=[{"src": "mma", "dst": "mma"}]), "operations mma form a cycle of distance 0"),
+        (changed(ops=[], edges=[]), "graph 'gemm 128x256x64' has no operations"),
+        (changed(limits={"max_partitions": 0}), "limits.max_partitions is 0"),
+        (changed(ops=[{**GRAPH["ops"][0], "id": f"o{i}"} for i in range(100_000)], edges=[]), "has 100000 ops: at"),
+    ],
+    ids=lambda value: None if len(value) > 90 else value,
+)  # fmt: skip
+def test_solve_of_bad_graphs(capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
+    Path("g.json").write_text(text)
+    assert says in bad(capsys, "solve", "g.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no.json"], "no.json: cannot be read: No such file"),
+        (["."], ".: cannot be read: Is a directory"),
+        ([], "Missing argument 'graph'"),
+        (["g.json", "--depth", "0"], "--depth"),
+        (["g.json", "--slack", "-1"], "--slack"),
+        (["g.json", "--time-limit", "-1"], "--time-limit"),
+        (["g.json", "--time-limit", "soon"], "--time-limit"),
+    ],
+)
+def test_solve_with_bad_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    Path("g.json").write_text(json.dumps(GRAPH))
+    assert says in bad(capsys, "solve", *arguments)
+
+
+def test_pack_prints_offsets(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("b.csv").write_text(BUFFERS)
+    status, out, err = run(capsys, "pack", "b.csv", "--capacity", "12")
+    assert status == 0
+    assert_packed(out, 12)
+    assert out.splitlines()[0] == "id,lower,upper,size,offset"
+    assert err == "warpplan: packed: 5 buffers in 12 of 12 bytes (100.0 %); 12 live at once\n"
+
+
+def test_pack_reads_columns_in_any_order_and_alignments(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("b.csv").write_bytes(
+        b'\xef\xbb\xbfsize, alignment,id,upper,lower\r\n100,64,"a,b",9,0\r\n\r\n30,16,c,9,0\r\n7,,d,9,0\r\n'
+    )
+    status, out, _ = run(capsys, "pack", "b.csv", "--capacity", "256", "--out", "o.csv")
+    assert (status, out) == (0, "")
+    assert_packed(Path("o.csv").read_text(), 256)
+    rows = list(csv.DictReader(io.StringIO(Path("o.csv").read_text())))
+    assert [(r["id"], r["alignment"]) for r in rows] == [("a,b", "64"), ("c", "16"), ("d", "1")]
+
+
+def test_pack_as_json_from_stdin() -> None:
+    done = subprocess.run(
+        [*COMMAND, "pack", "-", "--capacity", "12", "--json"], input=BUFFERS, capture_output=True, text=True
+    )
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["status"], answer["used_bytes"], answer["peak_bytes"]) == (0, "packed", 12, 12)
+    assert {b["id"]: b["offset"] for b in answer["buffers"]}.keys() == {"b1", "b2", "b3", "b4", "b5"}
+
+
+def test_pack_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("b.csv").write_text(BUFFERS)
+    status, out, err = run(capsys, "pack", "b.csv", "--capacity", "11", "--out", "o.csv")
+    assert (status, out) == (1, "")
+    assert "infeasible: at time 0" in err
+    assert not Path("o.csv").exists()
+    status, out, _ = run(capsys, "pack", "b.csv", "--capacity", "11", "--json")
+    assert (status, json.loads(out)["status"], json.loads(out)["buffers"]) == (1, "infeasible", [])
+
+
+def test_pack_a_hard_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    instance = EXAMPLES / "B.1048576.csv"
+    if not instance.exists():
+        pytest.skip(f"{instance} is not there")
+    status, out, _ = run(capsys, "pack", str(instance), "--capacity", "1048576")
+    assert status == 0
+    assert_packed(out, 1_048_576)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "b.csv: is empty"),
+        ("id,lower,upper\n", "b.csv:1: column 'size' is missing"),
+        ("id,lower,upper,size,colour\n", "b.csv:1: unknown column 'colour': expected id,lower,upper,size"),
+        ("id,id,lower,upper,size\n", "b.csv:1: column 'id' is given twice"),
+        ("\n\nid;lower;upper;size\n", "b.csv:3: unknown column 'id;lower;upper;size'"),
+        ("id,lower,upper,size\na,0,1\n", "b.csv:2: 3 columns, the header has 4"),
+        ("id,lower,upper,size\na,0,1,4\n\na,0,1,4\n", "b.csv:4: buffer 'a' was given in line 2"),
+        ("id,lower,upper,size\n,0,1,4\n", "b.csv:2: a buffer without an id"),
+        ("id,lower,upper,size\na,0,1,-4\n", "b.csv:2: buffer 'a' has size '-4': expected a whole number from 0"),
+        ("id,lower,upper,size\na,NaN,1,4\n", "b.csv:2: buffer 'a' has lower 'NaN'"),
+        ("id,lower,upper,size\na,0,1.5,4\n", "b.csv:2: buffer 'a' has upper '1.5'"),
+        ("id,lower,upper,size\na,0,1e3,4\n", "b.csv:2: buffer 'a' has upper '1e3'"),
+        ("id,lower,upper,size\na,0,1_0,4\n", "b.csv:2: buffer 'a' has upper '1_0'"),
+        ("id,lower,upper,size\na,0,1,\n", "b.csv:2: buffer 'a' has size ''"),
+        ("id,lower,upper,size\na,0,1," + "9" * 5000, "b.csv:2: buffer 'a' has size '9999"),
+        ("id,lower,upper,size\na,7,3,4\n", "b.csv:2: buffer 'a' has upper '3': expected no less than its lower, 7"),
+        ("id,lower,upper,size\na,0,1,13\n", "buffer 'a' has size '13': expected no more than the capacity of 12"),
+        ("id,lower,upper,size,alignment\na,0,1,4,0\n", "b.csv:2: buffer 'a' has alignment '0'"),
+        ('id,lower,upper,size\n"a,0,1,4\n', "b.csv:2: not CSV"),
+        (b"id,lower,upper,size\na\xff,0,1,4\n", "b.csv:2: not UTF-8: byte 0xff"),
+        ("id,lower,upper,size\n" + "".join(f"{i},0,1,0\n" for i in range(MAX_ROWS + 1)), f"more than {MAX_ROWS}"),
+    ],
+)  # fmt: skip
+def test_pack_of_bad_files(capsys: pytest.CaptureFixture[str], text: str | bytes, says: str) -> None:
+    Path("b.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert says in bad(capsys, "pack", "b.csv", "--capacity", "12")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no.csv", "--capacity", "12"], "no.csv: cannot be read: No such file"),
+        ([".", "--capacity", "12"], ".: cannot be read: Is a directory"),
+        (["b.csv"], "--capacity"),
+        (["b.csv", "--capacity", "0"], "--capacity"),
+        (["b.csv", "--capacity", "1MB"], "--capacity"),
+        (["b.csv", "--capacity", "12", "--time-limit", "0"], "--time-limit"),
+        (["b.csv", "--capacity", "12", "--time-limit", "nan"], "--time-limit"),
+        (["b.csv", "--capacity", "12", "--out", "no/o.csv"], "its folder no does not exist"),
+        (["b.csv", "--capacity", "12", "--out", "."], "cannot be written: Is a directory"),
+        (["b.csv", "--capacity", "12", "--out", "b.csv/o.csv"], "cannot be written"),
+    ],
+)
+def test_pack_with_bad_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    Path("b.csv").write_text(BUFFERS)
+    assert says in bad(capsys, "pack", *arguments)

@@ -1,0 +1,187 @@
+"""``warpplan ws`` as a user runs it: graph, plan, lines, barriers; and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from warpplan.service.cli.app import main  # noqa: E402
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def matmul(a, b, c_ptr, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr = 64):
+    row = tl.program_id(0) * BM
+    column = tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, tl.cdiv(K, BK)):
+        x = a.load([row, k * BK])
+        y = b.load([column, k * BK])
+        acc = tl.dot(x, y.T, acc)
+    rows = row + tl.arange(0, BM)
+    columns = column + tl.arange(0, BN)
+    tl.store(c_ptr + rows[:, None] * N + columns[None, :], acc.to(tl.bfloat16))
+
+
+@triton.autotune([triton.Config({"BLOCK": 1024})], key=["n"])
+@triton.jit
+def double(x_ptr, n, BLOCK: tl.constexpr):
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(x_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def stock(a, b, c_ptr, N, K, BM: tl.constexpr, BN: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, tl.cdiv(K, 64), warp_specialize=True):
+        acc = tl.dot(a.load([0, k * 64]), b.load([0, k * 64]).T, acc)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * N + tl.arange(0, BN)[None, :], acc.to(tl.bfloat16))
+
+
+no_kernel = 1
+"""
+OPERANDS = "a=bf16[128,64], b=bf16[256,64], c_ptr=*bf16, N=i32:16, K=i32"
+TILE = f"{OPERANDS}, BM=128, BN=256"
+
+
+@pytest.fixture(autouse=True)
+def _kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(KERNELS)
+
+
+def line(text: str) -> str:
+    return f"mine.py:{next(i for i, row in enumerate(KERNELS.splitlines(), 1) if text in row)}"
+
+
+def ask(capsys: pytest.CaptureFixture[str], command: str, signature: str) -> tuple[int, str, str]:
+    status = main(["ws", *shlex.split(command), "--signature", signature])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def answer(capsys: pytest.CaptureFixture[str], command: str, signature: str) -> tuple[int, Any]:
+    status, out, err = ask(capsys, f"{command} --json", signature)
+    assert not err
+    return status, json.loads(out)
+
+
+def test_everything_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = ask(capsys, "mine.py:matmul --warps 8", TILE)
+    assert (status, err) == (0, "")
+    titles = ["Loop loop@", "Schemes, best first", "Where each line goes", "Barriers", "Causes of hangs"]
+    assert [out.index(title) for title in titles] == sorted(out.index(title) for title in titles)
+    for text in ("x = a.load", "acc = tl.dot"):
+        assert line(text) in out
+    assert "none of the known causes" in out
+
+
+def test_lines_partitions_stages_and_buffers(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = answer(capsys, "mine.py:matmul --warps 8 --scheme 2x4:3", TILE)
+    assert status == 0
+    assert found["schema"] == "warpplan/ws-1"
+    assert {"consumers": 2, "depths": [3], "warps": 4, "in_flight": 1}.items() <= found["chosen"]["scheme"].items()
+    placed = {p["lines"][-1]: p for p in found["placed"]}
+    load, product = placed[line("x = a.load")], placed[line("acc = tl.dot")]
+    assert load["partitions"] == ["producer"]
+    assert load["buffer"] == "3 x 16384 bytes of shared memory"
+    assert product["partitions"] == ["consumer0", "consumer1"]
+    assert product["stage"] > load["stage"]
+    full, empty = found["barriers"]["barriers"]
+    uses = [(use["kind"], use["amount"]) for use in full["uses"]]
+    assert uses.count(("init", 1)) == 3
+    assert ("expect", 128 * 64 * 2 + 256 * 64 * 2) in uses
+    assert {use["amount"] for use in empty["uses"] if use["kind"] == "init"} == {2}
+    assert full["phases"] > 0
+    assert found["barriers"]["findings"] == []
+    assert len(found["plans"]) == 1
+
+
+def test_a_kernel_that_cannot_be_specialised_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = ask(capsys, "mine.py:double", "x_ptr=*fp32, n=i32, BLOCK=1024")
+    assert status == 0
+    assert f"tt.load ({line('tl.store(x_ptr')}): loads through pointers" in out
+    assert "left alone" in out
+
+
+@pytest.mark.skipif(not triton.__version__.startswith("3.6"), reason="what 3.6's own pass makes of it")
+def test_a_cause_of_hangs_in_tritons_own_kernel_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = ask(capsys, "mine.py:stock --scheme stock", TILE)
+    assert status == 1
+    assert "a TMA box of 128x64 and a tile of 64x64" in out
+
+
+def test_blackwell_shows_partitions_stages_and_buffers(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = answer(capsys, "mine.py:matmul --target 100 --scheme apart:3", TILE)
+    assert status == 0
+    assert [work["kind"] for work in found["loops"][0]["work"]] == ["tma_load", "tma_load", "dot"]
+    assert found["chosen"]["scheme"] == {"workers": "apart", "depth": 3, "stages": [], "double": 1}
+    placed = {p["lines"][-1]: p for p in found["placed"] if p["loop"]}
+    load, product = placed[line("x = a.load")], placed[line("acc = tl.dot")]
+    assert (load["partitions"], product["partitions"]) == (["loads"], ["products"])
+    assert load["buffer"] == "3 x 16384 bytes of shared memory"
+    assert product["buffer"] == "256 columns of 128 lanes of tensor memory"
+    assert product["stage"] >= load["stage"] == 0
+    assert [r["scheme"] and r["scheme"]["workers"] for r in found["ranked"]].count("together") == 1
+    assert found["barriers"]["findings"] == []
+    assert found["barriers"]["played"] > 0
+    assert dict(found["barriers"]["partitions"]) == {"default": 4, "partition0": 1, "partition1": 2}
+
+
+def test_blackwell_shows_the_best_plan_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = ask(capsys, "mine.py:matmul --target 100", TILE)
+    assert (status, err) == (0, "")
+    assert "columns of 128 lanes of tensor memory" in out
+    assert "none of the known causes" in out
+    status, found = answer(capsys, "mine.py:matmul --target 100 --scheme stock", TILE)
+    assert status == 0
+    assert found["chosen"]["scheme"] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "signature", "message"),
+    [
+        ("mine.py", TILE, "expected FILE.py:function"),
+        ("none.py:matmul", TILE, "no file none.py"),
+        ("mine.py:missing", TILE, "has no 'missing'"),
+        ("mine.py:no_kernel", TILE, "is no Triton kernel"),
+        ("mine.py:matmul", OPERANDS, "BM: missing"),
+        ("mine.py:matmul", f"{TILE}, BX=1", "BX = 1: the kernel has no such parameter, but a, b, c_ptr"),
+        ("mine.py:matmul", f"{TILE}, BM=64", "BM = 64: given twice"),
+        ("mine.py:matmul", TILE.replace("c_ptr=*bf16", "c_ptr=pointer"), "c_ptr = pointer: no type"),
+        ("mine.py:matmul", TILE.replace("N=i32:16", "N=i32:24"), "expected :16"),
+        ("mine.py:matmul", TILE.replace("BM=128", "BM=rows"), "BM = rows: a constexpr"),
+        ("mine.py:matmul", "a", "expected NAME=TYPE"),
+        ("mine.py:matmul", TILE.replace("128,64", "96,64"), "does not compile for sm_90"),
+        ("mine.py:matmul --target 80", TILE, "expected 90 or 100"),
+        ("mine.py:matmul --scheme 2x4", TILE, "expected stock, best, or CONSUMERSxWARPS:SLOTS"),
+        ("mine.py:matmul --scheme apart:3", TILE, "scheme 'apart:3' is not for sm_90"),
+        ("mine.py:matmul --scheme 2x4:3 --target 100", TILE, "scheme '2x4:3' is not for sm_100"),
+        ("mine.py:matmul --scheme apart:9 --target 100", TILE, "depth 9"),
+        ("mine.py:matmul --scheme 9x4:2", TILE, "consumers 9"),
+        ("mine.py:matmul --profile none.json", TILE, "none.json"),
+    ],
+)
+def test_bad_input_is_one_line(command: str, signature: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = ask(capsys, command, signature)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_scheme_that_cannot_be_lowered_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = answer(capsys, "mine.py:double --scheme 1x4:2", "x_ptr=*fp32, n=i32, BLOCK=1024")
+    assert status == 0
+    assert found["barriers"] is None
+    assert found["failure"]

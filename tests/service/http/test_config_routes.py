@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from warpplan.service.http.app import create_app
+from warpplan.service.store.answer_store import Store
+from warpplan.service.workflow.configure import Workflow
+
+GEMM = "/v1/configs/gemm"
+SIZES = {"M": 512, "N": 1024, "K": 2048}
+
+
+def problem(reply: httpx.Response, status: int, field: str | None = None) -> dict[str, Any]:
+    """Assert that ``reply`` is a whole problem document and return it."""
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = reply.json()
+    assert set(body) == {"type", "title", "status", "detail", "field", "value", "limit"}
+    assert body["status"] == status
+    assert body["type"].startswith("urn:warpplan:problem:")
+    assert body["detail"]
+    assert "\n" not in body["detail"]
+    assert "Traceback" not in reply.text
+    if field is not None:
+        assert body["field"] == field, body
+    return body
+
+
+def test_a_shape_never_seen_is_planned_then_found(http: httpx.Client) -> None:
+    first, second = http.get(GEMM, params=SIZES), http.get(GEMM, params=SIZES)
+    assert (first.status_code, second.status_code) == (200, 200)
+    assert list(first.json()) == sorted(first.json())
+    assert first.json()["match"] == {"kind": "planned", "kept": True}
+    assert second.json()["match"] == {"kind": "exact", "kept": True}
+    assert first.json() | {"match": None} == second.json() | {"match": None}
+    assert set(first.json()) == {
+        "kernel", "shape", "dtype", "device", "config", "plan", "predicted", "measured", "match", "provenance",
+    }  # fmt: skip
+    assert set(first.json()["config"]) == {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg"}
+    assert set(first.json()["predicted"]) == {"time_us", "tflops", "bound_by"}
+    assert first.json()["dtype"] == "bfloat16"
+    assert first.json()["device"] == "NVIDIA H200"
+
+
+def test_entity_tags(http: httpx.Client) -> None:
+    first = http.get(GEMM, params=SIZES)
+    tag = first.headers["etag"]
+    assert tag.startswith('"')
+    for held in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+        again = http.get(GEMM, params=SIZES, headers={"If-None-Match": held})
+        assert again.status_code == 304
+        assert again.content == b""
+        assert again.headers["etag"]
+    second = http.get(GEMM, params=SIZES)
+    assert http.get(GEMM, params=SIZES, headers={"If-None-Match": second.headers["etag"]}).status_code == 304
+    assert http.get(GEMM, params=SIZES, headers={"If-None-Match": '"stale"'}).status_code == 200
+    other = http.get(GEMM, params=SIZES | {"M": 513}, headers={"If-None-Match": tag})
+    assert other.status_code == 200
+    assert other.headers["etag"] != tag
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "field"),
+    [
+        ({"K": None}, 422, "K"), ({"M": "0"}, 422, "M"), ({"M": "-4"}, 422, "M"), ({"M": "12.5"}, 422, "M"),
+        ({"M": "1e3"}, 422, "M"), ({"M": "True"}, 422, "M"), ({"M": ""}, 422, "M"), ({"M": "abc"}, 422, "M"),
+        ({"M": "3000000000"}, 422, "M"),
+        ({"M": "9" * 5000}, 422, "M"), ({"M": "2000000", "N": "2000000", "K": "8"}, 422, "C"),
+        ({"K": "7"}, 422, "K"), ({"dtype": "bf16"}, 404, "dtype"), ({"dtype": ""}, 404, "dtype"),
+        ({"device": "NVIDIA A100"}, 404, "device"), ({"device": "NVIDIA B200"}, 404, "device"),
+        ({"device": ""}, 404, "device"), ({"L": "1"}, 422, "L"), ({"m": "1"}, 422, "m"),
+        ({"M": ["1", "2"]}, 422, "M"),
+    ],
+)  # fmt: skip
+def test_bad_questions(http: httpx.Client, change: dict[str, Any], status: int, field: str) -> None:
+    params = {name: value for name, value in (SIZES | change).items() if value is not None}
+    body = problem(http.get(GEMM, params=params), status, field)
+    if field == "dtype":
+        assert body["limit"] == ["bfloat16", "float16"]
+        assert body["value"] == change["dtype"]
+
+
+def test_unknown_kernel_route_and_method(http: httpx.Client) -> None:
+    assert "gemm" in problem(http.get("/v1/configs/gem", params=SIZES), 404, "kernel")["limit"]
+    problem(http.get("/v2/configs"), 404, "path")
+    reply = http.delete(GEMM)
+    problem(reply, 405, "method")
+    assert reply.headers["allow"] == "GET"
+
+
+def test_batch(http: httpx.Client) -> None:
+    items = [
+        {"kernel": "gemm", "shape": SIZES},
+        SIZES | {"dtype": "float16"},
+        SIZES | {"M": 0},
+        SIZES | {"dtype": "bf16"},
+        {"kernel": 5},
+    ]
+    reply = http.post("/v1/configs:batch", json={"items": items})
+    assert reply.status_code == 200
+    results = reply.json()["results"]
+    assert [r["status"] for r in results] == [200, 200, 422, 404, 422]
+    assert [r["error"]["field"] for r in results[2:]] == ["M", "dtype", "kernel"]
+    single = http.get(GEMM, params=SIZES).json()
+    assert results[0]["answer"] | {"match": None} == single | {"match": None}
+    # An answer names its own problem: it can be asked again as it is.
+    names = ("kernel", "shape", "dtype", "device")
+    again = http.post("/v1/configs:batch", json={"items": [{n: results[1]["answer"][n] for n in names}]})
+    assert again.json()["results"][0]["answer"]["match"]["kind"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "field"),
+    [
+        (b"", 422, "body"), (b"{", 422, None), (b"[]", 422, "body"), (b"{}", 422, "items"),
+        (b'{"items": []}', 422, "items"),
+        (b'{"items": [1]}', 422, "items.0"), (b'{"items": [{}], "more": 1}', 422, "more"),
+        (b"\xff", 400, None),
+    ],
+)  # fmt: skip
+def test_bad_batches(http: httpx.Client, content: bytes, status: int, field: str | None) -> None:
+    headers = {"Content-Type": "application/json"}
+    problem(http.post("/v1/configs:batch", content=content, headers=headers), status, field)
+
+
+def test_too_many_items_and_too_many_bytes(http: httpx.Client) -> None:
+    body = problem(http.post("/v1/configs:batch", json={"items": [SIZES] * 21}), 413, "items")
+    assert (body["value"], body["limit"]) == (21, 20)
+    body = problem(http.post("/v1/configs:batch", content=b" " * 20_001), 413, "body")
+    assert body["limit"] == 20_000
+
+    def endless() -> Any:
+        for _ in range(100):
+            yield b" " * 1_000
+
+    problem(http.post("/v1/configs:batch", content=endless()), 413, "body")
+
+
+def measurement(http: httpx.Client, **changes: Any) -> dict[str, Any]:
+    planned = http.get(GEMM, params=SIZES).json()
+    return {"kernel": "gemm", "shape": SIZES, "config": planned["config"], "time_us": 12.5, "samples": 50} | changes
+
+
+def test_a_measurement_outranks_the_prediction(http: httpx.Client) -> None:
+    before = http.get(GEMM, params=SIZES)
+    report = measurement(http, environment={"triton": "3.6.0"}, run="job-7")
+    assert http.post("/v1/measurements", json=report).status_code == 201
+    repeated = http.post("/v1/measurements", json=report)
+    assert (repeated.status_code, repeated.json()) == (200, {"recorded": False})
+    after = http.get(GEMM, params=SIZES, headers={"If-None-Match": before.headers["etag"]})
+    assert after.status_code == 200
+    assert after.json()["measured"] == {"time_us": 12.5, "samples": 50}
+    assert after.json()["provenance"]["source"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "field"),
+    [
+        ({"time_us": 0}, 422, "time_us"), ({"time_us": -1}, 422, "time_us"), ({"time_us": "fast"}, 422, "time_us"),
+        ({"samples": 0}, 422, "samples"), ({"samples": 1.5}, 422, "samples"), ({"kernel": "gem"}, 404, "kernel"),
+        ({"shape": {"M": 1}}, 422, "N"), ({"config": {}}, 422, "config.kwargs"), ({"extra": 1}, 422, "extra"),
+        ({"config": {"kwargs": {"BLOCK_M": 7}, "num_warps": 4, "num_stages": 1}}, 422, None),
+        ({"environment": {"triton": 3}}, 422, "environment.triton"),
+    ],
+)  # fmt: skip
+def test_bad_measurements(http: httpx.Client, change: dict[str, Any], status: int, field: str | None) -> None:
+    problem(http.post("/v1/measurements", json=measurement(http, **change)), status, field)
+    assert http.get(GEMM, params=SIZES).json()["measured"] is None
+
+
+def test_a_time_that_is_no_number(http: httpx.Client) -> None:
+    text = json.dumps(measurement(http, time_us=float("nan")))
+    reply = http.post("/v1/measurements", content=text, headers={"Content-Type": "application/json"})
+    problem(reply, 422, "time_us")
+
+
+def test_lists(http: httpx.Client) -> None:
+    (gemm,) = (k for k in http.get("/v1/kernels").json()["kernels"] if k["name"] == "gemm")
+    assert gemm["dimensions"] == ["M", "N", "K"]
+    assert gemm["dtypes"] == ["bfloat16", "float16"]
+    devices = {d["name"]: d for d in http.get("/v1/devices").json()["devices"]}
+    key = devices["NVIDIA H200"]["profile"]
+    assert http.get(GEMM, params=SIZES).json()["provenance"]["profile"] == key
+    profile = http.get(f"/v1/profiles/{key}")
+    assert profile.json()["schema"] == "warpplan/profile-1"
+    assert profile.json()["identity"]["gpu"] == "NVIDIA H200"
+    problem(http.get("/v1/profiles/nonsense"), 404, "profile")
+
+
+def test_health_metrics_and_documentation(http: httpx.Client) -> None:
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"status": "ready"}
+    http.get(GEMM, params=SIZES)
+    http.get(GEMM, params=SIZES | {"M": 0})
+    text = http.get("/metrics").text
+    assert 'warpplan_requests_total{method="GET",route="/v1/configs/{kernel}",status="200"} 1\n' in text
+    assert 'warpplan_requests_total{method="GET",route="/v1/configs/{kernel}",status="422"} 1\n' in text
+    assert 'warpplan_answers_total{match="planned"} 1\n' in text
+    assert "# TYPE warpplan_measurements_total counter" in text
+    assert http.get("/docs").status_code == 200
+    paths = http.get("/openapi.json").json()["paths"]
+    assert {p["name"] for p in paths["/v1/configs/{kernel}"]["get"]["parameters"]} >= {"kernel", "M", "N", "K", "dtype"}
+
+
+def test_many_at_once_get_one_answer(http: httpx.Client, store: Store) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(lambda _: http.get(GEMM, params=SIZES | {"M": 640}), range(48)))
+    assert {r.status_code for r in replies} == {200}
+    assert len({json.dumps(r.json()["config"]) for r in replies}) == 1
+    assert len(store.problems()) == 1
+
+
+def test_a_locked_store_still_answers(serve: Callable[[FastAPI], str], store: Store) -> None:
+    url = serve(create_app(Workflow(Store.open(store.name, timeout_s=0.05))))
+    other = sqlite3.connect(store.name, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    reply = httpx.get(url + GEMM, params=SIZES)
+    assert reply.json()["match"] == {"kind": "planned", "kept": False}
+    assert "warpplan_answers_not_kept_total 1" in httpx.get(url + "/metrics").text
+    body = {"kernel": "gemm", "shape": SIZES, "config": reply.json()["config"], "time_us": 3}
+    refused = httpx.post(url + "/v1/measurements", json=body)
+    problem(refused, 503, "store")
+    assert refused.headers["retry-after"]
+    other.execute("ROLLBACK")
+    assert httpx.post(url + "/v1/measurements", json=body).status_code == 201
+
+
+def test_a_store_that_broke_while_serving(http: httpx.Client, store: Store) -> None:
+    with open(store.name, "r+b") as file:
+        file.write(b"no database any more" * 500)
+    problem(http.get("/readyz"), 503, "store")
+    problem(http.get(GEMM, params=SIZES), 503, "store")
+    assert http.get("/healthz").status_code == 200
+
+
+def test_what_nobody_expected(
+    serve: Callable[[FastAPI], str], workflow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret path /etc")
+
+    monkeypatch.setattr(workflow, "configure", fail)
+    body = problem(httpx.get(serve(create_app(workflow)) + GEMM, params=SIZES), 500)
+    assert "secret" not in json.dumps(body)
