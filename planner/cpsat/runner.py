@@ -5,6 +5,7 @@ The same model then gives the same answer on every machine, however slow or busy
 
 from __future__ import annotations
 
+import math
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,10 +76,12 @@ def run(
     turn: int = 0,
     rate: float = RATE,
     stop: Stop | None = None,
+    clock_seconds: float = math.inf,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
     ``small``: whether the model is decided in milliseconds; ``turn``: each searches in another way, the first in the
-    one fit for proofs; ``rate``: the deterministic time to a second. A run that ``stop`` ends has no meaning."""
+    one fit for proofs; ``rate``: the deterministic time to a second. A run that ``stop`` ends has no meaning.
+    ``clock_seconds``: the wall clock ends the run then at the latest, and the answer depends on the machine."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
@@ -86,7 +89,7 @@ def run(
     parameters.num_workers = 1
     parameters.random_seed = 0
     parameters.max_deterministic_time = seconds * rate
-    parameters.max_time_in_seconds = max(CLOCK_SECONDS, seconds * CLOCK_FACTOR)
+    parameters.max_time_in_seconds = min(max(CLOCK_SECONDS, seconds * CLOCK_FACTOR), max(0.0, clock_seconds))
     # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve

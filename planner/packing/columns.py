@@ -1,4 +1,7 @@
-"""Places in Blackwell's tensor memory: rectangles of 64 or 128 lanes × columns (PTX ISA, "Tensor Memory")."""
+"""Places in Blackwell's tensor memory: rectangles of 64 or 128 lanes × columns (PTX ISA, "Tensor Memory").
+
+First fit, then CP-SAT with one two-dimensional no-overlap a clique of conflicting rectangles.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import networkx as nx
 
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.packing.offsets import Status
+from warpplan.planner.packing.offsets import DEFAULTS, PackingStatus
+from warpplan.planner.values.packing_params import PackingParams
 
 LANES = 128
 HALF = 64
@@ -31,7 +35,7 @@ class ColumnPacking:
     ``reason`` says what binds otherwise; ``conflict`` are then the indices of rectangles that do not fit together.
     """
 
-    status: Status
+    status: PackingStatus
     places: tuple[tuple[int, int], ...]
     reason: str = ""
     conflict: tuple[int, ...] = ()
@@ -43,6 +47,7 @@ def pack_columns(
     conflicts: Collection[frozenset[int]] | None = None,
     *,
     time_limit_s: float = 10.0,
+    params: PackingParams = DEFAULTS,
 ) -> ColumnPacking:
     """Places within 128 lanes × ``columns`` at which no two rectangles of a pair in ``conflicts`` meet.
 
@@ -73,9 +78,11 @@ def pack_columns(
         if need > columns:
             reason = f"rectangles {', '.join(map(str, clique))} need {need} of {columns} columns"
             return ColumnPacking("infeasible", (), reason, tuple(clique))
-    places = _first_fit(rects, columns, graph)
+    places = _first_fit(rects, columns, graph) if params.first_fit else None
     if places is not None:
         return ColumnPacking("packed", places)
+    if not params.clique_model:
+        return ColumnPacking("unknown", (), "first fit failed, and the exact search is switched off")
     return _search(rects, columns, cliques, time_limit_s)
 
 
