@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warpplan.planner.errors import InvalidGraph, InvalidInput
-from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, require_few
 
 if TYPE_CHECKING:
     from warpplan.planner.problem.formulation import SolveOptions
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 MOST_WARPS = 8
 MAX_PARTITIONS = 32
 """A block has at most 1,024 threads (CUDA C++ Programming Guide, "Technical Specifications"): 32 warps."""
-MAX_OPERATIONS = 2_000
 MAX_CYCLES = 10**9
 """Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
 MAX_DISTANCE = 1_000
@@ -25,8 +24,6 @@ MAX_AMOUNT = 2**40
 """The most bytes, columns or registers: as good as no limit, and sums of them stay within 64 bits."""
 MAX_CAPACITY = 1_000
 """Of one unit. A unit of which there is always one free is no unit: ``null``."""
-MOST_OF = {"ops": MAX_OPERATIONS, "edges": 50_000, "units": 64, "clones": 16}
-"""Elements of a graph: beyond them, no time limit could be kept."""
 LEAST_LIMITS = {
     "max_partitions": 1, "smem_bytes": 0, "registers": 0, "handoff_cycles": 0, "handoff_cycles_per_kb": 0,
     "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
@@ -43,15 +40,6 @@ def validate(graph: DependenceGraph, options: SolveOptions) -> None:
     _validate_operations(graph)
     _validate_edges(graph)
     _validate_options(graph, options)
-
-
-def require_few(graph: str, name: str, count: int) -> None:
-    """Raises :class:`InvalidGraph` for more elements than :data:`MOST_OF`: also before a graph is built of them."""
-    if count > MOST_OF[name]:
-        raise InvalidGraph(
-            f"graph {graph[:60]!r} has {count} {name}: at most {MOST_OF[name]} can be planned",
-            field=name, value=count, limit=MOST_OF[name],
-        )  # fmt: skip
 
 
 def require_room(graph: DependenceGraph) -> None:
