@@ -107,8 +107,12 @@ class Program:
         ii = self.plan.schedule.ii_cycles
         turn = sorted((s.cycle % ii, s.rank, i, s.cycle // ii) for i in members for s in (self.steps[i],))
         order = [(i, stage) for _, _, i, stage in turn]
-        last = max((stage for _, stage in order), default=0)
-        for k in range(trip_count + last):
-            for i, stage in order:
-                if 0 <= k - stage < trip_count:
-                    yield i, k - stage
+        done = 0
+        # Interval k of the loop has iteration k - stage of each operation. Intervals with no operation (long
+        # latencies leave millions) are skipped.
+        for first in sorted({stage for _, stage in order}):
+            for k in range(max(done, first), first + trip_count):
+                for i, stage in order:
+                    if 0 <= k - stage < trip_count:
+                        yield i, k - stage
+            done = first + trip_count

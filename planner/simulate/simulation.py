@@ -22,7 +22,10 @@ from warpplan.planner.values.plan import Plan
 from warpplan.planner.values.timeline import Span, Timeline
 
 MOST_VERIFIED = 20_000
-"""Operations that one play of :func:`verify` issues at most: a fifth of a second."""
+"""Operations that one play of :func:`verify` issues at most, unless the plan has more stages: a fifth of a second."""
+MOST_STAGES = 1_000
+"""Iterations that :func:`verify` plays at most for a plan's stages, of which no kernel's loop has as many: a latency of
+10⁸ intervals would otherwise be played for as many iterations. What lies beyond is left to the checker."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
         compiled = program(plan, graph)
     except InvalidInput as error:
         return (str(error),)
-    stages = plan.schedule.stages
+    stages = min(plan.schedule.stages, MOST_STAGES)
     turns = max((ring.depth for ring in compiled.rings), default=1)
     reach = max((distance for _, _, distance, _ in compiled.dependences), default=0)
     enough = min(stages + max(turns, reach) + 2, max(MOST_VERIFIED // max(len(graph.ops), 1), stages + 2))
