@@ -16,7 +16,7 @@ from warpplan.planner.errors import InvalidInput, SimulationFault
 from warpplan.planner.simulate.event_loop import Order, Play
 from warpplan.planner.simulate.plan_program import program
 from warpplan.planner.simulate.program import Program
-from warpplan.planner.simulate.slot_hazards import Run, first_hazard
+from warpplan.planner.simulate.slot_hazards import PlayRecord, first_hazard
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.plan import Plan
 from warpplan.planner.values.timeline import Span, Timeline
@@ -98,13 +98,13 @@ def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
         for trip_count in (1, stages, enough):
             _played(compiled, trip_count)
         _played(compiled, enough, Draws(), "arrival")
-        return _late(compiled, _played(compiled, enough, in_step=True))
+        return _late(compiled, _played(compiled, enough, planned_starts=True))
     except SimulationFault as fault:
         return (str(fault),)
 
 
-def _late(compiled: Program, run: Run) -> tuple[str, ...]:
-    """The first start of a play in step that is later than planned."""
+def _late(compiled: Program, run: PlayRecord) -> tuple[str, ...]:
+    """The first start of a play in which nothing starts early that is later than planned."""
     late = [
         (start, step.op, n, planned)
         for step, starts in zip(compiled.steps, run.starts, strict=True)
@@ -145,12 +145,16 @@ def waits(timeline: Timeline) -> dict[str, dict[str, float]]:
 
 
 def _played(
-    compiled: Program, trip_count: int, draws: Draws | None = None, order: Order = "planned", in_step: bool = False
-) -> Run:
-    """The cycles of a play without fault; ``in_step``: in which nothing starts before its planned cycle."""
+    compiled: Program,
+    trip_count: int,
+    draws: Draws | None = None,
+    order: Order = "planned",
+    planned_starts: bool = False,
+) -> PlayRecord:
+    """The cycles of a play without fault; ``planned_starts``: in which nothing starts before its planned cycle."""
     spreads = [op.spread for op in compiled.graph.ops]
     late = draws.late_cycles(spreads, trip_count) if draws is not None and any(spreads) else None
-    play = Play(compiled, trip_count, late, order, in_step)
+    play = Play(compiled, trip_count, late, order, planned_starts)
     play.run()
     # Contents do not change what waits for what: until its first hazard a play is right, whatever comes after.
     fault = first_hazard(compiled, play.record, trip_count) or play.deadlock()
