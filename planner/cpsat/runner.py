@@ -6,34 +6,12 @@ The same model then gives the same answer on every machine, however slow or busy
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Answer = Literal["yes", "no", "unknown"]
-
-Truth = Any
-"""A literal of a model, or 0 or 1 where the answer is known."""
-
-
-def never(truth: Truth) -> bool:
-    return isinstance(truth, int) and truth == 0
-
-
-def always(truth: Truth) -> bool:
-    return isinstance(truth, int) and truth == 1
-
-
-def negated(truth: Truth) -> Truth:
-    return 1 - truth if isinstance(truth, int) else truth.Not()
-
-
-def given(rule: cp_model.Constraint, truth: Truth) -> None:
-    """Enforces a linear ``rule`` only where ``truth`` (not 0) holds."""
-    if not always(truth):
-        rule.only_enforce_if(truth)
-
 
 RATE = 0.25
 """CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.2 to 2)."""

@@ -15,7 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.planner.bounds.min_ii import Bound, WeightedArc
-from warpplan.planner.bounds.time_relaxation import Loop, Resource, Usage, connected, overfull, relaxation, tight_paths
+from warpplan.planner.bounds.time_relaxation import (
+    Resource,
+    TimeRelaxation,
+    Usage,
+    connected,
+    overfull,
+    relaxation,
+    tight_paths,
+)
 from warpplan.planner.cpsat.runner import Answer, run, spent
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.circular_intervals import Circle
@@ -69,11 +77,11 @@ def raised(problem: Problem, bound: Bound) -> Bound:
     return Bound(low, f"recurrences on shared units: {low - 1} cycles would be too few for both")
 
 
-def _refuted(loop: Loop, ii: int) -> bool:
+def _refuted(loop: TimeRelaxation, ii: int) -> bool:
     return overfull(loop, ii) or _core(loop, ii) is None
 
 
-def decide_loop(loop: Loop, ii: int, seconds: float) -> tuple[Answer, tuple[int, ...] | None, float]:
+def decide_loop(loop: TimeRelaxation, ii: int, seconds: float) -> tuple[Answer, tuple[int, ...] | None, float]:
     """Whether the loop's arcs and capacities have a schedule of interval ``ii``; its starts; the seconds taken."""
     core = None if overfull(loop, ii) else _core(loop, ii)
     if core is None:
@@ -95,7 +103,7 @@ class _Core:
     stages: dict[int, tuple[int, int]]
 
 
-def _core(loop: Loop, ii: int) -> _Core | None:
+def _core(loop: TimeRelaxation, ii: int) -> _Core | None:
     """``None`` where tight distances are contradictory."""
     arcs: list[WeightedArc] = []
     stages: dict[int, tuple[int, int]] = {}
@@ -117,7 +125,7 @@ def _core(loop: Loop, ii: int) -> _Core | None:
     return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)
 
 
-def _members(loop: Loop, recurrent: set[int]) -> list[int]:
+def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
     """The operations of recurrences, and others that might not find room beside them.
 
     On a unit that no recurrence uses, intervals laid end to end, turn after turn, overlap no more than its copies: such
@@ -136,7 +144,7 @@ def _members(loop: Loop, recurrent: set[int]) -> list[int]:
 # The search
 
 
-def _search(loop: Loop, ii: int, core: _Core, seconds: float) -> tuple[Answer, dict[int, int], float]:
+def _search(loop: TimeRelaxation, ii: int, core: _Core, seconds: float) -> tuple[Answer, dict[int, int], float]:
     """Starts of the core's members, modulo whole turns of each component."""
     from ortools.sat.python import cp_model
 
@@ -182,7 +190,7 @@ def _search(loop: Loop, ii: int, core: _Core, seconds: float) -> tuple[Answer, d
     return answer, found, spent(solver)
 
 
-def _fill(loop: Loop, ii: int, core: dict[int, int]) -> list[int]:
+def _fill(loop: TimeRelaxation, ii: int, core: dict[int, int]) -> list[int]:
     """Starts for the operations outside the core as well."""
     circles = {resource: Circle(ii, copies) for resource, copies in loop.capacity.items()}
     for i, start in core.items():

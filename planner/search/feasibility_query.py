@@ -15,12 +15,13 @@ from functools import partial
 from itertools import chain, cycle, islice, zip_longest
 from threading import Lock
 
-from warpplan.planner.cpsat.interval_model import Branching, Model, Places
+from warpplan.planner.cpsat.interval_model import Branching, IntervalModel, MemoryModel
 from warpplan.planner.cpsat.runner import Answer, Stop
-from warpplan.planner.cpsat.sharing_constraints import Cut, cut, worth_sharing
+from warpplan.planner.cpsat.sharing_constraints import NoGoodCut, no_good_cut
 from warpplan.planner.packing.ring_layout import layout, room_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import worth_sharing
 from warpplan.planner.search.heuristics.partition_relaxation import ROOM, divisions
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.restrictions import by_clone, gapless, in_step, in_turn
@@ -44,7 +45,7 @@ STEPS = 2
 AT_RANDOM, NOW_AND_THEN = (2, 4), (1, 4)
 """All that is near is found soonest with all decisions in random order; what is guessed beside units without gaps, with
 few of them at random."""
-Build = Callable[[Places], Model | None]
+Build = Callable[[MemoryModel], IntervalModel | None]
 DECIDE = Way()
 PRESOLVED, RELAXED = Way(presolve=True), Way(presolve=True, relax=1)
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
@@ -56,7 +57,7 @@ class _Guess:
 
     build: Build
     """The model, without cuts; None where there is no such guess after all."""
-    memory: Places
+    memory: MemoryModel
     whole: bool = False
     relaxed: bool = False
     """Registers are left out: where they do not suffice, the partitions found are looked at once more, with them."""
@@ -73,8 +74,8 @@ class _Guess:
 class _Known:
     """A guess's model, and the cuts that are in it."""
 
-    model: Model
-    cuts: tuple[Cut, ...]
+    model: IntervalModel
+    cuts: tuple[NoGoodCut, ...]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Ask:
     guess: _Guess
     way: Way
     seconds: float
-    cuts: tuple[Cut, ...]
+    cuts: tuple[NoGoodCut, ...]
 
     def run(self, stop: Stop) -> Seen:
         problem, ii, guess, known = self.question.problem, self.question.ii, self.guess, self.guess.known
@@ -119,7 +120,7 @@ class Ask:
             places = layout(problem, ii, found)
             if places.fits or places.unknown or guess.memory != "shared":
                 break
-            one = cut(problem, ii, found, places.refused)
+            one = no_good_cut(problem, ii, found, places.refused)
             if own:
                 known.model.forbid(one)
                 known = _Known(known.model, (*known.cuts, one))
@@ -129,7 +130,7 @@ class Ask:
                 known.model.begin_with(found)  # Mostly little has to change for one cut.
         return Seen("no" if known is None else "unknown", None, taken, wall, known)
 
-    def _built(self, cuts: tuple[Cut, ...]) -> _Known | None:
+    def _built(self, cuts: tuple[NoGoodCut, ...]) -> _Known | None:
         model = self.guess.build(self.guess.memory)
         if model is None:
             return None
@@ -144,13 +145,13 @@ class Question:
     def __init__(self, problem: Problem, ii: int, effort: Effort, ahead: Ahead[Seen]) -> None:
         self.problem, self.ii, self.effort, self.ahead = problem, ii, effort, ahead
         self.sharing = worth_sharing(problem, ii)
-        self.cuts: tuple[Cut, ...] = ()
+        self.cuts: tuple[NoGoodCut, ...] = ()
         self.guesses = self._guesses()
         self._divisions, self._divided, self._dividing = divisions(problem, ii), list[tuple[int, ...]](), Lock()
         self.open: list[_Guess] = []
         self.looks: dict[_Guess, int] = {}
         """How often each was looked at: every time in another way, since when a schedule is found is mostly luck."""
-        self.refused: set[Places] = set()
+        self.refused: set[MemoryModel] = set()
         """Nothing near lies so."""
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
@@ -283,7 +284,7 @@ class Question:
                 yield self.without_registers()
         else:
             self.refused.add("apart")
-        memory: Places = "shared" if "apart" in self.refused else "apart"
+        memory: MemoryModel = "shared" if "apart" in self.refused else "apart"
         if memory == "shared":
             yield self._whole("shared")
         if some:
@@ -291,7 +292,7 @@ class Question:
         if memory == "apart" and self.sharing:
             yield self._whole("shared")
 
-    def _whole(self, memory: Places) -> _Guess:
+    def _whole(self, memory: MemoryModel) -> _Guess:
         return _Guess(self._near, memory, whole=True, refuses=True, ways=AT_RANDOM)
 
     def without_registers(self) -> _Guess:
@@ -299,7 +300,7 @@ class Question:
         busy = bool(gapless(self.problem, self.ii))
         return _Guess(self._relaxed, "apart", relaxed=True, refuses=not busy, ways=NOW_AND_THEN if busy else AT_RANDOM)
 
-    def _some(self, memory: Places) -> Iterator[_Guess]:
+    def _some(self, memory: MemoryModel) -> Iterator[_Guess]:
         clones = bool(self.problem.clone_order)
         if clones:
             yield _Guess(_in_step(self._near), memory, most=STEPS)
@@ -309,7 +310,7 @@ class Question:
                 yield _Guess(_in_step(division), memory, most=STEPS)
             yield _Guess(division, memory)
 
-    def _division(self, at: int, memory: Places) -> Model | None:
+    def _division(self, at: int, memory: MemoryModel) -> IntervalModel | None:
         """With the partitions of a relaxation, computed when they are asked for."""
         with self._dividing:
             while len(self._divided) <= at:
@@ -319,27 +320,27 @@ class Question:
                 self._divided.append(partitions)
         return self.pinned(self._divided[at], memory)
 
-    def _all(self, branching: Branching, memory: Places) -> Model:
-        return Model(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)
+    def _all(self, branching: Branching, memory: MemoryModel) -> IntervalModel:
+        return IntervalModel(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)
 
-    def _near(self, memory: Places) -> Model:
+    def _near(self, memory: MemoryModel) -> IntervalModel:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
-        return Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=memory == "shared")
+        return IntervalModel(self.problem, self.ii, memory=memory, reach=NEAR, tight=memory == "shared")
 
-    def _relaxed(self, memory: Places) -> Model:
-        model = Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=True, registers=False)
+    def _relaxed(self, memory: MemoryModel) -> IntervalModel:
+        model = IntervalModel(self.problem, self.ii, memory=memory, reach=NEAR, tight=True, registers=False)
         in_turn(model)
         return model
 
-    def pinned(self, partitions: Sequence[int], memory: Places) -> Model:
+    def pinned(self, partitions: Sequence[int], memory: MemoryModel) -> IntervalModel:
         """All that is near with these partitions."""
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
         problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-        return Model(problem, self.ii, memory=memory, reach=NEAR, tight=True)
+        return IntervalModel(problem, self.ii, memory=memory, reach=NEAR, tight=True)
 
 
 def _in_step(build: Build) -> Build:
-    def built(memory: Places) -> Model | None:
+    def built(memory: MemoryModel) -> IntervalModel | None:
         model = build(memory)
         if model is not None:
             in_step(model)

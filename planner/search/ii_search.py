@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
 from warpplan.planner.cpsat.runner import Answer
-from warpplan.planner.cpsat.sharing_constraints import worth_sharing
 from warpplan.planner.errors import InvalidPlan
 from warpplan.planner.packing.ring_layout import layout, room_side_by_side
 from warpplan.planner.problem.assignment import Assignment
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import worth_sharing
 from warpplan.planner.search.core_feasibility import decide, exact, raised
 from warpplan.planner.search.diagnosis import what_binds
 from warpplan.planner.search.feasibility_query import FEW, Ask, Question, Seen
@@ -29,6 +29,7 @@ from warpplan.planner.search.speculation import Ahead
 from warpplan.planner.search.tie_break import choose
 from warpplan.planner.search.work_budget import Effort
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 
 SMALL = 8
 """Operations up to which the best of all schedules is asked for."""
@@ -130,7 +131,7 @@ class _Run:
     def __init__(self, problem: Problem, bound: Bound, ahead: Ahead[Seen], progress: Progress | None) -> None:
         self.problem, self.ahead, self.progress = problem, ahead, progress
         self.proven, self.ii, self.best = bound.ii_cycles, 0, None
-        self.effort = Effort(problem.options.time_limit_s)
+        self.effort = Effort(problem.options.work_limit_s)
         self.exact = exact(problem)
         self.questions: dict[int, Question] = {}
         self.ordered = False
@@ -185,7 +186,7 @@ class _Run:
         for turn, seconds in enumerate(FIRST_TURNS[:1] if many else FIRST_TURNS):
             # Where rings have to share room, the first look mostly says that nothing is nearby.
             then = None if turn or apart else self._likely(min(ii + step, enough))
-            if self.effort.left < (1 - FIRST_SHARE) * self.problem.options.time_limit_s:
+            if self.effort.left < (1 - FIRST_SHARE) * self.problem.options.work_limit_s:
                 break
             if self.best is None and self.near(ii, seconds, then) == "no":
                 break
@@ -231,7 +232,7 @@ class _Run:
             self.found(*schedule)
 
     def _blindly(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
-        problem = Problem(graph, SolveOptions(time_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
+        problem = Problem(graph, SolveOptions(work_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
         found = search(problem, min_ii(problem))
         return None if found.best is None else (found.ii_cycles, found.best)
 

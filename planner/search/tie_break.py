@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
@@ -20,7 +20,7 @@ def choose(
 ) -> tuple[Answer, Assignment | None]:
     """Whether ``ii`` is feasible side by side in memory, and its best schedule, as far as time allows; ``known`` is
     one."""
-    model = Model(problem, ii, branching="free")
+    model = IntervalModel(problem, ii, branching="free")
     pairs = {(a.src, a.dst) for a in problem.dependences if a.src != a.dst}
     crossings = sum(model.crosses(a, b) for a, b in sorted(pairs))
     model.cp.minimize(crossings)
@@ -38,7 +38,7 @@ def choose(
     return answer, best if fits(problem, ii, best) else None
 
 
-def _spread(model: Model) -> Any:
+def _spread(model: IntervalModel) -> Any:
     """Starts, and twice the live ranges: a producer is delayed for them."""
     longest = model.ii * (model.stages + model.distances + 2)
     spread: list[Any] = [model.start[i] for i in model.ops]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, Stop, run, spent
 from warpplan.planner.problem.assignment import Assignment
 
@@ -34,7 +34,7 @@ class Reply:
     wall: float = 0.0
 
 
-def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> Reply:
+def solved(model: IntervalModel, seconds: float, way: Way, stop: Stop | None = None) -> Reply:
     """Whether ``model`` has a solution, and one, within ``seconds``."""
     if seconds <= 0:
         return Reply()
@@ -57,7 +57,7 @@ class Effort:
         self.left -= seconds
         self.wall += wall
 
-    def solve(self, model: Model, seconds: float, way: Way = Way()) -> tuple[Answer, Assignment | None]:
+    def solve(self, model: IntervalModel, seconds: float, way: Way = Way()) -> tuple[Answer, Assignment | None]:
         """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
         outcome = solved(model, min(seconds, self.left), way)
         self.take(outcome.seconds, outcome.wall)

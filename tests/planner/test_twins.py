@@ -8,8 +8,9 @@ from hypothesis import given, settings
 
 from warpplan.planner.cpsat.interval_model import Model
 from warpplan.planner.cpsat.runner import run
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 from . import strategies as given_
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from warpplan.planner.bounds.time_relaxation import loop_of
-from warpplan.planner.cpsat.interval_model import Branching, Model, Places
+from warpplan.planner.cpsat.interval_model import Branching, IntervalModel, MemoryModel
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import SECONDS_PER_OPERATION, placings
@@ -23,7 +23,7 @@ from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 PLENTY = 2**40
 SECONDS = 0.6
 """For an interval in a given order."""
-WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
+WAYS: tuple[tuple[MemoryModel, Branching], ...] = (("shared", "median"), ("apart", "free"))
 """Memory and branching for an interval in a given order."""
 LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
 """Multiples of the proven bound that are tried."""
@@ -69,7 +69,7 @@ def _kept(problem: Problem, ii: int, order: Order, effort: Effort) -> Assignment
     if (schedule := first_in_order(problem, ii, order)) is not None:
         return schedule
     for memory, branching in WAYS:
-        model = Model(problem, ii, memory=memory, symmetric=False, branching=branching)
+        model = IntervalModel(problem, ii, memory=memory, symmetric=False, branching=branching)
         keep_order(model, order)
         answer, schedule = effort.solve(model, SECONDS)
         if schedule is not None and fits(problem, ii, schedule):
@@ -119,7 +119,7 @@ def first_in_order(problem: Problem, ii: int, order: Order) -> Assignment | None
     return None
 
 
-def keep_order(model: Model, order: Order) -> None:
+def keep_order(model: IntervalModel, order: Order) -> None:
     """With τ = start − II · the order's stage: τ of a unit's users in that order, all within one turn."""
     turned = [model.start[i] - model.ii * order.stage[i] for i in model.ops]
     for i, j, cycles, turn in queues(model.problem, order):

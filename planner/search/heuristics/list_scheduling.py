@@ -17,7 +17,7 @@ from dataclasses import replace
 from warpplan.planner.bounds.min_ii import WeightedArc, earliest
 from warpplan.planner.bounds.time_relaxation import (
     NEVER,
-    Loop,
+    TimeRelaxation,
     connected,
     loop_of,
     overfull,
@@ -27,7 +27,8 @@ from warpplan.planner.bounds.time_relaxation import (
 )
 from warpplan.planner.problem.assignment import Assignment, retirement_arcs, rings
 from warpplan.planner.problem.circular_intervals import Circle
-from warpplan.planner.problem.formulation import Arc, Problem
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import Arc
 from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.work_budget import Effort
@@ -77,7 +78,7 @@ def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
 # Placing
 
 
-def placings(loop: Loop, ii: int) -> Iterator[tuple[int, ...]]:
+def placings(loop: TimeRelaxation, ii: int) -> Iterator[tuple[int, ...]]:
     """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``; one for each attempt that succeeds."""
     backward = earliest(loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii)
     if backward is None or overfull(loop, ii):
@@ -102,7 +103,7 @@ def placings(loop: Loop, ii: int) -> Iterator[tuple[int, ...]]:
             yield restage(loop, ii, starts)
 
 
-def restage(loop: Loop, ii: int, starts: Sequence[int]) -> tuple[int, ...]:
+def restage(loop: TimeRelaxation, ii: int, starts: Sequence[int]) -> tuple[int, ...]:
     """The same phases in the earliest stages that all arcs allow; operations nobody precedes as late as they may be,
     so that what they load does not lie about."""
     phase = [t % ii for t in starts]
@@ -122,7 +123,7 @@ class _Placing:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: TimeRelaxation,
         ii: int,
         components: Sequence[Sequence[int]],
         paths: Sequence[Sequence[Sequence[int]]],

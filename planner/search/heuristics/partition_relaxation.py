@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from warpplan.planner.cpsat.runner import Truth, run
-from warpplan.planner.problem.formulation import REGISTER_COUNTS, WARP_GROUP, Problem
+from warpplan.planner.cpsat.literals import Truth
+from warpplan.planner.cpsat.runner import run
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_GROUP
 
 ROOM = ((0.9, 1.3), (1.0, 1.0))
 """(Share of the interval that issue may fill, factor on how long values are live at least), one guess each."""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 
 from warpplan.planner.cpsat.runner import Stop
-from warpplan.planner.problem.formulation import SolveOptions
 from warpplan.planner.search import speculation
 from warpplan.planner.search.speculation import Ahead
 from warpplan.planner.solve import solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 
 from .. import strategies as given_
 
@@ -138,6 +138,6 @@ def test_one_thread_and_two_come_to_the_same_plan(graph: DependenceGraph):
     for patience in (LONG, 0.0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(speculation, "PATIENCE", patience)
-            outcome = solve(graph, SolveOptions(time_limit_s=2.0))
+            outcome = solve(graph, SolveOptions(work_limit_s=2.0))
             plans.append((outcome.status, outcome.bound, None if outcome.plan is None else canonical(outcome.plan)))
     assert plans[0] == plans[1]
