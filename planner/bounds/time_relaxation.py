@@ -13,13 +13,12 @@ from warpplan.planner.bounds.min_ii import WeightedArc
 from warpplan.planner.problem.assignment import Assignment, barriers, rings
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import Arc
+from warpplan.planner.values.search_params import BoundParams
 
 SMALL = 16
 """Nodes up to which networkx takes longer to load than to do without."""
 NEVER = -(2**60)
 """A longest path that does not exist; sums of two still fit 64 bits."""
-ROUNDS = 64
-"""Most times that distances are made tighter and paths through them again: they may creep, cycle by cycle."""
 
 Resource = tuple[str, int]
 """("unit", its index in the graph) or ("issue", whose)."""
@@ -130,7 +129,7 @@ def longest_paths(members: Sequence[int], arcs: Sequence[WeightedArc], ii: int) 
 
 
 def tight_paths(
-    loop: TimeRelaxation, component: Sequence[int], ii: int
+    loop: TimeRelaxation, component: Sequence[int], ii: int, params: BoundParams
 ) -> tuple[list[list[int]], list[tuple[int, int]]] | None:
     """The component's longest paths, and the pairs (by position) that exclusion on units has moved further apart;
     ``None``: contradictory."""
@@ -139,7 +138,7 @@ def tight_paths(
     path = np.array(longest_paths(component, loop.arcs, ii), dtype=np.int64)
     excluding = _excluding(loop, component)
     apart = set()
-    for _ in range(ROUNDS):
+    for _ in range(params.tightening_rounds):
         if (np.diagonal(path) > 0).any():
             return None
         moved = False

@@ -8,7 +8,7 @@ costs as given.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from warpplan.planner.bounds.start_windows import distances, dominance_cuts, stage_limit
 from warpplan.planner.cpsat.dependence_constraints import add_dependences, add_dominance_cuts, add_retirement_order
@@ -19,12 +19,10 @@ from warpplan.planner.cpsat.unit_constraints import add_issue, add_units
 from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.values.search_params import Branching, MemoryModel
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-
-MemoryModel = Literal["apart", "shared", "free"]
-Branching = Literal["free", "median"]
 
 
 class IntervalModel(ModelVariables):
@@ -59,17 +57,19 @@ class IntervalModel(ModelVariables):
 
         limited = memory != "free"
         anchor = max(range(len(problem.ops)), key=lambda i: problem.ops[i].occupancy)
-        limit = stage_limit(problem, ii)
+        limit, params = stage_limit(problem, ii), problem.options.search
+        windows = distances(problem, ii, anchor, limited, registers) if params.start_windows else None
         super().__init__(
-            problem, ii, distances(problem, ii, anchor, limited, registers), anchor=anchor,
+            problem, ii, windows or [(None, None)] * len(problem.ops), anchor=anchor,
             stage_limit=limit if reach is None else min(limit, reach), memory=limited, registers=registers,
-            tight=tight, compact=compact, symmetric=symmetric,
+            tight=tight and params.redundant_constraints, compact=compact,
+            symmetric=symmetric and params.symmetry_breaking,
         )  # fmt: skip
         add_dependences(self)
         add_units(self)
         add_issue(self)
         add_retirement_order(self)
-        if compact:
+        if compact and params.dominance_cuts:
             add_dominance_cuts(self, dominance_cuts(problem, ii))
         add_rings(self)
         if memory == "apart":
@@ -77,7 +77,7 @@ class IntervalModel(ModelVariables):
         self._shared = SharedMemory(self) if memory == "shared" else None
         if registers:
             add_registers(self)
-        if branching == "median":
+        if branching == "median" and params.median_branching:
             searched = compact and problem.options.depth is None
             depths = self.depth.values() if searched else ()
             self.cp.add_decision_strategy(

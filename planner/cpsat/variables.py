@@ -180,7 +180,7 @@ class ModelVariables:
                 self.member[c, g] = int(problem.pins[c] == g) if c in problem.pins else self.cp.new_bool_var("")
         for c in free:
             self.cp.add_exactly_one(self.member[c, g] for g in range(self.count))
-        if not problem.pins:
+        if not problem.pins and problem.options.search.symmetry_breaking:
             # What issues longest is decided among fewest: proofs come up to five times as soon as in another order.
             heaviest = sorted(free, key=lambda c: -self._issue_of(c))
             for at, c in enumerate(heaviest):

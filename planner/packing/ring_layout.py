@@ -35,8 +35,9 @@ class Layout:
         return not self.refused and not self.unknown
 
 
-def layout(problem: Problem, ii: int, found: Assignment, *, seconds: float = 1.0) -> Layout:
+def layout(problem: Problem, ii: int, found: Assignment) -> Layout:
     """Places for everything ``found`` needs."""
+    seconds = problem.options.search.attempts.layout_seconds
     depth = {p: slots(problem, ii, found, p) for p in rings(problem, found)}
     flat = [p for p in depth if problem.memory(p) == "smem"]
     tall = [p for p in depth if problem.memory(p) == "tmem"]

@@ -15,7 +15,7 @@ def what_binds(problem: Problem, ii: int, effort: Effort) -> str:
     answers = {}
     for name, relaxed in _relaxations(problem):
         model = IntervalModel(relaxed, ii, memory="apart", registers=name != "registers", branching="free")
-        answers[name] = effort.solve(model, effort.left * 0.3)[0]
+        answers[name] = effort.solve(model, effort.left * problem.options.search.driver.diagnosis_share)[0]
     found = [name for name, answer in answers.items() if answer == "yes"]
     if found:
         return f"{' or '.join(found)} binds"

@@ -11,9 +11,6 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.work_budget import Effort, Way
 
-SECONDS = 0.1
-"""For each of the two steps."""
-
 
 def choose(
     problem: Problem, ii: int, effort: Effort, known: Assignment | None = None
@@ -29,12 +26,12 @@ def choose(
         for (c, g), literal in model.member.items():
             if not isinstance(literal, int):
                 model.cp.add_hint(literal, known.partitions[c] == g)
-    answer, best = effort.solve(model, SECONDS, Way(relax=1))
+    answer, best = effort.solve(model, problem.options.search.driver.tie_break_seconds, Way(relax=1))
     if best is None:
         return answer, None
     model.cp.add(crossings <= sum(best.apart(a, b) for a, b in pairs))
     model.cp.minimize(_spread(model))
-    best = effort.solve(model, SECONDS, Way(presolve=True, relax=1))[1] or best
+    best = effort.solve(model, problem.options.search.driver.tie_break_seconds, Way(presolve=True, relax=1))[1] or best
     return answer, best if fits(problem, ii, best) else None
 
 

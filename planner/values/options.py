@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from warpplan.planner.values.search_params import SearchParams
+
 
 @dataclass(frozen=True)
 class PartitionSpec:
@@ -46,6 +48,7 @@ class SolveOptions:
 
     ``work_limit_s`` is the search's work budget in seconds of a slow core. It is counted in CP-SAT's deterministic time
     and in the size of the models built, never by a clock, so that every machine gives the same plan however busy it is.
+    ``search`` holds the search's constants and switches: never part of a request, a file or a key.
     (A limit in wall-clock time is no option but a :class:`~warpplan.planner.values.deadline.Deadline` that the caller
     of ``solve`` passes beside them: what it cuts off depends on the machine.)
     """
@@ -57,3 +60,4 @@ class SolveOptions:
     partitions: tuple[PartitionSpec, ...] = ()
     extra_buffers: tuple[ExtraBuffer, ...] = ()
     spills: tuple[Spill, ...] = ()
+    search: SearchParams = field(default_factory=SearchParams)

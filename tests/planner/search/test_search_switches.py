@@ -14,7 +14,7 @@ from warpplan.planner.cpsat.runner import Stop, run
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
 from warpplan.planner.problem.assignment import Assignment, held, rings
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.feasibility_query import FEW, NEAR, Ask, Question
+from warpplan.planner.search.feasibility_query import Ask, Question
 from warpplan.planner.search.heuristics.compaction import shorten
 from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order, keep_order, queues
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
@@ -26,8 +26,11 @@ from warpplan.planner.search.work_budget import Effort, Way
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import SolveOptions
+from warpplan.planner.values.search_params import AttemptParams
 
 from .. import strategies as given_
+
+PARAMS = AttemptParams()
 
 
 def two_clones() -> DependenceGraph:
@@ -68,10 +71,10 @@ def test_a_schedule_alike_keeps_the_partitions():
 
 def test_what_is_not_near_is_found_all_the_same():
     """A chain of values that need no room, each a whole interval after the one before: more stages than "near"."""
-    names = [f"op{i}" for i in range(2 * NEAR + 5)]
+    names = [f"op{i}" for i in range(2 * PARAMS.stage_window + 5)]
     ops = [Operation(name, "ALU", 40, 1, 1) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
-    assert len(names) > FEW
+    assert len(names) > PARAMS.small_loop_operations
     ii = len(names)
     problem = Problem(DependenceGraph("chain", tuple(ops), tuple(edges), Limits(1)), SolveOptions())
     assert Question(problem, ii, Effort(10.0), Ahead()).near(1.0) == ("no", None)
@@ -160,11 +163,11 @@ def test_without_registers_what_is_found_fits_and_what_is_refused_is_not_near(gr
     assert (seen.found is not None) == (seen.answer == "yes")
     assert seen.found is None or fits(problem, ii, seen.found)
     if seen.answer == "no" and guess.refuses:
-        assert run(IntervalModel(problem, ii, reach=NEAR).cp, 5.0)[0] == "no"
+        assert run(IntervalModel(problem, ii, reach=PARAMS.stage_window).cp, 5.0)[0] == "no"
 
 
 def test_where_nothing_is_answered_a_schedule_is_constructed(monkeypatch):
-    names = [f"op{i}" for i in range(FEW + 1)]
+    names = [f"op{i}" for i in range(PARAMS.small_loop_operations + 1)]
     ops = [Operation(name, "ALU", 40, 10, 10) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
     graph = DependenceGraph("chain", tuple(ops), tuple(edges), Limits(2, handoff_cycles=10, barrier_cycles=5))
