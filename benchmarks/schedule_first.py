@@ -21,7 +21,7 @@ from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.heuristics.fixed_order import Order, blind_order, first_in_order, keep_order
+from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order, keep_order, unpartitioned_order
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
@@ -66,7 +66,7 @@ def pipelined_order(graph: DependenceGraph) -> Order | None:
         placements = plan.schedule.placements
         return plan.schedule.ii_cycles, Assignment(tuple(p.cycle for p in placements), (0,) * len(placements))
 
-    return blind_order(graph, solved)
+    return unpartitioned_order(graph, solved)
 
 
 def one_iteration_order(graph: DependenceGraph) -> Order:

@@ -13,7 +13,8 @@ from warpplan.planner.problem.assignment import Assignment, held, rings, slots
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given, dimension
 from warpplan.planner.problem.terms import REGISTER_COUNTS
-from warpplan.planner.search.ii_search import Progress, search
+from warpplan.planner.search.ii_search import search
+from warpplan.planner.search.search_state import Progress
 from warpplan.planner.simulate.simulation import verify
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions

@@ -5,6 +5,7 @@ The same model then gives the same answer on every machine, however slow or busy
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,20 @@ Answer = Literal["yes", "no", "unknown"]
 
 
 DEFAULTS = CpSatParams()
+DecisionRule = Literal["fixed_order", "random_order", "partly_random", "partly_random_positive"]
+"""How CP-SAT takes its decisions: in its own order of variables, fit for proofs; in a random order; some of them at
+random; the same, with each literal first taken to be true."""
+
+
+@dataclass(frozen=True)
+class SearchSeed:
+    """What makes one run of a model differ from another: CP-SAT's random seed, and what is decided at random."""
+
+    seed: int = 0
+    rule: DecisionRule = "fixed_order"
+
+
+PROOF_SEED = SearchSeed()
 
 
 class Stop:
@@ -47,21 +62,21 @@ def run(
     presolve: bool = True,
     relax: int = 1,
     small: bool = False,
-    turn: int = 0,
-    randomised: bool = True,
+    seed: SearchSeed = PROOF_SEED,
     rate: float | None = None,
     stop: Stop | None = None,
     params: CpSatParams = DEFAULTS,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
-    ``small``: whether the model is decided in milliseconds; ``turn``: each searches in another way, the first in the
-    one fit for proofs; ``rate``: the deterministic time to a second. A run that ``stop`` ends has no meaning."""
+    ``small``: whether the model is decided in milliseconds; ``seed``: its random numbers, and what they decide;
+    ``rate``: the deterministic time to a second (``params.rate`` where None). A run that ``stop`` ends has no
+    meaning."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = 1
-    parameters.random_seed = 0
+    parameters.random_seed = seed.seed
     parameters.max_deterministic_time = seconds * (params.rate if rate is None else rate)
     parameters.max_time_in_seconds = max(params.clock_wall_s, seconds * params.clock_factor)
     # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
@@ -74,18 +89,7 @@ def run(
         parameters.cp_model_probing_level = 0
         parameters.use_sat_inprocessing = False
         parameters.symmetry_level = 0
-    if turn:
-        parameters.random_seed = turn
-        if not randomised:
-            pass
-        elif turn % 4 == 2:
-            parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
-            if hasattr(parameters, "use_new_integer_conflict_resolution"):
-                parameters.use_new_integer_conflict_resolution = True
-        else:
-            parameters.random_branches_ratio = params.random_branches_ratio
-            if turn % 4 == 3:
-                parameters.initial_polarity = parameters.POLARITY_TRUE
+    _set_rule(solver, seed.rule, params)
     if stop is not None and not stop.watch(solver):
         parameters.max_time_in_seconds = 0.0
     try:
@@ -96,6 +100,18 @@ def run(
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return "yes", solver
     return ("no" if status == cp_model.INFEASIBLE else "unknown"), solver
+
+
+def _set_rule(solver: cp_model.CpSolver, rule: DecisionRule, params: CpSatParams) -> None:
+    parameters = solver.parameters
+    if rule == "random_order":
+        parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
+        if hasattr(parameters, "use_new_integer_conflict_resolution"):
+            parameters.use_new_integer_conflict_resolution = True
+    elif rule != "fixed_order":
+        parameters.random_branches_ratio = params.random_branches_ratio
+        if rule == "partly_random_positive":
+            parameters.initial_polarity = parameters.POLARITY_TRUE
 
 
 def spent(solver: cp_model.CpSolver, rate: float = CpSatParams.rate) -> float:

@@ -5,11 +5,12 @@ A *cluster* is a set of operations that must share a partition (rule 4); its nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
 from warpplan.planner.errors import Infeasible
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Operation
 from warpplan.planner.values.options import SolveOptions
 
@@ -20,6 +21,8 @@ class Clustering:
 
     graph: DependenceGraph
     options: SolveOptions
+    deadline: Deadline = field(default=NO_DEADLINE, compare=False)
+    """When deriving anything more is too late: whatever takes long checks it."""
 
     @cached_property
     def readers(self) -> dict[int, tuple[tuple[int, Dependence], ...]]:

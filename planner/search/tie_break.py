@@ -9,11 +9,11 @@ from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.search.work_budget import Effort, Way
+from warpplan.planner.search.work_budget import RunSettings, WorkBudget
 
 
-def choose(
-    problem: Problem, ii: int, effort: Effort, known: Assignment | None = None
+def break_ties(
+    problem: Problem, ii: int, budget: WorkBudget, known: Assignment | None = None
 ) -> tuple[Answer, Assignment | None]:
     """Whether ``ii`` is feasible side by side in memory, and its best schedule, as far as time allows; ``known`` is
     one."""
@@ -26,12 +26,13 @@ def choose(
         for (c, g), literal in model.member.items():
             if not isinstance(literal, int):
                 model.cp.add_hint(literal, known.partitions[c] == g)
-    answer, best = effort.solve(model, problem.options.search.driver.tie_break_seconds, Way(relax=1))
+    seconds = problem.options.search.driver.tie_break_seconds
+    answer, best = budget.solve(model, seconds, RunSettings(relax=1))
     if best is None:
         return answer, None
     model.cp.add(crossings <= sum(best.apart(a, b) for a, b in pairs))
     model.cp.minimize(_spread(model))
-    best = effort.solve(model, problem.options.search.driver.tie_break_seconds, Way(presolve=True, relax=1))[1] or best
+    best = budget.solve(model, seconds, RunSettings(presolve=True, relax=1))[1] or best
     return answer, best if fits(problem, ii, best) else None
 
 

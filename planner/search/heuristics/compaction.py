@@ -11,7 +11,7 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits, order_arcs
 
 
-def shorten(problem: Problem, ii: int, found: Assignment) -> Assignment:
+def compact_lifetimes(problem: Problem, ii: int, found: Assignment) -> Assignment:
     """``found`` with the same order, and the least sum of starts and, twice, of the lives of what rings hold.
 
     ``found`` as it is where that would break what order does not say all about (see :mod:`retime`).

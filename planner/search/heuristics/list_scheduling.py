@@ -29,30 +29,30 @@ from warpplan.planner.problem.assignment import Assignment, retirement_arcs, rin
 from warpplan.planner.problem.circular_intervals import Circle
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import Arc
-from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
+from warpplan.planner.search.heuristics.partition_heuristics import candidate_partitions
 from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.search.work_budget import Effort
+from warpplan.planner.search.work_budget import WorkBudget
 from warpplan.planner.values.search_params import SearchParams
 
 
-def first_schedule(problem: Problem, ii: int, effort: Effort | None = None) -> Assignment | None:
+def first_schedule(problem: Problem, ii: int, budget: WorkBudget | None = None) -> Assignment | None:
     """A schedule of interval ``ii`` that obeys every rule, or ``None`` where none was found (which proves nothing).
 
     A schedule that breaks only what placing does not see is tried once more: in the order that its wgmma groups retire
     in, and with rings no deeper than memory allows.
     """
     params = problem.options.search.construction
-    for partitions in partition_choices(problem, ii):
+    for partitions in candidate_partitions(problem, ii):
         loop = loop_of(problem, partitions)
-        if effort is not None:
-            if effort.left <= 0:
+        if budget is not None:
+            if budget.left <= 0:
                 return None
-            effort.take(
+            budget.take(
                 params.seconds_per_operation * len(problem.ops) + params.seconds_per_path * len(problem.ops) ** 3
             )
         for repaired in (False, True):
             found = None
-            for starts in placings(loop, ii, problem.options.search):
+            for starts in list_schedules(loop, ii, problem.options.search):
                 found = Assignment(starts, partitions)
                 if fits(problem, ii, found):
                     return found
@@ -74,7 +74,7 @@ def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
 # Placing
 
 
-def placings(loop: TimeRelaxation, ii: int, params: SearchParams) -> Iterator[tuple[int, ...]]:
+def list_schedules(loop: TimeRelaxation, ii: int, params: SearchParams) -> Iterator[tuple[int, ...]]:
     """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``; one for each attempt that succeeds."""
     backward = earliest(loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii)
     if backward is None or overfull(loop, ii):

@@ -8,7 +8,7 @@ from warpplan.planner.bounds.time_relaxation import connected
 from warpplan.planner.problem.formulation import Problem
 
 
-def partition_choices(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
+def candidate_partitions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
     """Partitions of all operations, each choice once: by kind (together; loads apart; each clone apart; loads, tensor
     work and the rest apart), then in 2, 3, … partitions of balanced issue with few hand-offs. Pins are kept."""
     seen = set()

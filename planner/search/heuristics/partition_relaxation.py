@@ -16,7 +16,7 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_GROUP
 
 
-def divisions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
+def relaxed_partitions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
     """Partitions by operation, each division once, most promising first."""
     seen: list[dict[int, int]] = []
     for filled, live in problem.options.search.attempts.relaxation_levels:

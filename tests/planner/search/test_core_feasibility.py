@@ -10,7 +10,7 @@ from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.core_feasibility import decide, exact, raised
+from warpplan.planner.search.core_feasibility import decide, exact, tightened_bound
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import SolveOptions
@@ -76,7 +76,7 @@ def test_a_raised_bound_and_a_refusal_are_proofs_for_every_problem(graph, depth)
         bound = min_ii(problem)
     except Infeasible:
         return
-    better = raised(problem, bound)
+    better = tightened_bound(problem, bound)
     assert better.ii_cycles >= bound.ii_cycles
     if better.ii_cycles > bound.ii_cycles:
         assert run(IntervalModel(problem, better.ii_cycles - 1).cp, 10)[0] == "no"
@@ -95,7 +95,7 @@ def test_two_holds_on_a_recurrence_are_refused_without_search():
     problem = Problem(DependenceGraph("tight", ops, edges, Limits(1), (("A", 1),)), SolveOptions())
     bound = min_ii(problem)
     assert bound.ii_cycles == 8
-    better = raised(problem, bound)
+    better = tightened_bound(problem, bound)
     assert better.ii_cycles == 10
     assert "recurrences on shared units" in better.binding
     assert decide(problem, 9, 10).answer == "no"
@@ -126,4 +126,4 @@ def test_too_few_registers_for_the_warps_are_not_time_alone():
 
 def test_better_bounds_leave_a_good_one_alone():
     problem = Problem(DependenceGraph("one", (Operation("a", None, 1, 0, 0),), ()), SolveOptions())
-    assert raised(problem, Bound(7, "said so")) == Bound(7, "said so")
+    assert tightened_bound(problem, Bound(7, "said so")) == Bound(7, "said so")

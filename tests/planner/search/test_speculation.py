@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from warpplan.planner.cpsat.runner import Stop
-from warpplan.planner.search.speculation import Ahead
+from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.solve import solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import DependenceGraph
@@ -30,7 +30,7 @@ def test_what_was_expected_is_done_once():
 
         return run
 
-    with Ahead[str](0.0) as two:
+    with Speculation[str](0.0) as two:
         begun = Event()
 
         def second(stop: Stop) -> str:
@@ -57,7 +57,7 @@ def test_what_is_under_way_when_it_is_asked_for_is_hard():
         assert begun.wait(LONG)  # What is next begins without patience.
         return "second"
 
-    with Ahead[str](0.0) as two:
+    with Speculation[str](0.0) as two:
         under_way = Event()
 
         def early(stop: Stop) -> str:
@@ -83,7 +83,7 @@ def test_what_was_not_wanted_is_stopped():
         assert begun.wait(LONG)
         return "first"
 
-    with Ahead[str](0.0) as two:
+    with Speculation[str](0.0) as two:
         assert two.result("first", first, ("unwanted", unwanted)) == "first"
         assert two.result("other", lambda stop: "other") == "other"
         assert stopped.wait(LONG)
@@ -91,7 +91,7 @@ def test_what_was_not_wanted_is_stopped():
 
 def test_what_is_soon_done_begins_nothing_else():
     begun: list[str] = []
-    with Ahead[str](LONG) as two:
+    with Speculation[str](LONG) as two:
         assert (
             two.result("first", lambda stop: "first", ("second", lambda stop: begun.append("second") or "")) == "first"
         )
@@ -102,7 +102,7 @@ def test_an_error_reaches_who_waits():
     def fails(stop: Stop) -> str:
         raise ValueError("no such thing")
 
-    with Ahead[str](0.0) as two:
+    with Speculation[str](0.0) as two:
         two.result("first", lambda stop: "first", ("fails", fails))
         with pytest.raises(ValueError, match="no such thing"):
             two.result("fails", fails)
