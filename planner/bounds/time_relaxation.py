@@ -13,6 +13,7 @@ from warpplan.planner.bounds.min_ii import WeightedArc
 from warpplan.planner.problem.assignment import Assignment, barriers, rings
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import Arc
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 from warpplan.planner.values.search_params import BoundParams
 
 SMALL = 16
@@ -42,6 +43,7 @@ class TimeRelaxation:
     arcs: tuple[WeightedArc, ...]
     usages: tuple[tuple[Usage, ...], ...]
     capacity: dict[Resource, int]
+    deadline: Deadline = NO_DEADLINE
 
 
 def loop_of(problem: Problem, partitions: Sequence[int]) -> TimeRelaxation:
@@ -71,7 +73,7 @@ def _loop(problem: Problem, arcs: Sequence[Arc], homes: Sequence[int], apart: Ap
         usages.append(tuple(usage for usage in held if usage.cycles))
     capacity: dict[Resource, int] = {("unit", at): copies for at, (_, copies) in enumerate(problem.graph.units)}
     capacity.update({("issue", home): 1 for home in homes})
-    return TimeRelaxation(len(homes), weighted(arcs, apart), tuple(usages), capacity)
+    return TimeRelaxation(len(homes), weighted(arcs, apart), tuple(usages), capacity, problem.deadline)
 
 
 def ring_arcs(problem: Problem, found: Assignment, depth: int, only: set[int]) -> list[Arc]:
@@ -113,7 +115,9 @@ def connected(nodes: int, arcs: Sequence[WeightedArc]) -> list[list[int]]:
     return sorted(sorted(component) for component in nx.strongly_connected_components(digraph))
 
 
-def longest_paths(members: Sequence[int], arcs: Sequence[WeightedArc], ii: int) -> list[list[int]]:
+def longest_paths(
+    members: Sequence[int], arcs: Sequence[WeightedArc], ii: int, deadline: Deadline = NO_DEADLINE
+) -> list[list[int]]:
     """Per pair of ``members``, the most that a path of arcs between them asks for (Floyd-Warshall; Rau's MinDist)."""
     import numpy as np
 
@@ -124,6 +128,7 @@ def longest_paths(members: Sequence[int], arcs: Sequence[WeightedArc], ii: int) 
         if src in index and dst in index:
             path[index[src], index[dst]] = max(path[index[src], index[dst]], cycles - ii * distance)
     for k in range(len(members)):
+        deadline.check()
         np.maximum(path, path[:, k, None] + path[None, k], out=path)
     return path.tolist()
 
@@ -135,10 +140,11 @@ def tight_paths(
     ``None``: contradictory."""
     import numpy as np
 
-    path = np.array(longest_paths(component, loop.arcs, ii), dtype=np.int64)
+    path = np.array(longest_paths(component, loop.arcs, ii, loop.deadline), dtype=np.int64)
     excluding = _excluding(loop, component)
     apart = set()
     for _ in range(params.tightening_rounds):
+        loop.deadline.check()
         if (np.diagonal(path) > 0).any():
             return None
         moved = False
@@ -152,6 +158,7 @@ def tight_paths(
         if not moved:
             break
         for k in range(len(component)):
+            loop.deadline.check()
             np.maximum(path, path[:, k, None] + path[None, k], out=path)
     return None if (np.diagonal(path) > 0).any() else (path.tolist(), sorted(apart))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 from warpplan.planner.values.search_params import CpSatParams
 
 if TYPE_CHECKING:
@@ -66,11 +67,12 @@ def run(
     rate: float | None = None,
     stop: Stop | None = None,
     params: CpSatParams = DEFAULTS,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
     ``small``: whether the model is decided in milliseconds; ``seed``: its random numbers, and what they decide;
     ``rate``: the deterministic time to a second (``params.rate`` where None). A run that ``stop`` ends has no
-    meaning."""
+    meaning; one that ``deadline`` ends is "unknown", or "yes" where a solution was found by then."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
@@ -78,7 +80,8 @@ def run(
     parameters.num_workers = 1
     parameters.random_seed = seed.seed
     parameters.max_deterministic_time = seconds * (params.rate if rate is None else rate)
-    parameters.max_time_in_seconds = max(params.clock_wall_s, seconds * params.clock_factor)
+    clock_s = max(params.clock_wall_s, seconds * params.clock_factor)
+    parameters.max_time_in_seconds = max(0.0, min(clock_s, deadline.remaining_s()))
     # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve

@@ -92,6 +92,7 @@ class ModelVariables:
 
     def event(self, op: int, cycles: int) -> int:
         """The index, beyond the operations', of the moment ``cycles`` after ``op`` starts."""
+        self.problem.deadline.check()
         stage = self.cp.new_int_var(0, self.stages + 1 + cycles // self.ii, "")
         self._add_time(self.cp.new_int_var(0, self.ii - 1, ""), stage)
         self.cp.add(self.start[-1] == self.start[op] + cycles)
@@ -112,6 +113,7 @@ class ModelVariables:
         if a == b:
             return 0
         if (a, b) not in self._order:
+            self.problem.deadline.check()
             literal = self.cp.new_bool_var("")
             unit = self._exclusive(a, b)
             if unit is None:
@@ -184,6 +186,7 @@ class ModelVariables:
             # What issues longest is decided among fewest: proofs come up to five times as soon as in another order.
             heaviest = sorted(free, key=lambda c: -self._issue_of(c))
             for at, c in enumerate(heaviest):
+                problem.deadline.check()
                 for g in range(1, self.count):
                     earlier = [self.member[e, g - 1] for e in heaviest[:at]]
                     self.cp.add_bool_or([*earlier, self.member[c, g].Not()])
@@ -208,6 +211,7 @@ class ModelVariables:
             if a in self.problem.pins and b in self.problem.pins:
                 self._crossing[a, b] = int(self.problem.pins[a] != self.problem.pins[b])
                 return self._crossing[a, b]
+            self.problem.deadline.check()
             apart = self.cp.new_bool_var("")
             for g in range(self.count):
                 one, other = self.member[a, g], self.member[b, g]
@@ -248,6 +252,7 @@ class ModelVariables:
         """A literal for each barrier that the operation may wait for, and for each at which it may arrive."""
         if i not in self._barriers:
             problem = self.problem
+            problem.deadline.check()
             edges = problem.graph.edges if problem.graph.limits.barrier_cycles else ()
             sources = {problem.graph.index[e.src] for e in edges if e.dst == problem.ops[i].id}
             readers = {problem.graph.index[e.dst] for e in edges if e.src == problem.ops[i].id}

@@ -37,7 +37,8 @@ class Layout:
 
 def layout(problem: Problem, ii: int, found: Assignment) -> Layout:
     """Places for everything ``found`` needs."""
-    seconds = problem.options.search.attempts.layout_seconds
+    limit = problem.deadline.remaining_s()
+    seconds = min(problem.options.search.attempts.layout_seconds, max(0.0, limit))
     depth = {p: slots(problem, ii, found, p) for p in rings(problem, found)}
     flat = [p for p in depth if problem.memory(p) == "smem"]
     tall = [p for p in depth if problem.memory(p) == "tmem"]

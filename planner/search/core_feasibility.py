@@ -158,6 +158,7 @@ def _search(
     stage = {i: cp.new_int_var(low, high, "") for i, (low, high) in core.stages.items()}
     # The circle has no beginning: let the longest hold mark it.
     cp.add(phase[max(core.members, key=lambda i: max((u.cycles for u in loop.usages[i]), default=0))] == 0)
+    loop.deadline.check()
     for src, dst, cycles, _ in core.arcs:
         cp.add(phase[dst] + ii * stage[dst] >= phase[src] + ii * stage[src] + cycles)
     holds: dict[Resource, list[tuple[int, Usage]]] = {}
@@ -186,7 +187,7 @@ def _search(
         else:
             cp.add_cumulative(intervals, [1] * len(intervals), room)
     # Propagation alone is 2 to 10 times as fast here as with linear relaxations.
-    answer, solver = run(cp, seconds, relax=0, params=params)
+    answer, solver = run(cp, seconds, relax=0, params=params, deadline=loop.deadline)
     found = (
         {i: solver.value(phase[i]) + ii * (solver.value(stage[i]) if i in stage else 0) for i in core.members}
         if answer == "yes"

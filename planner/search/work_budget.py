@@ -41,6 +41,7 @@ def solve_model(model: IntervalModel, seconds: float, settings: RunSettings, sto
     answer, solver = run(
         model.cp, seconds, presolve=settings.presolve, relax=settings.relax, small=True, seed=settings.seed,
         rate=params.interval_model_rate, stop=stop, params=params,
+        deadline=model.problem.deadline,
     )  # fmt: skip
     each = params.seconds_per_constraint + (params.presolve_seconds_per_constraint if settings.presolve else 0.0)
     taken = spent(solver, params.interval_model_rate) + each * len(model.cp.proto.constraints)

@@ -40,7 +40,10 @@ def compact_lifetimes(problem: Problem, ii: int, found: Assignment) -> Assignmen
         ),
         shape=(len(rows), len(weight)),
     ).tocsr()
-    solved = linprog(weight, A_ub=matrix, b_ub=[-least for _, _, least in rows], method="highs-ds")
+    problem.deadline.check()
+    most = [-least for _, _, least in rows]
+    limit = {"time_limit": problem.deadline.remaining_s()}
+    solved = linprog(weight, A_ub=matrix, b_ub=most, method="highs-ds", options=limit)
     if solved.status != 0:
         return found
     shorter = Assignment(tuple(round(t) for t in solved.x[:count]), found.partitions)

@@ -76,7 +76,9 @@ def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
 
 def list_schedules(loop: TimeRelaxation, ii: int, params: SearchParams) -> Iterator[tuple[int, ...]]:
     """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``; one for each attempt that succeeds."""
-    backward = earliest(loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii)
+    backward = earliest(
+        loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii, loop.deadline
+    )
     if backward is None or overfull(loop, ii):
         return
     components = connected(loop.nodes, loop.arcs)
@@ -109,7 +111,7 @@ def restage(loop: TimeRelaxation, ii: int, starts: Sequence[int]) -> tuple[int, 
         (src, dst, -((phase[dst] - phase[src] - cycles) // ii) - distance, 0)
         for src, dst, cycles, distance in loop.arcs
     ]
-    stage = list(earliest(loop.nodes, turns, ii) or ())
+    stage = list(earliest(loop.nodes, turns, ii, loop.deadline) or ())
     preceded = {dst for _, dst, _, _ in loop.arcs}
     for i in set(range(loop.nodes)) - preceded:
         stage[i] = min((stage[dst] - turn for src, dst, turn, _ in turns if src == i), default=stage[i])
@@ -142,6 +144,7 @@ class _Placing:
 
     def run(self, budget: int) -> list[int] | None:
         while self.todo:
+            self.loop.deadline.check()
             if budget == 0:
                 return None
             budget -= 1

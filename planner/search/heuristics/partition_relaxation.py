@@ -81,7 +81,9 @@ def _cheapest(
     for known in seen:
         cp.add_bool_or([1 - x if isinstance(x, int) else x.Not() for x in (member[c, known[c]] for c in clusters)])
     cp.minimize(sum(_cost(problem, a, b) * crosses(a, b) for a, b in sorted(pairs)))
-    answer, solver = run(cp, params.attempts.relaxation_seconds, presolve=False, relax=0, params=params.cpsat)
+    answer, solver = run(
+        cp, params.attempts.relaxation_seconds, presolve=False, relax=0, params=params.cpsat, deadline=problem.deadline
+    )
     if answer != "yes":
         return None
     return {c: next(g for g in range(count) if _holds(solver, member[c, g])) for c in clusters}
