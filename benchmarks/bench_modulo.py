@@ -25,8 +25,9 @@ from results_file import head, write
 
 from warpplan.planner.bounds.min_ii import recurrence_bound, resource_bounds
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
+from warpplan.planner.values.options import SolveOptions
 
 RESULTS = Path(__file__).parent / "results" / "modulo_scheduling.json"
 LIMIT_S = 60.0
@@ -44,7 +45,7 @@ def measure(instance: Instance) -> dict[str, Any]:
             proofs.append(time.process_time() - before)
 
     before, clock = time.process_time(), time.perf_counter()
-    outcome = solve(graph, SolveOptions(time_limit_s=LIMIT_S), progress=progress)
+    outcome = solve(graph, SolveOptions(work_limit_s=LIMIT_S), progress=progress)
     cpu, wall = time.process_time() - before, time.perf_counter() - clock
     problem = Problem(graph, SolveOptions())
     resource = max(bound.ii_cycles for bound in resource_bounds(problem))
@@ -114,7 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [i for i in instances() if not options.only or any(part in i.name for part in options.only)]
     chosen = chosen[: options.limit]
-    solve(chosen[0].graph, SolveOptions(time_limit_s=LIMIT_S))
+    solve(chosen[0].graph, SolveOptions(work_limit_s=LIMIT_S))
     rows = []
     for instance in chosen:
         row = measure(instance)

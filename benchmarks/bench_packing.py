@@ -27,9 +27,9 @@ from packing_instances import instances
 from planning_speed import cpu_name
 from results_file import head, write
 
-from warpplan.planner.packing.line.deadline import Deadline
 from warpplan.planner.packing.line.line_packing import pack
 from warpplan.planner.packing.offsets import PackingBlock
+from warpplan.planner.values.deadline import Deadline
 from warpplan.service.workflow.buffer_files import read_buffers
 
 RESULTS = Path(__file__).parent / "results" / "packing.json"
@@ -68,8 +68,7 @@ def valid(blocks: Sequence[PackingBlock], offsets: Sequence[int], capacity: int)
 def measure(task: Task) -> dict[str, Any]:
     """The search's row."""
     before, clock = time.process_time(), time.perf_counter()
-    deadline = Deadline(task.limit_s, lambda: clock + task.limit_s - time.perf_counter())
-    found = pack(task.blocks, task.capacity, deadline=deadline)
+    found = pack(task.blocks, task.capacity, deadline=Deadline.after(task.limit_s, time.perf_counter))
     cpu, wall = time.process_time() - before, time.perf_counter() - clock
     return {
         "kernel": task.kind,

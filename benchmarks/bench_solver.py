@@ -24,10 +24,11 @@ from schedule_first import QUESTION_SECONDS, schedule_first
 
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.simulate.simulation import verify
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome
 
 RESULTS = Path(__file__).parent / "results" / "solver.json"
@@ -44,7 +45,7 @@ def measure(graph: DependenceGraph, repeats: int) -> dict[str, Any]:
     wall: list[float] = []
     while len(cpu) < repeats and (not wall or wall[0] < SLOW_S):
         before, clock = time.process_time(), time.perf_counter()
-        outcome = solve(graph, SolveOptions(time_limit_s=LIMIT_S))
+        outcome = solve(graph, SolveOptions(work_limit_s=LIMIT_S))
         cpu.append(time.process_time() - before)
         wall.append(time.perf_counter() - clock)
     bound = min_ii(Problem(graph, SolveOptions()))
@@ -131,7 +132,7 @@ def main() -> None:
     chosen = [g for name, g in graphs().items() if not options.only or any(part in name for part in options.only)]
     for library in ("networkx", "scipy.optimize", "ortools.sat.python.cp_model"):
         import_module(library)
-    solve(chosen[0], SolveOptions(time_limit_s=LIMIT_S))
+    solve(chosen[0], SolveOptions(work_limit_s=LIMIT_S))
     rows, outcomes = [], []
     for graph in chosen:
         row = measure(graph, options.repeats)

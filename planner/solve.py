@@ -1,6 +1,7 @@
 """From a dependence graph to a whole plan: schedule, partitions, rings, offsets.
 
-``solve`` asks :mod:`schedule` for the smallest initiation interval and dresses its answer; :mod:`check` verifies it.
+``solve`` asks :mod:`~warpplan.planner.search` for the smallest initiation interval, adds partitions, rings and offsets,
+and has :mod:`~warpplan.planner.check` and :mod:`~warpplan.planner.simulate` verify the plan.
 """
 
 from __future__ import annotations
@@ -10,35 +11,50 @@ from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidPlan
 from warpplan.planner.packing.ring_layout import check_room, layout
 from warpplan.planner.problem.assignment import Assignment, held, rings, slots
-from warpplan.planner.problem.formulation import REGISTER_COUNTS, ExtraBuffer, PartitionSpec, Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given, dimension
-from warpplan.planner.search.ii_search import Progress, search
+from warpplan.planner.problem.terms import REGISTER_COUNTS
+from warpplan.planner.search.ii_search import search
+from warpplan.planner.search.search_state import Progress
 from warpplan.planner.simulate.simulation import verify
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline, DeadlineReached
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Channel, Outcome, Placement, Plan, Schedule
 
 __all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]
 
 
-def solve(graph: DependenceGraph, options: SolveOptions | None = None, *, progress: Progress | None = None) -> Outcome:
+def solve(
+    graph: DependenceGraph,
+    options: SolveOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    deadline: Deadline = NO_DEADLINE,
+) -> Outcome:
     """The plan with the smallest initiation interval within the graph's limits.
 
-    ``status`` is "optimal" where the interval equals the proven bound, "feasible" where the time limit left a gap,
-    "infeasible" with what binds in ``reason``, "unknown" where the time limit came first. ``progress`` is told of each
-    decision: the interval asked about, the bound proven by then, the best interval found or None. Raises
+    ``status`` is "optimal" where the interval equals the proven bound, "feasible" where a limit left a gap,
+    "infeasible" with the binding constraint in ``reason``, "unknown" where a limit came first. Limits are the work
+    budget of ``options``, which ends the search alike on every machine, and ``deadline``, which ends it by the caller's
+    clock, whatever it is doing; without one no clock decides anything. ``progress`` is told of each decision: the
+    interval asked about, the bound proven by then, the best interval found or None. Raises
     :class:`InvalidGraph` or :class:`InvalidInput` for a graph that cannot be planned and options that contradict it,
     :class:`InvalidPlan` where the plan found breaks a rule: a bug, never an answer.
     """
-    problem = Problem(graph, options or SolveOptions())
+    problem = Problem(graph, options or SolveOptions(), deadline)
     try:
         check_given(problem)
         check_room(problem)
         bound = min_ii(problem)
     except Infeasible as error:
         return Outcome("infeasible", None, 0, 0.0, str(error))
+    except DeadlineReached:
+        return Outcome("unknown", None, 1, 0.0, "the time limit binds")
     found = search(problem, bound, progress)
     if found.best is None:
         return Outcome("infeasible" if found.infeasible else "unknown", None, found.bound, found.seconds, found.binding)
+    problem = Problem(graph, problem.options)  # What is found is finished and verified, however late.
     plan = _plan(problem, found.ii_cycles, found.best)
     _verify(plan, problem)
     return Outcome(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem.assignment import barriers
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import least_hold
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 
 WeightedArc = tuple[int, int, int, int]
 """(source, destination, cycles, distance)."""
@@ -63,7 +65,7 @@ def recurrence_bound(problem: Problem) -> Bound:
         (a.src, a.dst, a.cycles + (a.handoff if problem.surely_cross(a.src, a.dst) else 0), a.distance)
         for a in problem.arcs
     ]
-    ii, cycle = recurrence(len(problem.ops), arcs)
+    ii, cycle = recurrence(len(problem.ops), arcs, problem.deadline)
     names = [problem.ops[i].id for i in cycle]
     if ii is None:
         raise Infeasible(
@@ -94,18 +96,6 @@ def memory_bounds(problem: Problem) -> list[Bound]:
     return bounds
 
 
-def least_hold(problem: Problem, producer: int) -> int:
-    """Cycles for which a slot of ``producer``'s ring is held in any schedule; of a value in registers, in any in which
-    it leaves its partition."""
-    written = [problem.latency(edge) for _, edge in problem.readers[producer]] or [0]
-    if producer in problem.crossings:
-        return min(written) + min(use.cycles + use.margin for use in problem.crossings[producer])
-    return max(
-        before + use.cycles + use.margin + (use.handoff if problem.surely_cross(producer, use.consumer) else 0)
-        for before, use in zip(written, problem.rings[producer], strict=True)
-    )
-
-
 def _least_interval(rings: list[tuple[int, int]], room: int) -> int:
     """The smallest interval at which (slot size, cycles held) fit; 1 where none does, which is another's to say."""
 
@@ -124,7 +114,9 @@ def _least_interval(rings: list[tuple[int, int]], room: int) -> int:
     return low
 
 
-def recurrence(nodes: int, arcs: Iterable[WeightedArc]) -> tuple[int | None, tuple[int, ...]]:
+def recurrence(
+    nodes: int, arcs: Iterable[WeightedArc], deadline: Deadline = NO_DEADLINE
+) -> tuple[int | None, tuple[int, ...]]:
     """The smallest whole II ≥ 0 at which no cycle is positive, and the cycle that binds (empty: none does).
 
     ``None`` in place of the II: that cycle stays positive at any II. Each cycle found raises II to its own need,
@@ -134,7 +126,7 @@ def recurrence(nodes: int, arcs: Iterable[WeightedArc]) -> tuple[int | None, tup
     ii = 0
     binding: tuple[int, ...] = ()
     for inside in _components(nodes, arcs):
-        while cycle := _positive_cycle(nodes, inside, ii):
+        while cycle := _positive_cycle(nodes, inside, ii, deadline):
             distance = sum(arc[3] for arc in cycle)
             binding = (*(arc[0] for arc in cycle), cycle[0][0])
             if distance <= 0:
@@ -160,11 +152,14 @@ def _components(nodes: int, arcs: list[WeightedArc]) -> list[list[WeightedArc]]:
     return inside
 
 
-def earliest(nodes: int, arcs: Iterable[WeightedArc], ii: int) -> tuple[int, ...] | None:
+def earliest(
+    nodes: int, arcs: Iterable[WeightedArc], ii: int, deadline: Deadline = NO_DEADLINE
+) -> tuple[int, ...] | None:
     """The earliest starts ≥ 0 that satisfy every arc at ``ii``; ``None`` where a cycle is positive."""
     start = [0] * nodes
     arcs = list(arcs)
     for _ in range(nodes + 1):
+        deadline.check()
         moved = False
         for src, dst, cycles, distance in arcs:
             reach = start[src] + cycles - ii * distance
@@ -175,12 +170,13 @@ def earliest(nodes: int, arcs: Iterable[WeightedArc], ii: int) -> tuple[int, ...
     return None
 
 
-def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int) -> list[WeightedArc]:
+def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int, deadline: Deadline) -> list[WeightedArc]:
     """Bellman-Ford on cycles − II · distance; the arcs of one positive cycle, in order, or none."""
     start = [0] * nodes
     via: list[WeightedArc | None] = [None] * nodes
     last = -1
     for _ in range(nodes + 1):
+        deadline.check()
         last = -1
         for arc in arcs:
             src, dst, cycles, distance = arc

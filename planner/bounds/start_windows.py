@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import combinations
 
-from warpplan.planner.problem.formulation import Arc, Problem
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import Arc
+from warpplan.planner.values.deadline import Deadline
 
 Pair = tuple[int, int]
 
@@ -31,16 +33,21 @@ def distances(
             if most is not None and limited:
                 freed = problem.ops[reader].latency + problem.options.slack_cycles if op.buffer_bytes else 0
                 arcs.append((reader, i, freed, most - edge.distance))
-    least = _longest(len(problem.ops), arcs, ii, anchor)
-    back = _longest(len(problem.ops), [(dst, src, cycles, distance) for src, dst, cycles, distance in arcs], ii, anchor)
+    nodes, deadline = len(problem.ops), problem.deadline
+    least = _longest(nodes, arcs, ii, anchor, deadline)
+    reverse = [(dst, src, cycles, distance) for src, dst, cycles, distance in arcs]
+    back = _longest(nodes, reverse, ii, anchor, deadline)
     return [(low, None if high is None else -high) for low, high in zip(least, back, strict=True)]
 
 
-def _longest(nodes: int, arcs: list[tuple[int, int, int, int]], ii: int, source: int) -> list[int | None]:
+def _longest(
+    nodes: int, arcs: list[tuple[int, int, int, int]], ii: int, source: int, deadline: Deadline
+) -> list[int | None]:
     """Longest paths from ``source``; a positive cycle, which makes the model infeasible, is gone around a few times."""
     reach: list[int | None] = [None] * nodes
     reach[source] = 0
     for _ in range(nodes):
+        deadline.check()
         moved = False
         for src, dst, cycles, distance in arcs:
             start, there = reach[src], reach[dst]
@@ -81,7 +88,7 @@ def _waits(problem: Problem) -> list[Arc]:
     return [*problem.dependences, *late]
 
 
-def spans(problem: Problem, ii: int) -> list[dict[Pair, int]]:
+def dominance_cuts(problem: Problem, ii: int) -> list[dict[Pair, int]]:
     """Sets of (source, destination): cycles between their starts; some best schedule exceeds them nowhere but leaves
     one of each set within them.
 
@@ -95,7 +102,7 @@ def spans(problem: Problem, ii: int) -> list[dict[Pair, int]]:
         if arc.src != arc.dst:
             most = arc.cycles + arc.handoff - ii * arc.distance + ii - 1
             longest[arc.src, arc.dst] = max(most, longest.get((arc.src, arc.dst), most))
-    flows = _flows(len(problem.ops), longest)
+    flows = _flows(len(problem.ops), longest, problem.deadline)
     found = [(pair,) for pair, flow in flows.items() if not flow]
     opposite = [
         (one, other)
@@ -106,7 +113,7 @@ def spans(problem: Problem, ii: int) -> list[dict[Pair, int]]:
     return [{pair: longest[pair] for pair in cut} for cut in (*found, *opposite, *around)]
 
 
-def _flows(nodes: int, pairs: Iterable[Pair]) -> dict[Pair, dict[int, int]]:
+def _flows(nodes: int, pairs: Iterable[Pair], deadline: Deadline) -> dict[Pair, dict[int, int]]:
     """What each pair carries when one unit is sent around each fundamental cycle: nothing where it is a bridge;
     opposite amounts in all cycles where two pairs alone lead from one side of a cut to the other."""
     pairs = list(pairs)
@@ -131,6 +138,7 @@ def _flows(nodes: int, pairs: Iterable[Pair]) -> dict[Pair, dict[int, int]]:
     for cycle, pair in enumerate(pairs):
         if pair in inside:
             continue
+        deadline.check()
         flows[pair][cycle] = 1
         for end, way in ((pair[1], 1), (pair[0], -1)):
             while end in above:

@@ -5,44 +5,34 @@ The same model then gives the same answer on every machine, however slow or busy
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
+from warpplan.planner.values.search_params import CpSatParams
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Answer = Literal["yes", "no", "unknown"]
 
-Truth = Any
-"""A literal of a model, or 0 or 1 where the answer is known."""
+
+DEFAULTS = CpSatParams()
+DecisionRule = Literal["fixed_order", "random_order", "partly_random", "partly_random_positive"]
+"""How CP-SAT takes its decisions: in its own order of variables, fit for proofs; in a random order; some of them at
+random; the same, with each literal first taken to be true."""
 
 
-def never(truth: Truth) -> bool:
-    return isinstance(truth, int) and truth == 0
+@dataclass(frozen=True)
+class SearchSeed:
+    """What makes one run of a model differ from another: CP-SAT's random seed, and what is decided at random."""
+
+    seed: int = 0
+    rule: DecisionRule = "fixed_order"
 
 
-def always(truth: Truth) -> bool:
-    return isinstance(truth, int) and truth == 1
-
-
-def negated(truth: Truth) -> Truth:
-    return 1 - truth if isinstance(truth, int) else truth.Not()
-
-
-def given(rule: cp_model.Constraint, truth: Truth) -> None:
-    """Enforces a linear ``rule`` only where ``truth`` (not 0) holds."""
-    if not always(truth):
-        rule.only_enforce_if(truth)
-
-
-RATE = 0.25
-"""CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.2 to 2)."""
-CLOCK_FACTOR = 5.0
-"""The wall clock ends a run only at so many times its limit: a machine that swaps must still answer, but a busy one
-must answer the same."""
-CLOCK_SECONDS = 10.0
-"""And not before: a short run on a busy machine must not give another answer."""
+PROOF_SEED = SearchSeed()
 
 
 class Stop:
@@ -73,23 +63,25 @@ def run(
     presolve: bool = True,
     relax: int = 1,
     small: bool = False,
-    turn: int = 0,
-    rate: float = RATE,
+    seed: SearchSeed = PROOF_SEED,
+    rate: float | None = None,
     stop: Stop | None = None,
-    clock_seconds: float = math.inf,
+    params: CpSatParams = DEFAULTS,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
-    ``small``: whether the model is decided in milliseconds; ``turn``: each searches in another way, the first in the
-    one fit for proofs; ``rate``: the deterministic time to a second. A run that ``stop`` ends has no meaning.
-    ``clock_seconds``: the wall clock ends the run then at the latest, and the answer depends on the machine."""
+    ``small``: whether the model is decided in milliseconds; ``seed``: its random numbers, and what they decide;
+    ``rate``: the deterministic time to a second (``params.rate`` where None). A run that ``stop`` ends has no
+    meaning; one that ``deadline`` ends is "unknown", or "yes" where a solution was found by then."""
     from ortools.sat.python import cp_model  # half a second to import
 
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = 1
-    parameters.random_seed = 0
-    parameters.max_deterministic_time = seconds * rate
-    parameters.max_time_in_seconds = min(max(CLOCK_SECONDS, seconds * CLOCK_FACTOR), max(0.0, clock_seconds))
+    parameters.random_seed = seed.seed
+    parameters.max_deterministic_time = seconds * (params.rate if rate is None else rate)
+    clock_s = max(params.clock_wall_s, seconds * params.clock_factor)
+    parameters.max_time_in_seconds = max(0.0, min(clock_s, deadline.remaining_s()))
     # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve
@@ -100,16 +92,7 @@ def run(
         parameters.cp_model_probing_level = 0
         parameters.use_sat_inprocessing = False
         parameters.symmetry_level = 0
-    if turn:
-        parameters.random_seed = turn
-        if turn % 4 == 2:
-            parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
-            if hasattr(parameters, "use_new_integer_conflict_resolution"):
-                parameters.use_new_integer_conflict_resolution = True
-        else:
-            parameters.random_branches_ratio = 0.1
-            if turn % 4 == 3:
-                parameters.initial_polarity = parameters.POLARITY_TRUE
+    _set_rule(solver, seed.rule, params)
     if stop is not None and not stop.watch(solver):
         parameters.max_time_in_seconds = 0.0
     try:
@@ -122,6 +105,18 @@ def run(
     return ("no" if status == cp_model.INFEASIBLE else "unknown"), solver
 
 
-def spent(solver: cp_model.CpSolver, rate: float = RATE) -> float:
+def _set_rule(solver: cp_model.CpSolver, rule: DecisionRule, params: CpSatParams) -> None:
+    parameters = solver.parameters
+    if rule == "random_order":
+        parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
+        if hasattr(parameters, "use_new_integer_conflict_resolution"):
+            parameters.use_new_integer_conflict_resolution = True
+    elif rule != "fixed_order":
+        parameters.random_branches_ratio = params.random_branches_ratio
+        if rule == "partly_random_positive":
+            parameters.initial_polarity = parameters.POLARITY_TRUE
+
+
+def spent(solver: cp_model.CpSolver, rate: float = CpSatParams.rate) -> float:
     """What the run took of its limit, in the limit's seconds."""
     return float(solver.response_proto.deterministic_time) / rate

@@ -20,6 +20,7 @@ import numpy as np
 from warpplan.planner.cpsat.runner import Answer, run
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.packing.pieces import LIMIT, Pieces, first_fit_decreasing, pieces
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 from warpplan.planner.values.packing_params import PackingParams
 
 PackingStatus = Literal["packed", "infeasible", "unknown"]
@@ -61,16 +62,17 @@ def pack_conflicts(
     conflicts: Collection[frozenset[int]],
     capacity: int,
     *,
-    time_limit_s: float = 10.0,
+    work_limit_s: float = 10.0,
+    deadline: Deadline = NO_DEADLINE,
     params: PackingParams = DEFAULTS,
 ) -> Packing:
     """Offsets within [0, ``capacity``) at which no two pieces of a pair in ``conflicts`` share a byte.
 
     ``conflicts`` holds pairs of indices into ``sizes`` (bytes) and ``alignments``: what lives that wrap around the
-    circle of II cycles come to. ``time_limit_s`` is in work seconds. Pieces in no pair are placed at 0. A piece above
-    the capacity is infeasible, not an error; ``Packing.conflict`` is then that one, and otherwise a set of pieces that
-    cannot be placed together. Raises :class:`InvalidInput` for a negative size, an alignment below 1, a pair of other
-    than two known indices.
+    circle of II cycles come to. ``work_limit_s`` is in work seconds; ``deadline`` ends the search too. Pieces in no
+    pair are placed at 0. A piece above the capacity is infeasible, not an error; ``Packing.conflict`` is then that one,
+    and otherwise a set of pieces that cannot be placed together. Raises :class:`InvalidInput` for a negative size, an
+    alignment below 1, a pair of other than two known indices.
     """
     count = len(sizes)
     if len(alignments) != count or any(s < 0 for s in sizes) or any(a < 1 for a in alignments):
@@ -94,23 +96,23 @@ def pack_conflicts(
         needed = tuple(cliques[loads.index(peak)])
         return Packing("infeasible", (), peak, f"{_name_pieces(needed)} need {peak} of {capacity} bytes", needed)
     problem = pieces(sizes, alignments, capacity)
-    answer, offsets = _in_cliques(problem, cliques, time_limit_s, params)
+    answer, offsets = _in_cliques(problem, cliques, work_limit_s, params, deadline)
     if answer == "yes":
         return Packing("packed", tuple(problem.unit * offset for offset in offsets), peak)
     if answer == "unknown":
-        return Packing("unknown", (), peak, f"the time limit of {time_limit_s} s ended the search")
+        return Packing("unknown", (), peak, f"the work limit of {work_limit_s} s, or the deadline, ended the search")
 
     def impossible(chosen: Sequence[int]) -> bool:
         number = {i: at for at, i in enumerate(chosen)}
         groups = [[number[i] for i in clique if i in number] for clique in cliques]
-        return _in_cliques(problem.some(chosen), groups, time_limit_s / count, params)[0] == "no"
+        return _in_cliques(problem.some(chosen), groups, work_limit_s / count, params, deadline)[0] == "no"
 
     needed = _minimal(sorted(graph), impossible)
     return Packing("infeasible", (), peak, f"no arrangement of {_name_pieces(needed)} fits {capacity} bytes", needed)
 
 
 def _in_cliques(
-    problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float, params: PackingParams
+    problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float, params: PackingParams, deadline: Deadline
 ) -> tuple[Answer, tuple[int, ...]]:
     """The answer, and where it is "yes" the offsets in units at which no two pieces of one clique meet."""
     if params.first_fit:
@@ -120,7 +122,7 @@ def _in_cliques(
         found = first_fit_decreasing(problem, lambda i: apart[i], [int(row.sum()) for row in apart])
         if found is not None:
             return "yes", found
-    return _by_cpsat(problem, cliques, seconds, params) if params.clique_model else ("unknown", ())
+    return _by_cpsat(problem, cliques, seconds, params, deadline) if params.clique_model else ("unknown", ())
 
 
 def _minimal(indices: Sequence[int], impossible: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
@@ -135,7 +137,7 @@ def _minimal(indices: Sequence[int], impossible: Callable[[Sequence[int]], bool]
 
 
 def _by_cpsat(
-    problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float, params: PackingParams
+    problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float, params: PackingParams, deadline: Deadline
 ) -> tuple[Answer, tuple[int, ...]]:
     from ortools.sat.python import cp_model
 
@@ -148,7 +150,7 @@ def _by_cpsat(
     ]
     for clique in cliques:
         model.add_no_overlap([places[i] for i in clique])
-    answer, solver = run(model, params.clique_model_rate * seconds)
+    answer, solver = run(model, params.clique_model_rate * seconds, deadline=deadline)
     return answer, tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
 
 

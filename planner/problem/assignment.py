@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from warpplan.planner.problem.formulation import Arc, Problem, Use
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import Arc, Use
 
 Span = tuple[int, int, int]
 """(start, end, weight): so much of something is taken during [start, end), again every II cycles."""
@@ -25,15 +26,19 @@ class Assignment:
 
 
 def peak(spans: Iterable[Span], ii: int) -> int:
-    """The most that is taken at once on the circle of ``ii`` cycles; it is so at some span's start."""
-    spans = [span for span in spans if span[0] < span[1]]
-    return max(
-        (
-            sum(weight * ((end - 1 - at) // ii - (start - 1 - at) // ii) for start, end, weight in spans)
-            for at in {start % ii for start, _, _ in spans}
-        ),
-        default=0,
-    )
+    """The most that is taken at once on the circle of ``ii`` cycles, by a sweep over it. Weights are 0 or more."""
+    level, steps = 0, []
+    for start, end, weight in spans:
+        if start < end:
+            whole, rest = divmod(end - start, ii)
+            begin = start % ii
+            level += weight * (whole + (rest > 0 and begin + rest >= ii))
+            steps += [(begin, weight), ((begin + rest) % ii, -weight)] if rest else []
+    highest = level
+    for _, change in sorted(steps):
+        level += change
+        highest = max(highest, level)
+    return highest
 
 
 # Rings (rule 6)

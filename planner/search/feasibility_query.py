@@ -1,348 +1,255 @@
-"""One interval, asked about in two ways: is there a schedule nearby, and is there none at all?
+"""Windowed CP-SAT attempts: is there a schedule at this II? One query, in two forms.
 
-*Near* looks only at schedules whose operations are a few stages from one another, as good ones mostly are: the model is
-small, and a schedule is found soon or surely not there; "no" proves nothing. It looks by turns at all of them, at all
-with registers left out, and at *guesses*, which fix what is usually right, partitions or clones in step. *Refute* looks
-at every schedule: its "no" is a proof. While one is waited for, the look that is likely to be next begins in a second
-thread (see :mod:`ahead`). (Measured on the loop bodies of benchmarks/loop_graphs.py.)
+:meth:`FeasibilityQuery.find_schedule` searches schedules whose operations are a few stages from one another, as good
+ones mostly are: the models are small, and a schedule is found soon or there is none in the window, which proves nothing
+about the interval. Its rounds alternate between all schedules of the window, the same with registers left out, and
+restrictions (see :mod:`~warpplan.planner.search.restrictions`). :meth:`FeasibilityQuery.prove_infeasible` searches all
+schedules, with dominance cuts: its "no" is a proof. While one attempt is waited for, the one that is likely to be next
+begins in a second thread (see :mod:`~warpplan.planner.search.speculation`). The arrangement is ours; it was tuned on
+the loop bodies of ``benchmarks/loop_graphs.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain, cycle, islice, zip_longest
 from threading import Lock
 
-from warpplan.planner.cpsat.interval_model import Branching, Model, Places
-from warpplan.planner.cpsat.runner import Answer, Stop
-from warpplan.planner.cpsat.sharing_constraints import Cut, cut, worth_sharing
-from warpplan.planner.packing.ring_layout import layout, room_side_by_side
+from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.runner import Answer
+from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
+from warpplan.planner.packing.ring_layout import room_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.heuristics.partition_relaxation import ROOM, divisions
-from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.search.restrictions import by_clone, gapless, in_step, in_turn
-from warpplan.planner.search.speculation import Ahead
-from warpplan.planner.search.work_budget import Effort, Way, solved
+from warpplan.planner.problem.ring_sharing import worth_sharing
+from warpplan.planner.search.attempts import Attempt, AttemptOutcome, Build, Restriction
+from warpplan.planner.search.heuristics.partition_relaxation import relaxed_partitions
+from warpplan.planner.search.portfolio import PARTLY_RANDOM, RANDOM_ORDER
+from warpplan.planner.search.restrictions import (
+    in_lockstep,
+    one_partition_per_clone,
+    partitions_kept,
+    register_free_model,
+    saturated_units,
+    window_model,
+)
+from warpplan.planner.search.speculation import Speculation
+from warpplan.planner.search.work_budget import PROPAGATION, RunSettings, WorkBudget
+from warpplan.planner.values.search_params import Branching, MemoryModel
 
-NEAR = 5
-"""Stages from the anchor in which schedules mostly are found; with more, they are found later."""
-FEW = 14
-"""Operations up to which all schedules are looked at about as fast as some of them."""
-FEW_SHARE = 5
-"""Times as many seconds for all schedules of so few operations."""
-SHARED_SHARE = 3
-"""Times as many seconds where rings may lie in one another's place: such models are larger."""
-MORE = 4
-"""New guesses in each turn."""
-ALONE = 6
-"""Looks in a turn at all that is near: where no other guess is left, and first where there are no clones."""
-STEPS = 2
-"""Looks at clones in step: found soon, or hardly ever."""
-AT_RANDOM, NOW_AND_THEN = (2, 4), (1, 4)
-"""All that is near is found soonest with all decisions in random order; what is guessed beside units without gaps, with
-few of them at random."""
-Build = Callable[[Places], Model | None]
-DECIDE = Way()
-PRESOLVED, RELAXED = Way(presolve=True), Way(presolve=True, relax=1)
+PRESOLVED, RELAXED = RunSettings(presolve=True), RunSettings(presolve=True, relax=1)
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
 
 
-@dataclass(eq=False)
-class _Guess:
-    """Schedules to look at: all that are near (``whole``, or ``relaxed``), some of them, or all there are."""
+class FeasibilityQuery:
+    """Is ``ii`` feasible? What was learnt stays between rounds: infeasible restrictions, no-good cuts, built models."""
 
-    build: Build
-    """The model, without cuts; None where there is no such guess after all."""
-    memory: Places
-    whole: bool = False
-    relaxed: bool = False
-    """Registers are left out: where they do not suffice, the partitions found are looked at once more, with them."""
-    refuses: bool = False
-    """Where there is none of these, nothing near lies so."""
-    ways: tuple[int, int] = (0, 1)
-    """The first look's way, and how far it is to the next one's: see :func:`cpsat.run`."""
-    most: int | None = None
-    """Looks after which it is given up."""
-    known: _Known | None = None
-
-
-@dataclass(frozen=True)
-class _Known:
-    """A guess's model, and the cuts that are in it."""
-
-    model: Model
-    cuts: tuple[Cut, ...]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a look came to, what it took, and what the next one need not do again."""
-
-    answer: Answer
-    found: Assignment | None
-    seconds: float
-    wall: float
-    known: _Known | None
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One look at a guess: all that its outcome depends on."""
-
-    question: Question
-    guess: _Guess
-    way: Way
-    seconds: float
-    cuts: tuple[Cut, ...]
-
-    def run(self, stop: Stop) -> Seen:
-        problem, ii, guess, known = self.question.problem, self.question.ii, self.guess, self.guess.known
-        own = known is None or known.cuts != self.cuts
-        if own:
-            known = self._built(self.cuts)
-        taken = wall = 0.0
-        while known is not None and not stop.called:
-            outcome = solved(known.model, self.seconds - taken, self.way, stop)
-            answer, found = outcome.answer, outcome.found
-            taken, wall = taken + outcome.seconds, wall + outcome.wall
-            if guess.relaxed and found is not None and not fits(problem, ii, found):
-                again = solved(
-                    self.question.pinned(found.partitions, guess.memory), self.seconds - taken, Way(turn=1), stop
-                )
-                answer, found = "unknown" if again.found is None else "yes", again.found
-                taken, wall = taken + again.seconds, wall + again.wall
-            if found is None or fits(problem, ii, found):
-                return Seen(answer, found, taken, wall, known)
-            places = layout(problem, ii, found)
-            if places.fits or places.unknown or guess.memory != "shared":
-                break
-            one = cut(problem, ii, found, places.refused)
-            if own:
-                known.model.forbid(one)
-                known = _Known(known.model, (*known.cuts, one))
-            else:  # Another look may be at that model.
-                known, own = self._built((*known.cuts, one)), True
-            if known is not None:
-                known.model.begin_with(found)  # Mostly little has to change for one cut.
-        return Seen("no" if known is None else "unknown", None, taken, wall, known)
-
-    def _built(self, cuts: tuple[Cut, ...]) -> _Known | None:
-        model = self.guess.build(self.guess.memory)
-        if model is None:
-            return None
-        for one in cuts:
-            model.forbid(one)
-        return _Known(model, cuts)
-
-
-class Question:
-    """Is ``ii`` feasible? What was learnt stays between turns: guesses that are refused, cuts, models built."""
-
-    def __init__(self, problem: Problem, ii: int, effort: Effort, ahead: Ahead[Seen]) -> None:
-        self.problem, self.ii, self.effort, self.ahead = problem, ii, effort, ahead
+    def __init__(self, problem: Problem, ii: int, budget: WorkBudget, speculation: Speculation[AttemptOutcome]) -> None:
+        self.problem, self.ii, self.budget, self.speculation = problem, ii, budget, speculation
+        self.search, self.params = problem.options.search, problem.options.search.attempts
         self.sharing = worth_sharing(problem, ii)
-        self.cuts: tuple[Cut, ...] = ()
-        self.guesses = self._guesses()
-        self._divisions, self._divided, self._dividing = divisions(problem, ii), list[tuple[int, ...]](), Lock()
-        self.open: list[_Guess] = []
-        self.looks: dict[_Guess, int] = {}
-        """How often each was looked at: every time in another way, since when a schedule is found is mostly luck."""
-        self.refused: set[Places] = set()
-        """Nothing near lies so."""
-        self.asked = 0.0
-        """Seconds for which :meth:`refute` has looked, to no avail."""
-        self.few = len(problem.ops) <= FEW
+        self.cuts: tuple[NoGoodCut, ...] = ()
+        self.infeasible: set[MemoryModel] = set()
+        """Memory models for which no schedule lies in the stage window."""
+        self.restrictions = self._restrictions()
+        self._relaxed = relaxed_partitions(problem, ii)
+        self._relaxed_found, self._relaxing = list[tuple[int, ...]](), Lock()
+        self.open: list[Restriction] = []
+        self.attempts: dict[Restriction, int] = {}
+        """Attempts that each restriction has had."""
+        self.proof_seconds = 0.0
+        """Seconds for which :meth:`prove_infeasible` has searched to no avail."""
+        self.small_loop = len(problem.ops) <= self.params.small_loop_operations
         self.all, self.all_free = (
-            _Guess(partial(self._all, "median"), "shared"),
-            _Guess(partial(self._all, "free"), "shared"),
+            Restriction(partial(self._all, "median"), "shared"),
+            Restriction(partial(self._all, "free"), "shared"),
         )
 
-    def near(
-        self, seconds: float, enough: float = 0.0, *, reuse: bool = True, then: Ask | None = None
+    # Schedules in the stage window
+
+    def find_schedule(
+        self, seconds: float, enough: float = 0.0, *, reuse: bool = True, then: Attempt | None = None
     ) -> tuple[Answer, Assignment | None]:
-        """What was left open in the turns before, then new guesses, so many seconds for each, until no more than
-        ``enough`` of the time limit is left. Without ``reuse``, no ring lies in another's place. ``then``: what is
-        likely to be asked where nothing is found."""
-        if self.few:
-            return self.refute(FEW_SHARE * seconds, then=then)
-        if self._nothing_near(reuse):
+        """One round: what was left open in the rounds before and new restrictions, ``seconds`` for each, until no more
+        than ``enough`` of the work budget is left. Without ``reuse``, no ring lies in another's place. ``then``: the
+        attempt that is likely to be next where nothing is found."""
+        if self.small_loop:
+            return self.prove_infeasible(self.params.small_loop_factor * seconds, then=then)
+        if self._window_is_empty(reuse):
             return "no", None
-        guesses = self._turn()
-        for guess, following in zip_longest(guesses, guesses[1:]):
-            if self.effort.left <= enough:
+        round_ = self._round()
+        for restriction, following in zip_longest(round_, round_[1:]):
+            if self.budget.left <= enough:
                 break
-            if guess not in self.open:
+            if restriction not in self.open:
                 continue
-            # Where rings share room, all that is near is mostly refused at once.
-            if following is None or (guess.whole and guess.memory == "shared"):
-                following, after = guesses[0], then
+            # Where rings share bytes, all of the window is mostly infeasible at once.
+            if following is None or (restriction.whole and restriction.memory == "shared"):
+                following, after = round_[0], then
             else:
                 after = None
-            after = after or self._look(following, seconds, later=following is guess)
-            seen = self._see(self._look(guess, seconds), after)
-            self.looks[guess] = self.looks.get(guess, 0) + 1
-            if seen.found is not None:
-                return "yes", seen.found
-            if seen.answer == "no" or self.looks[guess] == guess.most:
-                self.open.remove(guess)
-            if seen.answer == "no" and guess.refuses:
-                self.refused.add(guess.memory)
-                self.open = [g for g in self.open if g.memory != guess.memory]
-            if self._nothing_near(reuse):
+            after = after or self._attempt(following, seconds, later=following is restriction)
+            outcome = self._make(self._attempt(restriction, seconds), after)
+            self.attempts[restriction] = self.attempts.get(restriction, 0) + 1
+            if outcome.found is not None:
+                return "yes", outcome.found
+            if outcome.answer == "no" or self.attempts[restriction] == restriction.most_attempts:
+                self.open.remove(restriction)
+            if outcome.answer == "no" and restriction.covers_window:
+                self.infeasible.add(restriction.memory)
+                self.open = [other for other in self.open if other.memory != restriction.memory]
+            if self._window_is_empty(reuse):
                 return "no", None
         return "unknown", None
 
-    def _turn(self) -> list[_Guess]:
-        """What to look at next: what was left open and new guesses, with all that is near between; where there are no
-        clones, all that is near first."""
-        new = (guess for guess in self.guesses if guess.memory not in self.refused)
-        self.open = [*islice(new, MORE), *self.open]
-        whole = next((g for g in reversed(self.open) if g.whole), None)
+    def _round(self) -> list[Restriction]:
+        """What to attempt next: what was left open and new restrictions, with all of the window between; where there
+        are no clones, all of the window first."""
+        new = (restriction for restriction in self.restrictions if restriction.memory not in self.infeasible)
+        self.open = [*islice(new, self.params.new_restrictions), *self.open]
+        whole = next((one for one in reversed(self.open) if one.whole), None)
         if whole is None:
             return list(self.open)
-        relaxed = next((g for g in self.open if g.relaxed), None)
-        broad = [whole] if relaxed is None else [whole, relaxed]
-        others = [g for g in self.open if g not in broad]
-        if not others or not (self.looks or self.problem.clone_order):
-            return list(islice(cycle(broad), ALONE))
-        turns = broad if self.open[0] in broad else [others.pop(0), whole]
+        register_free = next((one for one in self.open if one.register_free), None)
+        broad = [whole] if register_free is None else [whole, register_free]
+        others = [one for one in self.open if one not in broad]
+        if not others or not (self.attempts or self.problem.clone_order):
+            return list(islice(cycle(broad), self.params.unrestricted_attempts))
+        round_ = broad if self.open[0] in broad else [others.pop(0), whole]
         for other in others:
-            turns = [*turns, other] if other.most and other not in self.looks else [*turns, other, *broad]
-        return turns
+            first_of_few = other.most_attempts and other not in self.attempts
+            round_ = [*round_, other] if first_of_few else [*round_, other, *broad]
+        return round_
 
-    def _nothing_near(self, reuse: bool) -> bool:
-        return "shared" in self.refused or (bool(self.refused) and not (self.sharing and reuse))
+    def _window_is_empty(self, reuse: bool) -> bool:
+        return "shared" in self.infeasible or (bool(self.infeasible) and not (self.sharing and reuse))
 
-    def alike(self, known: Assignment, seconds: float, *, reuse: bool, then: Ask | None = None) -> Assignment | None:
-        """A schedule near, with the partitions of ``known``."""
-        guess = _Guess(partial(self.pinned, known.partitions), "shared" if reuse else "apart")
-        return self._see(self._look(guess, seconds), then).found
+    def keep_partitions(
+        self, known: Assignment, seconds: float, *, reuse: bool, then: Attempt | None = None
+    ) -> Assignment | None:
+        """A schedule in the stage window with the partitions of ``known``."""
+        build = partial(partitions_kept, self.problem, self.ii, known.partitions)
+        restriction = Restriction(build, "shared" if reuse else "apart")
+        return self._make(self._attempt(restriction, seconds), then).found
 
-    def refute(
-        self, seconds: float, *, thorough: bool = False, then: Ask | None = None
+    # All schedules
+
+    def prove_infeasible(
+        self, seconds: float, *, thorough: bool = False, then: Attempt | None = None
     ) -> tuple[Answer, Assignment | None]:
         """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
-        relaxation mostly refuses sooner. ``thorough``: in more ways than the one that mostly refuses soonest, so many
-        seconds for each."""
-        if seconds <= self.asked:
+        relaxation is mostly proven infeasible sooner. ``thorough``: also with presolve and linear relaxations, which
+        seldom decide sooner, ``seconds`` for each."""
+        if seconds <= self.proof_seconds:
             return "unknown", None
-        self.asked = seconds
+        self.proof_seconds = seconds
+        thorough = thorough and self.search.thorough_proofs
         more = ((self.all, PRESOLVED), (self.all_free, RELAXED)) if thorough else ()
-        for guess, way in ((self.all, DECIDE), *more):
-            seen = self._see(self._ask(guess, way, seconds), then)
-            if seen.answer != "unknown":
-                return seen.answer, seen.found
+        for restriction, settings in ((self.all, PROPAGATION), *more):
+            outcome = self._make(self._attempt_with(restriction, settings, seconds), then)
+            if outcome.answer != "unknown":
+                return outcome.answer, outcome.found
         return "unknown", None
 
-    def first(self, seconds: float) -> Ask | None:
-        """What :meth:`near` begins with where nothing was asked before."""
-        if self.few:
-            return self.proof(FEW_SHARE * seconds)
-        if self.open or self.looks:
+    # Attempts
+
+    def first_attempt(self, seconds: float) -> Attempt | None:
+        """What :meth:`find_schedule` begins with where nothing was attempted before."""
+        if self.small_loop:
+            return self.proof_attempt(self.params.small_loop_factor * seconds)
+        if self.open or self.attempts:
             return None
-        guess = next(self.guesses, None)
-        if guess is None:
+        restriction = next(self.restrictions, None)
+        if restriction is None:
             return None
-        self.guesses = chain((guess,), self.guesses)
-        return self._look(guess, seconds)
+        self.restrictions = chain((restriction,), self.restrictions)
+        return self._attempt(restriction, seconds)
 
-    def proof(self, seconds: float) -> Ask | None:
-        """What :meth:`refute` begins with."""
-        return self._ask(self.all, DECIDE, seconds) if seconds > self.asked else None
+    def proof_attempt(self, seconds: float) -> Attempt | None:
+        """What :meth:`prove_infeasible` begins with."""
+        return self._attempt_with(self.all, PROPAGATION, seconds) if seconds > self.proof_seconds else None
 
-    def _look(self, guess: _Guess, seconds: float, *, later: bool = False) -> Ask:
-        """The next look at ``guess``, or the one ``later``."""
-        much = guess.whole and guess.memory == "shared"
-        first, step = guess.ways
-        way = Way(turn=first + step * (self.looks.get(guess, 0) + later))
-        return self._ask(guess, way, SHARED_SHARE * seconds if much else seconds)
+    def _attempt(self, restriction: Restriction, seconds: float, *, later: bool = False) -> Attempt:
+        """The next attempt at ``restriction``, or the one ``later``."""
+        large = restriction.whole and restriction.memory == "shared"
+        attempt = self.attempts.get(restriction, 0) + later
+        seed = restriction.portfolio.slot(attempt, randomised=self.search.randomised_branching)
+        factor = self.params.shared_memory_factor if large else 1.0
+        return self._attempt_with(restriction, RunSettings(seed=seed), factor * seconds)
 
-    def _ask(self, guess: _Guess, way: Way, seconds: float) -> Ask:
-        return Ask(self, guess, way, min(seconds, self.effort.left), self.cuts if guess.memory == "shared" else ())
+    def _attempt_with(self, restriction: Restriction, settings: RunSettings, seconds: float) -> Attempt:
+        cuts = self.cuts if restriction.memory == "shared" else ()
+        return Attempt(self.problem, self.ii, restriction, settings, min(seconds, self.budget.left), cuts)
 
-    def _see(self, ask: Ask, then: Ask | None = None) -> Seen:
-        seen = self.ahead.result(ask, ask.run, None if then is None else (then, then.run))
-        self.effort.take(seen.seconds, seen.wall)
-        ask.guess.known = seen.known
-        if seen.known is not None and ask.guess.memory == "shared":
-            self.cuts = seen.known.cuts
-        return seen
+    def _make(self, attempt: Attempt, then: Attempt | None = None) -> AttemptOutcome:
+        outcome = self.speculation.result(attempt, attempt.run, None if then is None else (then, then.run))
+        self.budget.take(outcome.seconds, outcome.wall)
+        attempt.restriction.known = outcome.known
+        if outcome.known is not None and attempt.restriction.memory == "shared":
+            self.cuts = outcome.known.cuts
+        return outcome
 
-    def _guesses(self) -> Iterator[_Guess]:
-        """In the order of promise, each when its turn comes."""
-        some = len(self.problem.pins) < len(self.problem.clusters)
+    # Restrictions, in the order of promise, each made when its round comes
+
+    def _restrictions(self) -> Iterator[Restriction]:
+        undecided = len(self.problem.pins) < len(self.problem.clusters)
         if room_side_by_side(self.problem):
-            partitions = by_clone(self.problem)
-            if partitions is not None:
-                yield _Guess(_in_step(partial(self.pinned, partitions)), "apart", most=STEPS)
-            yield self._whole("apart")
-            if some:
+            partitions = one_partition_per_clone(self.problem)
+            if partitions is not None and self.search.clones_in_lockstep:
+                yield self._lockstep(partial(partitions_kept, self.problem, self.ii, partitions), "apart")
+            yield self._window("apart")
+            if undecided and self.search.register_relaxation:
                 yield self.without_registers()
         else:
-            self.refused.add("apart")
-        memory: Places = "shared" if "apart" in self.refused else "apart"
+            self.infeasible.add("apart")
+        memory: MemoryModel = "shared" if "apart" in self.infeasible else "apart"
         if memory == "shared":
-            yield self._whole("shared")
-        if some:
-            yield from self._some(memory)
+            yield self._window("shared")
+        if undecided:
+            yield from self._narrow(memory)
         if memory == "apart" and self.sharing:
-            yield self._whole("shared")
+            yield self._window("shared")
 
-    def _whole(self, memory: Places) -> _Guess:
-        return _Guess(self._near, memory, whole=True, refuses=True, ways=AT_RANDOM)
+    def _window(self, memory: MemoryModel) -> Restriction:
+        build = partial(window_model, self.problem, self.ii)
+        return Restriction(build, memory, whole=True, covers_window=True, portfolio=RANDOM_ORDER)
 
-    def without_registers(self) -> _Guess:
-        """Mostly they suffice, or do with the same partitions; they are most of a model."""
-        busy = bool(gapless(self.problem, self.ii))
-        return _Guess(self._relaxed, "apart", relaxed=True, refuses=not busy, ways=NOW_AND_THEN if busy else AT_RANDOM)
+    def without_registers(self) -> Restriction:
+        """Mostly registers suffice, or do with the same partitions; they are most of a model."""
+        saturated = self.search.unit_alternation and bool(saturated_units(self.problem, self.ii))
+        return Restriction(
+            partial(register_free_model, self.problem, self.ii),
+            "apart",
+            register_free=True,
+            covers_window=not saturated,
+            portfolio=PARTLY_RANDOM if saturated else RANDOM_ORDER,
+        )
 
-    def _some(self, memory: Places) -> Iterator[_Guess]:
-        clones = bool(self.problem.clone_order)
+    def _narrow(self, memory: MemoryModel) -> Iterator[Restriction]:
+        clones = bool(self.problem.clone_order) and self.search.clones_in_lockstep
         if clones:
-            yield _Guess(_in_step(self._near), memory, most=STEPS)
-        for at in range(len(ROOM)):
-            division = partial(self._division, at)
+            yield self._lockstep(partial(window_model, self.problem, self.ii), memory)
+        if not self.search.partition_relaxation:
+            return
+        for at in range(len(self.params.relaxation_levels)):
+            build = partial(self._with_relaxed_partitions, at)
             if clones:
-                yield _Guess(_in_step(division), memory, most=STEPS)
-            yield _Guess(division, memory)
+                yield self._lockstep(build, memory)
+            yield Restriction(build, memory)
 
-    def _division(self, at: int, memory: Places) -> Model | None:
+    def _lockstep(self, build: Build, memory: MemoryModel) -> Restriction:
+        return Restriction(in_lockstep(build), memory, most_attempts=self.params.lockstep_attempts)
+
+    def _with_relaxed_partitions(self, at: int, memory: MemoryModel) -> IntervalModel | None:
         """With the partitions of a relaxation, computed when they are asked for."""
-        with self._dividing:
-            while len(self._divided) <= at:
-                partitions = next(self._divisions, None)
+        with self._relaxing:
+            while len(self._relaxed_found) <= at:
+                partitions = next(self._relaxed, None)
                 if partitions is None:
                     return None
-                self._divided.append(partitions)
-        return self.pinned(self._divided[at], memory)
+                self._relaxed_found.append(partitions)
+        return partitions_kept(self.problem, self.ii, self._relaxed_found[at], memory)
 
-    def _all(self, branching: Branching, memory: Places) -> Model:
-        return Model(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)
-
-    def _near(self, memory: Places) -> Model:
-        # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
-        return Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=memory == "shared")
-
-    def _relaxed(self, memory: Places) -> Model:
-        model = Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=True, registers=False)
-        in_turn(model)
-        return model
-
-    def pinned(self, partitions: Sequence[int], memory: Places) -> Model:
-        """All that is near with these partitions."""
-        pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
-        problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-        return Model(problem, self.ii, memory=memory, reach=NEAR, tight=True)
-
-
-def _in_step(build: Build) -> Build:
-    def built(memory: Places) -> Model | None:
-        model = build(memory)
-        if model is not None:
-            in_step(model)
-        return model
-
-    return built
+    def _all(self, branching: Branching, memory: MemoryModel) -> IntervalModel:
+        return IntervalModel(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)

@@ -1,111 +1,47 @@
-"""The smallest initiation interval: which II to ask about, and what the answers prove.
+"""Bidirectional search over II: which interval is asked about next, and what the answers prove.
 
-A schedule for II is one for II + 1 too (cut the circle where the stage turns and put an idle cycle there), so
-feasibility is monotone in II. From below come proofs: MinII, tight distances on recurrences, and each interval that the
-model refuses. From above come schedules: constructed, found with something guessed, found by the model, and each
-re-timed to the smallest interval of its order. The search ends where they meet.
+Feasibility is monotone in II (see :mod:`~warpplan.planner.search.search_state`). From below come proofs: MinII, tight
+distances on recurrences, and each interval whose model is infeasible. From above come schedules: list schedules,
+schedules of restrictions, schedules of the whole model, and each re-timed to the smallest interval of its order. The
+search ends where they meet, or with a gap where the work budget ends. The arrangement is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
-from warpplan.planner.cpsat.runner import Answer
-from warpplan.planner.cpsat.sharing_constraints import worth_sharing
-from warpplan.planner.errors import InvalidPlan
-from warpplan.planner.packing.ring_layout import layout, room_side_by_side
+from warpplan.planner.packing.ring_layout import room_side_by_side
 from warpplan.planner.problem.assignment import Assignment
-from warpplan.planner.problem.formulation import Problem, SolveOptions
-from warpplan.planner.search.core_feasibility import decide, exact, raised
-from warpplan.planner.search.diagnosis import what_binds
-from warpplan.planner.search.feasibility_query import FEW, Ask, Question, Seen
-from warpplan.planner.search.heuristics.compaction import shorten
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import worth_sharing
+from warpplan.planner.search.attempts import AttemptOutcome
+from warpplan.planner.search.core_feasibility import tightened_bound
+from warpplan.planner.search.diagnosis import diagnose
+from warpplan.planner.search.heuristics.compaction import compact_lifetimes
 from warpplan.planner.search.heuristics.fixed_order import shortest_in_order
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
-from warpplan.planner.search.heuristics.retiming import retime
-from warpplan.planner.search.speculation import Ahead
-from warpplan.planner.search.tie_break import choose
-from warpplan.planner.search.work_budget import Effort
+from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
+from warpplan.planner.search.speculation import Speculation
+from warpplan.planner.search.tie_break import break_ties
+from warpplan.planner.values.deadline import DeadlineReached
 from warpplan.planner.values.dependence_graph import DependenceGraph
-
-SMALL = 8
-"""Operations up to which the best of all schedules is asked for."""
-MANY = 48
-"""Operations from which a schedule is constructed before a model is built, at every interval."""
-Progress = Callable[[int, int, int | None], None]
-"""Told (interval asked about, proven bound, best interval found or None)."""
-FIRST_TURNS = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
-"""Seconds for each guess about the proven bound, which mostly is feasible. When a schedule of a loop that keeps a unit
-busy all the time is found is mostly luck: many short looks, each in another way, find it sooner than few long ones."""
-CREEPS = 2
-"""So many, and half of what is open is tried."""
-FIRST_SHARE = 0.3
-"""Of the time limit, for the first turns: then any schedule is better than none."""
-FIRST_SECONDS = 0.2
-"""For each guess about another interval, at first; then three times as many."""
-LEAST_SECONDS = 0.02
-"""With less left, nothing is asked."""
-CLIMB_STEP = 6
-"""The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
-NEAR_SHARE = 0.4
-"""Of the time left, for schedules of one interval nearby."""
-LOWER_SHARE = 0.5
-"""Of the time left, for schedules nearby, before the first proof is tried."""
-PRECISION = 100
-"""Partitions are followed down to one in so many cycles."""
-LADDER = (1.15, 1.3, 2.2, 3.0)
-"""Multiples of the proven bound at which a small loop's schedule is constructed, once the bound is refused."""
-REFUTE = 10
-"""Times as many seconds for a proof as for a look nearby."""
-ORDER_SHARE = 0.05
-"""Of the time left, for the order of the loop scheduled first."""
-THOROUGH_SECONDS = 10.0
-"""For a proof with more than that, presolve is worth its time."""
+from warpplan.planner.values.options import SolveOptions
 
 
-@dataclass(frozen=True)
-class Search:
-    """``bound`` is proven; where ``ii_cycles`` equals it, it is optimal. ``binding`` says what is in the way."""
-
-    ii_cycles: int
-    bound: int
-    best: Assignment | None
-    binding: str
-    infeasible: bool
-    seconds: float
-
-
-def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> Search:
-    """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
-    with Ahead[Seen]() as ahead:
-        return _search(_Run(problem, bound, ahead, progress), bound)
-
-
-def _search(run_: _Run, bound: Bound) -> Search:
-    problem = run_.problem
-    if len(problem.ops) <= SMALL:
-        # Mostly MinII is feasible: ask for its best schedule at once.
-        answer, best = choose(problem, bound.ii_cycles, run_.effort)
-        if best is not None:
-            run_.found(bound.ii_cycles, best)
-            return run_.result(bound)
-        if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
-            run_.refused(bound.ii_cycles)
-    if run_.proven == bound.ii_cycles:
-        bound = raised(problem, bound)
-        run_.proven = bound.ii_cycles
-    enough = max(run_.proven, serial_ii(problem))
-    if not run_.climb(enough):
-        return run_.without_plan(enough)
-    run_.descend()
-    run_.polish()
-    return run_.result(bound)
+def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> SearchResult:
+    """The smallest initiation interval, and its proof or the best bound that work budget and deadline allowed."""
+    params = problem.options.search
+    with Speculation[AttemptOutcome](params.driver.patience_wall_s if params.speculation else None) as speculation:
+        found = BidirectionalSearch(problem, bound, speculation, progress)
+        try:
+            return found.run(bound)
+        except DeadlineReached:
+            return found.result(bound)
 
 
 def serial_ii(problem: Problem) -> int:
-    """An interval at which one iteration can end before the next begins: if even that fails, every interval does."""
+    """An interval at which one iteration can end before the next begins: if even that is infeasible, all are."""
     slowest = [0] * len(problem.ops)
     rings = [a for p in (*problem.rings, *problem.crossings) for a in problem.ring_arcs(1, p)]
     for arc in (*problem.dependences, *rings):
@@ -122,258 +58,202 @@ def serial_ii(problem: Problem) -> int:
     )
 
 
-class _Run:
-    """One search: what is proven, the best schedule, and what is left of the time."""
+class BidirectionalSearch(SearchState):
+    """The driver of one search."""
 
-    best: Assignment | None
+    unit_improvements = 0
+    """Consecutive improvements of the incumbent by one cycle."""
+    fixed_order_tried = False
 
-    def __init__(self, problem: Problem, bound: Bound, ahead: Ahead[Seen], progress: Progress | None) -> None:
-        self.problem, self.ahead, self.progress = problem, ahead, progress
-        self.proven, self.ii, self.best = bound.ii_cycles, 0, None
-        self.effort = Effort(problem.options.time_limit_s)
-        self.exact = exact(problem)
-        self.questions: dict[int, Question] = {}
-        self.ordered = False
-        self.creeps = 0
-        """Schedules found one cycle below the best known, one after the other."""
-        self.barren = 0
-        """Below it no interval was found to have a schedule nearby."""
+    def run(self, bound: Bound) -> SearchResult:
+        """From ``bound`` to the incumbent that is proven optimal, or as far as the work budget suffices."""
+        problem = self.problem
+        if self.search.tie_break and len(problem.ops) <= self.params.tiny_loop_operations:
+            # Mostly MinII is feasible: ask for its best schedule at once.
+            answer, best = break_ties(problem, bound.ii_cycles, self.budget)
+            if best is not None:
+                self.record_schedule(bound.ii_cycles, best)
+                return self.result(bound)
+            if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
+                self.record_infeasible(bound.ii_cycles)
+        if self.proven == bound.ii_cycles and self.search.core_bound:
+            bound = tightened_bound(problem, bound)
+            self.proven = bound.ii_cycles
+        enough = max(self.proven, serial_ii(problem))
+        self.find_incumbent(enough)
+        if self.best is None:
+            if self.proven <= enough:
+                return self.result(bound)
+            binding = diagnose(problem, enough, self.budget)
+            return SearchResult(0, self.proven, None, binding, True, self.budget.wall)
+        self.improve_and_prove()
+        self.break_ties()
+        return self.result(bound)
 
-    # What is known
+    # The first incumbent
 
-    def found(self, ii: int, schedule: Assignment) -> None:
-        if not self.exact:  # There the next question takes less time than that.
-            ii, schedule = retime(self.problem, ii, schedule)
-        if ii < self.proven:
-            raise InvalidPlan(f"{ii} cycles are feasible, and {self.proven} were proven to be needed: a bug")
-        if self.best is None or ii < self.ii:
-            self.ii, self.best = ii, schedule
-            self._tell(ii)
-
-    def refused(self, ii: int) -> None:
-        self.proven = max(self.proven, ii + 1)
-        self._tell(ii)
-
-    def _tell(self, ii: int) -> None:
-        if self.progress is not None:
-            self.progress(ii, self.proven, None if self.best is None else self.ii)
-
-    def result(self, bound: Bound) -> Search:
-        if self.proven < self.ii:
-            binding = "the time limit"
-        elif self.ii == bound.ii_cycles:
-            binding = bound.binding
-        else:
-            binding = f"exhaustive search: no schedule fits {self.ii - 1} cycles"
-        return Search(self.ii, self.proven, self.best, binding, False, self.effort.wall)
-
-    def without_plan(self, ii: int) -> Search:
-        if self.proven <= ii:
-            return Search(0, self.proven, None, "the time limit binds", False, self.effort.wall)
-        return Search(0, self.proven, None, what_binds(self.problem, ii, self.effort), True, self.effort.wall)
-
-    # Which intervals
-
-    def climb(self, enough: int) -> bool:
-        """Up from what is proven until some interval has a schedule; if ``enough`` has none, none has."""
-        count, decided = len(self.problem.ops), len(self.problem.pins) == len(self.problem.clusters)
-        many, apart = self.exact or count > MANY, room_side_by_side(self.problem)
-        if many or decided or count <= FEW:
-            # In milliseconds, and what is placed as early as it can be lives shorter than what is searched for.
-            self._construct_at(self.proven)
-        ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
-        for turn, seconds in enumerate(FIRST_TURNS[:1] if many else FIRST_TURNS):
-            # Where rings have to share room, the first look mostly says that nothing is nearby.
-            then = None if turn or apart else self._likely(min(ii + step, enough))
-            if self.effort.left < (1 - FIRST_SHARE) * self.problem.options.time_limit_s:
-                break
-            if self.best is None and self.near(ii, seconds, then) == "no":
-                break
-        if count <= FEW:
+    def find_incumbent(self, enough: int) -> None:
+        """Raises the interval from the bound until one has a schedule; if ``enough`` has none, none has."""
+        large = self.exact or len(self.problem.ops) > self.params.large_loop_operations
+        if large or len(self.problem.pins) == len(self.problem.clusters) or self.small_loop:
+            # List scheduling is fast and gives short lifetimes, so it provides the first incumbent.
+            self._construct(self.proven)
+        ii, step = self.proven, max(1, self.proven // self.params.first_step_parts)
+        self._search_bound(ii, min(ii + step, enough), large)
+        if self.small_loop:
             self._construct_above(enough)
-        while self.best is None and ii < enough and self.effort.left > LEAST_SECONDS:
-            ii, step = min(ii + step, enough), 3 * step
-            if many:
-                self._construct_at(ii)
+        while self.best is None and ii < enough and not self.out_of_work:
+            ii, step = min(ii + step, enough), self.params.step_growth * step
+            if large:
+                self._construct(ii)
             if self.best is not None:
                 break
-            answer = self.near(ii, FIRST_SECONDS, self._likely(min(ii + step, enough)))
-            if answer == "unknown" and not many:  # Then any schedule will do: its partitions are followed down.
-                self._construct_at(ii)
-        seconds = FIRST_SECONDS
-        while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
-            all_of_it = seconds >= self.effort.left
-            self.refute(enough, seconds, thorough=seconds > FIRST_SECONDS)
+            answer = self.find_schedule(ii, self.params.attempt_seconds, self.likely_next(min(ii + step, enough)))
+            if answer == "unknown" and not large:  # Then any schedule will do: its partitions are improved on.
+                self._construct(ii)
+        seconds = self.params.attempt_seconds
+        while self.best is None and self.proven <= enough and not self.out_of_work:
+            all_of_it = seconds >= self.budget.left
+            self.prove_infeasible(enough, seconds, thorough=seconds > self.params.attempt_seconds)
             if all_of_it:
                 break
-            seconds *= 3
-        return self.best is not None
+            seconds *= self.params.seconds_growth
 
-    def _construct_at(self, ii: int) -> None:
-        schedule = first_schedule(self.problem, ii, self.effort)
+    def _search_bound(self, ii: int, following: int, large: bool) -> None:
+        """Rounds about the proven bound ``ii``, which is mostly feasible; ``following`` is asked about next."""
+        rounds, apart = self.params.first_round_seconds, room_side_by_side(self.problem)
+        for round_, seconds in enumerate(rounds[:1] if large else rounds):
+            # Where rings have to share bytes, the first attempt mostly shows that the window is empty.
+            then = None if round_ or apart else self.likely_next(following)
+            if self.budget.left < (1 - self.params.first_rounds_share) * self.problem.options.work_limit_s:
+                break
+            if self.best is None and self.find_schedule(ii, seconds, then) == "no":
+                break
+
+    def _construct(self, ii: int) -> None:
+        if not self.search.list_scheduling:
+            return
+        schedule = first_schedule(self.problem, ii, self.budget)
         if schedule is not None:
-            self.found(ii, schedule)
+            self.record_schedule(ii, schedule)
 
     def _construct_above(self, enough: int) -> None:
-        """A small loop's schedule, constructed at an interval not far from the least, to be followed down."""
-        for factor in LADDER:
+        """A small loop's schedule, constructed at an interval not far from the bound, to be improved on."""
+        for factor in self.params.construction_ladder:
             ii = min(int(factor * self.proven), enough)
             if self.best is None and ii > self.proven:
-                self._construct_at(ii)
+                self._construct(ii)
 
-    def in_order(self) -> None:
-        """Down in the order of the loop scheduled first and partitioned afterwards: never to be longer than that."""
-        if self.proven == self.ii or self.exact or self.problem.options.pinned or self.ordered:
-            return
-        self.ordered = True
-        schedule = shortest_in_order(self.problem, self.proven, self.ii, self._blindly, self.effort)
-        if schedule is not None:
-            self.found(*schedule)
+    # Improving it, and proving it optimal
 
-    def _blindly(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
-        problem = Problem(graph, SolveOptions(time_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
-        found = search(problem, min_ii(problem))
-        return None if found.best is None else (found.ii_cycles, found.best)
-
-    def descend(self) -> None:
-        """The smallest interval with a schedule nearby; then by turns a proof that the next smaller one has none at
-        all, a better bound where that is left open, and schedules nearby again, in more time."""
-        seconds = FIRST_SECONDS
-        self.follow(seconds)
-        self.lower(seconds)
+    def improve_and_prove(self) -> None:
+        """Improves the incumbent in the stage window; then alternates between a proof that the next smaller interval
+        is infeasible, a higher lower bound where that is left open, and improvement again, in more time each round."""
+        seconds = self.params.attempt_seconds
+        self.improve_fixed_partitions(seconds)
+        self.improve_incumbent(seconds)
         all_of_it = False
-        while self.proven < self.ii and self.effort.left > LEAST_SECONDS and not all_of_it:
-            all_of_it = seconds >= self.effort.left
-            known, answer = self.ii, self.refute(self.ii - 1, REFUTE * seconds)
+        while self.proven < self.ii and not self.out_of_work and not all_of_it:
+            all_of_it = seconds >= self.budget.left
+            known, answer = self.ii, self.prove_infeasible(self.ii - 1, self.params.proof_factor * seconds)
             if answer == "yes":
-                self.creeps += 1
-                if self.creeps >= CREEPS:  # What all of them yielded is mostly the best.
-                    self.follow(seconds)
+                self.unit_improvements += 1
+                if self.unit_improvements >= self.params.steps_before_bisection:
+                    self.improve_fixed_partitions(seconds)  # Partitions found by a proof are mostly the best ones.
             if answer != "no":
-                self.lower(seconds)
+                self.improve_incumbent(seconds)
             if answer == "unknown" and self.ii == known:
-                self.rise(REFUTE * seconds)
-                if seconds > FIRST_SECONDS:
-                    self.in_order()
-                seconds *= 3
+                if self.search.bound_bisection:
+                    self.raise_lower_bound(self.params.proof_factor * seconds)
+                if seconds > self.params.attempt_seconds:
+                    self.improve_in_fixed_order()
+                seconds *= self.params.seconds_growth
 
-    def lower(self, seconds: float) -> None:
-        """Down through schedules nearby: by one cycle, since what was followed is mostly next to the best, and by half
-        of what is open where that goes on. Where nothing is found is no proof, but the end of this turn."""
-        few, enough = len(self.problem.ops) <= FEW, (1 - LOWER_SHARE) * self.effort.left
-        while self.effort.left > max(enough, LEAST_SECONDS):
-            reuses = self._reuses()
-            floor, last = max(self.proven, self.barren), self.ii - 1
+    def improve_incumbent(self, seconds: float) -> None:
+        """Shorter intervals with schedules in the stage window: by one cycle, since fixed partitions have mostly been
+        improved to the end, and by bisection after consecutive one-cycle improvements. Ends where none is found, which
+        proves nothing."""
+        enough = (1 - self.params.improvement_share) * self.budget.left
+        while self.budget.left > max(enough, self.params.least_seconds):
+            reuses = self.reuses_memory()
+            floor, last = max(self.proven, self.heuristic_limit), self.ii - 1
             if floor > last:
                 return
-            if self.exact:
-                target = (floor + last) // 2  # Either answer is a proof.
-            elif PRECISION * (self.ii - floor) < self.ii and not few:
-                target = floor  # Hardly any harder to find, and the end.
-            else:
-                target = (floor + last) // 2 if self.creeps >= CREEPS else last
-            if target == last and reuses and not few:
+            target = self._improvement_target(floor, last)
+            if target == last and reuses and not self.small_loop:
                 return  # Such models are large: the proof at once.
-            answer = self.near(target, seconds, self._likely(last, REFUTE * seconds, proof=True))
+            proof = self.likely_next(last, self.params.proof_factor * seconds, proof=True)
+            answer = self.find_schedule(target, seconds, proof)
             if answer == "yes":
-                self.creeps = self.creeps + 1 if target == last else 0
-                self.follow(seconds)
+                self.unit_improvements = self.unit_improvements + 1 if target == last else 0
+                self.improve_fixed_partitions(seconds)
             elif target in (floor, last) or (self.exact and answer == "unknown"):
                 return
             else:
-                self.creeps = 0
+                self.unit_improvements = 0
 
-    def follow(self, seconds: float) -> None:
-        """Down about as far as the best known's partitions go: little is left to decide. By steps that grow, then by
-        half of what is open."""
+    def _improvement_target(self, floor: int, last: int) -> int:
         if self.exact:
+            return (floor + last) // 2  # Either answer is a proof.
+        if self.params.precision * (self.ii - floor) < self.ii and not self.small_loop:
+            return floor  # Hardly any harder to find, and the end.
+        return (floor + last) // 2 if self.unit_improvements >= self.params.steps_before_bisection else last
+
+    def improve_fixed_partitions(self, seconds: float) -> None:
+        """Fixed-partition improvement: shorter intervals with the incumbent's partitions, which leave little to decide;
+        by steps that grow, then by bisection of the gap."""
+        if self.exact or not self.search.fixed_partition_improvement:
             return
-        floor = max(self.proven, self.barren if self.barren < self.ii else 0)
-        step, stopped = 1, False
-        while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
+        floor = max(self.proven, self.heuristic_limit if self.heuristic_limit < self.ii else 0)
+        step, bisecting = 1, False
+        while self.best is not None and floor < self.ii and not self.out_of_work:
             target = max(self.ii - step, (floor + self.ii - 1) // 2)
-            proof = self._likely(self.ii - 1, REFUTE * seconds, proof=True)
-            schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses(), then=proof)
+            proof = self.likely_next(self.ii - 1, self.params.proof_factor * seconds, proof=True)
+            schedule = self.query(target).keep_partitions(self.best, seconds, reuse=self.reuses_memory(), then=proof)
             if schedule is not None:
-                self.found(target, schedule)
+                self.record_schedule(target, schedule)
             else:
-                floor, stopped = target + 1, True
-            if PRECISION * (self.ii - floor) < self.ii:
+                floor, bisecting = target + 1, True
+            if self.params.precision * (self.ii - floor) < self.ii:
                 return
-            step = self.ii if stopped else max(2 * step, self.ii // PRECISION)
+            step = self.ii if bisecting else max(2 * step, self.ii // self.params.precision)
 
-    def _reuses(self) -> bool:
-        """Whether rings in one another's place are looked for: where the best known has such, or none has room for all
-        side by side. Otherwise a proof finds them."""
-        if self.best is None:
-            return not room_side_by_side(self.problem)
-        return layout(self.problem, self.ii, self.best).reuses != ()
-
-    def rise(self, seconds: float) -> None:
-        """A better bound: half of what is open, again and again, in less time where that is left open."""
-        ceiling = self.ii - 1
-        while self.proven < ceiling and self.effort.left > LEAST_SECONDS:
-            middle = (self.proven + ceiling) // 2
-            if self.refute(middle, seconds) != "no":
-                ceiling, seconds = min(middle, self.ii - 1), seconds / 2
-                if seconds < FIRST_SECONDS:
-                    return
-
-    # Questions
-
-    def near(self, ii: int, seconds: float, then: Ask | None = None) -> Answer:
-        """Whether a schedule of ``ii`` is found nearby; "no" proves nothing. ``then``: what is likely to be next."""
-        if self.exact:
-            return self.refute(ii, seconds)
-        if self.effort.left <= LEAST_SECONDS:
-            return "unknown"
-        reuse = self._reuses()
-        enough = (1 - NEAR_SHARE) * self.effort.left
-        question = self._question(ii)
-        answer, schedule = question.near(seconds, enough, reuse=reuse, then=then)
+    def improve_in_fixed_order(self) -> None:
+        """Once, schedules in the order of the loop that is scheduled first and partitioned afterwards, so that the
+        search is never longer than that baseline."""
+        if self.proven == self.ii or self.exact or self.problem.options.pinned or self.fixed_order_tried:
+            return
+        if not self.search.fixed_order:
+            return
+        self.fixed_order_tried = True
+        schedule = shortest_in_order(self.problem, self.proven, self.ii, self._schedule_unpartitioned, self.budget)
         if schedule is not None:
-            self.found(ii, schedule)
-        elif answer == "no" and question.few:
-            self.refused(ii)
-        elif answer == "no":
-            self.barren = max(self.barren, ii + 1)
-        return answer
+            self.record_schedule(*schedule)
 
-    def refute(self, ii: int, seconds: float, *, thorough: bool = False) -> Answer:
-        """Whether ``ii`` is feasible: "no" is a proof."""
-        answer, schedule = self._decide(ii, seconds, thorough or seconds > THOROUGH_SECONDS)
-        if answer == "no":
-            self.refused(ii)
-        elif schedule is not None:
-            self.found(ii, schedule)
-        return answer
+    def _schedule_unpartitioned(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
+        seconds = max(self.params.least_seconds, self.params.fixed_order_share * self.budget.left)
+        options = SolveOptions(work_limit_s=seconds, search=self.search)
+        problem = replace(self.problem, graph=graph, options=options)
+        found = search(problem, min_ii(problem))
+        return None if found.best is None else (found.ii_cycles, found.best)
 
-    def _decide(self, ii: int, seconds: float, thorough: bool) -> tuple[Answer, Assignment | None]:
-        if self.exact:
-            verdict = decide(self.problem, ii, min(10 * seconds, self.effort.left))
-            self.effort.take(verdict.seconds)
-            return verdict.answer, verdict.best
-        if self.effort.left <= LEAST_SECONDS:
-            return "unknown", None
-        return self._question(ii).refute(seconds, thorough=thorough)
-
-    def _likely(self, ii: int, seconds: float = FIRST_SECONDS, *, proof: bool = False) -> Ask | None:
-        """What is likely to be asked where the question before finds nothing."""
-        if self.exact:
-            return None
-        return self._question(ii).proof(seconds) if proof else self._question(ii).first(seconds)
-
-    def _question(self, ii: int) -> Question:
-        if ii not in self.questions:
-            self.questions = {known: q for known, q in self.questions.items() if known >= self.proven}
-            self.questions[ii] = Question(self.problem, ii, self.effort, self.ahead)
-        return self.questions[ii]
+    def raise_lower_bound(self, seconds: float) -> None:
+        """Proofs of infeasibility by bisection between bound and incumbent, in half the time after each that fails."""
+        ceiling = self.ii - 1
+        while self.proven < ceiling and not self.out_of_work:
+            middle = (self.proven + ceiling) // 2
+            if self.prove_infeasible(middle, seconds) != "no":
+                ceiling, seconds = min(middle, self.ii - 1), seconds / 2
+                if seconds < self.params.attempt_seconds:
+                    return
 
     # Among schedules of the same interval
 
-    def polish(self) -> None:
+    def break_ties(self) -> None:
+        """The incumbent's interval with the best schedule, as far as time allows."""
         if self.best is None:
             return
-        if len(self.problem.ops) <= SMALL:
-            self.best = choose(self.problem, self.ii, self.effort, self.best)[1] or self.best
-        self.best = shorten(self.problem, self.ii, self.best)
+        if self.search.tie_break and len(self.problem.ops) <= self.params.tiny_loop_operations:
+            self.best = break_ties(self.problem, self.ii, self.budget, self.best)[1] or self.best
+        if self.search.compaction:
+            self.best = compact_lifetimes(self.problem, self.ii, self.best)

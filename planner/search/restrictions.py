@@ -1,16 +1,62 @@
-"""What is usually right about good schedules: with it a model is decided sooner, and its "no" proves nothing."""
+"""Restrictions: models with some decisions fixed as good schedules mostly have them. Infeasible, they prove nothing.
+
+Partitions given, the rest of a model is decided many times sooner; clones in lockstep and partitions that alternate on
+a saturated unit are what hand-written warp-specialised kernels do (ping-pong scheduling). All are ours.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
 
-from warpplan.planner.cpsat.interval_model import Model
-from warpplan.planner.cpsat.runner import always, negated
+from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.literals import always, negated
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.values.search_params import MemoryModel
 
 
-def in_step(model: Model) -> None:
-    """Every clone does what the first does, an equal part of the turn later."""
+def stage_window(problem: Problem) -> int | None:
+    """Stages around the anchor that a windowed model allows; None: all that a best schedule may need."""
+    params = problem.options.search
+    return params.attempts.stage_window if params.stage_window else None
+
+
+def window_model(problem: Problem, ii: int, memory: MemoryModel) -> IntervalModel:
+    """All schedules in the stage window."""
+    # Where rings may share bytes, the loop is small, or side by side was infeasible: mostly to be so again.
+    return IntervalModel(problem, ii, memory=memory, reach=stage_window(problem), tight=memory == "shared")
+
+
+def register_free_model(problem: Problem, ii: int, memory: MemoryModel) -> IntervalModel:
+    """All schedules in the stage window, registers left out; partitions alternate on saturated units."""
+    model = IntervalModel(problem, ii, memory=memory, reach=stage_window(problem), tight=True, registers=False)
+    if problem.options.search.unit_alternation:
+        alternate_on_saturated_units(model)
+    return model
+
+
+def partitions_kept(problem: Problem, ii: int, partitions: Sequence[int], memory: MemoryModel) -> IntervalModel:
+    """All schedules in the stage window with these partitions, given by operation."""
+    pinned = {op.id: g for op, g in zip(problem.graph.ops, partitions, strict=True)}
+    pinned_problem = replace(problem, options=replace(problem.options, pinned=pinned))
+    return IntervalModel(pinned_problem, ii, memory=memory, reach=stage_window(problem), tight=True)
+
+
+def in_lockstep(build: Callable[[MemoryModel], IntervalModel | None]) -> Callable[[MemoryModel], IntervalModel | None]:
+    """The models of ``build`` with clones in lockstep."""
+
+    def built(memory: MemoryModel) -> IntervalModel | None:
+        model = build(memory)
+        if model is not None:
+            keep_clones_in_lockstep(model)
+        return model
+
+    return built
+
+
+def keep_clones_in_lockstep(model: IntervalModel) -> None:
+    """Every clone does what the first does, an equal part of the interval later."""
     index, clones = model.problem.graph.index, model.problem.graph.clones
     for at, clone in enumerate(clones):
         later = model.ii * at // len(clones)
@@ -18,22 +64,22 @@ def in_step(model: Model) -> None:
             model.cp.add(model.start[index[other]] == model.start[index[one]] + later)
 
 
-def gapless(problem: Problem, ii: int) -> list[list[int]]:
-    """The users of each unit that leaves no room for a barrier, where they take the issue slot for as long."""
+def saturated_units(problem: Problem, ii: int) -> list[list[int]]:
+    """The users of each unit that is idle for less than a barrier takes, if they issue for as long as they hold it."""
     found = []
     for unit, capacity in problem.graph.units:
         users = [i for i, op in enumerate(problem.ops) if op.unit == unit and op.occupancy]
         held = all(problem.ops[i].issue >= problem.ops[i].occupancy for i in users)
-        left = ii - sum(problem.ops[i].occupancy for i in users)
-        if capacity == 1 and held and len(users) > 2 and left < problem.graph.limits.barrier_cycles:
+        idle = ii - sum(problem.ops[i].occupancy for i in users)
+        if capacity == 1 and held and len(users) > 2 and idle < problem.graph.limits.barrier_cycles:
             found.append(users)
     return found
 
 
-def in_turn(model: Model) -> None:
-    """On a unit without gaps, partitions take turns: in one of them, barriers between two users would need a gap."""
+def alternate_on_saturated_units(model: IntervalModel) -> None:
+    """Neighbours on a saturated unit are of different partitions: in one, a barrier between them would leave a gap."""
     ops = model.problem.ops
-    for users in gapless(model.problem, model.ii):
+    for users in saturated_units(model.problem, model.ii):
         for a, b in permutations(users, 2):
             if always(model.crosses(a, b)):
                 continue
@@ -44,7 +90,7 @@ def in_turn(model: Model) -> None:
             model.cp.add(start + model.ii >= other + ops[b].occupancy + between).only_enforce_if(where)
 
 
-def by_clone(problem: Problem) -> tuple[int, ...] | None:
+def one_partition_per_clone(problem: Problem) -> tuple[int, ...] | None:
     """Partitions: each clone in one of its own; what they share in one more, or in the first one's."""
     graph = problem.graph
     if not problem.clone_order or problem.pins:

@@ -1,7 +1,7 @@
-"""A second thread for the question that is likely to be next.
+"""Speculation: the attempt that is likely to be next is begun in a second thread while the first one is waited for.
 
-What is asked is a pure function of the question, so an answer that is ready early is the answer that would have come
-later: with one thread or two, the search goes the same way. CP-SAT runs without the interpreter's lock.
+An attempt's outcome is a pure function of the attempt, so an answer that is ready early is the answer that would have
+come later: with one thread or two, the search goes the same way. CP-SAT runs without the interpreter's lock. Ours.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from warpplan.planner.cpsat.runner import Stop
+from warpplan.planner.values.search_params import SearchParams
 
 T = TypeVar("T")
 Task = Callable[[Stop], T]
-PATIENCE = 0.1
-"""Seconds after which the question that is waited for is taken to be a hard one."""
 
 
 @dataclass
@@ -43,14 +42,16 @@ class _Pending(Generic[T]):
         return self.began and not self.future.done()
 
 
-class Ahead(Generic[T]):
-    """Tasks by key, of which one may be expected while another one is waited for."""
+class Speculation(Generic[T]):
+    """Tasks by key. While one is waited for, the one likely to be next may be begun: once ``patience`` seconds by the
+    clock have passed, after which the first counts as hard; None: never."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float | None = SearchParams().driver.patience_wall_s) -> None:
+        self.patience = patience
         self._pool: ThreadPoolExecutor | None = None
         self._pending: _Pending[T] | None = None
 
-    def __enter__(self) -> Ahead[T]:
+    def __enter__(self) -> Speculation[T]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -59,14 +60,14 @@ class Ahead(Generic[T]):
             self._pool.shutdown(wait=False)
 
     def result(self, key: Hashable, task: Task[T], then: tuple[Hashable, Task[T]] | None = None) -> T:
-        """What ``task`` comes to: begun already, or done now. ``then`` is begun beside it, unless it is soon done."""
+        """What ``task`` returns: begun already, or run now. Unless ``task`` is soon done, ``then`` is begun."""
         begun = self._pending
         if begun is not None and begun.key != key:
             self._drop()
             begun = None
-        # What was begun while a hard one was waited for, and is still not done, is taken to be a hard one too.
-        patience = 0.0 if begun is not None and begun.under_way else PATIENCE
-        self._pending = None if then is None else self._begin(*then, patience)
+        # A task begun during a hard one and still not done is taken to be a hard one too.
+        patience = 0.0 if begun is not None and begun.under_way else self.patience
+        self._pending = None if then is None or patience is None else self._begin(*then, patience)
         if begun is not None:
             begun.wanted.set()
             ready = begun.future.result()
@@ -75,8 +76,8 @@ class Ahead(Generic[T]):
         return task(Stop())
 
     def _begin(self, key: Hashable, task: Task[T], patience: float) -> _Pending[T]:
-        # One for what is waited for, if it was expected, and one for what is expected next.
-        self._pool = self._pool or ThreadPoolExecutor(2, "ahead")
+        # One thread for the task that is waited for, if it was speculated on, and one for the next speculation.
+        self._pool = self._pool or ThreadPoolExecutor(2, "speculation")
         pending = _Pending(key, task, patience)
         pending.future = self._pool.submit(pending.run)
         return pending

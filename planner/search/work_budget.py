@@ -1,32 +1,31 @@
-"""The time limit, kept in what the search does instead of by the clock: a slow machine gives the same answer."""
+"""The work budget: the search's limit kept in what it does, not by the clock, so that every machine answers alike."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.planner.cpsat.interval_model import Model
-from warpplan.planner.cpsat.runner import Answer, Stop, run, spent
+from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.runner import PROOF_SEED, Answer, SearchSeed, Stop, run, spent
 from warpplan.planner.problem.assignment import Assignment
-
-RATE = 0.15
-"""Deterministic time that a slow core gets through in one second on such models (measured: 0.1 to 0.25)."""
-SECONDS_PER_CONSTRAINT = 6e-6
-PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
-"""For a model to be built, and presolved, of which CP-SAT's deterministic time counts little (measured)."""
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 
 
 @dataclass(frozen=True)
-class Way:
-    """How to ask CP-SAT. Without presolve, propagation alone decides most models in less time than presolve takes."""
+class RunSettings:
+    """How CP-SAT is run. Without presolve, propagation alone decides most models in less time than presolve takes;
+    ``relax`` is how much linear relaxations see, 0 to 2."""
 
     presolve: bool = False
     relax: int = 0
-    turn: int = 0
+    seed: SearchSeed = PROOF_SEED
+
+
+PROPAGATION = RunSettings()
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What a run came to: ``seconds`` of a slow core, ``wall`` by the clock."""
+class RunOutcome:
+    """What a run came to: ``seconds`` of a slow core, ``wall`` by CP-SAT's clock."""
 
     answer: Answer = "unknown"
     found: Assignment | None = None
@@ -34,31 +33,40 @@ class Reply:
     wall: float = 0.0
 
 
-def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> Reply:
+def solve_model(model: IntervalModel, seconds: float, settings: RunSettings, stop: Stop | None = None) -> RunOutcome:
     """Whether ``model`` has a solution, and one, within ``seconds``."""
     if seconds <= 0:
-        return Reply()
+        return RunOutcome()
+    params = model.problem.options.search.cpsat
     answer, solver = run(
-        model.cp, seconds, presolve=way.presolve, relax=way.relax, small=True, turn=way.turn, rate=RATE, stop=stop
-    )
-    each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if way.presolve else 0.0)
-    taken = spent(solver, RATE) + each * len(model.cp.proto.constraints)
-    return Reply(answer, model.read(solver) if answer == "yes" else None, taken, solver.wall_time)
+        model.cp, seconds, presolve=settings.presolve, relax=settings.relax, small=True, seed=settings.seed,
+        rate=params.interval_model_rate, stop=stop, params=params,
+        deadline=model.problem.deadline,
+    )  # fmt: skip
+    each = params.seconds_per_constraint + (params.presolve_seconds_per_constraint if settings.presolve else 0.0)
+    taken = spent(solver, params.interval_model_rate) + each * len(model.cp.proto.constraints)
+    return RunOutcome(answer, model.read(solver) if answer == "yes" else None, taken, solver.wall_time)
 
 
 @dataclass
-class Effort:
-    """``left`` of the time limit, in seconds of a slow core; ``wall`` is what CP-SAT has taken by the clock."""
+class WorkBudget:
+    """``left`` of the work limit, in seconds of a slow core; ``wall`` is what CP-SAT has taken by its clock."""
 
     left: float
+    deadline: Deadline = NO_DEADLINE
     wall: float = 0.0
 
     def take(self, seconds: float, wall: float = 0.0) -> None:
+        """Counts work done. Raises :class:`~warpplan.planner.values.deadline.DeadlineReached` where it is too late to
+        do more."""
+        self.deadline.check()
         self.left -= seconds
         self.wall += wall
 
-    def solve(self, model: Model, seconds: float, way: Way = Way()) -> tuple[Answer, Assignment | None]:
+    def solve(
+        self, model: IntervalModel, seconds: float, settings: RunSettings = PROPAGATION
+    ) -> tuple[Answer, Assignment | None]:
         """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
-        outcome = solved(model, min(seconds, self.left), way)
+        outcome = solve_model(model, min(seconds, self.left), settings)
         self.take(outcome.seconds, outcome.wall)
         return outcome.answer, outcome.found

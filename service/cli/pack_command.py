@@ -45,20 +45,20 @@ def pack(
     Buffers are live during [lower, upper) and may share bytes where their lives do not meet (MiniMalloc's format).
     An optional column alignment is kept. Exit status 1: there is no such placement, or none was found in time.
     """
-    began = time.monotonic()
     import math
 
     from rich.console import Console
 
     from warpplan.planner.packing.line import line_packing
-    from warpplan.planner.packing.line.deadline import Deadline
+    from warpplan.planner.values.deadline import Deadline
     from warpplan.service.workflow import buffer_files as files
     from warpplan.service.workflow.text_files import require_folder, write_text
 
+    began = time.monotonic()
+    deadline = Deadline.after(time_limit, time.monotonic)
     blocks = files.read_buffers(buffers, capacity)
     if out is not None:
         require_folder(out)
-    deadline = Deadline(time_limit, lambda: began + time_limit - time.monotonic())
     with Console(stderr=True).status(f"placing {len(blocks)} buffers"):
         found = line_packing.pack(
             blocks, capacity, work_limit_s=math.inf if work_limit is None else work_limit, deadline=deadline
@@ -71,7 +71,7 @@ def pack(
         print_json(_packing_json(found, blocks, capacity, seconds))
     elif out is None and text:
         print(text, end="")
-    print(f"warpplan: {_packing_line(found, blocks, capacity)}", file=sys.stderr)
+    print(f"warpplan: {_packing_line(found, blocks, capacity, seconds)}", file=sys.stderr)
     return None if found.status == "packed" else NO_PACKING
 
 
@@ -79,16 +79,17 @@ def _used_bytes(found: Packing, blocks: Sequence[PackingBlock]) -> int:
     return max((offset + block.size for block, offset in zip(blocks, found.offsets, strict=False)), default=0)
 
 
-def _packing_line(found: Packing, blocks: Sequence[PackingBlock], capacity: int) -> str:
+def _packing_line(found: Packing, blocks: Sequence[PackingBlock], capacity: int, seconds: float) -> str:
     if found.status == "packed":
         used = _used_bytes(found, blocks)
         share = f"{100 * used / capacity:.1f} %"
         return f"packed: {len(blocks)} buffers in {used} of {capacity} bytes ({share}); {found.peak_bytes} live at once"
-    return f"{found.status}: {found.reason}"
+    after = f" after {seconds:.1f} s" if found.status == "unknown" else ""
+    return f"{found.status}: {found.reason}{after}"
 
 
 def _packing_json(found: Packing, blocks: Sequence[PackingBlock], capacity: int, seconds: float) -> dict[str, Any]:
-    """``seconds`` are those of the clock from the command's start to the answer."""
+    """``seconds`` are those of the clock, reading the file included."""
     from dataclasses import asdict
 
     return {

@@ -43,7 +43,8 @@ def beam(
     they are unless the beam of ``width`` nodes a level ended before, or took ``nodes`` nodes; how many nodes it took.
 
     In steps of the skyline: ``worth[i]`` is what placing piece i gains, ``valley`` what a valley costs, ``waste`` what
-    a unit of slack costs. ``children`` are worked out for each node kept. Raises ``TimeUp`` at the skyline's deadline.
+    a unit of slack costs. ``children`` are worked out for each node kept.
+    Raises ``DeadlineReached`` at the skyline's deadline.
     """
     root = skyline.root()
     level = [BeamNode(0.0, 0.0, root, None)] if root is not None and root.valleys else []

@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.packing.line.deadline import FOREVER, Deadline, TimeUp
 from warpplan.planner.packing.line.portfolio import WorkBudget, pack_sections
 from warpplan.planner.packing.offsets import DEFAULTS, Packing, PackingBlock, name_ids
 from warpplan.planner.packing.pieces import LIMIT, pieces
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline, DeadlineReached
 from warpplan.planner.values.packing_params import PackingParams
 
 
@@ -23,7 +23,7 @@ def pack(
     capacity: int,
     *,
     work_limit_s: float = math.inf,
-    deadline: Deadline = FOREVER,
+    deadline: Deadline = NO_DEADLINE,
     params: PackingParams = DEFAULTS,
 ) -> Packing:
     """Offsets within [0, ``capacity``) bytes at which no two blocks share a byte while both are live.
@@ -55,8 +55,8 @@ def pack(
                 return Packing("infeasible", (), peak, reason, tuple(sorted(part)))
             for i, offset in zip(part, placed, strict=True):
                 offsets[i] = problem.unit * offset
-    except TimeUp:
-        return Packing("unknown", (), peak, f"the time limit of {deadline.limit_s:g} s ended the search")
+    except DeadlineReached:
+        return Packing("unknown", (), peak, "the time limit ended the search")
     return Packing("packed", tuple(offsets), peak)
 
 

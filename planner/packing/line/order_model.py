@@ -16,9 +16,10 @@ from math import comb
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from warpplan.planner.cpsat.runner import Answer, Truth, negated, run, spent
-from warpplan.planner.packing.line.deadline import Deadline
+from warpplan.planner.cpsat.literals import Truth, negated
+from warpplan.planner.cpsat.runner import Answer, run, spent
 from warpplan.planner.packing.pieces import Pieces
+from warpplan.planner.values.deadline import Deadline
 from warpplan.planner.values.packing_params import PackingParams
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class OrderModel:
     def run(self, seconds: float, placed: Mapping[int, int] = NOTHING) -> tuple[Answer, tuple[int, ...], float]:
         """The answer within ``seconds`` of work, the offsets in units where it is "yes", and the work seconds taken.
 
-        Pieces that are ``placed`` at these offsets are left there, and all others lie above them. Raises ``TimeUp`` at
-        the deadline.
+        Pieces that are ``placed`` at these offsets are left there, and all others lie above them.
+        Raises ``DeadlineReached`` at the deadline.
         """
         from ortools.sat.python import cp_model
 
@@ -73,7 +74,7 @@ class OrderModel:
         self._separate(model, below, placed, with_earlier, offsets)
         rate = self._params.order_model_rate
         self._deadline.check()
-        answer, solver = run(model, rate * (seconds - writing), relax=0, clock_seconds=self._deadline.seconds_left())
+        answer, solver = run(model, rate * (seconds - writing), relax=0, deadline=self._deadline)
         placing = tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
         return answer, placing, writing + spent(solver) / rate
 

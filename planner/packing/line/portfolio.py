@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.packing.line.beam_search import beam
-from warpplan.planner.packing.line.deadline import Deadline
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.order_model import OrderModel
 from warpplan.planner.packing.line.search_runs import SearchRun, search_runs
 from warpplan.planner.packing.line.skyline import Skyline
 from warpplan.planner.packing.pieces import Pieces, first_fit_decreasing
+from warpplan.planner.values.deadline import Deadline
 from warpplan.planner.values.packing_params import PackingParams
 
 Found = tuple[Answer, tuple[int, ...]]
@@ -51,7 +51,7 @@ def pack_sections(
     """Offsets in units for pieces live in the sections [``first[i]``, ``end[i]``), apart where they share a section.
 
     "unknown" once the budget is spent, or where every search that could go on is switched off. Raises
-    :class:`~warpplan.planner.packing.line.deadline.TimeUp` at the deadline.
+    :class:`~warpplan.planner.values.deadline.DeadlineReached` at the deadline.
     """
     if not params.joining:
         return _Portfolio(problem, first, end, budget, deadline, params).run()

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warpplan.planner.cpsat.runner import Answer
-from warpplan.planner.packing.line.deadline import Deadline
 from warpplan.planner.packing.line.failure_memo import FailureMemo
 from warpplan.planner.packing.line.skyline_inference import DONE, SkylineInference, SkylineNode, Valley
 from warpplan.planner.packing.pieces import Pieces, bits
+from warpplan.planner.values.deadline import Deadline
 from warpplan.planner.values.packing_params import PackingParams
 
 RAISE = -1

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from warpplan.planner.packing.line.deadline import Deadline
 from warpplan.planner.packing.pieces import Pieces, bits
+from warpplan.planner.values.deadline import Deadline
 
 DONE = 1 << 62
 """The floor of a section with nothing left to place: a wall that nobody reaches."""

@@ -11,7 +11,7 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits, order_arcs
 
 
-def shorten(problem: Problem, ii: int, found: Assignment) -> Assignment:
+def compact_lifetimes(problem: Problem, ii: int, found: Assignment) -> Assignment:
     """``found`` with the same order, and the least sum of starts and, twice, of the lives of what rings hold.
 
     ``found`` as it is where that would break what order does not say all about (see :mod:`retime`).
@@ -40,7 +40,10 @@ def shorten(problem: Problem, ii: int, found: Assignment) -> Assignment:
         ),
         shape=(len(rows), len(weight)),
     ).tocsr()
-    solved = linprog(weight, A_ub=matrix, b_ub=[-least for _, _, least in rows], method="highs-ds")
+    problem.deadline.check()
+    most = [-least for _, _, least in rows]
+    limit = {"time_limit": problem.deadline.remaining_s()}
+    solved = linprog(weight, A_ub=matrix, b_ub=most, method="highs-ds", options=limit)
     if solved.status != 0:
         return found
     shorter = Assignment(tuple(round(t) for t in solved.x[:count]), found.partitions)

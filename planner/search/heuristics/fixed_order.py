@@ -11,24 +11,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from warpplan.planner.bounds.time_relaxation import loop_of
-from warpplan.planner.cpsat.interval_model import Branching, Model, Places
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.heuristics.list_scheduling import SECONDS_PER_OPERATION, placings
-from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
+from warpplan.planner.search.heuristics.list_scheduling import list_schedules
+from warpplan.planner.search.heuristics.partition_heuristics import candidate_partitions
 from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.search.work_budget import Effort
+from warpplan.planner.search.work_budget import WorkBudget
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 
 PLENTY = 2**40
-SECONDS = 0.6
-"""For an interval in a given order."""
-WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
-"""Memory and branching for an interval in a given order."""
-LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
-"""Multiples of the proven bound that are tried."""
-SHARE = 0.3
-"""Of the time left, for all of them."""
 Blindly = Callable[[DependenceGraph], tuple[int, Assignment] | None]
 """Schedules a blind graph."""
 
@@ -49,29 +41,32 @@ def blind(graph: DependenceGraph) -> DependenceGraph:
 
 
 def shortest_in_order(
-    problem: Problem, proven: int, below: int, blindly: Blindly, effort: Effort
+    problem: Problem, proven: int, below: int, blindly: Blindly, budget: WorkBudget
 ) -> tuple[int, Assignment] | None:
     """An interval from ``proven`` up, but shorter than ``below``, with a schedule in the order of the loop scheduled
     first; None where none is found."""
-    order = blind_order(problem.graph, blindly)
-    enough = (1 - SHARE) * effort.left
-    for ii in (int(factor * proven) for factor in LADDER):
-        if order is None or ii >= below or effort.left <= enough:
+    order = unpartitioned_order(problem.graph, blindly)
+    params = problem.options.search.fixed_orders
+    enough = (1 - params.share) * budget.left
+    for ii in (int(factor * proven) for factor in params.ladder):
+        if order is None or ii >= below or budget.left <= enough:
             break
-        schedule = _kept(problem, ii, order, effort)
+        schedule = _kept(problem, ii, order, budget)
         if schedule is not None:
             return ii, schedule
     return None
 
 
-def _kept(problem: Problem, ii: int, order: Order, effort: Effort) -> Assignment | None:
-    effort.take(SECONDS_PER_OPERATION * len(problem.ops))
-    if (schedule := first_in_order(problem, ii, order)) is not None:
-        return schedule
-    for memory, branching in WAYS:
-        model = Model(problem, ii, memory=memory, symmetric=False, branching=branching)
+def _kept(problem: Problem, ii: int, order: Order, budget: WorkBudget) -> Assignment | None:
+    params = problem.options.search
+    if params.list_scheduling:
+        budget.take(params.construction.seconds_per_operation * len(problem.ops))
+        if (schedule := first_in_order(problem, ii, order)) is not None:
+            return schedule
+    for memory, branching in params.fixed_orders.models:
+        model = IntervalModel(problem, ii, memory=memory, symmetric=False, branching=branching)
         keep_order(model, order)
-        answer, schedule = effort.solve(model, SECONDS)
+        answer, schedule = budget.solve(model, params.fixed_orders.seconds)
         if schedule is not None and fits(problem, ii, schedule):
             return schedule
         if answer == "no" and memory == "shared":
@@ -79,7 +74,7 @@ def _kept(problem: Problem, ii: int, order: Order, effort: Effort) -> Assignment
     return None
 
 
-def blind_order(graph: DependenceGraph, blindly: Blindly) -> Order | None:
+def unpartitioned_order(graph: DependenceGraph, blindly: Blindly) -> Order | None:
     """The phases of the blind graph's schedule, in those stages that keep the values' lives shortest in sum."""
     from scipy.optimize import linprog  # a third of a second to import
 
@@ -109,24 +104,24 @@ def blind_order(graph: DependenceGraph, blindly: Blindly) -> Order | None:
 def first_in_order(problem: Problem, ii: int, order: Order) -> Assignment | None:
     """The schedule that list scheduling finds in that order, if any."""
     arcs = tuple(
-        (i, j, cycles, order.stage[i] - order.stage[j] + turn) for i, j, cycles, turn in queues(problem, order)
+        (i, j, cycles, order.stage[i] - order.stage[j] + turn) for i, j, cycles, turn in unit_order(problem, order)
     )
-    for partitions in partition_choices(problem, ii):
+    for partitions in candidate_partitions(problem, ii):
         loop = loop_of(problem, partitions)
-        for starts in placings(replace(loop, arcs=loop.arcs + arcs), ii):
+        for starts in list_schedules(replace(loop, arcs=loop.arcs + arcs), ii, problem.options.search):
             if fits(problem, ii, found := Assignment(starts, partitions)):
                 return found
     return None
 
 
-def keep_order(model: Model, order: Order) -> None:
+def keep_order(model: IntervalModel, order: Order) -> None:
     """With τ = start − II · the order's stage: τ of a unit's users in that order, all within one turn."""
     turned = [model.start[i] - model.ii * order.stage[i] for i in model.ops]
-    for i, j, cycles, turn in queues(model.problem, order):
+    for i, j, cycles, turn in unit_order(model.problem, order):
         model.cp.add(turned[j] + turn * model.ii >= turned[i] + cycles)
 
 
-def queues(problem: Problem, order: Order) -> Iterator[tuple[int, int, int, int]]:
+def unit_order(problem: Problem, order: Order) -> Iterator[tuple[int, int, int, int]]:
     """(i, j, cycles, turn): j follows i on their unit by ``cycles``, in the circle's next turn where ``turn`` is 1."""
     for unit, capacity in problem.graph.units:
         users = [i for i, op in enumerate(problem.ops) if op.unit == unit and op.occupancy and capacity == 1]

@@ -25,10 +25,10 @@ def retime(problem: Problem, ii: int, found: Assignment) -> tuple[int, Assignmen
     arcs = order_arcs(problem, ii, found)
     if arcs is None:
         return ii, found
-    least, _ = recurrence(len(problem.ops), arcs)
+    least, _ = recurrence(len(problem.ops), arcs, problem.deadline)
     assert least is not None
     least = max(least, 1)
-    starts = earliest(len(problem.ops), arcs, least)
+    starts = earliest(len(problem.ops), arcs, least, problem.deadline)
     assert starts is not None
     better = Assignment(starts, found.partitions)
     return (least, better) if least < ii and fits(problem, least, better) else (ii, found)
@@ -36,6 +36,7 @@ def retime(problem: Problem, ii: int, found: Assignment) -> tuple[int, Assignmen
 
 def fits(problem: Problem, ii: int, found: Assignment) -> bool:
     """Whether ``found`` is a plan at ``ii``: every rule."""
+    problem.deadline.check()
     start, ops = found.starts, problem.ops
     for a in (*problem.dependences, *retirement_arcs(problem, ii, found)):
         handoff = a.handoff if found.apart(a.src, a.dst) else 0

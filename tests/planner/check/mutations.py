@@ -15,12 +15,12 @@ from warpplan.planner.values.plan import Buffer, Channel, Partition, Placement, 
 
 Broken = tuple[Plan, DependenceGraph, str, bool]
 """Plan, graph, the message's start (a ``*`` stands for anything), whether it must be there."""
-Way = Callable[[Plan, DependenceGraph], Iterator[Broken]]
+RunSettings = Callable[[Plan, DependenceGraph], Iterator[Broken]]
 
-WAYS: dict[str, Way] = {}
+WAYS: dict[str, RunSettings] = {}
 
 
-def way(function: Way) -> Way:
+def way(function: RunSettings) -> RunSettings:
     WAYS[function.__name__] = function
     return function
 

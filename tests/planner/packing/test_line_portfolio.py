@@ -16,13 +16,13 @@ import packing_instances
 from packing_instances import KINDS, Kind
 
 from warpplan.planner.packing.line.beam_search import beam
-from warpplan.planner.packing.line.deadline import FOREVER
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.line_packing import pack, sections
 from warpplan.planner.packing.line.order_model import OrderModel
 from warpplan.planner.packing.line.skyline import Skyline
 from warpplan.planner.packing.offsets import DEFAULTS, PackingBlock
 from warpplan.planner.packing.pieces import Pieces, pieces
+from warpplan.planner.values.deadline import NO_DEADLINE
 
 Lives = tuple[list[int], list[int]]
 
@@ -70,7 +70,7 @@ def fits(problem: Pieces, lives: Lives, placed: tuple[int, ...] = ()) -> bool:
 @settings(max_examples=150, deadline=None)
 def test_the_skyline_search_is_exact(question, snug, order):
     problem, lives = question
-    skyline = Skyline(problem, *lives, max(lives[1]), FOREVER, DEFAULTS)
+    skyline = Skyline(problem, *lives, max(lives[1]), NO_DEADLINE, DEFAULTS)
     ranks = [float(order * size) for size in problem.sizes]
     answer, taken = skyline.run(ranks, 10**6, snug)
     assert answer == ("yes" if fits(problem, lives) else "no")
@@ -86,7 +86,7 @@ def test_the_skyline_search_is_exact(question, snug, order):
 @settings(max_examples=100, deadline=None)
 def test_the_search_by_orders_is_exact(question):
     problem, lives = question
-    answer, offsets, _ = OrderModel(problem, *lives, FOREVER, DEFAULTS).run(10.0)
+    answer, offsets, _ = OrderModel(problem, *lives, NO_DEADLINE, DEFAULTS).run(10.0)
     assert answer == ("yes" if fits(problem, lives) else "no")
     if answer == "yes":
         assert apart(problem, lives, offsets)
@@ -96,12 +96,12 @@ def test_the_search_by_orders_is_exact(question):
 @settings(max_examples=100, deadline=None)
 def test_orders_above_what_is_placed(question, data):
     problem, lives = question
-    offsets = OrderModel(problem, *lives, FOREVER, DEFAULTS).run(10.0)[1]
+    offsets = OrderModel(problem, *lives, NO_DEADLINE, DEFAULTS).run(10.0)[1]
     if offsets:
         # What lies lowest stays: what is left fits above it, as it did.
         upwards = sorted(range(len(offsets)), key=lambda i: offsets[i])
         placed = {i: offsets[i] for i in upwards[: data.draw(st.integers(0, len(offsets)))]}
-        answer, again, _ = OrderModel(problem, *lives, FOREVER, DEFAULTS).run(10.0, placed)
+        answer, again, _ = OrderModel(problem, *lives, NO_DEADLINE, DEFAULTS).run(10.0, placed)
         assert answer == "yes"
         assert apart(problem, lives, again)
         assert all(again[i] == offset for i, offset in placed.items())
@@ -112,7 +112,7 @@ def test_small_cuts_are_packed_by_orders_alone(kind: Kind):
     made = packing_instances.instance(f"test {kind.name}", 40, kind)
     first, end, _, _ = sections(made.blocks)
     problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
-    answer, offsets, _ = OrderModel(problem, first, end, FOREVER, DEFAULTS).run(10.0)
+    answer, offsets, _ = OrderModel(problem, first, end, NO_DEADLINE, DEFAULTS).run(10.0)
     assert answer == "yes"
     assert valid(made.blocks, tuple(problem.unit * offset for offset in offsets), made.capacity)
 
@@ -124,7 +124,7 @@ def test_pieces_are_joined_only_where_they_must_be(question):
     fewer, first, end, place = joined(problem, *lives)
     assert len(fewer.sizes) <= len(problem.sizes)
     assert fits(fewer, (list(first), list(end))) == fits(problem, lives)
-    skyline = Skyline(fewer, first, end, max(end), FOREVER, DEFAULTS)
+    skyline = Skyline(fewer, first, end, max(end), NO_DEADLINE, DEFAULTS)
     if skyline.run([0.0] * len(first), 10**6, True)[0] == "yes":
         assert apart(problem, lives, tuple(skyline.offsets[i] for i in place))
 
@@ -133,7 +133,7 @@ def test_pieces_are_joined_only_where_they_must_be(question):
 @settings(max_examples=100, deadline=None)
 def test_a_beam_finds_only_packings(question, width, waste):
     problem, lives = question
-    skyline, count = Skyline(problem, *lives, max(lives[1]), FOREVER, DEFAULTS), len(problem.sizes)
+    skyline, count = Skyline(problem, *lives, max(lives[1]), NO_DEADLINE, DEFAULTS), len(problem.sizes)
     placed, complete, _ = beam(skyline, [1.0] * count, 1.0, width, 10**4, waste=waste)
     some = sorted(placed)
     part = [lives[0][i] for i in some], [lives[1][i] for i in some]
@@ -149,7 +149,7 @@ def test_a_narrow_beam_packs_small_cuts(kind: Kind):
     fewer, first, end, place = joined(problem, first, end)
     areas = [size * (b - a) for size, a, b in zip(fewer.sizes, first, end, strict=True)]
     worth = [area * len(areas) / sum(areas) for area in areas]
-    offsets, complete, taken = beam(Skyline(fewer, first, end, max(end), FOREVER, DEFAULTS), worth, 1.0, 10, 10**5)
+    offsets, complete, taken = beam(Skyline(fewer, first, end, max(end), NO_DEADLINE, DEFAULTS), worth, 1.0, 10, 10**5)
     assert complete
     assert taken < 10**5
     assert valid(made.blocks, tuple(problem.unit * offsets[i] for i in place), made.capacity)

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from warpplan.planner.bounds.time_relaxation import connected, longest_paths
 from warpplan.planner.problem.assignment import issue_spans, rings
 from warpplan.planner.problem.circular_intervals import Circle
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
-from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
+from warpplan.planner.search.heuristics.partition_heuristics import candidate_partitions
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 from .. import strategies as given_
 
@@ -86,7 +87,7 @@ def test_choices_keep_clusters_and_pins_and_differ(data, graph, ii):
     chosen = {c: data.draw(st.integers(0, most - 1)) for c in sorted(held)}
     pinned = {op.id: chosen[c] for op, c in zip(graph.ops, clusters, strict=True) if c in chosen}
     problem = Problem(graph, SolveOptions(pinned=pinned))
-    choices = list(partition_choices(problem, ii))
+    choices = list(candidate_partitions(problem, ii))
     assert len(set(choices)) == len(choices) >= 1
     for partitions in choices:
         assert all(0 <= g < most for g in partitions)
@@ -99,7 +100,7 @@ def test_balanced_choices_share_the_issue_and_hand_over_little():
     ops = tuple(Operation(f"{chain}{k}", None, 5, 0, 10) for chain in "ab" for k in range(3))
     edges = tuple(Dependence(f"{chain}{k}", f"{chain}{k + 1}", kind="token") for chain in "ab" for k in range(2))
     problem = Problem(DependenceGraph("two", ops, edges, Limits(2, handoff_cycles=20)), SolveOptions())
-    assert (0, 0, 0, 1, 1, 1) in set(partition_choices(problem, 30))
+    assert (0, 0, 0, 1, 1, 1) in set(candidate_partitions(problem, 30))
     found = first_schedule(problem, 30)
     assert found is not None
     assert found.partitions == (0, 0, 0, 1, 1, 1)

@@ -9,24 +9,30 @@ import pytest
 from hypothesis import assume, given, settings
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
-from warpplan.planner.cpsat.interval_model import Model
-from warpplan.planner.cpsat.runner import Stop, run
-from warpplan.planner.cpsat.sharing_constraints import Cut
+from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.runner import PROOF_SEED, SearchSeed, Stop, run
+from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
 from warpplan.planner.problem.assignment import Assignment, held, rings
-from warpplan.planner.problem.formulation import Problem, SolveOptions
-from warpplan.planner.search.feasibility_query import FEW, NEAR, Ask, Question
-from warpplan.planner.search.heuristics.compaction import shorten
-from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order, keep_order, queues
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.search.attempts import Attempt
+from warpplan.planner.search.feasibility_query import FeasibilityQuery
+from warpplan.planner.search.heuristics.compaction import compact_lifetimes
+from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order, keep_order, unit_order
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.ii_search import search
-from warpplan.planner.search.restrictions import gapless, in_step, in_turn
-from warpplan.planner.search.speculation import Ahead
-from warpplan.planner.search.work_budget import Effort, Way
+from warpplan.planner.search.portfolio import MIXED, RANDOM_ORDER, REPAIR
+from warpplan.planner.search.restrictions import alternate_on_saturated_units, keep_clones_in_lockstep, saturated_units
+from warpplan.planner.search.speculation import Speculation
+from warpplan.planner.search.work_budget import RunSettings, WorkBudget
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
+from warpplan.planner.values.search_params import AttemptParams
 
 from .. import strategies as given_
+
+PARAMS = AttemptParams()
 
 
 def two_clones() -> DependenceGraph:
@@ -46,35 +52,37 @@ def two_clones() -> DependenceGraph:
 
 def test_a_question_is_answered_and_refused():
     problem = Problem(two_clones(), SolveOptions())
-    for ask in (Question.near, Question.refute):
-        answer, found = ask(Question(problem, 80, Effort(10.0), Ahead()), 1.0)
+    for query in (FeasibilityQuery.find_schedule, FeasibilityQuery.prove_infeasible):
+        answer, found = query(FeasibilityQuery(problem, 80, WorkBudget(10.0), Speculation()), 1.0)
         assert answer == "yes"
         assert found is not None
         assert fits(problem, 80, found)
-        assert ask(Question(problem, 79, Effort(10.0), Ahead()), 1.0) == ("no", None)
+        assert query(FeasibilityQuery(problem, 79, WorkBudget(10.0), Speculation()), 1.0) == ("no", None)
 
 
 def test_a_schedule_alike_keeps_the_partitions():
     problem = Problem(two_clones(), SolveOptions())
-    known = Question(problem, 100, Effort(10.0), Ahead()).refute(1.0)[1]
+    known = FeasibilityQuery(problem, 100, WorkBudget(10.0), Speculation()).prove_infeasible(1.0)[1]
     assert known is not None
-    found = Question(problem, 80, Effort(10.0), Ahead()).alike(known, 1.0, reuse=False)
+    found = FeasibilityQuery(problem, 80, WorkBudget(10.0), Speculation()).keep_partitions(known, 1.0, reuse=False)
     assert found is not None
     assert fits(problem, 80, found)
     assert found.partitions == known.partitions
-    assert Question(problem, 79, Effort(10.0), Ahead()).alike(known, 1.0, reuse=False) is None
+    assert (
+        FeasibilityQuery(problem, 79, WorkBudget(10.0), Speculation()).keep_partitions(known, 1.0, reuse=False) is None
+    )
 
 
 def test_what_is_not_near_is_found_all_the_same():
     """A chain of values that need no room, each a whole interval after the one before: more stages than "near"."""
-    names = [f"op{i}" for i in range(2 * NEAR + 5)]
+    names = [f"op{i}" for i in range(2 * PARAMS.stage_window + 5)]
     ops = [Operation(name, "ALU", 40, 1, 1) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
-    assert len(names) > FEW
+    assert len(names) > PARAMS.small_loop_operations
     ii = len(names)
     problem = Problem(DependenceGraph("chain", tuple(ops), tuple(edges), Limits(1)), SolveOptions())
-    assert Question(problem, ii, Effort(10.0), Ahead()).near(1.0) == ("no", None)
-    answer, found = Question(problem, ii, Effort(10.0), Ahead()).refute(1.0)
+    assert FeasibilityQuery(problem, ii, WorkBudget(10.0), Speculation()).find_schedule(1.0) == ("no", None)
+    answer, found = FeasibilityQuery(problem, ii, WorkBudget(10.0), Speculation()).prove_infeasible(1.0)
     assert answer == "yes"
     assert found is not None
     assert fits(problem, ii, found)
@@ -83,27 +91,27 @@ def test_what_is_not_near_is_found_all_the_same():
 
 def test_no_time_left_is_no_answer():
     problem = Problem(two_clones(), SolveOptions())
-    effort = Effort(0.0)
-    for ask in (Question.near, Question.refute):
-        assert ask(Question(problem, 80, effort, Ahead()), 1.0) == ("unknown", None)
-    assert effort.wall == 0
+    budget = WorkBudget(0.0)
+    for query in (FeasibilityQuery.find_schedule, FeasibilityQuery.prove_infeasible):
+        assert query(FeasibilityQuery(problem, 80, budget, Speculation()), 1.0) == ("unknown", None)
+    assert budget.wall == 0
 
 
 def test_effort_is_taken_for_models_and_attempts():
     problem = Problem(two_clones(), SolveOptions())
-    effort = Effort(10.0)
-    first_schedule(problem, 80, effort)
-    placed = effort.left
+    budget = WorkBudget(10.0)
+    first_schedule(problem, 80, budget)
+    placed = budget.left
     assert placed < 10
-    effort.solve(Model(problem, 80), 1.0)
-    assert effort.left < placed
-    assert first_schedule(problem, 80, Effort(0.0)) is None
+    budget.solve(IntervalModel(problem, 80), 1.0)
+    assert budget.left < placed
+    assert first_schedule(problem, 80, WorkBudget(0.0)) is None
 
 
 def test_clones_in_step_are_so_many_cycles_apart():
     problem = Problem(two_clones(), SolveOptions())
-    model = Model(problem, 80)
-    in_step(model)
+    model = IntervalModel(problem, 80)
+    keep_clones_in_lockstep(model)
     answer, solver = run(model.cp, 5.0)
     assert answer == "yes"
     starts = model.read(solver).starts
@@ -119,33 +127,38 @@ def on_one_unit(count: int, limits: Limits) -> Problem:
 def test_on_a_unit_without_gaps_partitions_take_turns():
     limits = Limits(2, barrier_cycles=5)
     four = on_one_unit(4, limits)
-    assert gapless(four, 84) == [[0, 1, 2, 3]]
-    assert gapless(four, 85) == []  # Room for a barrier.
-    model = Model(four, 80)
-    in_turn(model)
+    assert saturated_units(four, 84) == [[0, 1, 2, 3]]
+    assert saturated_units(four, 85) == []  # Room for a barrier.
+    model = IntervalModel(four, 80)
+    alternate_on_saturated_units(model)
     answer, solver = run(model.cp, 5.0)
     assert answer == "yes"
     found = model.read(solver)
     around = sorted(range(4), key=lambda i: found.starts[i] % 80)
     assert all(found.partitions[a] != found.partitions[b] for a, b in pairwise([*around, around[0]]))
-    model = Model(on_one_unit(3, limits), 60)
+    model = IntervalModel(on_one_unit(3, limits), 60)
     assert run(model.cp, 5.0)[0] == "yes"
-    in_turn(model)  # Two of three on a circle are neighbours in the same of two partitions.
+    alternate_on_saturated_units(model)  # Two of three on a circle are neighbours in the same of two partitions.
     assert run(model.cp, 5.0)[0] == "no"
 
 
 def test_what_is_refused_where_partitions_take_turns_is_a_guess():
     limits = Limits(2, barrier_cycles=5)
-    question = Question(on_one_unit(3, limits), 60, Effort(10.0), Ahead())
-    guess = question.without_registers()
-    assert Ask(question, guess, Way(turn=1), 1.0, ()).run(Stop()).answer == "no"
-    assert not guess.refuses
-    assert Question(on_one_unit(3, limits), 65, Effort(10.0), Ahead()).without_registers().refuses
+    query = FeasibilityQuery(on_one_unit(3, limits), 60, WorkBudget(10.0), Speculation())
+    restriction = query.without_registers()
+    assert Attempt(query.problem, query.ii, restriction, RunSettings(seed=REPAIR), 1.0, ()).run(Stop()).answer == "no"
+    assert not restriction.covers_window
+    assert (
+        FeasibilityQuery(on_one_unit(3, limits), 65, WorkBudget(10.0), Speculation()).without_registers().covers_window
+    )
 
 
 def test_units_whose_users_issue_for_less_than_they_hold_have_room_for_barriers():
     ops = tuple(Operation(f"op{i}", "TENSOR", 20, 20, 5) for i in range(4))
-    assert gapless(Problem(DependenceGraph("async", ops, (), Limits(2, barrier_cycles=5)), SolveOptions()), 80) == []
+    assert (
+        saturated_units(Problem(DependenceGraph("async", ops, (), Limits(2, barrier_cycles=5)), SolveOptions()), 80)
+        == []
+    )
 
 
 @given(given_.graphs(most_ops=8, rules=True))
@@ -153,22 +166,22 @@ def test_units_whose_users_issue_for_less_than_they_hold_have_room_for_barriers(
 def test_without_registers_what_is_found_fits_and_what_is_refused_is_not_near(graph):
     problem = Problem(graph, SolveOptions())
     ii = min_ii(problem).ii_cycles
-    question = Question(problem, ii, Effort(10.0), Ahead())
-    guess = question.without_registers()
-    seen = Ask(question, guess, Way(turn=2), 1.0, ()).run(Stop())
-    assert (seen.found is not None) == (seen.answer == "yes")
-    assert seen.found is None or fits(problem, ii, seen.found)
-    if seen.answer == "no" and guess.refuses:
-        assert run(Model(problem, ii, reach=NEAR).cp, 5.0)[0] == "no"
+    query = FeasibilityQuery(problem, ii, WorkBudget(10.0), Speculation())
+    restriction = query.without_registers()
+    outcome = Attempt(problem, ii, restriction, RunSettings(seed=RANDOM_ORDER.slot(0)), 1.0, ()).run(Stop())
+    assert (outcome.found is not None) == (outcome.answer == "yes")
+    assert outcome.found is None or fits(problem, ii, outcome.found)
+    if outcome.answer == "no" and restriction.covers_window:
+        assert run(IntervalModel(problem, ii, reach=PARAMS.stage_window).cp, 5.0)[0] == "no"
 
 
 def test_where_nothing_is_answered_a_schedule_is_constructed(monkeypatch):
-    names = [f"op{i}" for i in range(FEW + 1)]
+    names = [f"op{i}" for i in range(PARAMS.small_loop_operations + 1)]
     ops = [Operation(name, "ALU", 40, 10, 10) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
     graph = DependenceGraph("chain", tuple(ops), tuple(edges), Limits(2, handoff_cycles=10, barrier_cycles=5))
-    for question in ("near", "refute"):
-        monkeypatch.setattr(Question, question, lambda *args, **options: ("unknown", None))
+    for method in ("find_schedule", "prove_infeasible"):
+        monkeypatch.setattr(FeasibilityQuery, method, lambda *args, **options: ("unknown", None))
     outcome = solve(graph)
     assert outcome.status == "optimal"  # Re-timed down to MinII.
     assert outcome.plan is not None
@@ -185,7 +198,7 @@ def test_a_shorter_schedule_is_right_and_no_longer(graph):
     ii = 2 * min_ii(problem).ii_cycles
     found = first_schedule(problem, ii)
     assume(found is not None)
-    shorter = shorten(problem, ii, found)
+    shorter = compact_lifetimes(problem, ii, found)
     assert fits(problem, ii, shorter)
     assert shorter.partitions == found.partitions
     # The rings' hand-offs are constants of the order, and so is everything else that is not a start.
@@ -198,8 +211,8 @@ def test_an_order_is_kept():
     graph = replace(two_clones(), clones=())
     problem = Problem(graph, SolveOptions())
     order = Order((0, 40, 50, 0, 10), (0, 0, 1, 0, 1))
-    assert [(i, j) for i, j, _, turn in queues(problem, order) if not turn] == [(3, 1), (4, 2)]
-    model = Model(problem, 80)
+    assert [(i, j) for i, j, _, turn in unit_order(problem, order) if not turn] == [(3, 1), (4, 2)]
+    model = IntervalModel(problem, 80)
     keep_order(model, order)
     answer, solver = run(model.cp, 5.0)
     assert answer == "yes"
@@ -217,15 +230,15 @@ def test_values_that_outlive_many_intervals_are_no_reason_to_refuse():
     chain = tuple(Operation(f"op{i}", "ALU", 2, int(i < 3), 0) for i in range(9))
     edges = tuple(Dependence(a.id, b.id) for a, b in pairwise(chain))
     graph = DependenceGraph("chain", values + chain, edges, Limits(2, handoff_cycles=0))
-    assert run(Model(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
+    assert run(IntervalModel(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
 
 
 def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
     """exp0 reads mma0's registers: a ring only where the two are apart."""
     graph = two_clones()
     together = SolveOptions(pinned={op.id: 0 for op in graph.ops})
-    model = Model(Problem(graph, together), 200, memory="shared")
-    model.forbid(Cut(((graph.index["mma0"], 1),), ()))
+    model = IntervalModel(Problem(graph, together), 200, memory="shared")
+    model.forbid(NoGoodCut(((graph.index["mma0"], 1),), ()))
     assert run(model.cp, 5.0)[0] == "yes"
 
 
@@ -238,24 +251,24 @@ def refused_by_its_shape() -> Problem:
 
 def test_a_cut_forbids_a_ring_of_so_many_slots():
     problem = Problem(two_clones(), SolveOptions())
-    model = Model(problem, 100, memory="shared")
+    model = IntervalModel(problem, 100, memory="shared")
     model.cp.add(model.depth[0] >= 2)
     assert run(model.cp, 5.0)[0] == "yes"
-    model.forbid(Cut(((0, 2),), ()))
+    model.forbid(NoGoodCut(((0, 2),), ()))
     assert run(model.cp, 5.0)[0] == "no"
     with pytest.raises(ValueError, match="memory='shared'"):
-        Model(problem, 100).forbid(Cut(((0, 2),), ()))
+        IntervalModel(problem, 100).forbid(NoGoodCut(((0, 2),), ()))
 
 
 def test_a_model_that_was_cut_is_the_one_that_is_built_with_the_cuts():
     """One thread may find a model that the other has to build."""
-    question = Question(refused_by_its_shape(), 100, Effort(10.0), Ahead())
-    ask = Ask(question, question.all, Way(), 1.0, ())
-    built = ask.run(Stop())
+    query = FeasibilityQuery(refused_by_its_shape(), 100, WorkBudget(10.0), Speculation())
+    attempt = Attempt(query.problem, query.ii, query.all, RunSettings(), 1.0, ())
+    built = attempt.run(Stop())
     assert built.answer == "no"
     assert built.known.cuts
-    question.all.known = replace(built.known, model=question.all.build("shared"), cuts=())
-    found = ask.run(Stop())
+    query.all.known = replace(built.known, model=query.all.build("shared"), cuts=())
+    found = attempt.run(Stop())
     assert (found.answer, found.found, found.seconds, found.known.cuts) == (
         built.answer, built.found, built.seconds, built.known.cuts
     )  # fmt: skip
@@ -280,15 +293,15 @@ def test_rings_of_values_in_registers_take_turns_too():
 def test_a_model_begins_with_what_is_known():
     problem = Problem(two_clones(), SolveOptions())
 
-    def found(turn: int = 0, known: Assignment | None = None) -> Assignment:
-        model = Model(problem, 100)
+    def found(seed: SearchSeed = PROOF_SEED, known: Assignment | None = None) -> Assignment:
+        model = IntervalModel(problem, 100)
         if known is not None:
             model.begin_with(known)
-        answer, solver = run(model.cp, 5.0, turn=turn)
+        answer, solver = run(model.cp, 5.0, seed=seed)
         assert answer == "yes"
         return model.read(solver)
 
-    ways = [found(turn) for turn in range(1, 6)]
+    ways = [found(MIXED.slot(attempt)) for attempt in range(1, 6)]
     others = [known for known in ways if known.starts != found().starts]
     assert others
     assert all(found(known=known).starts == known.starts for known in others)

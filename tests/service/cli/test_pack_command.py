@@ -174,7 +174,7 @@ def test_pack_keeps_its_time_limit_and_says_what_it_took(capsys: pytest.CaptureF
     status, out, err = run(capsys, "pack", "b.csv", "--capacity", str(capacity), "--time-limit", "1", "--json")
     took = time.monotonic() - began
     assert status == 1
-    assert "unknown: the time limit of 1 s ended the search" in err
+    assert "unknown: the time limit ended the search after 1." in err
     # 10 % and 1 s are promised; the rest is for machines that run other tests meanwhile.
     assert 1 <= json.loads(out)["solve_seconds"] <= took < 1 * 1.1 + 1 + 3
 
@@ -184,4 +184,4 @@ def test_pack_with_a_work_limit_gives_the_same_answer_again(capsys: pytest.Captu
     Path("b.csv").write_text(text)
     status, out, err = run(capsys, "pack", "b.csv", "--capacity", str(capacity), "--work-limit", "0.1")
     assert (status, out) == (1, "")
-    assert err == "warpplan: unknown: the work limit of 0.1 s ended the search\n"
+    assert err.startswith("warpplan: unknown: the work limit of 0.1 s ended the search after ")

@@ -1,0 +1,158 @@
+"""What a search knows: the proven lower bound, the incumbent, and the feasibility queries that change either.
+
+A schedule for II is one for II + 1 too (cut the circle where the stage changes and put an idle cycle there), so
+feasibility is monotone in II: a schedule bounds the optimum from above, a proof of infeasibility from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from warpplan.planner.bounds.min_ii import Bound
+from warpplan.planner.cpsat.runner import Answer
+from warpplan.planner.errors import InvalidPlan
+from warpplan.planner.packing.ring_layout import layout, room_side_by_side
+from warpplan.planner.problem.assignment import Assignment
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.search.attempts import Attempt, AttemptOutcome
+from warpplan.planner.search.core_feasibility import decide, exact
+from warpplan.planner.search.feasibility_query import FeasibilityQuery
+from warpplan.planner.search.heuristics.retiming import retime
+from warpplan.planner.search.speculation import Speculation
+from warpplan.planner.search.work_budget import WorkBudget
+
+Progress = Callable[[int, int, int | None], None]
+"""Told (interval asked about, proven bound, best interval found or None)."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """``bound`` is proven; where ``ii_cycles`` equals it, it is optimal. ``binding`` names the binding constraint;
+    ``seconds`` are CP-SAT's, by its clock."""
+
+    ii_cycles: int
+    bound: int
+    best: Assignment | None
+    binding: str
+    infeasible: bool
+    seconds: float
+
+
+class SearchState:
+    """One search: ``proven`` (no smaller interval is feasible), the incumbent ``best`` of interval ``ii``, and what is
+    left of the work budget."""
+
+    best: Assignment | None
+
+    def __init__(
+        self, problem: Problem, bound: Bound, speculation: Speculation[AttemptOutcome], progress: Progress | None
+    ) -> None:
+        self.problem, self.speculation, self.progress = problem, speculation, progress
+        self.proven, self.ii, self.best = bound.ii_cycles, 0, None
+        self.search, self.params = problem.options.search, problem.options.search.driver
+        self.small_loop = len(problem.ops) <= self.search.attempts.small_loop_operations
+        self.budget = WorkBudget(problem.options.work_limit_s, problem.deadline)
+        self.exact = self.search.core_feasibility and exact(problem)
+        """Whether the core decides the whole problem: every answer is a proof."""
+        self.queries: dict[int, FeasibilityQuery] = {}
+        self.heuristic_limit = 0
+        """Below it no interval was found to have a schedule in the stage window: a heuristic lower limit, no proof."""
+
+    @property
+    def out_of_work(self) -> bool:
+        return self.budget.left <= self.params.least_seconds
+
+    # What is known
+
+    def record_schedule(self, ii: int, schedule: Assignment) -> None:
+        """``schedule``, re-timed, becomes the incumbent if it is shorter. Raises :class:`InvalidPlan` where it is
+        shorter than what was proven."""
+        if not self.exact and self.search.retiming:  # On the core, the next query takes less time than that.
+            ii, schedule = retime(self.problem, ii, schedule)
+        if ii < self.proven:
+            raise InvalidPlan(f"{ii} cycles are feasible, and {self.proven} were proven to be needed: a bug")
+        if self.best is None or ii < self.ii:
+            self.ii, self.best = ii, schedule
+            self._tell(ii)
+
+    def record_infeasible(self, ii: int) -> None:
+        """``ii`` is proven infeasible."""
+        self.proven = max(self.proven, ii + 1)
+        self._tell(ii)
+
+    def _tell(self, ii: int) -> None:
+        if self.progress is not None:
+            self.progress(ii, self.proven, None if self.best is None else self.ii)
+
+    def result(self, bound: Bound) -> SearchResult:
+        """The incumbent; ``bound`` was the first one, with what binds it."""
+        if self.best is None:
+            return SearchResult(0, self.proven, None, "the time limit binds", False, self.budget.wall)
+        if self.proven < self.ii:
+            binding = "the time limit"
+        elif self.ii == bound.ii_cycles:
+            binding = bound.binding
+        else:
+            binding = f"exhaustive search: no schedule fits {self.ii - 1} cycles"
+        return SearchResult(self.ii, self.proven, self.best, binding, False, self.budget.wall)
+
+    # Feasibility queries
+
+    def find_schedule(self, ii: int, seconds: float, then: Attempt | None = None) -> Answer:
+        """Whether a schedule of ``ii`` is found in the stage window; "no" proves nothing. ``then``: the attempt that is
+        likely to be next."""
+        if self.exact:
+            return self.prove_infeasible(ii, seconds)
+        if self.out_of_work:
+            return "unknown"
+        reuse = self.reuses_memory()
+        enough = (1 - self.params.query_share) * self.budget.left
+        query = self.query(ii)
+        answer, schedule = query.find_schedule(seconds, enough, reuse=reuse, then=then)
+        if schedule is not None:
+            self.record_schedule(ii, schedule)
+        elif answer == "no" and query.small_loop:
+            self.record_infeasible(ii)
+        elif answer == "no":
+            self.heuristic_limit = max(self.heuristic_limit, ii + 1)
+        return answer
+
+    def prove_infeasible(self, ii: int, seconds: float, *, thorough: bool = False) -> Answer:
+        """Whether ``ii`` is feasible: "no" is a proof."""
+        answer, schedule = self._decide(ii, seconds, thorough or seconds > self.params.thorough_seconds)
+        if answer == "no":
+            self.record_infeasible(ii)
+        elif schedule is not None:
+            self.record_schedule(ii, schedule)
+        return answer
+
+    def _decide(self, ii: int, seconds: float, thorough: bool) -> tuple[Answer, Assignment | None]:
+        if self.exact:
+            verdict = decide(self.problem, ii, min(self.params.exact_factor * seconds, self.budget.left))
+            self.budget.take(verdict.seconds)
+            return verdict.answer, verdict.best
+        if self.out_of_work:
+            return "unknown", None
+        return self.query(ii).prove_infeasible(seconds, thorough=thorough)
+
+    def likely_next(self, ii: int, seconds: float | None = None, *, proof: bool = False) -> Attempt | None:
+        """The attempt that is likely to be next where the one before finds nothing."""
+        if self.exact:
+            return None
+        seconds = self.params.attempt_seconds if seconds is None else seconds
+        return self.query(ii).proof_attempt(seconds) if proof else self.query(ii).first_attempt(seconds)
+
+    def query(self, ii: int) -> FeasibilityQuery:
+        """The query about ``ii``, with what was learnt of it."""
+        if ii not in self.queries:
+            self.queries = {known: query for known, query in self.queries.items() if known >= self.proven}
+            self.queries[ii] = FeasibilityQuery(self.problem, ii, self.budget, self.speculation)
+        return self.queries[ii]
+
+    def reuses_memory(self) -> bool:
+        """Whether schedules with rings in one another's place are searched: where the incumbent has such, or there is
+        no room for all rings side by side. Otherwise a proof finds them."""
+        if self.best is None:
+            return not room_side_by_side(self.problem)
+        return layout(self.problem, self.ii, self.best).reuses != ()
