@@ -47,7 +47,7 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
     operands = tensor_operands(operation, shapes)
     results = [v for v in operation.defined if v in shapes]
     printed = [p.shape for p in shapes_in(operation.parts)]
-    plain = [tuple(range(len(shapes[v]))) for v in [*operands, *results]]
+    plain: list[Axes] = [tuple(range(len(shapes[v]))) for v in [*operands, *results]]
     text = "".join(operation.tokens)
     if name == "arith.constant":
         return (
@@ -59,7 +59,7 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
         return _same(len(operands), len(results), len(printed), plain[0]) if plain else None
     if name == "tt.expand_dims":
         axis, source = _number(text, "axis"), plain[0]
-        result = (*source[:axis], None, *source[axis:])
+        result: Axes = (*source[:axis], None, *source[axis:])
         return Rule((source,), (result,), (source, result))
     if name == "tt.broadcast":
         kept = (i if a == b else None for i, (a, b) in enumerate(zip(*printed, strict=True)))
@@ -69,7 +69,8 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
         result = tuple(int(n) for n in text.partition("order=array<i32:")[2].partition(">")[0].split(","))
         return Rule((plain[0],), (result,), (plain[0], result))
     if name in _PRODUCTS:
-        rows, whole = (0, None), (None, None)
+        rows: Axes = (0, None)
+        whole: Axes = (None, None)
         extra = (rows,) * (len(operands) - 2)
         return Rule((rows, whole, *extra), (rows,), (rows, whole, rows)) if len(plain[0]) == 2 else None
     if name in ('"tt.reduce"', '"tt.scan"'):

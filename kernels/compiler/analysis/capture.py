@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.analysis.loop_work import Flow, Work, read_work
 from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
-from warpplan.kernels.compiler.lowering.hopper.persistent import walks
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, parse
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -96,7 +96,9 @@ def capture_module(module: Module) -> Captured:
     obstacles = (*_kernel_obstacles(function, loops, Places(module)), *(o for b in loops for o in _loop_obstacles(b)))
     capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
     warps = _number(attributes.get("ttg.num-warps", ""))
-    return Captured(name, capability, warps, body, loops, obstacles, walks(module), tuple(_remarks(loops, capability)))
+    return Captured(
+        name, capability, warps, body, loops, obstacles, can_walk_grid(module), tuple(_remarks(loops, capability))
+    )
 
 
 class _Reader:
@@ -146,12 +148,9 @@ class _Reader:
         return name
 
     def _trips(self, lower: str, upper: str, step: str) -> int | None:
-        bounds = [self.constants.get(value) for value in (lower, upper, step)]
-        if None in bounds or not bounds[2]:
+        first, last, stride = (self.constants.get(value) for value in (lower, upper, step))
+        if first is None or last is None or not stride:
             return None
-        first, last, stride = bounds
-        assert first is not None
-        assert last is not None
         return max(0, -(-(last - first) // stride))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
 from warpplan.kernels.compiler.analysis.value_flow import Definition, origins
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD
 from warpplan.kernels.compiler.ttgir.control import read_while
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
@@ -41,7 +41,7 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
         refuse(waiting, "a loop waits for it; loads that run ahead would not")
     written = {base for op in operations if op.name in WRITES for base in origins(op.operands[0], defined)}
     for operation in operations:
-        if operation.name != LOAD and (operation.name != "tt.load" or id(operation) not in kept):
+        if operation.name != TMA_LOAD and (operation.name != "tt.load" or id(operation) not in kept):
             continue
         both = written & origins(operation.operands[0], defined)
         if both:

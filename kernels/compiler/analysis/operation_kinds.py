@@ -32,9 +32,10 @@ FREE = frozenset({
     "llvm.intr.assume", "tt.tensordesc_to_tma_ptr",
 })  # fmt: skip
 """Names for values that exist already, or nothing the loop waits for."""
-TMA_LOADS = frozenset({"tt.descriptor_load", "tt.descriptor_gather"})
+TMA_LOAD, WGMMA = "tt.descriptor_load", "ttng.warp_group_dot"
+TMA_LOADS = frozenset({TMA_LOAD, "tt.descriptor_gather"})
 TMA_STORES = frozenset({"tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce"})
-DOTS = frozenset({"ttng.warp_group_dot", "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
+DOTS = frozenset({WGMMA, "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
 TMEM_ALLOC, TMEM_LOAD, TMEM_STORE = "ttng.tmem_alloc", "ttng.tmem_load", "ttng.tmem_store"
 ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
 STORES = TMA_STORES | ATOMICS | {"tt.store"}

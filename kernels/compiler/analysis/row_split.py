@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import deque
 
 from warpplan.kernels.compiler.analysis.axes import ATOMICS, BOXED_WRITES, Rule, effect, rule, tensor_operands
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation
 from warpplan.kernels.compiler.ttgir.printed_shapes import result_shapes
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
-DOT = "ttng.warp_group_dot"
 TIED = ("scf.for", "scf.while", "scf.if")
 ENDS = ("scf.yield", "scf.condition")
 _ROWS_OF_A_WARP = 16
@@ -41,7 +40,7 @@ class Cuts:
         self._fresh: deque[str] = deque()
         self._read(module.function)
         self._check_effects()
-        dots = [operation for operation in module.function.walk() if operation.name == DOT]
+        dots = [operation for operation in module.function.walk() if operation.name == WGMMA]
         if not dots:
             raise CannotPlan(
                 "no wgmma accumulator whose rows could be shared out: expected a tl.dot on tiles of 64 rows"
@@ -118,7 +117,7 @@ class Cuts:
     def once(self, value: str) -> bool:
         """Whether ``value`` exists in one form only."""
         operation = self.definition[value]
-        return operation.name in (*TIED, DOT) or effect(operation) == "once"
+        return operation.name in (*TIED, WGMMA) or effect(operation) == "once"
 
     def _fix(self, value: str, dim: int) -> None:
         """``value`` is cut along ``dim``, in every use of it."""
@@ -216,7 +215,7 @@ class Cuts:
             if not operation.name.startswith("tt.descriptor_"):
                 continue
             name, dim = operation.operands[0], None
-            axis = self.forced.get(id(operation)) if operation.name != LOAD else None
+            axis = self.forced.get(id(operation)) if operation.name != TMA_LOAD else None
             if axis is not None:
                 dim = self.rule(operation).printed[0].index(axis)
                 origin = self.definition.get(name)

@@ -31,11 +31,10 @@ TMA_ALIGNMENT = 1_024
 MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
 """wgmma's m, bytes of k, and widest n (PTX ISA, "wgmma.mma_async")."""
 BASE_REGISTERS = 24
-PRODUCER = "producer"
 TIMES_WGMMA = {"wgmma": 1.0, "mma": 2.0, "tcgen05": 0.5}
 """A product's time over wgmma's: mma.sync reaches about half of its rate; a B200's data sheet has twice an H200's dense
 operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
-ESTIMATED_RATES: dict[str, tuple[int, float]] = {
+ESTIMATED_RATES: dict[str, tuple[float, float]] = {
     "tma_load": (600, 64.0), "tma_store": (180, 32.0), "elementwise": (24, 128.0), "convert": (24, 32.0),
     "exp2": (40, 16.0), "row_max": (60, 64.0), "row_sum": (60, 64.0), "shared_load": (30, 128.0),
     "shared_store": (0, 128.0), "epilogue_store": (100, 64.0), "tmem_load": (30, 512.0), "tmem_store": (30, 512.0),
@@ -206,16 +205,16 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
             continue
     k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
     count = k * -(-product.n // each) * max(1, rows // MMA_ROWS)
-    guessed = product.tensor_cores != "wgmma" or product.element.element not in ("bf16", "f16", "f8E4M3FN")
+    is_estimated = product.tensor_cores != "wgmma" or product.element.element not in ("bf16", "f16", "f8E4M3FN")
     if cost is None or cost.occupancy is None:
         # n / 2 cycles for 64 rows and 32 bytes of k (H100 whitepaper: 1,024 dense fp16 FMA a cycle and SM quarter).
         cost = OperationCost(Quantiles(each / 2 + 64, each / 2 + 64, 0), Quantiles(each / 2, each / 2, 0), None)
-        guessed = True
+        is_estimated = True
     assert cost.occupancy is not None
     busy = TIMES_WGMMA[product.tensor_cores] * count * cost.occupancy.p50
     tail = max(0.0, _median(cost.latency, cost.occupancy.p50) - cost.occupancy.p50)
     spread = max(0.0, cost.latency.p90 - cost.latency.p50) if cost.latency is not None else 0.0
-    return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, guessed or a != product.a)
+    return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, is_estimated or a != product.a)
 
 
 def operation_of(work: Work, cost: Cost, shape: Shape) -> Operation:
@@ -284,19 +283,19 @@ def unique(edges: list[Dependence]) -> tuple[Dependence, ...]:
 
 def handoff(costs: CostTable) -> int:
     """Cycles from an arrival in one partition to the end of a wait in another."""
-    found = [_lookup(costs, "handoff", scope=scope) for scope in ("warp_to_group", "group_to_warp")]
+    found = [_lookup(costs, "handoff", scope) for scope in ("warp_to_group", "group_to_warp")]
     return round(max(_median(cost.latency, 60.0) for cost in found))
 
 
 def _meeting(costs: CostTable) -> int:
     """What all warps of a block spend on a full barrier and on telling each other that a slot is free."""
-    ready = _median(_lookup(costs, "barrier_ready", scope="group").issue, 60.0)
-    return round(ready + _median(_lookup(costs, "handoff", scope="group_to_group").latency, 70.0))
+    ready = _median(_lookup(costs, "barrier_ready", "group").issue, 60.0)
+    return round(ready + _median(_lookup(costs, "handoff", "group_to_group").latency, 70.0))
 
 
-def _lookup(costs: CostTable, kind: str, **text: str) -> OperationCost:
+def _lookup(costs: CostTable, kind: str, scope: str) -> OperationCost:
     try:
-        return costs.lookup(kind, **text)
+        return costs.lookup(kind, scope=scope)
     except MissingCosts:
         return OperationCost()
 

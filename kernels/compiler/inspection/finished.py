@@ -11,20 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, is_value, split_list
 
 SPECIALIZE = "ttg.warp_specialize"
 DEFAULT = "default"
 
 
-def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme | Steered | None = None) -> str:
+def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Strategy | None = None) -> str:
     """What Triton's passes make of ``source`` (an ``ASTSource``) on ``target``: lowered by ``scheme``, or with Triton's
     own specialisation where the source asks for it. Raises :class:`CannotPlan` and what :func:`pipeline.cut` does."""
-    from warpplan.kernels.compiler.lowering import stage_hook
     from warpplan.kernels.compiler.pipeline import cut, read, run_after, run_stock
     from warpplan.kernels.compiler.pipeline.cutting import new_context
+    from warpplan.kernels.compiler.strategy import stage_hook
 
     if scheme is not None:
         return stage_hook.finished_text(source, target, options, scheme)

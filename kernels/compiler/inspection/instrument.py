@@ -74,7 +74,7 @@ def scopes(text: str) -> tuple[str, ...]:
 
 def hook(kinds: Collection[str] = KINDS) -> Callable[..., Any]:
     """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that records kernels compiled as they are; for
-    planned ones :func:`warpplan.kernels.compiler.lowering.stage_hook.hook` takes :func:`instrument` as its ``edit``."""
+    planned ones :func:`warpplan.kernels.compiler.strategy.stage_hook.hook` takes :func:`instrument` as its ``edit``."""
 
     def inspect(*arguments: Any) -> Any:
         if not arguments:  # Triton 3.7 and later ask for (key, hash)

@@ -147,7 +147,7 @@ def _whole(buffer: Any, dtype: str) -> int:
     import torch
 
     size = buffer.numel() - 2 * GUARD_BYTES
-    return size - size % int(getattr(torch, dtype).itemsize)
+    return int(size - size % getattr(torch, dtype).itemsize)
 
 
 def _filled(storage: dict[str, Any], seed: int, device: str) -> Any:

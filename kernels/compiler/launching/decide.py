@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from warpplan.kernels.compiler.launching.decisions import (
     Situation,
     default_folder,
     own_version,
-    scheme_from,
 )
 from warpplan.kernels.compiler.launching.dispatch import Call, Launch, name_of, warn_once
 from warpplan.kernels.compiler.launching.sources import (
@@ -34,10 +33,9 @@ from warpplan.kernels.compiler.launching.sources import (
     default_profile,
     given,
     open_source,
-    scheme_text,
 )
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
 from warpplan.kernels.isolate import run_isolated
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.values import codec
@@ -138,7 +136,7 @@ class Decider:
             driver=driver_version(),
             triton=triton.__version__,
             warpplan=own_version(),
-            plan="" if self._given is None else scheme_text(self._given.scheme(name, source)),
+            plan="" if self._given is None else strategy_text(self._given.scheme(name, source)),
         )
 
     def _opened(self) -> Source:
@@ -153,7 +151,7 @@ class Decider:
 
     def _decide(self, situation: Situation, call: Call, kernel: Any, description: dict[str, Any] | None) -> Decision:
         log.info("%s: trying plans, its first launch waits", situation.kernel)
-        schemes: list[Scheme | Steered] | None = None
+        schemes: list[Strategy] | None = None
         if self._given is not None:
             schemes = [self._given.scheme(situation.kernel, situation.source)]
         elif not self._measure and self._profile is None and gpu(call.device)[1] // 10 not in PROFILED:
@@ -169,12 +167,12 @@ class Decider:
         return self._opened().settle(decision)
 
     def _request(
-        self, packed: dict[str, Any], device: str, launch: Any, schemes: list[Scheme | Steered] | None
+        self, packed: dict[str, Any], device: str, launch: Any, schemes: list[Strategy] | None
     ) -> dict[str, Any]:
         return {
             "kernel": packed,
             "launch": launch,
-            "schemes": None if schemes is None else [asdict(scheme) for scheme in schemes],
+            "schemes": None if schemes is None else [scheme.to_json() for scheme in schemes],
             "device": device if device in DEVICES else LIKE[packed["target"][1] // 10],
             "profile": default_profile(device) if self._profile is None else codec.to_json(self._profile),
             "cache": str(default_folder() / own_version()),
@@ -189,8 +187,8 @@ class Decider:
         reasons: list[str] = []
         for _ in range(MOST_CHILDREN):
             # Planning takes its time before the first item; every step after it runs against the clock of a hang.
-            limits = {"time_limit_s": self._time_limit_s, "start_limit_s": max(self._time_limit_s, PLANNING_LIMIT_S)}
-            result = run_isolated(CHILD, [request], **limits)
+            start_limit_s = max(self._time_limit_s, PLANNING_LIMIT_S)
+            result = run_isolated(CHILD, [request], time_limit_s=self._time_limit_s, start_limit_s=start_limit_s)
             items = [item for item in result.items if item["step"] != "plan"]
             found += _found(situation, items, request["launch"] is not None)
             reasons += [f"{_scheme(item)}: {item['reason']}" for item in items if item["step"] == "failed"]
@@ -268,8 +266,8 @@ def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool
     ]
 
 
-def _scheme(item: dict[str, Any]) -> Scheme | Steered:
-    return scheme_from(item["scheme"], "a trial's answer")
+def _scheme(item: dict[str, Any]) -> Strategy:
+    return strategy_from_json(item["scheme"], "a trial's answer")
 
 
 def _gain(decision: Decision) -> float:

@@ -196,7 +196,7 @@ def _configs(tuner: Any) -> list[Any]:
 def _is_capturing() -> bool:
     import torch
 
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 @contextmanager

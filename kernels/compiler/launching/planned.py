@@ -27,10 +27,10 @@ class planned:
     kernels, too. The innermost one counts.
 
     ``plans`` says where plans come from: a folder of decisions (``None``: ``warpplan`` in Triton's cache); the URL of a
-    warpplan service; or one plan: a :class:`~warpplan.kernels.compiler.strategy.hopper.Scheme`, on Blackwell a
-    :class:`~warpplan.kernels.compiler.strategy.blackwell.Steered`, its JSON, a ``.json`` file. What is not decided
-    yet is tried at its first launch, which takes seconds, once for each kernel, specialisation and size class (powers of
-    two).
+    warpplan service; or one plan: a :class:`~warpplan.kernels.compiler.strategy.hopper.HopperStrategy`, on Blackwell a
+    :class:`~warpplan.kernels.compiler.strategy.blackwell.BlackwellStrategy`, its JSON, a ``.json`` file. What is not
+    decided yet is tried at its first launch, which takes seconds, once for each kernel, specialisation and size class
+    (powers of two).
     ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on every rank. ``profile``
     is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a step of a trial may take.
 

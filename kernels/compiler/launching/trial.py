@@ -13,15 +13,14 @@ item, so that what was found outlives a child that is killed:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
-from warpplan.kernels.compiler.launching.decisions import Compiled, scheme_from
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.launching.decisions import Compiled
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
 from warpplan.planner.errors import MeasurementFailed
 
 Item = dict[str, Any]
@@ -40,10 +39,10 @@ def trial(request: dict[str, Any]) -> Iterator[Item]:
     of planned compiles."""
     kernel = request["kernel"]
     schemes = _schemes(request)
-    yield {"step": "plan", "schemes": [asdict(scheme) for scheme in schemes]}
+    yield {"step": "plan", "schemes": [scheme.to_json() for scheme in schemes]}
     bench = Bench(kernel, request["launch"]) if schemes and request["launch"] is not None else None
     for scheme in schemes:
-        named = {"scheme": asdict(scheme)}
+        named = {"scheme": scheme.to_json()}
         yield {**named, "step": "compile"}
         try:
             planned = _compile(kernel, scheme, request["cache"])
@@ -59,9 +58,9 @@ def trial(request: dict[str, Any]) -> Iterator[Item]:
             yield {**named, "step": "failed", "reason": _line(error)}
 
 
-def _schemes(request: dict[str, Any]) -> list[Scheme | Steered]:
+def _schemes(request: dict[str, Any]) -> list[Strategy]:
     if request["schemes"] is not None:
-        return [scheme_from(scheme, "the plan") for scheme in request["schemes"]]
+        return [strategy_from_json(scheme, "the plan") for scheme in request["schemes"]]
     ranked = rank(request["kernel"], request["device"], request["profile"])
     found = [entry.scheme for entry in ranked if entry.scheme is not None]
     if not found:
@@ -72,25 +71,18 @@ def _schemes(request: dict[str, Any]) -> list[Scheme | Steered]:
     return diverse(found)[: request["most"]]
 
 
-def diverse(schemes: list[Scheme | Steered]) -> list[Scheme | Steered]:
-    """In the order given, but the best of each shape before the second of any: those that differ in depth alone are
+def diverse(schemes: list[Strategy]) -> list[Strategy]:
+    """In the order given, but the best of each family before the second of any: those that differ in depth alone are
     predicted alike and measured alike."""
-    shapes = [_shape(scheme) for scheme in schemes]
-    turn = [shapes[:i].count(shape) for i, shape in enumerate(shapes)]
-    return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (turn[i], i))]
-
-
-def _shape(scheme: Scheme | Steered) -> tuple[Any, ...]:
-    """What tells schemes apart that are measured apart."""
-    if isinstance(scheme, Steered):
-        return scheme.workers, bool(scheme.stages)
-    return scheme.consumers, scheme.warps, scheme.persistent
+    families = [scheme.family for scheme in schemes]
+    place = [families[:i].count(family) for i, family in enumerate(families)]
+    return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (place[i], i))]
 
 
 def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
     """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
     from warpplan.kernels.compiler.analysis.capture import capture
-    from warpplan.kernels.compiler.costing import ranked_schemes, ranked_steerings
+    from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
     from warpplan.kernels.compiler.pipeline import cut
     from warpplan.planner.values import codec
     from warpplan.planner.values.device import device
@@ -100,12 +92,12 @@ def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
     text = cut(packing.source(kernel), packing.target(kernel), options).text
     profile, captured = codec.from_json(profile_json, Profile), capture(text)
     if gpu.tmem_columns:
-        return ranked_steerings.schemes(captured, text, profile, gpu, stages=options["num_stages"])
-    return ranked_schemes.schemes(captured, profile, gpu, stages=options["num_stages"])
+        return blackwell_ranking.schemes(captured, text, profile, gpu, stages=options["num_stages"])
+    return hopper_ranking.schemes(captured, profile, gpu, stages=options["num_stages"])
 
 
-def _compile(kernel: dict[str, Any], scheme: Scheme | Steered, cache: str) -> Any:
-    from warpplan.kernels.compiler.lowering.stage_hook import compile_with
+def _compile(kernel: dict[str, Any], scheme: Strategy, cache: str) -> Any:
+    from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 
     return compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), scheme, cache)
 
@@ -221,7 +213,7 @@ def _scale(values: Any) -> float:
 def _same_bits(a: Any, b: Any) -> bool:
     import torch
 
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
 
 
 def _line(error: BaseException) -> str:

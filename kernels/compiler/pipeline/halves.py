@@ -9,7 +9,13 @@ from warpplan.kernels.compiler.pipeline import v3_6, v3_7, v3_8, v3_9
 from warpplan.kernels.compiler.pipeline.steps import Halves, Step, run
 from warpplan.planner.errors import InvalidInput
 
-RELEASES = {"3.6": v3_6, "3.7": v3_7, "3.8": v3_8, "3.9": v3_9}
+RELEASES: dict[str, tuple[Halves, Halves]] = {
+    "3.6": (v3_6.HOPPER, v3_6.BLACKWELL),
+    "3.7": (v3_7.HOPPER, v3_7.BLACKWELL),
+    "3.8": (v3_8.HOPPER, v3_8.BLACKWELL),
+    "3.9": (v3_9.HOPPER, v3_9.BLACKWELL),
+}
+"""By release: the passes for Hopper and for Blackwell."""
 
 PIPELINING = frozenset({"ttgpuir.assign_latencies", "ttgpuir.schedule_loops", "ttgpuir.pipeline"})
 SCHEDULING = frozenset({"ttgpuir.assign_latencies"})
@@ -35,7 +41,8 @@ def halves(version: str, capability: int) -> Halves:
             value=capability,
             limit=90,
         )  # fmt: skip
-    return release.HOPPER if capability // 10 == 9 else release.BLACKWELL
+    hopper, blackwell = release
+    return hopper if capability // 10 == 9 else blackwell
 
 
 def passes_for(version: str, capability: int) -> tuple[tuple[Step, ...], tuple[Step, ...]]:

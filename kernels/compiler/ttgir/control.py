@@ -114,7 +114,7 @@ def write_while(loop: While, name: str) -> tuple[Operation, dict[str, str]]:
     arguments = ", ".join(f"{inside}: {kind} loc(unknown)" for inside, kind, _ in loop.handed)
     after = Region(loop.after.operations, f"^bb0({arguments}):" if arguments else "")
     results, renamed = pack(name, [result for *_, result in loop.handed])
-    parts = [*tokenize(text), loop.before, " ", "do", " ", after]
+    parts: list[str | Region] = [*tokenize(text), loop.before, " ", "do", " ", after]
     return Operation("scf.while", results, parts, loop.location), renamed
 
 

@@ -15,7 +15,7 @@ from zoo import ZOO, source
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.ttgir import ir
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -55,8 +55,8 @@ def tensors(*shapes: tuple[int, int]) -> tuple[list[Descriptor], list[np.ndarray
 
 
 def same(
-    text: str, scheme: Scheme, values: dict[str, Any], buffers: list[np.ndarray], grid: tuple[int, ...] = (1, 1, 1),
-    launched: int = 0, seeds: int = 2, only: tuple[int, ...] = (),
+    text: str, scheme: HopperStrategy, values: dict[str, Any], buffers: list[np.ndarray],
+    grid: tuple[int, ...] = (1, 1, 1), launched: int = 0, seeds: int = 2, only: tuple[int, ...] = (),
 ) -> str:  # fmt: skip
     """Assert that what the lowered programs of a grid store together is what the kernel's store; the lowered text.
 

@@ -19,13 +19,14 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  # noqa: E402
-from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.lowering.blackwell import annotate  # noqa: E402
 from warpplan.kernels.compiler.lowering.blackwell.annotate import Roles  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
 from warpplan.kernels.compiler.pipeline.halves import SCHEDULING  # noqa: E402
-from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, Steered  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, BlackwellStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.protocol import Strategy  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.kernels.compiler.ttgir.source_locations import Places  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidInput  # noqa: E402
@@ -59,7 +60,9 @@ def finished(cut: pipeline.Cut, roles: Roles | None) -> str:
 @pytest.mark.parametrize(("name", "depth"), [("gemm", 4), ("gemm_bias_relu", 2), ("attention", 2)])
 def test_a_kernel_that_never_asked_comes_out_specialised(name: str, depth: int, tmp_path: Path) -> None:
     """All the way to the binary: rings of the depth asked for, tensor memory that the device has."""
-    compiled = stage_hook.compile_with(source(name), TARGET, {"num_warps": 4}, Steered(APART, depth), tmp_path)
+    compiled = stage_hook.compile_with(
+        source(name), TARGET, {"num_warps": 4}, BlackwellStrategy(APART, depth), tmp_path
+    )
     assert len(compiled.asm["cubin"]) > 0
     assert 0 < compiled.metadata.tmem_size <= TMEM_COLUMNS
     text = compiled.asm["ttgir"]
@@ -71,10 +74,13 @@ def test_a_kernel_that_never_asked_comes_out_specialised(name: str, depth: int, 
 
 @pytest.mark.parametrize(
     ("scheme", "capability", "why"),
-    [(Steered(), 90, "only sm_100 and sm_103 have tensor memory"), (Scheme(1, (2,)), 100, "schemes are lowered for")],
+    [
+        (BlackwellStrategy(), 90, "only sm_100 and sm_103 have tensor memory"),
+        (HopperStrategy(1, (2,)), 100, "schemes are lowered for"),
+    ],
 )
 def test_a_scheme_of_the_other_kind_of_gpu_is_refused(
-    scheme: Scheme | Steered, capability: int, why: str, tmp_path: Path
+    scheme: Strategy, capability: int, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotPlan, match=f"sm_{capability}: {why}"):
         stage_hook.compile_with(source("gemm"), GPUTarget("cuda", capability, 32), {"num_warps": 4}, scheme, tmp_path)
@@ -83,7 +89,7 @@ def test_a_scheme_of_the_other_kind_of_gpu_is_refused(
 @pytest.mark.parametrize(("double", "columns"), [(1, 512), (0, 256)])
 def test_a_result_has_one_place_in_tensor_memory_or_two(double: int, columns: int, tmp_path: Path) -> None:
     """128 columns of scores, once or twice, 64 of weights and 64 of output; Triton takes a power of two of them."""
-    scheme = Steered(APART, 2, double=double)
+    scheme = BlackwellStrategy(APART, 2, double=double)
     compiled = stage_hook.compile_with(source("attention"), TARGET, {"num_warps": 4}, scheme, tmp_path)
     assert compiled.metadata.tmem_size == columns
     assert check_barriers(compiled.asm["ttgir"]).findings == ()
@@ -91,16 +97,16 @@ def test_a_result_has_one_place_in_tensor_memory_or_two(double: int, columns: in
 
 def test_every_way_to_steer_has_a_key_of_its_own() -> None:
     ways = [
-        Steered(),
-        Steered(depth=2),
-        Steered(double=0),
-        Steered(TOGETHER),
-        Steered(FOUND),
-        Steered(stages=(("a.py:1", 1),)),
+        BlackwellStrategy(),
+        BlackwellStrategy(depth=2),
+        BlackwellStrategy(double=0),
+        BlackwellStrategy(TOGETHER),
+        BlackwellStrategy(FOUND),
+        BlackwellStrategy(stages=(("a.py:1", 1),)),
     ]
     assert len({stage_hook.cache_key(way) for way in ways}) == len(ways)
-    assert stage_hook.cache_key(Steered(stages=(("a.py:1", 1),))) != stage_hook.cache_key(
-        Steered(stages=(("a.py:1", 2),))
+    assert stage_hook.cache_key(BlackwellStrategy(stages=(("a.py:1", 1),))) != stage_hook.cache_key(
+        BlackwellStrategy(stages=(("a.py:1", 2),))
     )
 
 
@@ -219,9 +225,9 @@ def test_roles_that_no_form_has_are_refused(load: int, product: int) -> None:
 
 
 def test_roles_are_those_of_the_scheme() -> None:
-    assert annotate.roles_of(Steered(APART, stages=(("a.py:5", 1),))) == Roles(2, 1, {"a.py:5": 1})
-    assert annotate.roles_of(Steered(TOGETHER)) == Roles(1, 1)
-    assert annotate.roles_of(Steered(FOUND)) is None
+    assert BlackwellStrategy(APART, stages=(("a.py:5", 1),)).roles() == Roles(2, 1, {"a.py:5": 1})
+    assert BlackwellStrategy(TOGETHER).roles() == Roles(1, 1)
+    assert BlackwellStrategy(FOUND).roles() is None
 
 
 @pytest.mark.parametrize(
@@ -237,4 +243,4 @@ def test_roles_are_those_of_the_scheme() -> None:
 )
 def test_ways_to_steer_that_no_form_has_are_refused(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidConfig, match=why):
-        Steered(**fields)
+        BlackwellStrategy(**fields)

@@ -21,12 +21,12 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
 from warpplan.kernels.compiler.lowering.hopper.lookahead import rewrite_loops
 from warpplan.kernels.compiler.lowering.hopper.overlap import AGAIN, HELD_REGISTERS, multiply_beside
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.lowering.stage_hook import compile_with
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 from warpplan.kernels.compiler.ttgir import control, ir
 from warpplan.kernels.compiler.ttgir.ir import Operation
 
-TWO = Scheme(2, (2,))
+TWO = HopperStrategy(2, (2,))
 HELD = re.compile(r"ttg\.local_load .* -> tensor<64x64xbf16, #ttg\.dot_op<\{opIdx = 0")
 
 
@@ -46,9 +46,9 @@ def rewritten(text: str, threads: int = 128) -> list[list[Operation]]:
     return found
 
 
-@pytest.mark.parametrize("scheme", [TWO, Scheme(2, (1,)), Scheme(2, (3,), persistent=1)], ids=str)
+@pytest.mark.parametrize("scheme", [TWO, HopperStrategy(2, (1,)), HopperStrategy(2, (3,), persistent=1)], ids=str)
 @pytest.mark.parametrize(("low", "high", "step"), [(0, 0, 1), (3, 4, 1), (1, 3, 1), (0, 7, 3), (2, 7, 2)])
-def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: Scheme) -> None:
+def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: HopperStrategy) -> None:
     made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, 64))
     values = dict(zip("qkv", made, strict=False)) | {"c_ptr": 3 * BUFFER, "low": low, "high": high}
     lowered = same(cut("scores", (("STEP", step),)), scheme, values, buffers, seeds=1, launched=1)
@@ -57,9 +57,11 @@ def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, schem
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
-@pytest.mark.parametrize("scheme", [TWO, Scheme(2, (1,))], ids=str)
+@pytest.mark.parametrize("scheme", [TWO, HopperStrategy(2, (1,))], ids=str)
 @pytest.mark.parametrize(("name", "loops"), [("weighted_scores", 1), ("loaded_left", 1), ("one_tile_twice", 0)])
-def test_other_loads_of_the_loop_keep_their_iteration(name: str, loops: int, scheme: Scheme, count: int) -> None:
+def test_other_loads_of_the_loop_keep_their_iteration(
+    name: str, loops: int, scheme: HopperStrategy, count: int
+) -> None:
     made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, DEPTH), (ROWS, 64), (ROWS, 1))
     values = dict(zip("qkva", made, strict=False)) | {"c_ptr": 4 * BUFFER, "d_ptr": 5 * BUFFER, "count": count}
     assert len(rewritten(cut(name))) == loops  # a tile of both products would be read in two iterations
@@ -67,7 +69,7 @@ def test_other_loads_of_the_loop_keep_their_iteration(name: str, loops: int, sch
 
 
 def test_one_consumer_multiplies_ahead_instead() -> None:
-    assert "{pendings = 1 : i32}" not in specialize(cut("scores"), Scheme(1, (2,)))
+    assert "{pendings = 1 : i32}" not in specialize(cut("scores"), HopperStrategy(1, (2,)))
 
 
 @pytest.mark.parametrize("name", ["between", "read_twice", "twice"])

@@ -27,8 +27,8 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     runs_ahead,
 )
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
-from warpplan.kernels.compiler.lowering import stage_hook
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy import stage_hook
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.problem.formulation import PartitionSpec, SolveOptions
 from warpplan.planner.solve import solve
@@ -192,7 +192,7 @@ def test_shared_memory_counts_rings_once_for_loops_that_load_alike() -> None:
 
 def test_shared_memory_is_what_the_compiler_takes(tmp_path: Path) -> None:
     """Rings, two staged tiles of a split epilogue, barriers: an upper bound, and a close one."""
-    scheme = Scheme(2, (4,))
+    scheme = HopperStrategy(2, (4,))
     compiled = stage_hook.compile_with(source("persistent_split_epilogue"), HOPPER, {"num_warps": 4}, scheme, tmp_path)
     bound = shared_bytes(capture(cut("persistent_split_epilogue")), scheme.depths)
     assert compiled.metadata.shared <= bound <= compiled.metadata.shared + 1024

@@ -26,11 +26,11 @@ from warpplan.kernels.compiler.launching import decide, dispatch, inductor
 from warpplan.kernels.compiler.launching.dispatch import PlanWarning
 from warpplan.kernels.compiler.launching.inductor import planned_inductor
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.lowering.stage_hook import compile_with
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 
 TARGET = GPUTarget("cuda", 90, 32)
-SCHEME = Scheme(2, (3,))
+SCHEME = HopperStrategy(2, (3,))
 PLANNED = 12
 """Warps of two consumers and a producer."""
 

@@ -26,16 +26,16 @@ from triton.runtime import driver  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.inspection import instrument  # noqa: E402
-from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.planner.errors import UnknownName  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 TARGET = GPUTarget("cuda", 90, 32)
 BYTES_PER_WARP = 4096
-SCHEME = Scheme(2, (2,))
+SCHEME = HopperStrategy(2, (2,))
 WARPS = 12
 """Two consumers of four, and a producer whose one warp counts as four."""
 

@@ -16,16 +16,21 @@ from interpreter import Block
 from partitions import Deadlock, Partition
 
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.ttgir import ir
 
-SCHEMES = (Scheme(1, (3,)), Scheme(2, (1,)), Scheme(2, (2,)), Scheme(2, (3,), in_flight=0))
+SCHEMES = (
+    HopperStrategy(1, (3,)),
+    HopperStrategy(2, (1,)),
+    HopperStrategy(2, (2,)),
+    HopperStrategy(2, (3,), in_flight=0),
+)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("name", ["box_store", "persistent", "causal"])
 def test_partitions_together_store_what_the_kernel_stores(
-    name: str, scheme: Scheme, monkeypatch: pytest.MonkeyPatch
+    name: str, scheme: HopperStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, run = prepared(name, monkeypatch)
     addresses, stored = Block(ir.parse(text), *run).run()
@@ -38,7 +43,7 @@ def test_partitions_together_store_what_the_kernel_stores(
 
 def test_a_slot_that_one_consumer_keeps_is_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     text, run = prepared("box_store", monkeypatch)
-    module = ir.parse(specialize(text, Scheme(2, (2,))))
+    module = ir.parse(specialize(text, HopperStrategy(2, (2,))))
     regions = next(operation for operation in module.walk() if operation.name == "ttg.warp_specialize").regions
     for operation in regions[0].walk():
         for region in operation.regions:

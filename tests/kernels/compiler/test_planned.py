@@ -11,7 +11,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,14 @@ from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import decide, dispatch, trial  # noqa: E402
 from warpplan.kernels.compiler.launching import packed as packing  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
-from warpplan.kernels.compiler.launching.decisions import scheme_from  # noqa: E402
-from warpplan.kernels.compiler.lowering.stage_hook import compile_with  # noqa: E402
-from warpplan.kernels.compiler.strategy.blackwell import Steered  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json  # noqa: E402
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
-SCHEME = Scheme(2, (3,))
+SCHEME = HopperStrategy(2, (3,))
 pytestmark = pytest.mark.matrix
 UNPLANNED, PLANNED = 4, 12
 """Warps of the GEMM as it is, and of its two consumers and a producer."""
@@ -98,7 +97,7 @@ class Children:
             if isinstance(outcome, IsolatedResult):
                 return IsolatedResult(outcome.status, None, outcome.reason, 1.0, tuple(items))
             kernel = request["kernel"]
-            parsed = scheme_from(scheme, "a test")
+            parsed = strategy_from_json(scheme, "a test")
             files = packing.files_of(
                 compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), parsed)
             )
@@ -247,7 +246,9 @@ def test_on_blackwell_plans_are_tried_and_the_faster_one_is_kept(
     assert blackwell.warps[1] > UNPLANNED
 
 
-@pytest.mark.parametrize(("scheme", "capability"), [(SCHEME, 100), (Steered(), 90)], ids=["hopper's", "blackwell's"])
+@pytest.mark.parametrize(
+    ("scheme", "capability"), [(SCHEME, 100), (BlackwellStrategy(), 90)], ids=["hopper's", "blackwell's"]
+)
 def test_a_plan_for_another_gpu_leaves_the_kernel(
     machine: Machine, fresh: Any, scheme: Any, capability: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +272,7 @@ def test_other_gpus_are_left_alone(machine: Machine, fresh: Any, monkeypatch: py
 
 def _given_scheme(request: Any) -> Any:
     def with_scheme(self: Any, packed: Any, device: str, launch: Any, schemes: Any) -> Any:
-        return request(self, packed, device, dispatch, schemes or [SCHEME])
+        return request(self, packed, device, launch, schemes or [SCHEME])
 
     return with_scheme
 
@@ -576,11 +577,11 @@ def test_what_a_child_streams(machine: Machine, tmp_path: Path, fresh: Any, monk
             return {"planned_us": 1.0, "unplanned_us": 2.0}
 
     monkeypatch.setattr(trial, "Bench", Bench)
-    schemes = [Scheme(1, (2,)), SCHEME, Scheme(1, (3,))]
+    schemes = [HopperStrategy(1, (2,)), SCHEME, HopperStrategy(1, (3,))]
     request = {
         "kernel": json.loads(json.dumps(packing.pack(gemm(fresh(kernels.gemm))))),
         "launch": {"arguments": "as described"},
-        "schemes": [asdict(scheme) for scheme in schemes],
+        "schemes": [scheme.to_json() for scheme in schemes],
         "cache": str(tmp_path),
     }
     items: list[Item] = []

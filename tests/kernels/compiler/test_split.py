@@ -20,9 +20,10 @@ from triton.compiler import ASTSource  # noqa: E402
 from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD as LOAD  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split  # noqa: E402
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD, NUMBER, ROWS  # noqa: E402
+from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.kernels.compiler.ttgir.printed_shapes import shapes_in, sliced  # noqa: E402
 

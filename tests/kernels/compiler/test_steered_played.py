@@ -22,10 +22,10 @@ from triton.backends.compiler import GPUTarget
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.costing.ranked_steerings import rank
-from warpplan.kernels.compiler.lowering import stage_hook
+from warpplan.kernels.compiler.costing.blackwell_ranking import rank
 from warpplan.kernels.compiler.pipeline import cut
-from warpplan.kernels.compiler.strategy.blackwell import Steered
+from warpplan.kernels.compiler.strategy import stage_hook
+from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
 from warpplan.kernels.compiler.ttgir import ir
 from warpplan.planner.values.device import B200, H200
 from warpplan.profiler.embedded import embedded
@@ -50,7 +50,7 @@ def test_a_steered_kernel_stores_what_the_kernel_stores(name: str) -> None:
     ways = [r.scheme for r in rank(capture(at_cut), at_cut, embedded(H200.name), B200)]
     played = 0
     for way in ways:
-        if not isinstance(way, Steered):
+        if not isinstance(way, BlackwellStrategy):
             continue
         module = ir.parse(stage_hook.finished_text(ast, TARGET, options, way))
         for seed in range(2):
@@ -65,7 +65,7 @@ def test_a_product_that_is_not_waited_for_is_seen() -> None:
     """The first wait for scores taken out: what is read from tensor memory is not there yet."""
     text, values, buffers, grid = case("tutorial_causal")
     ast, options = source("tutorial_causal"), ZOO["tutorial_causal"].options
-    finished = stage_hook.finished_text(ast, TARGET, options, Steered("apart", 2))
+    finished = stage_hook.finished_text(ast, TARGET, options, BlackwellStrategy("apart", 2))
     at = finished.index("ttng.wait_barrier", finished.index("scf.for", finished.index("default {")))
     line = finished[finished.rindex("\n", 0, at) : finished.index("\n", at)]
     module = ir.parse(finished.replace(line, "", 1))

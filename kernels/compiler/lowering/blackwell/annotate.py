@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.strategy.blackwell import FOUND, TOGETHER, Steered
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import (
     Module,
@@ -63,13 +62,6 @@ class Roles:
                 f"roles with the loads in worker {self.load}, the products in worker {self.product}: expected 1 and 2, "
                 "2 and 1, or both 1", field="roles", value=[self.load, self.product],
             )  # fmt: skip
-
-
-def roles_of(steered: Steered) -> Roles | None:
-    """The roles that ``steered`` gives, ``None`` where Triton finds them."""
-    if steered.workers == FOUND:
-        return None
-    return Roles(1 if steered.workers == TOGETHER else 2, 1, dict(steered.stages), bool(steered.double))
 
 
 def annotate(text: str, roles: Roles | None = None) -> str:

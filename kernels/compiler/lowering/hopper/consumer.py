@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     DESCRIBE,
-    LOAD,
     ROWS,
     VIEWS,
     BlockUse,
@@ -30,8 +30,7 @@ from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, tokeni
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
-DOT = "ttng.warp_group_dot"
-READS_SHARED = frozenset({DOT, "ttng.warp_group_dot_wait", "ttg.local_load"})
+READS_SHARED = frozenset({WGMMA, "ttng.warp_group_dot_wait", "ttg.local_load"})
 
 
 class Consumer:
@@ -46,7 +45,7 @@ class Consumer:
         self.views: dict[str, ShapedType] = {}
         self.slots: dict[str, str] = {}
         """The slot of each load, also while its tensor is in registers."""
-        self.kept = {name for op in function.walk() if op.name != LOAD for name in op.operands}
+        self.kept = {name for op in function.walk() if op.name != TMA_LOAD for name in op.operands}
 
     def body(self) -> list[Operation]:
         now = ring_positions.start(self.builder, self.rings)
@@ -69,7 +68,7 @@ class Consumer:
             for group, (first, _) in spans.items():
                 if first == position:
                     self._acquire(out, group, held[group], [u for u in reads.values() if self._group(u) == group])
-            if operation.name == LOAD:
+            if operation.name == TMA_LOAD:
                 if load_number(operation) in reads:  # what nobody reads is left out, and has no ring
                     now = self._turn(out, reads[load_number(operation)], now, held)
             elif operation.name in VIEWS and self._is_slot(operation):
@@ -245,8 +244,8 @@ class Consumer:
         """The multiplies of ``loop`` if all of them only add to accumulators that nothing else in the loop touches, and
         read both operands from slots of rings of two or more."""
         own = loop.body.operations
-        dots = [op for op in loop.body.walk() if op.name == DOT]
-        positions = [i for i, op in enumerate(own) if op.name == DOT]
+        dots = [op for op in loop.body.walk() if op.name == WGMMA]
+        positions = [i for i, op in enumerate(own) if op.name == WGMMA]
         reads = uses(loop.body)
         if not dots or len(positions) != len(dots) or not reads:
             return None
@@ -326,4 +325,4 @@ def _retyped(operation: Operation, changed: dict[int, str]) -> Operation:
         at = found + len(former)
     new_signature = "".join(pieces) + signature[at:]
     start = text.rindex(signature)
-    return Operation(operation.name, operation.results, tokenize(text[:start] + new_signature), operation.location)
+    return Operation(operation.name, operation.results, [*tokenize(text[:start] + new_signature)], operation.location)

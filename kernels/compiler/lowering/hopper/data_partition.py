@@ -17,9 +17,10 @@ import copy
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.axes import BOXED_WRITES, effect
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
 from warpplan.kernels.compiler.analysis.row_split import ENDS, TIED, Cuts
 from warpplan.kernels.compiler.analysis.value_flow import definitions, origins
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD, NUMBER, ROWS, number_loads
+from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS, number_loads
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import (
     Module,
@@ -49,7 +50,7 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
     functions = module.operation.regions[0].operations
     at = functions.index(module.function)
     functions[at] = unique_names(functions[at])
-    if not any(NUMBER in operation.attributes for operation in functions[at].walk() if operation.name == LOAD):
+    if not any(NUMBER in operation.attributes for operation in functions[at].walk() if operation.name == TMA_LOAD):
         number_loads(functions[at])
     if parts == 1:
         return (module,)
@@ -81,7 +82,7 @@ def _refuse_races(cuts: Cuts, clones: list[_Clone]) -> None:
                 raise cuts.refuse(
                     operation, f"it reads whole what is also written ({what}), by another consumer perhaps"
                 )
-        if operation.name == LOAD and len({operation.result in clone.read for clone in clones}) > 1:
+        if operation.name == TMA_LOAD and len({operation.result in clone.read for clone in clones}) > 1:
             raise cuts.refuse(
                 operation, "only what consumer 0 stores depends on it; the others would not free its slot"
             )
@@ -197,7 +198,7 @@ class _Clone:
         printed = self.cuts.rule(operation).printed
         if operation.name == "tt.make_range":
             self._shift_range(new)
-        elif operation.name == LOAD:
+        elif operation.name == TMA_LOAD:
             dim = printed[1].index(axis)
             first, rows = self._rows(self.cuts.shapes[operation.result][dim])
             new.set_attribute(ROWS, f"array<i64: {dim}, {first}, {rows}>")

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.lowering.hopper.partitioning import Partitioning
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
-LOAD = "tt.descriptor_load"
 DESCRIBE = "tt.make_tensor_descriptor"
-LOOPS = frozenset({"scf.for", "scf.while"})
 NUMBER = "warpplan.load"
 SLOT = "warpplan.slot"
 """Attribute of a load: the layout of the slot that it fills."""
@@ -88,7 +87,7 @@ class BlockUse:
 
 def number_loads(function: Operation) -> int:
     """Write its number and its slot's layout into every TMA load of ``function``; how many loads there are."""
-    loads = [operation for operation in function.walk() if operation.name == LOAD]
+    loads = [operation for operation in function.walk() if operation.name == TMA_LOAD]
     for number, operation in enumerate(loads):
         operation.set_attribute(NUMBER, f"{number} : i64")
         encoding = _slot_encoding(function, operation)
@@ -136,7 +135,7 @@ def uses(region: Region) -> list[BlockUse]:
     out."""
     found = []
     for position, operation in enumerate(region.operations):
-        if operation.name != LOAD:
+        if operation.name != TMA_LOAD:
             continue
         views, tensor = {operation.result}, operation.result
         encoding = slot_type(operation).encoding
@@ -174,17 +173,17 @@ def slot_type(load: Operation) -> ShapedType:
     tensor = parse_type(find_types(load.signature)[-1])
     assert tensor is not None
     if SLOT not in load.attributes:
-        raise CannotPlan("a block of more dimensions than its result, read in registers", LOAD)
+        raise CannotPlan("a block of more dimensions than its result, read in registers", TMA_LOAD)
     rest = (load.attributes[SLOT], "#smem", "mutable")
     return ShapedType("!ttg.memdesc", tensor.shape, tensor.element, rest)
 
 
-def plan_rings(module: Module, scheme: Scheme) -> Rings:
-    """The rings of the module's kernel under ``scheme``, its loads numbered. Raises :class:`CannotPlan` for loads under
-    control flow other than loops and branches."""
+def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
+    """The rings of the module's kernel under ``partitioning``, its loads numbered. Raises :class:`CannotPlan` for loads
+    under control flow other than loops and branches."""
     rings: dict[int, Ring] = {}
     groups: dict[int, Group] = {}
-    depth_of = _depths(module.function, scheme)
+    depth_of = _depths(module.function, partitioning)
     shared: list[_Block] = []
     for region, operation, around in blocks(module.function):
         reads = uses(region)
@@ -194,9 +193,9 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
         where = source_line(module, reads[0].operation)
         for outer in (*around, operation):
             if outer.name not in ("tt.func", "scf.if", *LOOPS):
-                raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", LOAD, where)
+                raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", TMA_LOAD, where)
         if operation.name == "scf.while" and region is operation.regions[0]:
-            raise CannotPlan("a TMA load in the condition of a loop", LOAD, where)
+            raise CannotPlan("a TMA load in the condition of a loop", TMA_LOAD, where)
         depth = depth_of[id(inside_loop[-1])] if inside_loop else 1
         spans: dict[tuple[int, int], list[BlockUse]] = {}
         for use in reads:
@@ -219,15 +218,15 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
     return Rings(rings, groups)
 
 
-def _depths(function: Operation, scheme: Scheme) -> dict[int, int]:
+def _depths(function: Operation, partitioning: Partitioning) -> dict[int, int]:
     """The slots of each loop that loads, directly or in its branches, by its identity: in the order of the program one
-    of the scheme's depths each."""
+    of its depths each."""
     found: dict[int, int] = {}
     loops = 0
     for operation in function.walk():
         if operation.name in LOOPS and _loads(operation):
             walks = WALK in operation.attributes
-            found[id(operation)] = 1 if walks else scheme.depth(loops)
+            found[id(operation)] = 1 if walks else partitioning.depth(loops)
             loops += not walks
     return found
 

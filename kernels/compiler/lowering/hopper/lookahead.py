@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD, VIEWS
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
+from warpplan.kernels.compiler.lowering.hopper.load_rings import VIEWS
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types
 
-DOT = "ttng.warp_group_dot"
 WAIT = "ttng.warp_group_dot_wait"
 
 
@@ -65,7 +65,7 @@ def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | 
     """What leads to the loop's first multiply, that multiply, and the loop's last one; ``None`` where the first needs
     what the loop carries, or is the only one."""
     operations = loop.body.operations
-    dots = [operation for operation in operations if operation.name == DOT]
+    dots = [operation for operation in operations if operation.name == WGMMA]
     if len(dots) < 2 or not loop.carried:
         return None
     first, last = dots[0], dots[-1]
@@ -99,14 +99,14 @@ def lead_to(loop: control.Loop, operands: list[str]) -> list[Operation] | None:
             return None
         lead.append(operation)
         work += operation.operands
-    if not any(operation.name == LOAD for operation in lead):
+    if not any(operation.name == TMA_LOAD for operation in lead):
         return None
     return [operation for operation in loop.body.operations if operation in lead]
 
 
 def is_lead(operation: Operation) -> bool:
     """Whether ``operation`` is a load or a view of one."""
-    return operation.name in VIEWS or operation.name == LOAD
+    return operation.name in VIEWS or operation.name == TMA_LOAD
 
 
 def _rewritten(
@@ -150,9 +150,9 @@ def _rewritten(
     finished = {last.result: f"{stem}_done#0"}
     at = next(i for i, op in enumerate(body) if op.name == WAIT)
     body[at + 1 :] = [op.substituted(finished) for op in body[at + 1 :]]
-    values = [finished.get(value, value) for value in loop.yielded]
+    yielded = [finished.get(value, value) for value in loop.yielded]
     types = [c[2] for c in loop.carried]
-    ending = [*zip(values, types, strict=True), (f"{stem}_done#1", product)]
+    ending = [*zip(yielded, types, strict=True), (f"{stem}_done#1", product)]
     inner = control.Loop(
         loop.variable, loop.lower, shorter, loop.step,
         [*loop.carried, (current, dot.result, product, "%_product")],

@@ -25,8 +25,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
 from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
-from warpplan.kernels.compiler.lowering.hopper.lookahead import DOT, WAIT, copied, count_to_last, is_lead, lead_to
+from warpplan.kernels.compiler.lowering.hopper.lookahead import WAIT, copied, count_to_last, is_lead, lead_to
 from warpplan.kernels.compiler.lowering.hopper.producer import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
@@ -64,8 +65,8 @@ def multiply_beside(operation: Operation, loop: control.Loop, threads: int) -> l
 
 def _parts(loop: control.Loop) -> _Parts | None:
     operations = loop.body.operations[:-1]
-    dots = [op for op in operations if op.name == DOT]
-    if len(dots) != 2 or sum(op.name == DOT for op in loop.body.walk()) != 2:
+    dots = [op for op in operations if op.name == WGMMA]
+    if len(dots) != 2 or sum(op.name == WGMMA for op in loop.body.walk()) != 2:
         return None
     first, last = dots
     reads = [name for op in loop.body.walk() for name in op.operands]

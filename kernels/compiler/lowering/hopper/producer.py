@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from warpplan.kernels.compiler.analysis.load_hazards import is_volatile, refuse_hazards
+from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
 from warpplan.kernels.compiler.analysis.value_flow import CARRIED, HANDED, definitions
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
-from warpplan.kernels.compiler.lowering.hopper.load_rings import DESCRIBE, LOAD, LOOPS, Rings, load_number
+from warpplan.kernels.compiler.lowering.hopper.load_rings import DESCRIBE, Rings, load_number
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.lowering.hopper.ring_positions import Turns
 from warpplan.kernels.compiler.ttgir import control
@@ -53,7 +54,7 @@ class Slice:
         self._needed: set[str] = set()
         self._work: list[str] = []
         for operation in module.function.walk():
-            if operation.name == LOAD and load_number(operation) in rings.rings:
+            if operation.name == TMA_LOAD and load_number(operation) in rings.rings:
                 self._enclose(operation)
                 self._work += operation.operands
         while self._work:
@@ -155,8 +156,8 @@ class Producer:
         acquired: dict[int, _Filling] = {}
         landed = False
         for operation in region.operations:
-            landed = landed and operation.name not in (LOAD, *CONTROL)
-            if operation.name == LOAD and load_number(operation) in self.rings.rings:
+            landed = landed and operation.name not in (TMA_LOAD, *CONTROL)
+            if operation.name == TMA_LOAD and load_number(operation) in self.rings.rings:
                 now = self._load(out, operation, now, acquired)
             elif id(operation) not in self.slice.kept:
                 continue

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD, Rings, load_number
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
+from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, load_number
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import Operation, Region
@@ -22,7 +23,7 @@ Emit = Callable[[Region, Turns], tuple[Region, Turns]]
 
 def groups_inside(region: Region, rings: Rings) -> list[int]:
     """The groups that ``region`` loads and that turn, in the order of the program."""
-    loads = (load_number(operation) for operation in region.walk() if operation.name == LOAD)
+    loads = (load_number(operation) for operation in region.walk() if operation.name == TMA_LOAD)
     groups = [rings.group_of(load) for load in loads if load in rings.rings]
     return list(dict.fromkeys(group.number for group in groups if not group.once))
 
