@@ -39,5 +39,9 @@ Stages = dict[str, Callable[..., Any]]
 """The compile's stages by name, as a stage inspection hook is given them."""
 StageHook = Callable[..., Any]
 """A function for ``triton.knobs.runtime.add_stages_inspection_hook``."""
+PassArgument = Any
+"""An argument of a compiler pass: a number, a flag, a field of the options."""
+TritonModule = Any
+"""A module, a class or another object of Triton's own, imported at run time."""
 Json = Any
 """A JSON value, not yet read: checked where it is turned into a value of ours."""

@@ -24,8 +24,9 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler.launching import decide, dispatch  # noqa: E402
+from warpplan.kernels.compiler.launching import decide  # noqa: E402
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 Case = tuple[Callable[[], Any], torch.Tensor, torch.Tensor]
@@ -131,7 +132,7 @@ def run(case: Case) -> Any:
 
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(dispatch, "_warned", set())
+    forget_warnings()
     monkeypatch.setattr(sys.modules[planned.__module__], "_tables", {})  # no decision outlives its test
     torch.manual_seed(0)
     yield

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from warpplan.kernels.compiler.inspection.finished import (
     DEFAULT,
@@ -38,7 +37,7 @@ MANY = 4_096
 MOST_STEPS, MOST_TURNS = 8_000, 500
 """Operations of a game, and turns of a loop without bounds, after which it ends undecided."""
 WAIT, DONE = "wait", "done"
-Env = dict[str, Any]
+Env = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -223,9 +222,11 @@ class _Game:
     def _loop(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
         loop = read_loop(operation)
         first, last, step = (env.get(v) for v in (loop.lower, loop.upper, loop.step))
-        known = isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and step > 0
+        turns: range | tuple[None, None] = (None, None)
+        if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and step > 0:
+            turns = range(first, last, step)
         carried = [env.get(initial) for _, initial, _, _ in loop.carried]
-        for turn in range(first, last, step) if known else (None, None):  # type: ignore[arg-type]
+        for turn in turns:
             inside = dict(env)
             inside[loop.variable] = turn
             inside.update(zip((inner for inner, *_ in loop.carried), carried, strict=True))
@@ -358,7 +359,7 @@ class _Game:
             array.turn[partition] = slot.index
             array.read[slot.index, partition] = filling
 
-    def _barrier(self, operation: Operation, slot: Any, partition: str) -> _Barrier | None:
+    def _barrier(self, operation: Operation, slot: object, partition: str) -> _Barrier | None:
         if not isinstance(slot, _Slot):
             return None
         if slot.index not in slot.array.barriers:
@@ -371,7 +372,7 @@ class _Game:
         raise _Stop(Fault(f"{partition}: {why}", partition, self.lines[id(operation)], barrier))
 
 
-def _array(value: Any) -> _Array | None:
+def _array(value: object) -> _Array | None:
     return value.array if isinstance(value, _Slot) else None
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, is_value, split_list
+from warpplan.kernels.triton_types import AstSource, Backend, GpuTarget, Json
 
 SPECIALIZE = "ttg.warp_specialize"
 DEFAULT = "default"
 
 
-def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Strategy | None = None) -> str:
+def finished_text(
+    source: AstSource, target: GpuTarget, options: Mapping[str, Json], scheme: Strategy | None = None
+) -> str:
     """What Triton's passes make of ``source`` (an ``ASTSource``) on ``target``: lowered by ``scheme``, or with Triton's
     own specialisation where the source asks for it. Raises :class:`CannotPlan` and what :func:`pipeline.cut` does."""
     from warpplan.kernels.compiler.pipeline import cut, read, run_after, run_stock
@@ -34,7 +36,7 @@ def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: 
     return str(module)
 
 
-def _backend(target: Any) -> Any:
+def _backend(target: GpuTarget) -> Backend:
     from triton.compiler import make_backend
 
     return make_backend(target)

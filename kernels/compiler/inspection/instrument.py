@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from warpplan.kernels.compiler.analysis.operation_kinds import FREE
 from warpplan.kernels.compiler.pipeline import read
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value, parse, parse_operation
 from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.triton_types import Json, MlirModule, StageHook
 from warpplan.planner.errors import UnknownName
 
 KINDS = ("producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue", "load", "math")
@@ -72,18 +72,18 @@ def scopes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def hook(kinds: Collection[str] = KINDS) -> Callable[..., Any]:
+def hook(kinds: Collection[str] = KINDS) -> StageHook:
     """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that records kernels compiled as they are; for
     planned ones :func:`warpplan.kernels.compiler.strategy.stage_hook.hook` takes :func:`instrument` as its ``edit``."""
 
-    def inspect(*arguments: Any) -> Any:
+    def inspect(*arguments: Json) -> tuple[str, str] | None:
         if not arguments:  # Triton 3.7 and later ask for (key, hash)
             key = f"warpplan-recorded-{'-'.join(sorted(kinds))}"
             return key, key
         stages = arguments[1]
         finish = stages["ttgir"]
 
-        def make_ttgir(module: Any, metadata: dict[str, Any]) -> Any:
+        def make_ttgir(module: MlirModule, metadata: dict[str, Json]) -> MlirModule:
             context = module.context
             return read(instrument(str(finish(module, metadata)), kinds), context)
 

@@ -13,9 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.decisions import (
@@ -25,7 +24,7 @@ from warpplan.kernels.compiler.launching.decisions import (
     default_folder,
     own_version,
 )
-from warpplan.kernels.compiler.launching.dispatch import Call, Launch, name_of, warn_once
+from warpplan.kernels.compiler.launching.dispatch import Call, Launch, name_of, warn_not_planned
 from warpplan.kernels.compiler.launching.sources import (
     Given,
     Plans,
@@ -37,6 +36,7 @@ from warpplan.kernels.compiler.launching.sources import (
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
 from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES
@@ -77,7 +77,7 @@ class Decider:
         self._profile = profile
         self._time_limit_s = time_limit_s
 
-    def __call__(self, call: Call, launch: Launch) -> tuple[Any, Any]:
+    def __call__(self, call: Call, launch: Launch) -> tuple[CompiledKernel, CompiledKernel]:
         """Launch ``call`` as it is. Answers the kernel that ran and the one to run from now on, which may be the same;
         ``(None, None)`` where a hook of Triton's kept it from compiling."""
         from triton.runtime.jit import JITFunction
@@ -88,7 +88,7 @@ class Decider:
         with contextlib.ExitStack() as stack:
             situation: Situation | None = None
             known: Decision | None = None
-            description: dict[str, Any] | None = None
+            description: dict[str, Json] | None = None
             problem: Exception | None = None
             try:
                 situation = self._situation(call)
@@ -107,13 +107,13 @@ class Decider:
                     assert situation is not None
                     decision = known or self._decide(situation, call, ran, description)
                     if decision.failed:
-                        warn_once(call.jit, decision.reason)
+                        warn_not_planned(call.jit, decision.reason)
                     if decision.scheme is None:
                         return ran, ran
                     return ran, self._ready(decision, ran)
                 except Exception as error:
                     problem = error
-            warn_once(call.jit, _line(problem))
+            warn_not_planned(call.jit, reason_of(problem, WarpplanError))
             return ran, ran
 
     def _situation(self, call: Call) -> Situation:
@@ -149,7 +149,9 @@ class Decider:
         # A plan that nobody ran is as good as none to a job that measures.
         return None if known is not None and self._measure and not known.tried else known
 
-    def _decide(self, situation: Situation, call: Call, kernel: Any, description: dict[str, Any] | None) -> Decision:
+    def _decide(
+        self, situation: Situation, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None
+    ) -> Decision:
         log.info("%s: trying plans, its first launch waits", situation.kernel)
         schemes: list[Strategy] | None = None
         if self._given is not None:
@@ -167,8 +169,8 @@ class Decider:
         return self._opened().settle(decision)
 
     def _request(
-        self, packed: dict[str, Any], device: str, launch: Any, schemes: list[Strategy] | None
-    ) -> dict[str, Any]:
+        self, packed: dict[str, Json], device: str, launch: Json, schemes: list[Strategy] | None
+    ) -> dict[str, Json]:
         return {
             "kernel": packed,
             "launch": launch,
@@ -179,7 +181,7 @@ class Decider:
             "most": MOST_SCHEMES if launch is not None else 1,
         }
 
-    def _try(self, situation: Situation, request: dict[str, Any]) -> Decision:
+    def _try(self, situation: Situation, request: dict[str, Json]) -> Decision:
         """Try each scheme, in a new child where one died over the one before.
 
         Raises :class:`MeasurementFailed` where the machine failed and no scheme: that is nothing to remember."""
@@ -214,7 +216,7 @@ class Decider:
             return replace(best, scheme=None, reason="as fast without a plan", compiled=None)
         return best
 
-    def _ready(self, decision: Decision, kernel: Any) -> Any:
+    def _ready(self, decision: Decision, kernel: CompiledKernel) -> CompiledKernel:
         """The planned ``CompiledKernel``, loaded on the current device: a launch inside of a graph's capture cannot."""
         compiled = decision.compiled
         if compiled is None or not compiled.there:
@@ -254,7 +256,7 @@ def _finish_work(device: int) -> None:
         torch.cuda.synchronize(device)
 
 
-def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool) -> list[Decision]:
+def _found(situation: Situation, items: Sequence[dict[str, Json]], measured: bool) -> list[Decision]:
     """The schemes that came to their end: measured, or compiled where nothing is measured."""
     files = {_scheme(i): Compiled(i["hash"], tuple((n, p) for n, p in i["files"])) for i in items if i["step"] == "run"}
     if not measured:
@@ -266,7 +268,7 @@ def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool
     ]
 
 
-def _scheme(item: dict[str, Any]) -> Strategy:
+def _scheme(item: dict[str, Json]) -> Strategy:
     return strategy_from_json(item["scheme"], "a trial's answer")
 
 
@@ -277,11 +279,6 @@ def _gain(decision: Decision) -> float:
     return decision.unplanned_us / decision.planned_us
 
 
-def _result(kernel: Any) -> Any:
+def _result(kernel: CompiledKernel) -> CompiledKernel:
     """Triton compiles in the background where it is asked to; ``result`` waits for it."""
     return kernel.result() if hasattr(kernel, "result") else kernel
-
-
-def _line(error: BaseException) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, WarpplanError) else f"{type(error).__name__}: {first}".rstrip(": ")

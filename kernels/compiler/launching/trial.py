@@ -13,17 +13,22 @@ item, so that what was found outlives a child that is killed:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
-from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
 from warpplan.kernels.compiler.launching.decisions import Compiled
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
+from warpplan.kernels.torch_types import Dtype, Tensor
+from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed
 
-Item = dict[str, Any]
+if TYPE_CHECKING:
+    from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
+
+Item = dict[str, Json]
 
 ROUNDINGS = 8
 """Results may differ by this many roundings of the output's type: a plan may add in another order."""
@@ -33,7 +38,7 @@ ROOM = 0.8
 """Of the GPU's free memory, what a trial may take."""
 
 
-def trial(request: dict[str, Any]) -> Iterator[Item]:
+def trial(request: dict[str, Json]) -> Iterator[Item]:
     """Items for ``request``: ``kernel`` (:mod:`~.packed`); ``launch`` (``arguments``, ``grid``
     and ``device``) or ``None`` to compile only; ``schemes`` to try, or ``None`` to plan ``most``; ``cache``, the folder
     of planned compiles."""
@@ -55,10 +60,10 @@ def trial(request: dict[str, Any]) -> Iterator[Item]:
             if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
                 # The context, or the room, is lost: whatever this process did next would fail for it.
                 raise
-            yield {**named, "step": "failed", "reason": _line(error)}
+            yield {**named, "step": "failed", "reason": reason_of(error, CannotPlan)}
 
 
-def _schemes(request: dict[str, Any]) -> list[Strategy]:
+def _schemes(request: dict[str, Json]) -> list[Strategy]:
     if request["schemes"] is not None:
         return [strategy_from_json(scheme, "the plan") for scheme in request["schemes"]]
     ranked = rank(request["kernel"], request["device"], request["profile"])
@@ -79,7 +84,7 @@ def diverse(schemes: list[Strategy]) -> list[Strategy]:
     return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (place[i], i))]
 
 
-def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
+def rank(kernel: dict[str, Json], device_name: str, profile_json: Json) -> tuple[RankedStrategy, ...]:
     """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
@@ -96,7 +101,7 @@ def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
     return hopper_ranking.schemes(captured, profile, gpu, stages=options["num_stages"])
 
 
-def _compile(kernel: dict[str, Any], scheme: Strategy, cache: str) -> Any:
+def _compile(kernel: dict[str, Json], scheme: Strategy, cache: str) -> CompiledKernel:
     from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 
     return compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), scheme, cache)
@@ -105,7 +110,7 @@ def _compile(kernel: dict[str, Any], scheme: Strategy, cache: str) -> Any:
 class Bench:
     """The unplanned kernel, the arguments, and what both kernels make of them. Needs torch and a GPU."""
 
-    def __init__(self, kernel: dict[str, Any], launch: dict[str, Any]) -> None:
+    def __init__(self, kernel: dict[str, Json], launch: dict[str, Json]) -> None:
         import torch
         import triton
 
@@ -116,7 +121,7 @@ class Bench:
         compiled = Compiled(kernel["compiled"]["hash"], tuple(map(tuple, kernel["compiled"]["files"])))
         self._unplanned = packing.load(compiled, packing.source(kernel))
 
-    def check(self, planned: Any) -> None:
+    def check(self, planned: CompiledKernel) -> None:
         """Run both twice from the same memory, and compare all of it after each. Raises :class:`CannotPlan`."""
         reference, copies = self._copies(), self._copies()
         for number in ("first", "second"):
@@ -124,7 +129,7 @@ class Bench:
             self._launch(planned, copies)
             compare(reference, copies, number)
 
-    def times(self, planned: Any) -> dict[str, float]:
+    def times(self, planned: CompiledKernel) -> dict[str, float]:
         """Medians in microseconds, in turn, over so many copies that none is left in L2."""
         import torch
 
@@ -145,7 +150,7 @@ class Bench:
     def _copies(self, seed: int = 0) -> Copies:
         return Copies(self._arguments, seed=seed)
 
-    def _launch(self, kernel: Any, copies: Copies, *, wait: bool = True) -> None:
+    def _launch(self, kernel: CompiledKernel, copies: Copies, *, wait: bool = True) -> None:
         import torch
 
         run = kernel.run
@@ -191,13 +196,13 @@ def compare(reference: Copies, copies: Copies, number: str) -> None:
             )
 
 
-def _rounding(dtype: Any) -> float:
+def _rounding(dtype: Dtype) -> float:
     import torch
 
     return ROUNDINGS * max(float(torch.finfo(dtype).eps), FINEST)
 
 
-def _scale(values: Any) -> float:
+def _scale(values: Tensor) -> float:
     """The root mean square of the finite ``values``."""
     total, count = 0.0, 0
     for piece in values.split(2**24):
@@ -210,12 +215,7 @@ def _scale(values: Any) -> float:
     return (total / count) ** 0.5 if count else 0.0
 
 
-def _same_bits(a: Any, b: Any) -> bool:
+def _same_bits(a: Tensor, b: Tensor) -> bool:
     import torch
 
     return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
-
-
-def _line(error: BaseException) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, CannotPlan) else f"{type(error).__name__}: {first}".rstrip(": ")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from warpplan.kernels.compiler.exceptions import UnsupportedTriton
 from warpplan.kernels.compiler.pipeline import v3_6, v3_7, v3_8, v3_9
 from warpplan.kernels.compiler.pipeline.steps import Halves, Step, run
+from warpplan.kernels.triton_types import CompileOptions, MlirModule
 from warpplan.planner.errors import InvalidInput
 
 RELEASES: dict[str, tuple[Halves, Halves]] = {
@@ -51,7 +50,7 @@ def passes_for(version: str, capability: int) -> tuple[tuple[Step, ...], tuple[S
     return found.before, found.after
 
 
-def run_before(module: Any, options: Any, capability: int) -> None:
+def run_before(module: MlirModule, options: CompileOptions, capability: int) -> None:
     """Take Triton's IR to the cut, in place."""
     from triton._C.libtriton import ir
 
@@ -60,12 +59,14 @@ def run_before(module: Any, options: Any, capability: int) -> None:
     run(_installed(capability).before, module, options, capability, "make_ttgir_before_cut")
 
 
-def run_stock(module: Any, options: Any, capability: int) -> None:
+def run_stock(module: MlirModule, options: CompileOptions, capability: int) -> None:
     """Triton's own pass at the cut, in place: nothing where it has none there. For comparisons only."""
     run(_installed(capability).stock, module, options, capability, "make_ttgir_stock")
 
 
-def run_after(module: Any, options: Any, capability: int, *, pipelined: bool = False, scheduled: bool = False) -> None:
+def run_after(
+    module: MlirModule, options: CompileOptions, capability: int, *, pipelined: bool = False, scheduled: bool = False
+) -> None:
     """Take the module from the cut to finished TTGIR, in place.
 
     The loops of a module that is ``pipelined`` already, by rings of its own, are left as they are: Triton's pipeliner

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from warpplan.kernels.triton_types import CompileOptions, MlirModule, PassArgument
 
 THREADS = 32
 
@@ -34,11 +35,13 @@ class Halves:
     stock: tuple[Step, ...] = ()
 
 
-def calls(steps: tuple[Step, ...], options: Any, capability: int, debug: bool) -> list[tuple[str, tuple[Any, ...]]]:
+def calls(
+    steps: tuple[Step, ...], options: CompileOptions, capability: int, debug: bool
+) -> list[tuple[str, tuple[PassArgument, ...]]]:
     """(name, arguments) of each pass that a compile with ``options`` runs, in order."""
     named = {"target": f"cuda:{capability}", "capability": capability, "debug": debug}
 
-    def argument(value: str | int | bool) -> Any:
+    def argument(value: str | int | bool) -> PassArgument:
         if not isinstance(value, str):
             return value
         return named[value] if value in named else getattr(options, value)
@@ -46,7 +49,7 @@ def calls(steps: tuple[Step, ...], options: Any, capability: int, debug: bool) -
     return [(s.name, tuple(map(argument, s.arguments))) for s in steps if not s.only or _asked(s.only, options)]
 
 
-def run(steps: tuple[Step, ...], module: Any, options: Any, capability: int, label: str) -> None:
+def run(steps: tuple[Step, ...], module: MlirModule, options: CompileOptions, capability: int, label: str) -> None:
     """Run the passes over ``module`` in place. Triton's own errors come through."""
     from triton._C.libtriton import ir, nvidia, passes
 
@@ -59,6 +62,6 @@ def run(steps: tuple[Step, ...], module: Any, options: Any, capability: int, lab
     manager.run(module, label)
 
 
-def _asked(option: str, options: Any) -> bool:
+def _asked(option: str, options: CompileOptions) -> bool:
     """Whether a flag is set, or a sanitizer is among those of ``instrumentation_mode``."""
     return bool(getattr(options, option, False)) or option in getattr(options, "instrumentation_mode", "").split(",")

@@ -21,13 +21,13 @@ from triton.compiler import ASTSource
 from triton.runtime.driver import driver
 
 from warpplan.kernels.compiler import pipeline
-from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.launching import decide, dispatch, inductor
-from warpplan.kernels.compiler.launching.dispatch import PlanWarning
+from warpplan.kernels.compiler.exceptions import CannotPlan, PlanWarning
+from warpplan.kernels.compiler.launching import decide, inductor
 from warpplan.kernels.compiler.launching.inductor import planned_inductor
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with
+from warpplan.kernels.warn_once import forget_warnings
 
 TARGET = GPUTarget("cuda", 90, 32)
 SCHEME = HopperStrategy(2, (3,))
@@ -64,7 +64,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine
 
     monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
-    monkeypatch.setattr(dispatch, "_warned", set())
+    forget_warnings()
     machine, before = Machine(), driver._active
     with knobs.cache.scope():
         knobs.cache.dir = str(tmp_path)

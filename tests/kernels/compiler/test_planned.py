@@ -36,6 +36,7 @@ from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E4
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json  # noqa: E402
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
+from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
 SCHEME = HopperStrategy(2, (3,))
@@ -58,8 +59,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Ite
     monkeypatch.setattr(planned_module, "_tables", {})
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
     monkeypatch.setattr(decide, "describe", lambda *a: {"arguments": [], "storages": []})
-    monkeypatch.setattr(dispatch, "_warned", set())
-    monkeypatch.setattr(planned_module, "_said", set())
+    forget_warnings()
     machine, before = Machine(), driver._active
     with knobs.cache.scope():
         knobs.cache.dir = str(cache)
@@ -457,11 +457,11 @@ def test_nothing_is_tried_while_a_graph_is_captured(
     kernel = fresh(kernels.gemm)
     with planned(tmp_path):
         with monkeypatch.context() as capturing:
-            capturing.setattr(dispatch, "_is_capturing", lambda: True)
+            capturing.setattr(dispatch, "is_capturing", lambda: True)
             gemm(kernel)
         assert not tried.requests
         gemm(kernel)
-        monkeypatch.setattr(dispatch, "_is_capturing", lambda: True)
+        monkeypatch.setattr(dispatch, "is_capturing", lambda: True)
         gemm(kernel)
     assert machine.warps == [UNPLANNED, UNPLANNED, PLANNED], "what is known is captured"
 
