@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list, shapes_in
 
 Axes = tuple[int | None, ...]
@@ -41,7 +41,7 @@ class Rule:
     printed: tuple[Axes, ...]
 
 
-def rule(operation: Operation, shapes: Shapes) -> Rule | None:
+def rule(operation: IrOperation, shapes: Shapes) -> Rule | None:
     """How ``operation`` may be cut; None where it has to stay whole. ``shapes`` holds every value with a shape."""
     name = operation.name
     operands = tensor_operands(operation, shapes)
@@ -96,12 +96,12 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
     return None
 
 
-def tensor_operands(operation: Operation, shapes: Shapes) -> list[str]:
+def tensor_operands(operation: IrOperation, shapes: Shapes) -> list[str]:
     """Its operands with a shape, in the order they are printed; a descriptor is none of them."""
     return [v for v in operand_list(operation) if v in shapes]
 
 
-def effect(operation: Operation) -> str:
+def effect(operation: IrOperation) -> str:
     """What it does beside its results: "" nothing, so that it may be repeated or dropped; "store"; "once" where there
     must be one of it but it may be cut; "other" where splitting the block's threads would change its meaning."""
     name, text = operation.name, "".join(operation.tokens)

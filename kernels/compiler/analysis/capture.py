@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
-from warpplan.kernels.compiler.analysis.loop_work import Flow, Work, read_work
+from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
 from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
-from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, parse
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region, parse
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.source_locations import Place, Places
 
@@ -42,12 +42,12 @@ class Body:
     line: str
     kind: str
     parent: str
-    work: tuple[Work, ...]
+    work: tuple[LoopWork, ...]
     flows: tuple[Flow, ...]
     rows: int | None
     trips: int | None
 
-    def of_kind(self, *kinds: str) -> tuple[Work, ...]:
+    def of_kind(self, *kinds: str) -> tuple[LoopWork, ...]:
         return tuple(work for work in self.work if work.kind in kinds)
 
 
@@ -88,7 +88,7 @@ def capture(text: str) -> Captured:
 def capture_module(module: Module) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
-    reader = _Reader(types, row_values(function, types), Places(module), _constants(function))
+    reader = _LoopReader(types, row_values(function, types), Places(module), _constants(function))
     attributes = module.operation.attributes
     loops = tuple(reader.loops(function.regions[0], ""))
     body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
@@ -101,7 +101,7 @@ def capture_module(module: Module) -> Captured:
     )
 
 
-class _Reader:
+class _LoopReader:
     def __init__(self, types: Types, rows: frozenset[str], places: Places, constants: dict[str, int]) -> None:
         self.types, self.rows, self.places, self.constants = types, rows, places, constants
         self.names: set[str] = set()
@@ -118,7 +118,7 @@ class _Reader:
                     found += self.loops(inner, inside)
         return found
 
-    def _loop(self, operation: Operation, parent: str) -> Body:
+    def _loop(self, operation: IrOperation, parent: str) -> Body:
         place = self.places.of(operation)
         name = self._name(place)
         if operation.name == "scf.while":
@@ -154,7 +154,7 @@ class _Reader:
         return max(0, -(-(last - first) // stride))
 
 
-def _constants(function: Operation) -> dict[str, int]:
+def _constants(function: IrOperation) -> dict[str, int]:
     """Whole numbers by name."""
     found = {}
     for operation in function.walk():
@@ -165,7 +165,7 @@ def _constants(function: Operation) -> dict[str, int]:
     return found
 
 
-def _kernel_obstacles(function: Operation, loops: tuple[Body, ...], places: Places) -> list[Obstacle]:
+def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], places: Places) -> list[Obstacle]:
     if not loops:
         return [Obstacle("no loop: there is nothing for a producer to run ahead of")]
     if not any(operation.name in TMA_LOADS for operation in function.walk()):
@@ -216,7 +216,7 @@ def producer_slice(loop: Body) -> frozenset[str]:
         needed |= more
 
 
-def _needs(loop: Body, load: str) -> Work | None:
+def _needs(loop: Body, load: str) -> LoopWork | None:
     """A tile's work that the address of ``load`` depends on."""
     by_id = {work.id: work for work in loop.work}
     seen: set[str] = set()

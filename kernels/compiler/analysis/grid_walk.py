@@ -5,7 +5,7 @@ from __future__ import annotations
 from warpplan.kernels.compiler.analysis.load_hazards import spins
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
 _ORDERED = frozenset({"tt.atomic_cas", "tt.call", "ttng.cluster_arrive", "ttng.cluster_wait"})
@@ -32,7 +32,7 @@ def can_walk_grid(module: Module) -> bool:
     return True
 
 
-def _strides_over_grid(function: Operation) -> bool:
+def _strides_over_grid(function: IrOperation) -> bool:
     """Whether a loop of the kernel starts at a program's number, or carries it on: it deals out tiles by itself."""
     numbers = {op.result for op in function.walk() if op.name == "tt.get_program_id"}
     starts: set[str] = set()

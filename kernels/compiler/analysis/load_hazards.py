@@ -9,7 +9,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
 from warpplan.kernels.compiler.analysis.value_flow import Definition, origins
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir.control import read_while
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
 WRITES = frozenset(
@@ -25,7 +25,7 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
     """Raise :class:`CannotPlan` where the TMA loads of ``module``'s kernel, and the operations ``kept`` for them, by
     identity, cannot run ahead of everything else. ``defined`` are the kernel's names."""
 
-    def refuse(operation: Operation, reason: str) -> NoReturn:
+    def refuse(operation: IrOperation, reason: str) -> NoReturn:
         raise CannotPlan(reason, operation.name.strip('"'), source_line(module, operation))
 
     operations = list(module.function.walk())
@@ -49,11 +49,11 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
             refuse(operation, f"the kernel also writes {what}; loads that run ahead could miss it")
 
 
-def is_volatile(operation: Operation) -> bool:
+def is_volatile(operation: IrOperation) -> bool:
     return operation.attributes.get("isVolatile", "false") != "false"
 
 
-def spins(function: Operation) -> Iterator[Operation]:
+def spins(function: IrOperation) -> Iterator[IrOperation]:
     """What a ``scf.while`` of ``function`` may wait for: memory that its condition reads at the same place every time,
     or an atomic operation in it whose result something uses."""
     operations = list(function.walk())

@@ -13,7 +13,7 @@ from warpplan.kernels.compiler.analysis.axes import ATOMICS, BOXED_WRITES, Rule,
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.printed_shapes import result_shapes
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
@@ -22,7 +22,7 @@ ENDS = ("scf.yield", "scf.condition")
 _ROWS_OF_A_WARP = 16
 
 
-class Cuts:
+class RowSplit:
     """``fixed`` are the values that exist in one form, with the dimension along which they are cut; ``forced`` the
     operations (by identity) that exist cut along one axis only; ``boxes`` every descriptor with the dimension along
     which its box is cut, None where it stays whole. Raises :class:`CannotPlan` where that cannot be made to agree."""
@@ -30,8 +30,8 @@ class Cuts:
     def __init__(self, module: Module, parts: int) -> None:
         self.module, self.parts = module, parts
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.definition: dict[str, Operation] = {}
-        self.users: dict[str, list[Operation]] = {}
+        self.definition: dict[str, IrOperation] = {}
+        self.users: dict[str, list[IrOperation]] = {}
         self.ties: dict[str, list[list[str]]] = {}
         self.fixed: dict[str, int] = {}
         self.forced: dict[int, int] = {}
@@ -62,10 +62,10 @@ class Cuts:
         while any(self.suffix in name for name in (*self.definition, *module.function.tokens)):
             self.suffix += "_"
 
-    def refuse(self, operation: Operation, reason: str) -> CannotPlan:
+    def refuse(self, operation: IrOperation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name.strip('"'), source_line(self.module, operation))
 
-    def _read(self, operation: Operation) -> None:
+    def _read(self, operation: IrOperation) -> None:
         for name in operation.defined:
             self.definition[name] = operation
         self.shapes |= result_shapes(operation)
@@ -108,7 +108,7 @@ class Cuts:
             if effect(operation) == "other":
                 raise self.refuse(operation, "it may act on the whole block, whose threads would be split")
 
-    def rule(self, operation: Operation) -> Rule:
+    def rule(self, operation: IrOperation) -> Rule:
         found = rule(operation, self.shapes)
         if found is None:
             raise self.refuse(operation, "its rows cannot be told apart, and it works on the rows of an accumulator")
@@ -146,7 +146,7 @@ class Cuts:
             assert axis is not None
             self._force(operation, axis)
 
-    def axis(self, operation: Operation, value: str, dim: int | None) -> int | None:
+    def axis(self, operation: IrOperation, value: str, dim: int | None) -> int | None:
         """The axis along which ``operation`` is cut to give ``value`` by rows along ``dim``."""
         if dim is None:
             return None
@@ -156,7 +156,7 @@ class Cuts:
             raise self.refuse(operation, f"dimension {dim} of its result is wanted by rows, which it cannot give")
         return axis
 
-    def _force(self, operation: Operation, axis: int) -> None:
+    def _force(self, operation: IrOperation, axis: int) -> None:
         """``operation`` is cut along ``axis`` and exists in no other form."""
         if self.forced.setdefault(id(operation), axis) != axis or self.asked.get(id(operation), {axis}) != {axis}:
             raise self.refuse(operation, "it is wanted by rows along two of its dimensions")
@@ -176,7 +176,7 @@ class Cuts:
         assert axis is not None
         self._cut_operands(operation, axis)
 
-    def _cut_operands(self, operation: Operation, axis: int) -> None:
+    def _cut_operands(self, operation: IrOperation, axis: int) -> None:
         asked = self.asked.setdefault(id(operation), set())
         if axis in asked:
             return
@@ -189,7 +189,7 @@ class Cuts:
         for name, axes in zip(operation.defined, self.rule(operation).results, strict=False):
             self._check_size(operation, self.shapes[name][axes.index(axis)] if axis in axes else 0)
 
-    def _check_size(self, operation: Operation, size: int) -> None:
+    def _check_size(self, operation: IrOperation, size: int) -> None:
         rows = size // self.parts
         if size % self.parts or rows & (rows - 1):
             raise self.refuse(operation, f"{size} rows over {self.parts} consumers: expected a power of two each")

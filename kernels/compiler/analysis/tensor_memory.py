@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.operation_kinds import DOTS, TMEM_ALLOC, TMEM_LOAD, TMEM_STORE, short_name
 from warpplan.kernels.compiler.analysis.row_values import Types
-from warpplan.kernels.compiler.ttgir.ir import Operation, is_value
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, is_value
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 SPACE = "#ttng.tensor_memory"
@@ -59,7 +59,7 @@ class TensorMemory:
         self._holds: dict[str, str] = {}
         self._found: list[Access] = []
 
-    def visit(self, operation: Operation) -> list[Access]:
+    def visit(self, operation: IrOperation) -> list[Access]:
         """The accesses of ``operation``: none, for most."""
         touched: dict[str, tuple[bool, bool, bool]] = {}
         for inner in operation.walk():
@@ -79,7 +79,7 @@ class TensorMemory:
         self._found.append(access)
         return access
 
-    def _direct(self, operation: Operation) -> list[tuple[str, bool, bool, bool]]:
+    def _direct(self, operation: IrOperation) -> list[tuple[str, bool, bool, bool]]:
         """(buffer, reads, writes, adds) of one operation, regions left out."""
         name = short_name(operation)
         if name not in ACCESSES:
@@ -135,7 +135,7 @@ class TensorMemory:
         return found
 
 
-def values_read(operation: Operation) -> list[str]:
+def values_read(operation: IrOperation) -> list[str]:
     """The operands of ``operation``; of an access to tensor memory without its token, printed as
     ``%buffer[%token]``."""
     if short_name(operation) not in ACCESSES:

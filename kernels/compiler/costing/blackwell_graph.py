@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
-from warpplan.kernels.compiler.analysis.loop_work import Flow, Work
+from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.tensor_memory import TensorBuffer
 from warpplan.kernels.compiler.costing.loop_graph import (
     BASE_REGISTERS,
@@ -120,7 +120,7 @@ def _owners(loop: Body) -> dict[str, str]:
 
 def _until_last_use(loop: Body, owners: dict[str, str]) -> list[Flow]:
     """A buffer that others write on in is its first writer's until the last of their readers is done."""
-    writers: dict[str, Work] = {work.id: work for work in loop.work if work.tensor is not None}
+    writers: dict[str, LoopWork] = {work.id: work for work in loop.work if work.tensor is not None}
     found = []
     for flow in loop.flows:
         writer = writers.get(flow.src)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
-from warpplan.kernels.compiler.analysis.loop_work import Flow, Work
+from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import UNIT, Part, Product
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.problem.clones import MARK, data_partition
@@ -132,7 +132,7 @@ def estimated(loop: Body, costs: CostTable) -> tuple[str, ...]:
     return tuple(work.id for work in loop.work if cost_of(work, costs, Shape()).estimated)
 
 
-def in_flight(loop: Body, product: Work) -> bool:
+def in_flight(loop: Body, product: LoopWork) -> bool:
     """Whether nobody but the next iteration's same product wants the result within the loop, which counts."""
     readers = [flow for flow in loop.flows if flow.src == product.id and flow.kind == "data"]
     return loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
@@ -155,7 +155,7 @@ def runs_ahead(loop: Body) -> str | None:
     return first.id if only_loads and not shared and not carried and kept else None
 
 
-def cost_of(work: Work, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
+def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
     """What one consumer's share of ``work`` costs."""
     share = shape.consumers if work.rows and work.kind != "tma_load" else 1
     if work.product is not None:
@@ -217,7 +217,7 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
     return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, is_estimated or a != product.a)
 
 
-def operation_of(work: Work, cost: Cost, shape: Shape) -> Operation:
+def operation_of(work: LoopWork, cost: Cost, shape: Shape) -> Operation:
     """``work`` as an operation of the planner's graph."""
     share = shape.consumers if work.rows else 1
     threads = THREADS * shape.warps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
-from warpplan.kernels.compiler.analysis.loop_work import Work
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, runs_ahead
 
 BARRIER_BYTES = 1_024
@@ -69,7 +69,7 @@ def slot_bytes(loop: Body) -> int:
     return sum(work.buffer_bytes for work in loop.of_kind("tma_load"))
 
 
-def _registers(work: Work, shape: Shape) -> int:
+def _registers(work: LoopWork, shape: Shape) -> int:
     if work.buffer_bytes:
         return 0
     share = shape.consumers if work.rows else 1

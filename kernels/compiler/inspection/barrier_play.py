@@ -26,7 +26,7 @@ from warpplan.kernels.compiler.inspection.finished import (
 )
 from warpplan.kernels.compiler.inspection.scalars import compute, is_true
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, yielded
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value, split_list, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, split_list, tokenize
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
@@ -41,7 +41,7 @@ Env = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Fault:
+class BarrierFault:
     """What went wrong: ``partition`` at ``line``, at ``barrier`` if it was one."""
 
     message: str
@@ -56,7 +56,7 @@ class Played:
     through in the last game."""
 
     waits: int
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[BarrierFault, ...] = ()
     phases: tuple[tuple[str, int], ...] = ()
 
 
@@ -94,7 +94,7 @@ class _Barrier:
 
 
 class _Stop(Exception):
-    def __init__(self, fault: Fault | None) -> None:
+    def __init__(self, fault: BarrierFault | None) -> None:
         self.fault = fault
 
 
@@ -128,7 +128,7 @@ class _Game:
         self.beside = False
         """Whether partitions run beside each other: alone, a wait that does not pass never will."""
 
-    def run(self) -> Fault | None:
+    def run(self) -> BarrierFault | None:
         """The first fault; none where everybody came to the end."""
         function = self.module.function
         env: Env = {}
@@ -145,8 +145,8 @@ class _Game:
 
     # Partitions taking turns
 
-    def _together(self, operation: Operation, env: Env) -> Iterator[tuple[str, Operation]]:
-        runners: list[tuple[str, Iterator[tuple[str, Operation]]]] = []
+    def _together(self, operation: IrOperation, env: Env) -> Iterator[tuple[str, IrOperation]]:
+        runners: list[tuple[str, Iterator[tuple[str, IrOperation]]]] = []
         loaders = set()
         for worker in workers(operation, warps_of(self.module)):
             inside = {a: env.get(b) for a, b in worker.arguments} if worker.arguments else dict(env)
@@ -158,7 +158,7 @@ class _Game:
                 if _reads(worker.region, names):
                     self.readers.setdefault(array, set()).add(worker.name)
         runners.sort(key=lambda r: (r[0] in loaders) != self.loader_first)
-        waiting: dict[str, Operation] = {}
+        waiting: dict[str, IrOperation] = {}
         self.beside = True
         while runners:
             before = self.steps
@@ -177,24 +177,24 @@ class _Game:
         self.beside = False
         yield from ()
 
-    def _deadlock(self, waiting: dict[str, Operation]) -> Fault:
+    def _deadlock(self, waiting: dict[str, IrOperation]) -> BarrierFault:
         told = [f"{name} at {self.lines[id(op)] or op.name}" for name, op in waiting.items()]
         name, operation = next(iter(waiting.items()))
-        return Fault(
+        return BarrierFault(
             f"a hang with all whole numbers {self.size}: waiting for each other are {' and '.join(told)}", name,
             self.lines[id(operation)], plain_operands(operation)[0],
         )  # fmt: skip
 
     # One partition
 
-    def _region(self, region: Region, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _region(self, region: Region, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         for operation in region.operations:
             self.steps += 1
             if self.steps > MOST_STEPS:
                 raise _Stop(None)
             yield from self._operation(operation, env, partition)
 
-    def _operation(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _operation(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         name = operation.name
         if name == SPECIALIZE:
             yield from self._together(operation, env)
@@ -219,7 +219,7 @@ class _Game:
             for result in operation.defined:
                 env[result] = compute(operation, [env.get(v) for v in operation.operands], self.loaded)
 
-    def _loop(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _loop(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         loop = read_loop(operation)
         first, last, step = (env.get(v) for v in (loop.lower, loop.upper, loop.step))
         turns: range | tuple[None, None] = (None, None)
@@ -234,7 +234,7 @@ class _Game:
             carried = [inside.get(value) for value, _ in zip(loop.yielded, loop.carried, strict=False)]
         env.update(zip((outside for *_, outside in loop.carried), carried, strict=True))
 
-    def _while(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _while(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         head = "".join(p for p in operation.parts[: operation.parts.index(operation.regions[0])] if isinstance(p, str))
         pairs = [pair.split(" = ") for pair in split_list(head.partition("(")[2].partition(")")[0]) if " = " in pair]
         before, after = operation.regions
@@ -252,7 +252,7 @@ class _Game:
             carried = [inside.get(value) for value in yielded(after)]
         raise _Stop(None)  # a lock that nobody opens here
 
-    def _wait(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _wait(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         names = plain_operands(operation)
         if len(names) > 2 and not is_true(env.get(names[2])):
             return
@@ -267,7 +267,7 @@ class _Game:
         self.waits += 1
         yield DONE, operation
 
-    def _device(self, operation: Operation, env: Env, partition: str) -> None:
+    def _device(self, operation: IrOperation, env: Env, partition: str) -> None:
         name = operation.name
         if name == "ttng.init_barrier":
             slot = env.get(plain_operands(operation)[0])
@@ -310,7 +310,7 @@ class _Game:
             for result, value in zip(operation.defined, operation.operands, strict=False):
                 env[result] = env.get(value)
 
-    def _copy(self, operation: Operation, env: Env, partition: str) -> None:
+    def _copy(self, operation: IrOperation, env: Env, partition: str) -> None:
         copy = read_copy(operation)
         if copy.predicate and not is_true(env.get(copy.predicate)):
             return
@@ -334,7 +334,7 @@ class _Game:
             barrier.bytes -= box.bytes
             barrier.settle()
 
-    def _memory(self, operation: Operation, env: Env, partition: str) -> None:
+    def _memory(self, operation: IrOperation, env: Env, partition: str) -> None:
         name = operation.name
         if name == "ttg.local_alloc" and not operation.operands:
             self.arrays.append(_Array(operation.result))
@@ -348,7 +348,7 @@ class _Game:
         elif name == "ttg.local_load":
             self._read(operation, [s for v in operation.operands if isinstance(s := env.get(v), _Slot)], partition)
 
-    def _read(self, operation: Operation, slots: list[_Slot], partition: str) -> None:
+    def _read(self, operation: IrOperation, slots: list[_Slot], partition: str) -> None:
         for slot in slots:
             array, filling = slot.array, slot.array.filled.get(slot.index, 0)
             if array.filled:
@@ -359,7 +359,7 @@ class _Game:
             array.turn[partition] = slot.index
             array.read[slot.index, partition] = filling
 
-    def _barrier(self, operation: Operation, slot: object, partition: str) -> _Barrier | None:
+    def _barrier(self, operation: IrOperation, slot: object, partition: str) -> _Barrier | None:
         if not isinstance(slot, _Slot):
             return None
         if slot.index not in slot.array.barriers:
@@ -368,8 +368,8 @@ class _Game:
             )
         return slot.array.barriers[slot.index]
 
-    def _fail(self, operation: Operation, partition: str, why: str, barrier: str) -> None:
-        raise _Stop(Fault(f"{partition}: {why}", partition, self.lines[id(operation)], barrier))
+    def _fail(self, operation: IrOperation, partition: str, why: str, barrier: str) -> None:
+        raise _Stop(BarrierFault(f"{partition}: {why}", partition, self.lines[id(operation)], barrier))
 
 
 def _array(value: object) -> _Array | None:
@@ -387,7 +387,7 @@ def _reads(region: Region, names: set[str]) -> bool:
     return False
 
 
-def _number(operation: Operation) -> int:
+def _number(operation: IrOperation) -> int:
     """The count or the bytes: the one number among the operands."""
     for token in operation.tokens:
         if token == ":":

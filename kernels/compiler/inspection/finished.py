@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.strategy.protocol import Strategy
-from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, is_value, split_list
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region, is_value, split_list
 from warpplan.kernels.triton_types import AstSource, Backend, GpuTarget, Json
 
 SPECIALIZE = "ttg.warp_specialize"
@@ -52,7 +52,7 @@ class Worker:
     arguments: tuple[tuple[str, str], ...]
 
 
-def workers(operation: Operation, warps: int) -> list[Worker]:
+def workers(operation: IrOperation, warps: int) -> list[Worker]:
     """The partitions of a ``ttg.warp_specialize``, the default one, of ``warps`` warps, first. Raises
     :class:`MalformedIR` for another form than Triton prints."""
     found: list[Worker] = []
@@ -104,7 +104,7 @@ class Copy:
     predicate: str = ""
 
 
-def read_copy(operation: Operation) -> Copy:
+def read_copy(operation: IrOperation) -> Copy:
     """Take a TMA copy apart. Raises :class:`MalformedIR`."""
     text = "".join(part for part in operation.parts if isinstance(part, str))
     head, _, rest = text.partition("[")
@@ -115,7 +115,7 @@ def read_copy(operation: Operation) -> Copy:
     return Copy(head.strip(), *names[:3])
 
 
-def completed(operation: Operation) -> list[tuple[str, str]]:
+def completed(operation: IrOperation) -> list[tuple[str, str]]:
     """(value, predicate) of every operand of a tcgen05 product or commit, ``%bar[%when]`` or ``%bar``: those that are
     barriers get an arrival once the products before are done. The predicate is "" where there is none; a commit prints
     its own as a second operand."""
@@ -132,7 +132,7 @@ def completed(operation: Operation) -> list[tuple[str, str]]:
     return found
 
 
-def plain_operands(operation: Operation) -> list[str]:
+def plain_operands(operation: IrOperation) -> list[str]:
     """The operands before ``deps`` and the types: what a barrier operation acts on."""
     found = []
     for token in operation.tokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 
 def _divided(a: int, b: int) -> int:
@@ -28,7 +28,7 @@ _SAME = frozenset({"extsi", "extui", "trunci", "index_cast", "index_castui"})
 PROGRAMS = 132
 
 
-def compute(operation: Operation, operands: list[object], loaded: int = 1) -> object:
+def compute(operation: IrOperation, operands: list[object], loaded: int = 1) -> object:
     """The result of ``operation`` on scalar ``operands``; ``None`` where that is not known. Numbers in memory are
     ``loaded``, the program is the second of ``PROGRAMS``."""
     name = operation.name.partition(".")[2]
@@ -63,7 +63,7 @@ def is_true(value: object) -> bool:
     return bool(value)
 
 
-def _constant(operation: Operation) -> int | None:
+def _constant(operation: IrOperation) -> int | None:
     """The number that it is; some releases print the attributes before it."""
     depth = 0
     for token in operation.tokens:

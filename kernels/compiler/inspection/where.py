@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
-from warpplan.kernels.compiler.analysis.loop_work import Work
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
 from warpplan.kernels.compiler.strategy.blackwell import REST
@@ -57,7 +57,7 @@ def placed(captured: Captured, ranked: RankedStrategy) -> tuple[Placed, ...]:
     return tuple(found)
 
 
-def _tensor_memory(work: Work, plan: Plan | None) -> str:
+def _tensor_memory(work: LoopWork, plan: Plan | None) -> str:
     """The tensor memory that ``work`` writes, in words: one place where the loop goes on with it, or where another
     wrote there before it."""
     if work.tensor is None:
@@ -78,7 +78,7 @@ def _homes(body: Body, plan: Plan) -> dict[str, list[Placement]]:
     return {work: placements.get(run, []) for work, run in home.items()}
 
 
-def _buffer(work: Work, depth: int) -> str:
+def _buffer(work: LoopWork, depth: int) -> str:
     if not work.buffer_bytes:
         return ""
     ring = f"{depth} x " if depth > 1 else ""

@@ -26,9 +26,9 @@ from warpplan.kernels.compiler.launching.decisions import (
 )
 from warpplan.kernels.compiler.launching.dispatch import Call, Launch, name_of, warn_not_planned
 from warpplan.kernels.compiler.launching.sources import (
+    DecisionSource,
     Given,
     Plans,
-    Source,
     default_profile,
     given,
     open_source,
@@ -72,7 +72,7 @@ class Decider:
     ) -> None:
         self._plans = plans
         self._given: Given | None = given(plans)
-        self._source: Source | None = None
+        self._source: DecisionSource | None = None
         self._measure = measure
         self._profile = profile
         self._time_limit_s = time_limit_s
@@ -139,7 +139,7 @@ class Decider:
             plan="" if self._given is None else strategy_text(self._given.scheme(name, source)),
         )
 
-    def _opened(self) -> Source:
+    def _opened(self) -> DecisionSource:
         if self._source is None:
             self._source = open_source(self._plans, default_folder())
         return self._source

@@ -28,7 +28,7 @@ from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument, 
 if TYPE_CHECKING:
     from warpplan.planner.values.profile import Profile
 
-Compiled = tuple[InductorResult, CompiledKernel]
+Recompiled = tuple[InductorResult, CompiledKernel]
 """Inductor's compile result and Triton's ``CompiledKernel`` of it."""
 Run = Callable[..., object]
 """``CachingAutotuner.run``."""
@@ -147,7 +147,7 @@ def tma_templates() -> dict[str, Json]:
     }
 
 
-def recompiled(tuner: InductorTuner, config: InductorConfig) -> Compiled:
+def recompiled(tuner: InductorTuner, config: InductorConfig) -> Recompiled:
     """The kernel of ``config`` as this process compiles it, which Triton's cache answers.
 
     What came from a worker process, or is launched past Triton, holds no ``CompiledKernel``.

@@ -37,7 +37,7 @@ SERVICE_WAIT_S = 3.0
 NEAREST_PROFILE = "NVIDIA H200"
 
 
-class Source(Protocol):
+class DecisionSource(Protocol):
     def load(self, situation: Situation) -> Decision | None: ...
     def settle(self, decision: Decision) -> Decision: ...
     def replace(self, decision: Decision) -> None: ...
@@ -143,7 +143,7 @@ def given(plans: Plans) -> Given | None:
     return None
 
 
-def open_source(plans: Plans, default: Path) -> Source:
+def open_source(plans: Plans, default: Path) -> DecisionSource:
     """The source that ``plans`` names. Raises :class:`InvalidInput` where it can be none."""
     if plans is None or given(plans) is not None:
         return Folder(default)

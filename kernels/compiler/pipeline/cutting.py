@@ -23,7 +23,7 @@ _one_reads = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutModule:
     """``text`` is the module at the cut, with locations; ``options`` Triton's own parsed options of the compile."""
 
     text: str
@@ -31,7 +31,7 @@ class Cut:
     capability: int
 
 
-def cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None) -> Cut:
+def cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None) -> CutModule:
     """Compile ``source`` (a Triton ``ASTSource``) for ``target`` (a ``GPUTarget``) up to the cut.
 
     Runs no stage hook and touches no cache. Raises :class:`UnsupportedTriton`, :class:`InvalidInput` for a GPU older
@@ -48,7 +48,7 @@ def cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None
     )
     module = backend.make_ttir(module, {}, parsed, capability)
     run_before(module, parsed, capability)
-    return Cut(str(module), parsed, capability)
+    return CutModule(str(module), parsed, capability)
 
 
 def finish(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warpplan.kernels.compiler.exceptions import UnsupportedTriton
 from warpplan.kernels.compiler.pipeline import v3_6, v3_7, v3_8, v3_9
-from warpplan.kernels.compiler.pipeline.steps import Halves, Step, run
+from warpplan.kernels.compiler.pipeline.steps import Halves, PassStep, run
 from warpplan.kernels.triton_types import CompileOptions, MlirModule
 from warpplan.planner.errors import InvalidInput
 
@@ -44,7 +44,7 @@ def halves(version: str, capability: int) -> Halves:
     return hopper if capability // 10 == 9 else blackwell
 
 
-def passes_for(version: str, capability: int) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+def passes_for(version: str, capability: int) -> tuple[tuple[PassStep, ...], tuple[PassStep, ...]]:
     """(before, after) the cut."""
     found = halves(version, capability)
     return found.before, found.after

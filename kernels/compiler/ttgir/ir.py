@@ -58,10 +58,10 @@ def pack_of(value: str) -> str:
 class Region:
     """The operations between two braces; ``label`` is the header of its block with the arguments, if printed."""
 
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[IrOperation] = field(default_factory=list)
     label: str = ""
 
-    def walk(self) -> Iterator[Operation]:
+    def walk(self) -> Iterator[IrOperation]:
         """Every operation in it, outer before inner, in order."""
         for operation in self.operations:
             yield operation
@@ -70,7 +70,7 @@ class Region:
 
 
 @dataclass
-class Operation:
+class IrOperation:
     """One operation. ``results`` as defined (``%x`` or ``%x:3``); ``parts`` are its tokens and regions in order, from
     after the name to before the location; ``location`` the text inside ``loc(…)``."""
 
@@ -177,12 +177,12 @@ class Operation:
                     return i - 1 if i and str(self.parts[i - 1]).isspace() else i
         return len(self.parts)
 
-    def walk(self) -> Iterator[Operation]:
+    def walk(self) -> Iterator[IrOperation]:
         yield self
         for region in self.regions:
             yield from region.walk()
 
-    def substituted(self, names: Mapping[str, str], *, deep: bool = True) -> Operation:
+    def substituted(self, names: Mapping[str, str], *, deep: bool = True) -> IrOperation:
         """A copy in which each value that ``names`` has, as it is written (``%x#1``), reads as it says there. Regions
         are copied too, or taken over as they are where not ``deep``."""
 
@@ -193,7 +193,7 @@ class Operation:
             return Region([operation.substituted(names) for operation in old.operations], label)
 
         parts = [names.get(p, p) if isinstance(p, str) else region(p) for p in self.parts]
-        return Operation(self.name, self.results, parts, self.location)
+        return IrOperation(self.name, self.results, parts, self.location)
 
     def text(self, indent: str = "") -> str:
         head = f"{', '.join(self.results)} = " if self.results else ""
@@ -215,17 +215,17 @@ class Module:
     """A printed module: the aliases before it, its one outermost operation, the locations after it."""
 
     aliases: list[str]
-    operation: Operation
+    operation: IrOperation
     locations: list[str]
 
     def __str__(self) -> str:
         return "\n".join([*self.aliases, self.operation.text(), *self.locations, ""])
 
-    def walk(self) -> Iterator[Operation]:
+    def walk(self) -> Iterator[IrOperation]:
         return self.operation.walk()
 
     @property
-    def function(self) -> Operation:
+    def function(self) -> IrOperation:
         """The kernel: the one public function."""
         for operation in (o for region in self.operation.regions for o in region.operations):
             if operation.name == "tt.func" and "public" in operation.tokens:
@@ -258,7 +258,7 @@ def parse(text: str) -> Module:
     if first is None:
         raise MalformedIR("no module in the text: expected TTGIR as Triton prints it", field="ttgir")
     last = max(i for i in range(first, len(lines)) if not lines[i].startswith("#") and lines[i].strip())
-    reader = _Reader(tokenize("\n".join(lines[first : last + 1])), first + 1)
+    reader = _TextReader(tokenize("\n".join(lines[first : last + 1])), first + 1)
     operation = reader.operation()
     reader.skip_space()
     if reader.at < len(reader.tokens):
@@ -266,9 +266,9 @@ def parse(text: str) -> Module:
     return Module(lines[:first], operation, lines[last + 1 :])
 
 
-def parse_operation(text: str) -> Operation:
+def parse_operation(text: str) -> IrOperation:
     """One operation written out, with or without ``loc(…)``."""
-    return _Reader(tokenize(text if " loc(" in text else f"{text} loc(unknown)"), 1).operation()
+    return _TextReader(tokenize(text if " loc(" in text else f"{text} loc(unknown)"), 1).operation()
 
 
 def split_list(text: str) -> list[str]:
@@ -284,7 +284,7 @@ def split_list(text: str) -> list[str]:
     return [*pieces, current.strip()] if current.strip() or pieces else []
 
 
-class _Reader:
+class _TextReader:
     def __init__(self, tokens: list[str], line: int) -> None:
         self.tokens, self.at, self.first_line, self.nested = tokens, 0, line, 0
 
@@ -306,7 +306,7 @@ class _Reader:
         self.at += 1
         return token
 
-    def operation(self) -> Operation:
+    def operation(self) -> IrOperation:
         self.skip_space()
         results: list[str] = []
         while is_value(self.peek()):
@@ -327,7 +327,7 @@ class _Reader:
         name = self.next()
         if not re.fullmatch(r'"?[A-Za-z_][\w$.]*"?', name):
             raise self.error(f"expected an operation's name, not {name!r}")
-        operation = Operation(name, tuple(results))
+        operation = IrOperation(name, tuple(results))
         depth = 0
         while True:
             token = self.next()

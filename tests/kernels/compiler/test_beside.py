@@ -24,19 +24,19 @@ from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 from warpplan.kernels.compiler.ttgir import control, ir
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 TWO = HopperStrategy(2, (2,))
 HELD = re.compile(r"ttg\.local_load .* -> tensor<64x64xbf16, #ttg\.dot_op<\{opIdx = 0")
 
 
-def rewritten(text: str, threads: int = 128) -> list[list[Operation]]:
+def rewritten(text: str, threads: int = 128) -> list[list[IrOperation]]:
     """What each loop of the kernel becomes, where it is rewritten."""
     module = ir.parse(text)
     number_loads(module.function)
     found = []
 
-    def rewrite(operation: Operation, loop: control.Loop) -> list[Operation] | None:
+    def rewrite(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation] | None:
         made = multiply_beside(operation, loop, threads)
         if made is not None:
             found.append(made)

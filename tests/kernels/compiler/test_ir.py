@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpplan.kernels.compiler.ttgir import ir
-from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 
 VALUES = st.sampled_from(["%a", "%acc_12", "%arg3", "%0", "%x-y", "%pack"])
 LOCATIONS = st.sampled_from(
@@ -28,7 +28,7 @@ BLANKS = st.sampled_from([" ", "  ", ""])
 
 
 @st.composite
-def operations(draw: st.DrawFn, depth: int = 3) -> Operation:
+def operations(draw: st.DrawFn, depth: int = 3) -> IrOperation:
     results = draw(st.lists(VALUES, max_size=2))
     if len(results) == 1 and draw(st.booleans()):
         results = [f"{results[0]}:{draw(st.integers(1, 12))}"]
@@ -42,18 +42,20 @@ def operations(draw: st.DrawFn, depth: int = 3) -> Operation:
             parts += ir.tokenize(draw(PIECES) + draw(BLANKS))
     while parts and isinstance(parts[-1], str) and parts[-1].isspace():
         parts.pop()
-    return Operation(draw(NAMES), tuple(results), parts, draw(LOCATIONS))
+    return IrOperation(draw(NAMES), tuple(results), parts, draw(LOCATIONS))
 
 
 @st.composite
 def modules(draw: st.DrawFn) -> Module:
     body = Region(draw(st.lists(operations(), max_size=3)))
-    top = Operation("module", (), [" ", "attributes", " ", *ir.tokenize('{ttg.target = "cuda:90"}'), " ", body], "#loc")
+    top = IrOperation(
+        "module", (), [" ", "attributes", " ", *ir.tokenize('{ttg.target = "cuda:90"}'), " ", body], "#loc"
+    )
     aliases = draw(st.lists(st.sampled_from(["#blocked = #ttg.blocked<{order = [0]}>", '#loc1 = loc("a.py":1:2)'])))
     return Module(aliases, top, draw(st.lists(st.just("#loc2 = loc(unknown)"), max_size=2)))
 
 
-def joined(operation: Operation) -> Operation:
+def joined(operation: IrOperation) -> IrOperation:
     """``operation`` with neighbouring tokens put together: how they were cut is not part of what was printed."""
     parts: list[str | Region] = []
     for part in operation.parts:
@@ -63,7 +65,7 @@ def joined(operation: Operation) -> Operation:
             parts[-1] += part
         else:
             parts.append(part)
-    return Operation(operation.name, operation.results, parts, operation.location)
+    return IrOperation(operation.name, operation.results, parts, operation.location)
 
 
 @given(modules())
@@ -80,7 +82,7 @@ def test_what_is_printed_parses_to_the_same(module: Module) -> None:
     st.sampled_from(["loop.stage", "tt.warp_specialize", "ttg.num-warps"]),
     st.sampled_from(["", "3 : i32"]),
 )
-def test_an_attribute_set_is_there_and_dropped_is_gone(operation: Operation, name: str, value: str) -> None:
+def test_an_attribute_set_is_there_and_dropped_is_gone(operation: IrOperation, name: str, value: str) -> None:
     before = operation.attributes
     operation.set_attribute(name, value)
     assert operation.attributes == {**before, name: value}

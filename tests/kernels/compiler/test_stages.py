@@ -100,13 +100,13 @@ def test_schemes_are_for_hopper(tmp_path: Path) -> None:
         )
 
 
-def partitions(text: str) -> list[list[ir.Operation]]:
+def partitions(text: str) -> list[list[ir.IrOperation]]:
     """The operations of each partition, consumers first."""
     block = next(operation for operation in ir.parse(text).walk() if operation.name == "ttg.warp_specialize")
     return [list(region.walk()) for region in block.regions]
 
 
-def places(operations: list[ir.Operation], *names: str) -> list[str]:
+def places(operations: list[ir.IrOperation], *names: str) -> list[str]:
     """Which of ``names`` come after one another."""
     return [operation.name for operation in operations if operation.name in names]
 

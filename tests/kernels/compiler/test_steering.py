@@ -22,7 +22,7 @@ from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, capture  # noqa: E402
-from warpplan.kernels.compiler.analysis.loop_work import Work  # noqa: E402
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork  # noqa: E402
 from warpplan.kernels.compiler.costing import blackwell_ranking  # noqa: E402
 from warpplan.kernels.compiler.costing.blackwell_graph import blackwell_loop, tensor_columns  # noqa: E402
 from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy  # noqa: E402
@@ -229,7 +229,7 @@ def placements(*stages: int) -> Plan:
 
 
 def test_stages_of_products_count_from_the_first() -> None:
-    work = tuple(Work(id, "dot", (), id.partition("@")[2], (), (), ()) for id in ("s@a.py:6", "o@a.py:9"))
+    work = tuple(LoopWork(id, "dot", (), id.partition("@")[2], (), (), ()) for id in ("s@a.py:6", "o@a.py:9"))
     loop = Body("loop@a.py:4", "a.py:4", "scf.for", "", work, (), 128, None)
     assert blackwell_ranking.stages_of(placements(3, 5), loop) == {"a.py:6": 0, "a.py:9": 2}
     assert blackwell_ranking.stages_of(placements(4, 4), loop) == {}, "nothing to say"

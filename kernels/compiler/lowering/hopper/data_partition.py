@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.axes import BOXED_WRITES, effect
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
-from warpplan.kernels.compiler.analysis.row_split import ENDS, TIED, Cuts
+from warpplan.kernels.compiler.analysis.row_split import ENDS, TIED, RowSplit
 from warpplan.kernels.compiler.analysis.value_flow import definitions, origins
 from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS, number_loads
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import (
+    IrOperation,
     Module,
-    Operation,
     Region,
     is_value,
     parse_operation,
@@ -54,7 +54,7 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
         number_loads(functions[at])
     if parts == 1:
         return (module,)
-    cuts = Cuts(module, parts)
+    cuts = RowSplit(module, parts)
     clones = [_Clone(cuts, consumer) for consumer in range(parts)]
     _refuse_races(cuts, clones)
     modules = []
@@ -67,7 +67,7 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
     return tuple(modules)
 
 
-def _refuse_races(cuts: Cuts, clones: list[_Clone]) -> None:
+def _refuse_races(cuts: RowSplit, clones: list[_Clone]) -> None:
     """Consumers do not wait for one another: none may read whole what another writes, and all give back every slot."""
     operations = list(cuts.module.function.walk())
     defined = definitions(cuts.module.function)
@@ -91,15 +91,15 @@ def _refuse_races(cuts: Cuts, clones: list[_Clone]) -> None:
 class _Clone:
     """The kernel of one ``consumer``: whatever acts, and from there backwards what it needs, in the form it needs."""
 
-    def __init__(self, cuts: Cuts, consumer: int) -> None:
+    def __init__(self, cuts: RowSplit, consumer: int) -> None:
         self.cuts, self.consumer = cuts, consumer
         self.wanted: dict[int, set[int | None]] = {}
         self.read: set[str] = set()
         self.shifts = 0
         self._want(cuts.module.function, _Dims())
 
-    def function(self, function: Operation) -> Operation:
-        new = Operation(function.name, function.results, list(function.parts), function.location)
+    def function(self, function: IrOperation) -> IrOperation:
+        new = IrOperation(function.name, function.results, list(function.parts), function.location)
         for value, dim in self.cuts.boxes.items():
             if dim is not None and value not in self.cuts.definition:
                 at = new.parts.index(value)
@@ -107,7 +107,7 @@ class _Clone:
         new.parts = [self._region(p, _Dims()) if isinstance(p, Region) else p for p in new.parts]
         return new
 
-    def _want(self, outer: Operation, returned: _Dims) -> None:
+    def _want(self, outer: IrOperation, returned: _Dims) -> None:
         for region in outer.regions:
             for operation in region.operations:
                 if operation.name in TIED:
@@ -121,7 +121,7 @@ class _Clone:
                 elif (not operation.results or effect(operation)) and not self._left_out(operation):
                     self._want_form(operation, self.cuts.forced.get(id(operation)))
 
-    def _left_out(self, operation: Operation) -> bool:
+    def _left_out(self, operation: IrOperation) -> bool:
         """What is stored whole is stored once."""
         return self.consumer > 0 and effect(operation) == "store" and id(operation) not in self.cuts.forced
 
@@ -131,14 +131,14 @@ class _Clone:
         if operation is not None and operation.name not in TIED:
             self._want_form(operation, self.cuts.axis(operation, value, dim))
 
-    def _want_form(self, operation: Operation, axis: int | None) -> None:
+    def _want_form(self, operation: IrOperation, axis: int | None) -> None:
         forms = self.wanted.setdefault(id(operation), set())
         if axis not in forms:
             forms.add(axis)
             for value, dim in self._uses(operation, axis):
                 self._want_value(value, dim)
 
-    def _uses(self, operation: Operation, axis: int | None) -> list[tuple[str, int | None]]:
+    def _uses(self, operation: IrOperation, axis: int | None) -> list[tuple[str, int | None]]:
         """Its operands, each with the dimension along which it is read by rows."""
         shapes = self.cuts.shapes
         cut = iter(() if axis is None else self.cuts.rule(operation).operands)
@@ -148,7 +148,7 @@ class _Clone:
             uses.append((value, axes.index(axis) if axis is not None and axis in axes else None))
         return uses
 
-    def _dims(self, operation: Operation) -> _Dims:
+    def _dims(self, operation: IrOperation) -> _Dims:
         """The dimensions along which what a loop carries, or a branch returns, is cut."""
         returned = tuple(self.cuts.fixed.get(name) for name in operation.defined)
         if operation.name != "scf.while":
@@ -156,7 +156,7 @@ class _Clone:
         carried = tuple(self.cuts.fixed.get(inside) for inside, *_ in control.read_while(operation).carried)
         return _Dims(carried, returned)
 
-    def _header(self, operation: Operation, dims: _Dims) -> list[tuple[str, int | None]]:
+    def _header(self, operation: IrOperation, dims: _Dims) -> list[tuple[str, int | None]]:
         """The values that the head of a loop or branch names, in order; a loop's pairs are (inside, initial)."""
         if operation.name == "scf.if":
             return [(name, None) for name in operation.operands]
@@ -188,7 +188,7 @@ class _Clone:
                     new.operations += self._form(operation, axis)
         return new
 
-    def _form(self, operation: Operation, axis: int | None) -> list[Operation]:
+    def _form(self, operation: IrOperation, axis: int | None) -> list[IrOperation]:
         new = self._renamed(operation, self._uses(operation, axis))
         new.results = tuple(self._name(result, operation, axis) for result in operation.results)
         if operation.name == "tt.make_tensor_descriptor":
@@ -208,7 +208,7 @@ class _Clone:
         self._slice(new, shapes_in(new.parts), [axes.index(axis) if axis in axes else None for axes in printed])
         return [*before, new]
 
-    def _name(self, result: str, operation: Operation, axis: int | None) -> str:
+    def _name(self, result: str, operation: IrOperation, axis: int | None) -> str:
         """The name of the whole form is the value's own, and so is that of an only form."""
         if axis is None or len(self.wanted[id(operation)]) == 1:
             return result
@@ -223,18 +223,18 @@ class _Clone:
         name, mark, number = value.partition("#")
         return self._name(name, operation, self.cuts.axis(operation, value, dim)) + mark + number
 
-    def _renamed(self, operation: Operation, uses: list[tuple[str, int | None]]) -> Operation:
+    def _renamed(self, operation: IrOperation, uses: list[tuple[str, int | None]]) -> IrOperation:
         """A copy that reads the forms of its operands; regions are left as they are."""
         names = iter([self._named(value, dim) for value, dim in uses])
         parts = [next(names, p) if isinstance(p, str) and is_value(p) else p for p in operation.parts]
-        return Operation(operation.name, operation.results, parts, operation.location)
+        return IrOperation(operation.name, operation.results, parts, operation.location)
 
     def _rows(self, size: int) -> tuple[int, int]:
         """First row of the consumer and how many it has, of ``size``."""
         rows = size // self.cuts.parts
         return self.consumer * rows, rows
 
-    def _slice(self, operation: Operation, printed: list[Printed], dims: list[int | None]) -> None:
+    def _slice(self, operation: IrOperation, printed: list[Printed], dims: list[int | None]) -> None:
         self._slice_at(operation.parts, printed, dims)
 
     def _slice_at(self, parts: list[str | Region], printed: list[Printed], dims: list[int | None]) -> None:
@@ -247,13 +247,13 @@ class _Clone:
         shaped = [dim for kind, dim in zip(kinds, dims, strict=True) if shapes_in(list(tokenize(kind)))]
         self._slice_at(parts, shapes_in(parts), shaped)
 
-    def _shift_range(self, operation: Operation) -> None:
+    def _shift_range(self, operation: IrOperation) -> None:
         start = int(operation.attributes["start"].split()[0])
         first, rows = self._rows(int(operation.attributes["end"].split()[0]) - start)
         operation.set_attribute("start", f"{start + first} : i32")
         operation.set_attribute("end", f"{start + first + rows} : i32")
 
-    def _shift_box(self, operation: Operation, dim: int, box: tuple[int, ...]) -> list[Operation]:
+    def _shift_box(self, operation: IrOperation, dim: int, box: tuple[int, ...]) -> list[IrOperation]:
         """The consumer's first row added to the coordinate of ``dim``; what computes it."""
         first, _ = self._rows(box[dim])
         if not first:
@@ -277,13 +277,13 @@ class _Dims:
     yielded: tuple[int | None, ...] = ()
     handed: tuple[int | None, ...] = ()
 
-    def of_ending(self, last: Operation) -> list[tuple[str, int | None]]:
+    def of_ending(self, last: IrOperation) -> list[tuple[str, int | None]]:
         """What the terminator ``last`` reads."""
         dims = (None, *self.handed) if last.name == "scf.condition" else self.yielded
         return list(zip(last.operands, dims, strict=True))
 
 
-def _carried_types(operation: Operation) -> list[str]:
+def _carried_types(operation: IrOperation) -> list[str]:
     """The types that the head of a loop or branch prints."""
     if operation.name == "scf.for":
         return [kind for _, _, kind, _ in control.read_loop(operation).carried]

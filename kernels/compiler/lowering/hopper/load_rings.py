@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.partitioning import Partitioning
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
@@ -27,7 +27,7 @@ VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape"
 
 
 @dataclass(frozen=True)
-class Ring:
+class LoadRing:
     """``depth`` slots of type ``slot``, numbered by the first load that fills them."""
 
     number: int
@@ -57,17 +57,17 @@ class Group:
 class Rings:
     """All rings of a kernel, by the numbers of the loads that fill them, and their groups by number."""
 
-    rings: dict[int, Ring]
+    rings: dict[int, LoadRing]
     groups: dict[int, Group]
 
     def group_of(self, load: int) -> Group:
         return self.groups[self.rings[load].group]
 
-    def of_group(self, group: int) -> list[Ring]:
+    def of_group(self, group: int) -> list[LoadRing]:
         return [ring for ring in self.distinct if ring.group == group]
 
     @property
-    def distinct(self) -> list[Ring]:
+    def distinct(self) -> list[LoadRing]:
         return list({ring.number: ring for ring in self.rings.values()}.values())
 
 
@@ -77,7 +77,7 @@ class BlockUse:
     which it is read in shared memory, ``in_registers`` whether its tensor itself is read."""
 
     load: int
-    operation: Operation
+    operation: IrOperation
     position: int
     first: int
     last: int
@@ -85,7 +85,7 @@ class BlockUse:
     in_registers: bool
 
 
-def number_loads(function: Operation) -> int:
+def number_loads(function: IrOperation) -> int:
     """Write its number and its slot's layout into every TMA load of ``function``; how many loads there are."""
     loads = [operation for operation in function.walk() if operation.name == TMA_LOAD]
     for number, operation in enumerate(loads):
@@ -96,7 +96,7 @@ def number_loads(function: Operation) -> int:
     return len(loads)
 
 
-def _slot_encoding(function: Operation, load: Operation) -> str:
+def _slot_encoding(function: IrOperation, load: IrOperation) -> str:
     """The descriptor's layout; where its block has leading dimensions of 1 that the result lacks, that of the shared
     memory which the result is copied to, or "" where it is not copied."""
     descriptor, tensor = (parse_type(text) for text in find_types(load.signature))
@@ -111,15 +111,15 @@ def _slot_encoding(function: Operation, load: Operation) -> str:
     return ""
 
 
-def load_number(operation: Operation) -> int:
+def load_number(operation: IrOperation) -> int:
     return int(operation.attributes[NUMBER].split()[0])
 
 
-def blocks(function: Operation) -> list[tuple[Region, Operation, tuple[Operation, ...]]]:
+def blocks(function: IrOperation) -> list[tuple[Region, IrOperation, tuple[IrOperation, ...]]]:
     """Every region of structured control flow in ``function``: itself, its operation, the operations around it."""
-    found: list[tuple[Region, Operation, tuple[Operation, ...]]] = []
+    found: list[tuple[Region, IrOperation, tuple[IrOperation, ...]]] = []
 
-    def visit(operation: Operation, around: tuple[Operation, ...]) -> None:
+    def visit(operation: IrOperation, around: tuple[IrOperation, ...]) -> None:
         for region in operation.regions:
             found.append((region, operation, around))
             for inner in region.operations:
@@ -157,7 +157,7 @@ def uses(region: Region) -> list[BlockUse]:
     return found
 
 
-def is_view(operation: Operation, views: set[str], tensor: str, encoding: str) -> bool:
+def is_view(operation: IrOperation, views: set[str], tensor: str, encoding: str) -> bool:
     """Whether ``operation`` only looks at a slot in another way. A copy of the loaded tensor into shared memory of the
     slot's own layout is the slot itself."""
     if operation.name not in VIEWS or not views.intersection(operation.operands):
@@ -168,7 +168,7 @@ def is_view(operation: Operation, views: set[str], tensor: str, encoding: str) -
     return operation.name == "ttg.local_alloc" and result is not None and result.encoding == encoding
 
 
-def slot_type(load: Operation) -> ShapedType:
+def slot_type(load: IrOperation) -> ShapedType:
     """The shared memory that one numbered ``load`` fills. Raises :class:`CannotPlan` where its layout is not known."""
     tensor = parse_type(find_types(load.signature)[-1])
     assert tensor is not None
@@ -181,7 +181,7 @@ def slot_type(load: Operation) -> ShapedType:
 def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
     """The rings of the module's kernel under ``partitioning``, its loads numbered. Raises :class:`CannotPlan` for loads
     under control flow other than loops and branches."""
-    rings: dict[int, Ring] = {}
+    rings: dict[int, LoadRing] = {}
     groups: dict[int, Group] = {}
     depth_of = _depths(module.function, partitioning)
     shared: list[_Block] = []
@@ -211,14 +211,14 @@ def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
         for span in spans.values():
             group = len(groups)
             groups[group] = Group(group, depth, once=not inside_loop)
-            own += [Ring(use.load, slot_type(use.operation), depth, group) for use in span]
+            own += [LoadRing(use.load, slot_type(use.operation), depth, group) for use in span]
         rings |= {ring.number: ring for ring in own}
         if inside_loop:
             shared.append(_Block([region], shape, tuple(own)))
     return Rings(rings, groups)
 
 
-def _depths(function: Operation, partitioning: Partitioning) -> dict[int, int]:
+def _depths(function: IrOperation, partitioning: Partitioning) -> dict[int, int]:
     """The slots of each loop that loads, directly or in its branches, by its identity: in the order of the program one
     of its depths each."""
     found: dict[int, int] = {}
@@ -231,7 +231,7 @@ def _depths(function: Operation, partitioning: Partitioning) -> dict[int, int]:
     return found
 
 
-def _loads(operation: Operation) -> bool:
+def _loads(operation: IrOperation) -> bool:
     """Whether ``operation`` holds a load that somebody reads, outside of the loops in it."""
     inside = [inner for region in operation.regions for inner in region.operations if inner.name not in LOOPS]
     return any(uses(region) for region in operation.regions) or any(map(_loads, inside))
@@ -243,8 +243,8 @@ class _Block:
 
     regions: list[Region]
     shape: tuple[int, tuple[tuple[ShapedType, ...], ...]]
-    rings: tuple[Ring, ...]
+    rings: tuple[LoadRing, ...]
 
-    def around(self, outer: tuple[Operation, ...]) -> bool:
+    def around(self, outer: tuple[IrOperation, ...]) -> bool:
         """Whether one of them is a block of the operations ``outer``, which hold a slot while what is inside runs."""
         return any(region is own for own in self.regions for operation in outer for region in operation.regions)

@@ -20,25 +20,25 @@ from collections.abc import Callable
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
 from warpplan.kernels.compiler.lowering.hopper.load_rings import VIEWS
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, parse_operation, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types
 
 WAIT = "ttng.warp_group_dot_wait"
 
 
-Rewrite = Callable[[Operation, control.Loop], list[Operation] | None]
+Rewrite = Callable[[IrOperation, control.ForLoop], list[IrOperation] | None]
 
 
-def rewrite_loops(function: Operation, *rewrites: Rewrite) -> Operation:
+def rewrite_loops(function: IrOperation, *rewrites: Rewrite) -> IrOperation:
     """``function`` with every loop rewritten by the first of ``rewrites`` that can, its names unique."""
-    changed = Operation(function.name, function.results, list(function.parts), function.location)
+    changed = IrOperation(function.name, function.results, list(function.parts), function.location)
     changed.parts = [_region(part, rewrites) if isinstance(part, Region) else part for part in function.parts]
     return unique_names(changed)
 
 
 def _region(region: Region, rewrites: tuple[Rewrite, ...]) -> Region:
-    out: list[Operation] = []
+    out: list[IrOperation] = []
     for operation in region.operations:
         if operation.name == "scf.for":
             made = (rewrite(operation, control.read_loop(operation)) for rewrite in rewrites)
@@ -47,7 +47,7 @@ def _region(region: Region, rewrites: tuple[Rewrite, ...]) -> Region:
                 out += found
                 continue
         if operation.name in ("scf.for", "scf.if"):
-            operation = Operation(operation.name, operation.results, list(operation.parts), operation.location)
+            operation = IrOperation(operation.name, operation.results, list(operation.parts), operation.location)
             operation.parts = [
                 _region(part, rewrites) if isinstance(part, Region) else part for part in operation.parts
             ]
@@ -55,13 +55,13 @@ def _region(region: Region, rewrites: tuple[Rewrite, ...]) -> Region:
     return Region(out, region.label)
 
 
-def multiply_ahead(operation: Operation, loop: control.Loop) -> list[Operation] | None:
+def multiply_ahead(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation] | None:
     """``operation``, which is ``loop``, rewritten; ``None`` where it has not this form."""
     found = _find(loop)
     return None if found is None else _rewritten(operation, loop, *found)
 
 
-def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | None:
+def _find(loop: control.ForLoop) -> tuple[list[IrOperation], IrOperation, IrOperation] | None:
     """What leads to the loop's first multiply, that multiply, and the loop's last one; ``None`` where the first needs
     what the loop carries, or is the only one."""
     operations = loop.body.operations
@@ -81,12 +81,12 @@ def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | 
     return lead, first, last
 
 
-def lead_to(loop: control.Loop, operands: list[str]) -> list[Operation] | None:
+def lead_to(loop: control.ForLoop, operands: list[str]) -> list[IrOperation] | None:
     """What leads to ``operands`` in the body of ``loop``, in order: loads, views and addresses; ``None`` where that is
     more, needs what the loop carries, or is not loaded."""
     made = {name: operation for operation in loop.body.operations for name in operation.defined}
     carried = {inside for inside, *_ in loop.carried}
-    lead: list[Operation] = []
+    lead: list[IrOperation] = []
     work = list(operands)
     while work:
         name = work.pop()
@@ -104,26 +104,26 @@ def lead_to(loop: control.Loop, operands: list[str]) -> list[Operation] | None:
     return [operation for operation in loop.body.operations if operation in lead]
 
 
-def is_lead(operation: Operation) -> bool:
+def is_lead(operation: IrOperation) -> bool:
     """Whether ``operation`` is a load or a view of one."""
     return operation.name in VIEWS or operation.name == TMA_LOAD
 
 
 def _rewritten(
-    operation: Operation, loop: control.Loop, lead: list[Operation], first: Operation, last: Operation
-) -> list[Operation]:
+    operation: IrOperation, loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation
+) -> list[IrOperation]:
     stem = with_suffix(loop.variable, "")
     kind, where = loop.kind, operation.location
     product = find_types(first.signature)[-1]
     views = {name for op in lead if is_lead(op) for name in op.defined}
     rest = [op for op in loop.body.operations[:-1] if op is not first and not views.intersection(op.defined)]
 
-    def line(text: str) -> Operation:
+    def line(text: str) -> IrOperation:
         made = parse_operation(text)
         made.location = where
         return made
 
-    def leading(to: str, suffix: str, asynchronous: bool) -> tuple[list[Operation], Operation]:
+    def leading(to: str, suffix: str, asynchronous: bool) -> tuple[list[IrOperation], IrOperation]:
         *before, dot = copied([*lead, first], {loop.variable: to}, suffix)
         if asynchronous:
             dot.set_attribute("isAsync", "true")
@@ -146,14 +146,14 @@ def _rewritten(
         shared = [(n, t) for n, t in dict(read).items() if t.startswith("!ttg.memdesc")]
         values = [(new.result, find_types(new.signature)[-1]), (next_dot.result, product), *shared]
         text = f" {', '.join(n for n, _ in values)} {{pendings = 0 : i32}} : {', '.join(t for _, t in values)}"
-        body += [new, Operation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], where)]
+        body += [new, IrOperation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], where)]
     finished = {last.result: f"{stem}_done#0"}
     at = next(i for i, op in enumerate(body) if op.name == WAIT)
     body[at + 1 :] = [op.substituted(finished) for op in body[at + 1 :]]
     yielded = [finished.get(value, value) for value in loop.yielded]
     types = [c[2] for c in loop.carried]
     ending = [*zip(yielded, types, strict=True), (f"{stem}_done#1", product)]
-    inner = control.Loop(
+    inner = control.ForLoop(
         loop.variable, loop.lower, shorter, loop.step,
         [*loop.carried, (current, dot.result, product, "%_product")],
         kind, loop.attributes, Region([*body, control.yield_of(ending, where)]), where,
@@ -182,7 +182,7 @@ def _rewritten(
     ]
 
 
-def count_to_last(loop: control.Loop, stem: str, where: str) -> tuple[str, list[Operation]]:
+def count_to_last(loop: control.ForLoop, stem: str, where: str) -> tuple[str, list[IrOperation]]:
     """The variable of ``loop`` in its last iteration, where it runs, and what computes it; ``stem``_one is 1."""
     span, rounded, count, steps, final = (f"{stem}_{n}" for n in ("span", "rounded", "count", "steps", "final"))
     texts = (
@@ -198,7 +198,7 @@ def count_to_last(loop: control.Loop, stem: str, where: str) -> tuple[str, list[
     return final, made
 
 
-def copied(operations: list[Operation], names: dict[str, str], suffix: str) -> list[Operation]:
+def copied(operations: list[IrOperation], names: dict[str, str], suffix: str) -> list[IrOperation]:
     """Copies whose results have ``suffix`` and that read each other's and ``names``."""
     names, copies = dict(names), []
     for operation in operations:

@@ -30,7 +30,7 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
 from warpplan.kernels.compiler.lowering.hopper.lookahead import WAIT, copied, count_to_last, is_lead, lead_to
 from warpplan.kernels.compiler.lowering.hopper.producer import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, parse_operation, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
@@ -47,23 +47,23 @@ class _Parts:
     the last reads, by themselves; the other operations without and with need of the accumulator, which is carried at
     ``position``."""
 
-    first: Operation
-    last: Operation
-    lead: list[Operation]
-    brought: list[Operation]
-    front: list[Operation]
-    back: list[Operation]
+    first: IrOperation
+    last: IrOperation
+    lead: list[IrOperation]
+    brought: list[IrOperation]
+    front: list[IrOperation]
+    back: list[IrOperation]
     position: int
 
 
-def multiply_beside(operation: Operation, loop: control.Loop, threads: int) -> list[Operation] | None:
+def multiply_beside(operation: IrOperation, loop: control.ForLoop, threads: int) -> list[IrOperation] | None:
     """``operation``, which is ``loop``, rewritten for a consumer of ``threads``; ``None`` where it has not this
     form."""
     parts = _parts(loop)
     return None if parts is None else _rewritten(operation, loop, parts, threads)
 
 
-def _parts(loop: control.Loop) -> _Parts | None:
+def _parts(loop: control.ForLoop) -> _Parts | None:
     operations = loop.body.operations[:-1]
     dots = [op for op in operations if op.name == WGMMA]
     if len(dots) != 2 or sum(op.name == WGMMA for op in loop.body.walk()) != 2:
@@ -97,14 +97,14 @@ def _parts(loop: control.Loop) -> _Parts | None:
     return _Parts(first, last, lead, brought, [op for op in rest if op not in back], back, position)
 
 
-def _rewritten(operation: Operation, loop: control.Loop, parts: _Parts, threads: int) -> list[Operation]:
+def _rewritten(operation: IrOperation, loop: control.ForLoop, parts: _Parts, threads: int) -> list[IrOperation]:
     stem, kind, where = with_suffix(loop.variable, ""), loop.kind, operation.location
     last = parts.last
     left, _, accumulator = last.operands[:3]
     left_type, _, product_type = find_types(last.signature)
     made = {name for op in (*parts.front, *parts.back) for name in op.defined}
 
-    def line(text: str) -> Operation:
+    def line(text: str) -> IrOperation:
         new = parse_operation(text)
         new.location = where
         return new
@@ -139,7 +139,7 @@ def _rewritten(operation: Operation, loop: control.Loop, parts: _Parts, threads:
     values += [(scaled, accumulator, product_type, "%_scaled"), (operand, left, left_type, "%_operand")]
     carried = [(inside, begun.get(value, value), text, outside) for inside, value, text, outside in values]
     body.append(control.yield_of([(now.get(value, value), text) for _, value, text, _ in values], where))
-    inner = control.Loop(
+    inner = control.ForLoop(
         loop.variable, second, loop.upper, loop.step, carried, kind, loop.attributes, Region(body), where
     )
     walked, results = control.write_loop(inner, f"{stem}_beside")
@@ -165,17 +165,17 @@ def _rewritten(operation: Operation, loop: control.Loop, parts: _Parts, threads:
     ]
 
 
-def _wait(dot: Operation, pending: int) -> tuple[str, Operation]:
+def _wait(dot: IrOperation, pending: int) -> tuple[str, IrOperation]:
     """Wait for ``dot`` with ``pending`` younger ones running: the name of its product after that, and the wait."""
     kinds = find_types(dot.signature)
     values = {dot.result: kinds[-1]}
     values |= {name: text for name, text in zip(dot.operands, kinds[:2], strict=False) if "memdesc" in text}
     text = f" {', '.join(values)} {{pendings = {pending} : i32}} : {', '.join(values.values())}"
     done = with_suffix(dot.result, "_done")
-    return f"{done}#0", Operation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], dot.location)
+    return f"{done}#0", IrOperation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], dot.location)
 
 
-def _held(parts: _Parts, threads: int, name: str) -> tuple[list[Operation], Operation]:
+def _held(parts: _Parts, threads: int, name: str) -> tuple[list[IrOperation], IrOperation]:
     """The first multiply with its left operand in registers, called ``name``, and what loads that; as it is where the
     operand changes from one iteration to the next, or does not fit."""
     first = parts.first
@@ -194,7 +194,7 @@ def _held(parts: _Parts, threads: int, name: str) -> tuple[list[Operation], Oper
     text = "".join(part for part in dot.parts if isinstance(part, str))
     at = text.rindex(dot.signature)
     parts_of = tokenize(text[:at] + text[at:].replace(kinds[0], kind, 1))
-    return [load], Operation(dot.name, dot.results, [*parts_of], dot.location)
+    return [load], IrOperation(dot.name, dot.results, [*parts_of], dot.location)
 
 
 def _bits(text: str) -> int:

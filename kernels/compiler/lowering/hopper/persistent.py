@@ -14,7 +14,7 @@ from warpplan.kernels.compiler.analysis.grid_walk import require_grid_walk
 from warpplan.kernels.compiler.lowering.hopper.load_rings import WALK
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import arguments
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, parse_operation, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, parse_operation, tokenize
 from warpplan.kernels.triton_types import CompiledKernel, KernelArgument
 
 GRID = ("%wp_grid_x", "%wp_grid_y", "%wp_grid_z")
@@ -24,7 +24,7 @@ _AXES = ("x", "y", "z")
 _MOVABLE = ("arith.", "tt.splat", "tt.make_range", "tt.make_tensor_descriptor")
 
 
-def walking(module: Module) -> Operation:
+def walking(module: Module) -> IrOperation:
     """The kernel of ``module`` as one that walks over the grid, its names unique.
 
     Raises what :func:`require_grid_walk` does.
@@ -33,8 +33,8 @@ def walking(module: Module) -> Operation:
     function = module.function
     body = function.regions[0].operations
     outside = set(arguments(function))
-    before: list[Operation] = []
-    inside: list[Operation] = []
+    before: list[IrOperation] = []
+    inside: list[IrOperation] = []
     for operation in body:
         if operation.name == "tt.return":
             continue
@@ -56,13 +56,13 @@ def walking(module: Module) -> Operation:
         f"%wp_id_y = arith.remsi %wp_row, {GRID[1]} : i32",
         f"%wp_id_z = arith.divsi %wp_row, {GRID[1]} : i32",
     ]
-    loop = control.Loop(
+    loop = control.ForLoop(
         "%wp_program", "%wp_first", "%wp_programs", "%wp_launched", [], "i32", {WALK: ""},
         Region([*map(parse_operation, place), *inside]), function.location,
     )  # fmt: skip
     walk, _ = control.write_loop(loop, "%wp_walk")
-    region = Region([*before, *map(parse_operation, head), walk, Operation("tt.return")], function.regions[0].label)
-    return Operation(function.name, function.results, _with_grid(function, region), function.location)
+    region = Region([*before, *map(parse_operation, head), walk, IrOperation("tt.return")], function.regions[0].label)
+    return IrOperation(function.name, function.results, _with_grid(function, region), function.location)
 
 
 def launched(kernel: CompiledKernel) -> CompiledKernel:
@@ -95,7 +95,7 @@ def _multiprocessors() -> int:
     return int(active.utils.get_device_properties(active.get_current_device())["multiprocessor_count"])
 
 
-def _of_grid(operation: Operation) -> Operation:
+def _of_grid(operation: IrOperation) -> IrOperation:
     """A copy whose program ids and counts, at any depth, are those of the grid that was asked for."""
     for axis, name in zip(_AXES, GRID, strict=True):
         if operation.name in ("tt.get_program_id", "tt.get_num_programs") and axis in operation.tokens:
@@ -104,7 +104,7 @@ def _of_grid(operation: Operation) -> Operation:
             made = parse_operation(text)
             made.location = operation.location
             return made
-    new = Operation(operation.name, operation.results, list(operation.parts), operation.location)
+    new = IrOperation(operation.name, operation.results, list(operation.parts), operation.location)
     new.parts = [
         Region([_of_grid(inner) for inner in part.operations], part.label) if isinstance(part, Region) else part
         for part in operation.parts
@@ -112,7 +112,7 @@ def _of_grid(operation: Operation) -> Operation:
     return new
 
 
-def _with_grid(function: Operation, body: Region) -> list[str | Region]:
+def _with_grid(function: IrOperation, body: Region) -> list[str | Region]:
     """The parts of ``function`` with three more arguments and another body."""
     parts: list[str | Region] = []
     depth, done = 0, False

@@ -18,7 +18,7 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import DESCRIBE, Rings
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.lowering.hopper.ring_positions import Turns
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
 from warpplan.kernels.compiler.ttgir.names import header_definitions
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
@@ -49,7 +49,7 @@ class Slice:
         self.carried: dict[int, set[int]] = {}
         self.handed: dict[int, set[int]] = {}
         self._definitions = definitions(module.function)
-        self._around: dict[int, tuple[Operation, ...]] = {}
+        self._around: dict[int, tuple[IrOperation, ...]] = {}
         self._nest(module.function, ())
         self._needed: set[str] = set()
         self._work: list[str] = []
@@ -74,22 +74,22 @@ class Slice:
                     return True
         return False
 
-    def describes_again(self, operation: Operation) -> bool:
+    def describes_again(self, operation: IrOperation) -> bool:
         """Whether ``operation`` makes a descriptor in a loop: each time in the same place in memory."""
         return operation.name == DESCRIBE and any(outer.name in LOOPS for outer in self._around[id(operation)])
 
-    def _nest(self, operation: Operation, around: tuple[Operation, ...]) -> None:
+    def _nest(self, operation: IrOperation, around: tuple[IrOperation, ...]) -> None:
         self._around[id(operation)] = around
         for region in operation.regions:
             for inner in region.operations:
                 self._nest(inner, (*around, operation))
 
-    def _enclose(self, operation: Operation) -> None:
+    def _enclose(self, operation: IrOperation) -> None:
         for outer in self._around[id(operation)]:
             if outer.name != "tt.func":
                 self._keep(outer)
 
-    def _keep(self, operation: Operation) -> None:
+    def _keep(self, operation: IrOperation) -> None:
         """Keep control flow, and with it what steers it."""
         if id(operation) in self.kept:
             return
@@ -124,7 +124,7 @@ class Slice:
             self._work += [v for inner in operation.walk() for v in inner.operands if v not in own | labels]
         self._enclose(operation)
 
-    def _refusal(self, operation: Operation, reason: str) -> CannotPlan:
+    def _refusal(self, operation: IrOperation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name, source_line(self.module, operation))
 
 
@@ -137,7 +137,7 @@ class _Filling:
     left: int
 
 
-class Producer:
+class ProducerWriter:
     """Writes the producer's body from ``part``."""
 
     def __init__(self, part: Slice, builder: Builder) -> None:
@@ -146,13 +146,13 @@ class Producer:
         self.filling: Turns = {}
         """The groups of which some loads are still to come, and where they were before."""
 
-    def body(self) -> list[Operation]:
+    def body(self) -> list[IrOperation]:
         function = self.slice.module.function.regions[0]
         region, _ = self._region(function, ring_positions.start(self.builder, self.rings))
         return [*self.builder.constants.values(), *region.operations]
 
     def _region(self, region: Region, now: Turns) -> tuple[Region, Turns]:
-        out: list[Operation] = []
+        out: list[IrOperation] = []
         acquired: dict[int, _Filling] = {}
         landed = False
         for operation in region.operations:
@@ -172,7 +172,7 @@ class Producer:
                 out.append(operation.substituted(self.names))
         return Region(out, region.label), now
 
-    def _control(self, operation: Operation, now: Turns) -> tuple[Operation, dict[str, str], Turns]:
+    def _control(self, operation: IrOperation, now: Turns) -> tuple[IrOperation, dict[str, str], Turns]:
         """A loop or branch with what the loads need of it, the positions carried through."""
         read, build = operation.substituted(self.names, deep=False), self.builder
         carried, handed = (which.get(id(operation), set()) for which in (self.slice.carried, self.slice.handed))
@@ -212,7 +212,7 @@ class Producer:
 
         return emit
 
-    def _land(self, out: list[Operation], now: Turns) -> None:
+    def _land(self, out: list[IrOperation], now: Turns) -> None:
         """Wait until every copy under way is done: none may still read the descriptor that is made anew."""
         for group, (slot, phase) in (now | self.filling).items():
             depth = self.rings.groups[group].depth
@@ -223,7 +223,7 @@ class Producer:
                 lap = self.builder.op(out, f"$ = arith.extui {before} : i1 to i32")
                 self.builder.wait(out, full, self.builder.op(out, f"$ = arith.xori {phase}, {lap} : i32"))
 
-    def _load(self, out: list[Operation], operation: Operation, now: Turns, acquired: dict[int, _Filling]) -> Turns:
+    def _load(self, out: list[IrOperation], operation: IrOperation, now: Turns, acquired: dict[int, _Filling]) -> Turns:
         """Fill a slot. The first load of a group waits until it is free and says how many bytes all of them bring."""
         build, number = self.builder, load_number(operation)
         ring, group = self.rings.rings[number], self.rings.group_of(number)

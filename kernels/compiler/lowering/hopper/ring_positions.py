@@ -13,7 +13,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
 from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, load_number
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 
 Turns = dict[int, tuple[str, str]]
 """Group to (slot, phase)."""
@@ -33,7 +33,7 @@ def groups_of_branch(branch: control.Branch, rings: Rings) -> list[int]:
     return list(dict.fromkeys(groups_inside(branch.then, rings) + groups_inside(branch.otherwise, rings)))
 
 
-def leave_alone(loop: Operation) -> None:
+def leave_alone(loop: IrOperation) -> None:
     """Nothing is left in ``loop`` for Triton's own passes to specialise or to pipeline."""
     loop.drop_attribute("tt.warp_specialize")
     loop.set_attribute("tt.num_stages", "1 : i32")
@@ -45,12 +45,12 @@ def start(builder: Builder, rings: Rings) -> Turns:
 
 
 def carry_loop(
-    loop: control.Loop,
+    loop: control.ForLoop,
     turns: Turns,
     keys: list[int],
     builder: Builder,
     emit: Emit,
-) -> tuple[Operation, dict[str, str], Turns]:
+) -> tuple[IrOperation, dict[str, str], Turns]:
     """``loop`` with its body put through ``emit`` and the groups ``keys`` carried: the operation, the new names of
     its results, the positions after it."""
     inner = dict(turns)
@@ -69,12 +69,12 @@ def carry_loop(
 
 
 def carry_while(
-    loop: control.While,
+    loop: control.WhileLoop,
     turns: Turns,
     keys: list[int],
     builder: Builder,
     emit: Emit,
-) -> tuple[Operation, dict[str, str], Turns]:
+) -> tuple[IrOperation, dict[str, str], Turns]:
     """The same for ``loop``, whose condition hands the positions on as it finds them: nothing is loaded there."""
     now = {part: dict(turns) for part in ("before", "after", "outside")}
     for key in keys:
@@ -100,7 +100,7 @@ def carry_branch(
     keys: list[int],
     builder: Builder,
     emit: Emit,
-) -> tuple[Operation, dict[str, str], Turns]:
+) -> tuple[IrOperation, dict[str, str], Turns]:
     """The same for ``branch``, whose second region is made where there is none and positions have to leave it."""
     outside = {key: (builder.fresh("slot"), builder.fresh("phase")) for key in keys}
     then, after_then = emit(branch.then, dict(turns))

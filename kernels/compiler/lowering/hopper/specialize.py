@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.hopper.consumer import Consumer
+from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
 from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, number_loads, plan_rings
 from warpplan.kernels.compiler.lowering.hopper.lookahead import multiply_ahead, rewrite_loops
@@ -23,9 +23,9 @@ from warpplan.kernels.compiler.lowering.hopper.overlap import multiply_beside
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.partitioning import Partitioning
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
-from warpplan.kernels.compiler.lowering.hopper.producer import Producer, Slice
+from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, parse, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
@@ -70,22 +70,24 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     bodies = []
     memory = {ring.name: ring.type for ring in rings.distinct}
     for number, clone in enumerate(clones):
-        consumer = Consumer(module, clone, rings, Builder(barrier, f"consumer{number}"), bool(partitioning.in_flight))
+        consumer = ConsumerWriter(
+            module, clone, rings, Builder(barrier, f"consumer{number}"), bool(partitioning.in_flight)
+        )
         bodies.append((consumer.body(), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
-    producer = Producer(part, Builder(barrier, "producer")).body()
+    producer = ProducerWriter(part, Builder(barrier, "producer")).body()
     bodies.append((producer, partitioning.warps if part.has_tensors else 1, "producer"))
     header = clones[0]
     builder = Builder(barrier, "block")
     prologue = _prologue(memory, rings, builder, partitioning.consumers)
     partitions = _partitions(header, memory, rings, bodies, barrier, partitioning)
-    body = [*builder.constants.values(), *prologue, partitions, Operation("tt.return")]
+    body = [*builder.constants.values(), *prologue, partitions, IrOperation("tt.return")]
     replace_function(module, with_body(header, body))
     return str(module)
 
 
-def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, consumers: int) -> list[Operation]:
-    out: list[Operation] = []
+def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, consumers: int) -> list[IrOperation]:
+    out: list[IrOperation] = []
     for name, tile in memory.items():
         builder.op(out, f"{name} = ttg.local_alloc : () -> {tile}")
     for group in rings.groups.values():
@@ -100,13 +102,13 @@ def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, con
 
 
 def _partitions(
-    header: Operation,
+    header: IrOperation,
     memory: dict[str, ShapedType],
     rings: Rings,
-    bodies: list[tuple[list[Operation], int, str]],
+    bodies: list[tuple[list[IrOperation], int, str]],
     barrier: str,
     partitioning: Partitioning,
-) -> Operation:
+) -> IrOperation:
     kinds = arguments(header)
     kinds |= {name: str(kind) for name, kind in memory.items()}
     for group in rings.groups.values():
@@ -119,15 +121,15 @@ def _partitions(
     registers = ", ".join(map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies])))
     parts: list[str | Region] = [
         *tokenize(f"({', '.join(captured)}) attributes {{requestedRegisters = array<i32: {registers}>}}\ndefault "),
-        Region([*bodies[0][0], Operation("ttg.warp_yield")]),
+        Region([*bodies[0][0], IrOperation("ttg.warp_yield")]),
     ]
     for number, (body, warps, _) in enumerate(bodies[1:]):
         inside = {name: f"%wp_arg{number}_{i}" for i, name in enumerate(captured)}
         header_text = ", ".join(f"{inside[name]}: {kinds[name]}" for name in captured)
         parts += tokenize(f"\npartition{number}({header_text}) num_warps({warps}) ")
-        parts.append(Region([*(op.substituted(inside) for op in body), Operation("ttg.warp_return")]))
+        parts.append(Region([*(op.substituted(inside) for op in body), IrOperation("ttg.warp_return")]))
     parts += tokenize(f" : ({', '.join(kinds[name] for name in captured)}) -> ()")
-    return Operation("ttg.warp_specialize", (), parts)
+    return IrOperation("ttg.warp_specialize", (), parts)
 
 
 def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]]) -> list[int]:
@@ -145,5 +147,5 @@ def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]]) ->
     return [producer if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
 
 
-def _mentions(body: list[Operation], name: str) -> bool:
+def _mentions(body: list[IrOperation], name: str) -> bool:
     return any(name in inner.operands for operation in body for inner in operation.walk())
