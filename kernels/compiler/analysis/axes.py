@@ -2,8 +2,8 @@
 
 An operation is an iteration over axes 0, 1, …; each operand, result and printed type is indexed by some of them:
 ``tt.expand_dims {axis = 1}`` takes (0) to (0, –), ``tt.broadcast`` (0, –) to (0, 1), a reduction along 1 (0, –) to (0),
-a product (0, –) · (–, –) to (0, –). Cutting an operation along an axis cuts all that the axis indexes and leaves the
-rest whole; a dimension without an axis, "–" or None, cannot be cut.
+a product (0, –) · (–, –) to (0, –). Splitting an operation along an axis splits all that the axis indexes and leaves
+the rest whole; a dimension without an axis, "–" or None, cannot be split.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rule:
 
 
 def rule(operation: IrOperation, shapes: Shapes) -> Rule | None:
-    """How ``operation`` may be cut; None where it has to stay whole. ``shapes`` holds every value with a shape."""
+    """How ``operation`` may be split; None where it has to stay whole. ``shapes`` holds every value with a shape."""
     name = operation.name
     operands = tensor_operands(operation, shapes)
     results = [v for v in operation.defined if v in shapes]
@@ -103,7 +103,7 @@ def tensor_operands(operation: IrOperation, shapes: Shapes) -> list[str]:
 
 def effect(operation: IrOperation) -> str:
     """What it does beside its results: "" nothing, so that it may be repeated or dropped; "store"; "once" where there
-    must be one of it but it may be cut; "other" where splitting the block's threads would change its meaning."""
+    must be one of it but it may be split; "other" where splitting the block's threads would change its meaning."""
     name, text = operation.name, "".join(operation.tokens)
     if name in STORES:
         return "store"

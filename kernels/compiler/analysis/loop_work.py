@@ -340,11 +340,11 @@ class _WorkReader:
         return flows
 
     def _tensor_memory_order(self, names: list[str]) -> list[Flow]:
-        home = {access.turn: names[at] for at, group in enumerate(self.groups) for access in group.accesses}
+        home = {access.number: names[at] for at, group in enumerate(self.groups) for access in group.accesses}
         return [
-            Flow(home[earlier.turn], home[later.turn], distance, "token")
+            Flow(home[earlier.number], home[later.number], distance, "token")
             for earlier, later, distance in self.memory.order()
-            if earlier.turn in home and later.turn in home and home[earlier.turn] != home[later.turn]
+            if earlier.number in home and later.number in home and home[earlier.number] != home[later.number]
         ]
 
     def _names(self, places: Places) -> list[str]:

@@ -1,8 +1,8 @@
-"""Along which dimension each value of a kernel is cut when the rows of its wgmma accumulators are shared out.
+"""Along which dimension each value of a kernel is split when the rows of its wgmma accumulators are shared out.
 
-The cut starts at dimension 0 of every accumulator and is followed both ways. Values that exist in one form (carried by
-a loop, returned by a branch, accumulated, loaded by TMA, read by an atomic operation) are cut in every use of them, and
-so is what is computed from them. All else is cut where it is read by rows and whole where it is read whole.
+The split starts at dimension 0 of every accumulator and is followed both ways. Values that exist in one form (carried
+by a loop, returned by a branch, accumulated, loaded by TMA, read by an atomic operation) are split in every use of
+them, and so is what is computed from them. All else is split where it is read by rows and whole where it is read whole.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ROWS_OF_A_WARP = 16
 
 
 class RowSplit:
-    """``fixed`` are the values that exist in one form, with the dimension along which they are cut; ``forced`` the
-    operations (by identity) that exist cut along one axis only; ``boxes`` every descriptor with the dimension along
-    which its box is cut, None where it stays whole. Raises :class:`CannotPlan` where that cannot be made to agree."""
+    """``fixed`` are the values that exist in one form, with the dimension along which they are split; ``forced`` the
+    operations (by identity) that exist split along one axis only; ``boxes`` every descriptor with the dimension along
+    which its box is split, None where it stays whole. Raises :class:`CannotPlan` where that cannot be made to agree."""
 
     def __init__(self, module: Module, parts: int) -> None:
         self.module, self.parts = module, parts
@@ -120,7 +120,7 @@ class RowSplit:
         return operation.name in (*TIED, WGMMA) or effect(operation) == "once"
 
     def _fix(self, value: str, dim: int) -> None:
-        """``value`` is cut along ``dim``, in every use of it."""
+        """``value`` is split along ``dim``, in every use of it."""
         if value not in self.fixed:
             self.fixed[value] = dim
             self._fresh.append(value)
@@ -147,7 +147,7 @@ class RowSplit:
             self._force(operation, axis)
 
     def axis(self, operation: IrOperation, value: str, dim: int | None) -> int | None:
-        """The axis along which ``operation`` is cut to give ``value`` by rows along ``dim``."""
+        """The axis along which ``operation`` is split to give ``value`` by rows along ``dim``."""
         if dim is None:
             return None
         results = [name for name in operation.defined if name in self.shapes]
@@ -157,10 +157,10 @@ class RowSplit:
         return axis
 
     def _force(self, operation: IrOperation, axis: int) -> None:
-        """``operation`` is cut along ``axis`` and exists in no other form."""
+        """``operation`` is split along ``axis`` and exists in no other form."""
         if self.forced.setdefault(id(operation), axis) != axis or self.asked.get(id(operation), {axis}) != {axis}:
             raise self.refuse(operation, "it is wanted by rows along two of its dimensions")
-        self._cut_operands(operation, axis)
+        self._split_operands(operation, axis)
         names = [name for name in operation.defined if name in self.shapes]
         for name, axes in zip(names, self.rule(operation).results, strict=True):
             if axis in axes:
@@ -174,9 +174,9 @@ class RowSplit:
         operation = self.definition[value]
         axis = self.axis(operation, value, dim)
         assert axis is not None
-        self._cut_operands(operation, axis)
+        self._split_operands(operation, axis)
 
-    def _cut_operands(self, operation: IrOperation, axis: int) -> None:
+    def _split_operands(self, operation: IrOperation, axis: int) -> None:
         asked = self.asked.setdefault(id(operation), set())
         if axis in asked:
             return
@@ -199,18 +199,19 @@ class RowSplit:
             self._follow(self._fresh.popleft())
 
     def _share_boxes(self) -> None:
-        """What does not depend on rows (a tile of zeros) is stored by rows, too, where its descriptor has to be cut."""
+        """What does not depend on rows (a tile of zeros) is stored by rows, too, where its descriptor has to be
+        split."""
         writes = [operation for operation in self.module.function.walk() if operation.name in BOXED_WRITES]
-        for cut in [operation for operation in writes if id(operation) in self.forced]:
-            dim = self.rule(cut).printed[0].index(self.forced[id(cut)])
+        for stored in [operation for operation in writes if id(operation) in self.forced]:
+            dim = self.rule(stored).printed[0].index(self.forced[id(stored)])
             for other in writes:
                 axis = self.rule(other).printed[0][dim]
-                if other.operands[0] == cut.operands[0] and id(other) not in self.forced and axis is not None:
+                if other.operands[0] == stored.operands[0] and id(other) not in self.forced and axis is not None:
                     self._force(other, axis)
         self._settle()
 
     def _find_boxes(self) -> None:
-        """The dimension along which each descriptor's box is cut, by what is stored through it."""
+        """The dimension along which each descriptor's box is split, by what is stored through it."""
         for operation in self.module.function.walk():
             if not operation.name.startswith("tt.descriptor_"):
                 continue

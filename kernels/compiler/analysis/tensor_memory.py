@@ -40,11 +40,12 @@ class TensorBuffer:
 
 @dataclass(frozen=True)
 class Access:
-    """One operation's of one buffer: ``read`` and ``written`` name what the buffer holds before and after it, "" where
-    it does not read, does not write. ``adds``: as the accumulator of a product. ``turn`` counts in program order."""
+    """One operation's access to one buffer: ``read`` and ``written`` name what the buffer holds before and after it, ""
+    where it does not read, does not write. ``adds``: as the accumulator of a product. ``number`` counts accesses in
+    program order."""
 
     buffer: str
-    turn: int
+    number: int
     read: str
     written: str
     adds: bool = False
@@ -70,10 +71,10 @@ class TensorMemory:
         return [self._access(buffer, *how) for buffer, how in touched.items()]
 
     def _access(self, buffer: str, reads: bool, writes: bool, adds: bool) -> Access:
-        turn = len(self._found)
+        number = len(self._found)
         before = self._holds.get(buffer, _at_start(buffer))
-        after = f"{buffer}@{turn}" if writes else ""
-        access = Access(buffer, turn, before if reads else "", after, adds)
+        after = f"{buffer}@{number}" if writes else ""
+        access = Access(buffer, number, before if reads else "", after, adds)
         if writes:
             self._holds[buffer] = after
         self._found.append(access)

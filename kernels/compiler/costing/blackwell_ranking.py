@@ -130,9 +130,9 @@ class BlackwellModel(KernelModel):
     def _solved(self, loop: Body, workers: str) -> Outcome:
         often = steady(loop)
         fused, _ = fuse(often, producer_slice(often))
-        room = self.device.smem_bytes_per_block - shared_bytes(self.captured, (0,) * len(self.captured.loading))
+        capacity = self.device.smem_bytes_per_block - shared_bytes(self.captured, (0,) * len(self.captured.loading))
         warps = max(4, self.captured.warps)
-        made = blackwell_loop(fused, workers, warps, self.profile.costs, self.device, smem_bytes=room)
+        made = blackwell_loop(fused, workers, warps, self.profile.costs, self.device, smem_bytes=capacity)
         options = SolveOptions(SOLVE_SECONDS, pinned=made.pins, partitions=made.partitions)
         outcome = solve(made.graph, options)
         if outcome.status == "unknown":
@@ -144,7 +144,7 @@ class BlackwellModel(KernelModel):
         return outcome
 
     def _depth(self, plans: tuple[Plan, ...]) -> int | None:
-        """Slots that all rings of loads have room for, at most what one of them wants."""
+        """Slots that fit for all rings of loads, at most what one of them wants."""
         loops = self.captured.loading
         wanted = max(c.depth for plan, loop in zip(plans, loops, strict=True) for c in _loads_only(plan, loop).channels)
         for depth in range(min(MOST_DEPTH, max(LEAST_DEPTH, wanted)), LEAST_DEPTH - 1, -1):

@@ -1,8 +1,8 @@
 """Fewer operations for the planner: neighbours in program order on one unit become one.
 
 Run by one thread of control they follow each other without anything between them, so apart or together they keep the
-unit busy for as long, and two consumers take turns in the same way. Half as many operations are solved in a fraction of
-the time.
+unit busy for as long, and two consumers alternate on it in the same way. Half as many operations are solved in a
+fraction of the time.
 """
 
 from __future__ import annotations

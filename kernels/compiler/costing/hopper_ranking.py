@@ -23,10 +23,10 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     Shape,
     cost_of,
     in_flight,
+    lookahead_product,
     loop_graph,
     pinned,
     registers_for,
-    runs_ahead,
 )
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes, slot_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
@@ -126,7 +126,7 @@ def _shapes(captured: Captured) -> list[Shape]:
     """Consumers and warps that the tile's rows allow: 64 rows or more a consumer, in whole wgmma instructions."""
     rows = [loop.rows for loop in captured.loading if loop.rows is not None]
     flying = any(
-        runs_ahead(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
+        lookahead_product(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
         for loop in captured.loading
     )
     found = []
@@ -184,11 +184,11 @@ class KernelModel:
         does not fit."""
         registers = registers_for(shape, self.device)
         loops = self.captured.loading
-        ahead = shape.in_flight and any(runs_ahead(loop) is not None for loop in loops)
-        # What runs ahead takes registers that there may not be; then it stays in its place.
+        looks_ahead = shape.in_flight and any(lookahead_product(loop) is not None for loop in loops)
+        # A product that is issued an iteration early takes registers that there may not be; then none is.
         otherwise = replace(shape, in_flight=False)
         if any(live_registers(loop, shape) + PRODUCER_REGISTERS > registers for loop in loops):
-            return self.specialized(otherwise) if ahead else []
+            return self.specialized(otherwise) if looks_ahead else []
         most = self._fit([MOST_DEPTH] * len(loops))
         if most is None:
             return []
@@ -196,10 +196,10 @@ class KernelModel:
         specs += (PartitionSpec(PRODUCER, 1, PRODUCER_REGISTERS),)
         solved = []
         for loop, limit in zip(loops, most, strict=True):
-            robust = self._robust(loop, shape, specs, limit)
-            if robust is None:
-                return self.specialized(otherwise) if ahead else []
-            solved.append(robust)
+            fewest = self._fewest_slots(loop, shape, specs, limit)
+            if fewest is None:
+                return self.specialized(otherwise) if looks_ahead else []
+            solved.append(fewest)
         plans = tuple(plan for plan in (outcome.plan for _, outcome in solved) if plan is not None)
         why = "; ".join(dict.fromkeys(outcome.reason for _, outcome in solved))
         # By programs that walk over the grid, what fills the first slots is loaded while the last tile is finished.
@@ -211,8 +211,8 @@ class KernelModel:
             if (depths, 0) in found or shared_bytes(self.captured, depths) > self.device.smem_bytes_per_block:
                 continue
             intervals = tuple(
-                effective_ii(plan, depth) if depth < robust else plan.schedule.ii_cycles
-                for plan, depth, (robust, _) in zip(plans, depths, solved, strict=True)
+                effective_ii(plan, depth) if depth < fewest else plan.schedule.ii_cycles
+                for plan, depth, (fewest, _) in zip(plans, depths, solved, strict=True)
             )
             terms = [self.interval(*each) for each in zip(loops, intervals, (d - 1 for d in depths), strict=True)]
             cycles = self.tile(terms, shape)
@@ -227,7 +227,7 @@ class KernelModel:
         loops = zip(self.captured.loading, solved, strict=True)
         return max(depth for other, (depth, _) in loops if loads_alike(other) == loads_alike(loop))
 
-    def _robust(
+    def _fewest_slots(
         self, loop: Body, shape: Shape, specs: tuple[PartitionSpec, ...], most: int
     ) -> tuple[int, Outcome] | None:
         """The fewest slots, from ``START_DEPTH``, beyond which the interval gets no shorter, and the plan with them.
@@ -280,7 +280,7 @@ class KernelModel:
             term * (loop.trips if loop.trips is not None else NOMINAL_TRIPS)
             for loop, term in zip(loops, terms, strict=True)
         )
-        ahead = shape.specialized and self._nested()  # the producer loads the next tile meanwhile
+        preloaded = shape.specialized and self._nested()  # the producer loads the next tile meanwhile
         costs = self.profile.costs
         inner = {loop.id for loop in loops}
         ends = sum(
@@ -288,7 +288,7 @@ class KernelModel:
             for body in (self.captured.body, *self.captured.loops) for work in body.work
             if work.kind not in ("tma_load", "loop") and (body.id not in inner or work.rare)
         )  # fmt: skip
-        return steady + (0.0 if ahead else self._first(shape)) + ends
+        return steady + (0.0 if preloaded else self._first(shape)) + ends
 
     def _nested(self) -> bool:
         """Whether the kernel walks over its tiles by itself."""

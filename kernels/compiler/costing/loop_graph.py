@@ -102,7 +102,7 @@ def loop_graph(
         waits["meet"] = meet
     ids = {op.id for op in consumed}
     edges = [edge for flow in loop.flows for edge in edges_of(flow, ids, ops, consumed)]
-    edges += in_order(consumed, waits, runs_ahead(loop) if shape.specialized and shape.in_flight else None)
+    edges += in_order(consumed, waits, lookahead_product(loop) if shape.specialized and shape.in_flight else None)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
         smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
@@ -138,9 +138,9 @@ def in_flight(loop: Body, product: LoopWork) -> bool:
     return loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
 
 
-def runs_ahead(loop: Body) -> str | None:
-    """The product that :mod:`ahead` issues an iteration early: the first of several, which needs nothing but its own
-    loads, where the last is what the loop carries."""
+def lookahead_product(loop: Body) -> str | None:
+    """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the first of several, which
+    needs nothing but its own loads, where the last is what the loop carries."""
     products = loop.of_kind("dot")
     if len(products) < 2 or loop.kind != "scf.for":
         return None
@@ -262,17 +262,17 @@ def read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
     return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
 
 
-def in_order(consumed: list[Operation], waits: dict[str, int], ahead: str | None) -> list[Dependence]:
+def in_order(consumed: list[Operation], waits: dict[str, int], lookahead: str | None) -> list[Dependence]:
     """Each operation after the one before it, the first after the last of the iteration before.
 
-    ``ahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
+    ``lookahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
     """
-    order = [op.id for op in consumed if op.id != ahead]
+    order = [op.id for op in consumed if op.id != lookahead]
     if not order:
         return []
     pairs = [*((a, b, 0) for a, b in pairwise(order)), (order[-1], order[0], 1)]
-    if ahead is not None:
-        pairs.append((order[-1], ahead, 2))
+    if lookahead is not None:
+        pairs.append((order[-1], lookahead, 2))
     return [Dependence(a, b, distance, "token", latency=waits[a]) for a, b, distance in pairs]
 
 

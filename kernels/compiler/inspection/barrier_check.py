@@ -140,11 +140,11 @@ def _initialised(barrier: Barrier) -> list[BarrierFinding]:
 
 def _arrivals(barrier: Barrier) -> list[BarrierFinding]:
     """A phase ends with as many arrivals as the count. A partition arrives once more than its busiest block for no
-    phase: other blocks are other loops, or the turn before and after one. What is around the partitions is a phase of
-    its own, and a turn has as many phases as somebody waits for in it."""
+    phase: other blocks are other loops, or the iteration before and after one. What is around the partitions is a phase
+    of its own, and an iteration has as many phases as somebody waits for in it."""
     inits = [use.amount for use in barrier.uses if use.kind == "init"]
     if len({use.partition for use in barrier.uses if use.kind != "init"}) < 2:
-        return []  # one partition's own pipeline comes by a barrier in several turns of one block
+        return []  # one partition's own pipeline comes by a barrier in several iterations of one block
     arrivals = _busiest(barrier, "arrive", "expect")
     if not inits or not arrivals:
         return []
@@ -160,7 +160,7 @@ def _arrivals(barrier: Barrier) -> list[BarrierFinding]:
 
 def _busiest(barrier: Barrier, *kinds: Use) -> dict[str, int]:
     """How much of ``kinds`` each partition does in its busiest block, slot by slot: of its innermost loop's, for what
-    is around that loop is some of its turns, taken out."""
+    is around that loop is some of its iterations, peeled off."""
     each: dict[str, dict[tuple[int, str], int]] = defaultdict(lambda: defaultdict(int))
     uses = [use for use in barrier.uses if use.kind in kinds and use.loops >= 0]
     for use in uses:

@@ -34,8 +34,8 @@ SIZES = (128, 1_920)
 """Whole numbers at launch: one block of everything, and fifteen or more."""
 MANY = 4_096
 """Numbers in memory, where a program that finds 1 there has nothing to do: counts of rows."""
-MOST_STEPS, MOST_TURNS = 8_000, 500
-"""Operations of a game, and turns of a loop without bounds, after which it ends undecided."""
+MOST_STEPS, MOST_ITERATIONS = 8_000, 500
+"""Operations of a game, and iterations of a loop without bounds, after which it ends undecided."""
 WAIT, DONE = "wait", "done"
 Env = dict[str, object]
 
@@ -70,7 +70,7 @@ class _Array:
     """How often each slot was filled."""
     read: dict[tuple[int, str], int] = field(default_factory=dict)
     """Which filling each partition last read."""
-    turn: dict[str, int] = field(default_factory=dict)
+    last_slot: dict[str, int] = field(default_factory=dict)
     """Which slot each partition last read: it may read one twice before it goes on to the next."""
 
 
@@ -99,7 +99,7 @@ class _Stop(Exception):
 
 
 def play(module: Module) -> Played:
-    """Play the module's kernel, once for each of ``SIZES`` and for loaders and readers being ahead."""
+    """Play the module's kernel, once for each of ``SIZES`` and for whether loaders or readers run first."""
     played = _games(module, 1)
     return played if played.waits or played.faults else _games(module, MANY)
 
@@ -125,8 +125,8 @@ class _Game:
         self.arrays: list[_Array] = []
         self.readers: dict[_Array, set[str]] = {}
         self.reading: dict[str, list[list[_Slot]]] = {}
-        self.beside = False
-        """Whether partitions run beside each other: alone, a wait that does not pass never will."""
+        self.concurrent = False
+        """Whether partitions run concurrently: in one that runs alone, a wait that does not pass never will."""
 
     def run(self) -> BarrierFault | None:
         """The first fault; none where everybody came to the end."""
@@ -143,7 +143,7 @@ class _Game:
             return stop.fault
         return None
 
-    # Partitions taking turns
+    # Partitions running concurrently
 
     def _together(self, operation: IrOperation, env: Env) -> Iterator[tuple[str, IrOperation]]:
         runners: list[tuple[str, Iterator[tuple[str, IrOperation]]]] = []
@@ -159,7 +159,7 @@ class _Game:
                     self.readers.setdefault(array, set()).add(worker.name)
         runners.sort(key=lambda r: (r[0] in loaders) != self.loader_first)
         waiting: dict[str, IrOperation] = {}
-        self.beside = True
+        self.concurrent = True
         while runners:
             before = self.steps
             for name, runner in list(runners):
@@ -174,7 +174,7 @@ class _Game:
             else:
                 if runners and len(waiting) == len(runners):
                     raise _Stop(self._deadlock(waiting))
-        self.beside = False
+        self.concurrent = False
         yield from ()
 
     def _deadlock(self, waiting: dict[str, IrOperation]) -> BarrierFault:
@@ -222,13 +222,13 @@ class _Game:
     def _loop(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         loop = read_loop(operation)
         first, last, step = (env.get(v) for v in (loop.lower, loop.upper, loop.step))
-        turns: range | tuple[None, None] = (None, None)
+        iterations: range | tuple[None, None] = (None, None)
         if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and step > 0:
-            turns = range(first, last, step)
+            iterations = range(first, last, step)
         carried = [env.get(initial) for _, initial, _, _ in loop.carried]
-        for turn in turns:
+        for index in iterations:
             inside = dict(env)
-            inside[loop.variable] = turn
+            inside[loop.variable] = index
             inside.update(zip((inner for inner, *_ in loop.carried), carried, strict=True))
             yield from self._region(loop.body, inside, partition)
             carried = [inside.get(value) for value, _ in zip(loop.yielded, loop.carried, strict=False)]
@@ -240,7 +240,7 @@ class _Game:
         before, after = operation.regions
         inner = [token for token in tokenize(after.label) if is_value(token)]
         carried = [env.get(initial) for _, initial in pairs]
-        for _ in range(MOST_TURNS):
+        for _ in range(MOST_ITERATIONS):
             inside = dict(env) | dict(zip((name for name, _ in pairs), carried, strict=False))
             yield from self._region(before, inside, partition)
             condition, *handed = [inside.get(value) for value in yielded(before)]
@@ -261,7 +261,7 @@ class _Game:
         if barrier is None or not isinstance(phase, int):
             return
         while barrier.parity == phase & 1:  # a sign-extended i1 is -1
-            if not self.beside:
+            if not self.concurrent:
                 raise _Stop(self._deadlock({partition: operation}))
             yield WAIT, operation
         self.waits += 1
@@ -352,11 +352,11 @@ class _Game:
         for slot in slots:
             array, filling = slot.array, slot.array.filled.get(slot.index, 0)
             if array.filled:
-                came_back = array.turn.get(partition) != slot.index
+                came_back = array.last_slot.get(partition) != slot.index
                 stale = filling <= array.read.get((slot.index, partition), 0)
                 if filling == 0 or (came_back and stale):
                     self._fail(operation, partition, "a slot is read before it is filled", "")
-            array.turn[partition] = slot.index
+            array.last_slot[partition] = slot.index
             array.read[slot.index, partition] = filling
 
     def _barrier(self, operation: IrOperation, slot: object, partition: str) -> _Barrier | None:

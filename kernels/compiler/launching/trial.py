@@ -34,7 +34,7 @@ ROUNDINGS = 8
 """Results may differ by this many roundings of the output's type: a plan may add in another order."""
 FINEST = 2.0**-17
 """Roundings of float32 and finer results count as this much: tensor cores add 16-bit products less finely."""
-ROOM = 0.8
+MEMORY_SHARE = 0.8
 """Of the GPU's free memory, what a trial may take."""
 
 
@@ -58,7 +58,7 @@ def trial(request: dict[str, Json]) -> Iterator[Item]:
                 yield {**named, "step": "done", **bench.times(packing.load(files, packing.source(kernel)))}
         except Exception as error:
             if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
-                # The context, or the room, is lost: whatever this process did next would fail for it.
+                # The context, or the memory, is lost: whatever this process did next would fail for it.
                 raise
             yield {**named, "step": "failed", "reason": reason_of(error, CannotPlan)}
 
@@ -117,7 +117,7 @@ class Bench:
         torch.cuda.set_device(launch["device"])
         triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
         self._arguments, self._grid = launch["arguments"], (*launch["grid"], 1, 1)[:3]
-        self._require_room(3)
+        self._require_memory(3)
         compiled = Compiled(kernel["compiled"]["hash"], tuple(map(tuple, kernel["compiled"]["files"])))
         self._unplanned = packing.load(compiled, packing.source(kernel))
 
@@ -130,13 +130,13 @@ class Bench:
             compare(reference, copies, number)
 
     def times(self, planned: CompiledKernel) -> dict[str, float]:
-        """Medians in microseconds, in turn, over so many copies that none is left in L2."""
+        """Medians in microseconds, measured alternately, over so many copies that none is left in L2."""
         import torch
 
         from warpplan.kernels.timing import input_sets, paired
 
         l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-        sets = self._require_room(input_sets(max(1, bytes_of(self._arguments)), l2))
+        sets = self._require_memory(input_sets(max(1, bytes_of(self._arguments)), l2))
         inputs = [self._copies(97 * i) for i in range(sets)]
         timings = paired(
             {
@@ -159,18 +159,18 @@ class Bench:
         if wait:
             torch.cuda.synchronize()
 
-    def _require_room(self, sets: int) -> int:
+    def _require_memory(self, sets: int) -> int:
         """``sets``, or fewer where memory is short. Raises :class:`MeasurementFailed` where three do not fit."""
         import torch
 
         torch.cuda.empty_cache()  # copies of the scheme before
         free, _ = torch.cuda.mem_get_info()
         need = max(1, bytes_of(self._arguments))
-        if 3 * need > ROOM * free:
+        if 3 * need > MEMORY_SHARE * free:
             raise MeasurementFailed(
-                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {ROOM} of {free}"
+                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {MEMORY_SHARE} of {free}"
             )
-        return min(sets, int(ROOM * free / need))
+        return min(sets, int(MEMORY_SHARE * free / need))
 
 
 def compare(reference: Copies, copies: Copies, number: str) -> None:

@@ -10,7 +10,7 @@ passes' results on 3.6.0, 3.7.1, 3.8.0 and 3.9.0 (compiled, not run: tests/kerne
   pass away from a loop, too, but from 3.7 on it then waits for each product.)
 - The depth of the rings is the compile's ``num_stages``: the loop's ``tt.num_stages`` does not change it.
 - In one worker a product cannot have a later stage than a TMA load on 3.6, whose pipeliner cannot predicate the load.
-- What a product leaves in tensor memory has two places by turns where they fit, unless the loop has
+- What a product leaves in tensor memory alternates between two places where they fit, unless the loop has
   ``tt.disallow_acc_multi_buffer``.
 """
 

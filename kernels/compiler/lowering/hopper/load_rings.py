@@ -1,16 +1,16 @@
 """The rings of a specialised kernel: one for each TMA load, and which of them fill and empty together.
 
-Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers
-and turn together. Loops that run one after the other and load alike go on with the same rings.
+Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers,
+ring index and phase bit. Loops that run one after the other and load alike go on with the same rings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.hopper.partitioning import Partitioning
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
@@ -24,6 +24,25 @@ WALK = "warpplan.walk"
 ROWS = "warpplan.rows"
 """Attribute of a load whose reader takes only some rows: dimension, offset, size."""
 VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice"})
+
+
+class Partitioning(Protocol):
+    """One producer and ``consumers`` partitions of ``warps`` warps. ``in_flight``: products are overlapped with what
+    stands around them. ``persistent``: one program an SM walks over the programs of the grid.
+
+    :class:`~warpplan.kernels.compiler.strategy.hopper.HopperStrategy` is one, and says which values are valid.
+    """
+
+    @property
+    def consumers(self) -> int: ...
+    @property
+    def warps(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def persistent(self) -> int: ...
+    def depth(self, loop: int) -> int:
+        """Slots of the rings of loop number ``loop``, counted in the order of the program."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The last multiply of an iteration runs beside the first one of the next.
+"""Overlap: the last product of an iteration runs while the first one of the next is computed.
 
 A loop such as attention's multiplies, works on the product, and multiplies again:
 
@@ -14,8 +14,8 @@ issued together, and the work on the first one's product is done while the last 
             wait for s;  p = softmax(s);  wait for acc;  acc = acc · alpha
         acc = dot(p, v[last], acc)
 
-It holds one product, where :mod:`ahead` holds two. Where that leaves registers, q is kept in them, and not read from
-shared memory again each time.
+It holds one product, where :mod:`~.lookahead` holds two. Where that leaves registers, q is kept in them, and not read
+from shared memory again each time.
 
 Source: Shah et al., FlashAttention-3 (2024), algorithm 2.
 """
@@ -27,16 +27,24 @@ from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
 from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
-from warpplan.kernels.compiler.lowering.hopper.lookahead import WAIT, copied, count_to_last, is_lead, lead_to
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
+    WAIT,
+    copied,
+    count_to_last,
+    guarded,
+    is_lead,
+    lead_to,
+    located,
+)
 from warpplan.kernels.compiler.lowering.hopper.producer import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, parse_operation, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
-AGAIN = "warpplan.again"
-"""Attribute of a wait for a multiply, before which its slot is waited for once more, which is over at once: ptxas moves
-no arithmetic past that branch, but would wait for the multiply before the work that is done beside it."""
+WAIT_AGAIN = "warpplan.again"
+"""Attribute of a wait for a product, before which the barrier of the product's slot, which has completed already, is
+waited for once more: the branch of that wait keeps ptxas from hoisting arithmetic above the wgmma wait."""
 HELD_REGISTERS = 200
 """Registers a thread for products and operands: the most that ``setmaxnreg`` gives, 240, less addresses and rows."""
 
@@ -56,7 +64,7 @@ class _Parts:
     position: int
 
 
-def multiply_beside(operation: IrOperation, loop: control.ForLoop, threads: int) -> list[IrOperation] | None:
+def add_overlap(operation: IrOperation, loop: control.ForLoop, threads: int) -> list[IrOperation] | None:
     """``operation``, which is ``loop``, rewritten for a consumer of ``threads``; ``None`` where it has not this
     form."""
     parts = _parts(loop)
@@ -104,11 +112,6 @@ def _rewritten(operation: IrOperation, loop: control.ForLoop, parts: _Parts, thr
     left_type, _, product_type = find_types(last.signature)
     made = {name for op in (*parts.front, *parts.back) for name in op.defined}
 
-    def line(text: str) -> IrOperation:
-        new = parse_operation(text)
-        new.location = where
-        return new
-
     held, first = _held(parts, threads, f"{stem}_held")
 
     # The first iteration but for its last multiply.
@@ -125,12 +128,13 @@ def _rewritten(operation: IrOperation, loop: control.ForLoop, parts: _Parts, thr
     *brought, late = copied([*parts.brought, last], names, "_late")
     product, waited = _wait(dot, 1)
     total, landed = _wait(late, 0)
-    landed.set_attribute(AGAIN, "true")
+    landed.set_attribute(WAIT_AGAIN, "true")
     for flying in (dot, late):
         flying.set_attribute("isAsync", "true")
     now = {first.result: product, loop.carried[parts.position][0]: total}
     body = [
-        *before, dot, line(f"{previous} = arith.subi {loop.variable}, {loop.step} : {kind}"), *brought, late, waited,
+        *before, dot, located(f"{previous} = arith.subi {loop.variable}, {loop.step} : {kind}", where), *brought, late,
+        waited,
         *(op.substituted(now) for op in parts.front), landed, *(op.substituted(now) for op in parts.back),
     ]  # fmt: skip
     types = [kind for _, _, kind, _ in loop.carried]
@@ -142,7 +146,7 @@ def _rewritten(operation: IrOperation, loop: control.ForLoop, parts: _Parts, thr
     inner = control.ForLoop(
         loop.variable, second, loop.upper, loop.step, carried, kind, loop.attributes, Region(body), where
     )
-    walked, results = control.write_loop(inner, f"{stem}_beside")
+    walked, results = control.write_loop(inner, f"{stem}_overlap")
 
     # The last multiply of all.
     final, end = count_to_last(loop, stem, where)
@@ -150,19 +154,10 @@ def _rewritten(operation: IrOperation, loop: control.ForLoop, parts: _Parts, thr
     tail = copied([*parts.brought, last], names, "_last")
     outcome = [results.get(outside, tail[-1].result) for *_, outside in loop.carried]
     then = [
-        *head, line(f"{second} = arith.addi {loop.lower}, {loop.step} : {kind}"), walked, *end, *tail,
+        *head, located(f"{second} = arith.addi {loop.lower}, {loop.step} : {kind}", where), walked, *end, *tail,
         control.yield_of(list(zip(outcome, types, strict=True)), where),
     ]  # fmt: skip
-    otherwise = [control.yield_of([(c[1], c[2]) for c in loop.carried], where)]
-    branch = control.Branch(
-        f"{stem}_ran", [(c[2], c[3]) for c in loop.carried], Region(then), Region(otherwise), {}, where
-    )
-    return [
-        *held,
-        line(f"{stem}_one = arith.constant 1 : {kind}"),
-        line(f"{stem}_ran = arith.cmpi sgt, {loop.upper}, {loop.lower} : {kind}"),
-        control.write_branch(branch, operation.results[0].partition(":")[0])[0],
-    ]
+    return [*held, *guarded(operation, loop, then)]
 
 
 def _wait(dot: IrOperation, pending: int) -> tuple[str, IrOperation]:

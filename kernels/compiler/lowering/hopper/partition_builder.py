@@ -10,7 +10,7 @@ BARRIER_LAYOUT = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, ord
 
 
 class Builder:
-    """Writes operations whose names start with ``prefix``; constants are made once, ahead of everything else."""
+    """Writes operations whose names start with ``prefix``; constants are made once, before everything else."""
 
     def __init__(self, barrier_alias: str, prefix: str) -> None:
         self.barrier = BARRIER.replace("ALIAS", barrier_alias)
@@ -58,8 +58,9 @@ class Builder:
         guard = f", {condition}" if condition else ""
         self.op(out, f"ttng.arrive_barrier {barrier}, 1{guard} : {self.barrier}")
 
-    def next_turn(self, out: list[IrOperation], index: str, phase: str, depth: int) -> tuple[str, str]:
-        """Slot and phase after (``index``, ``phase``): the phase flips where the ring of ``depth`` slots wraps."""
+    def next_position(self, out: list[IrOperation], index: str, phase: str, depth: int) -> tuple[str, str]:
+        """Ring index and phase bit after (``index``, ``phase``): the bit flips where the ring of ``depth`` slots
+        wraps."""
         one = self.constant(1)
         if depth == 1:
             return index, self.op(out, f"$ = arith.xori {phase}, {one} : i32")

@@ -16,7 +16,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
 from warpplan.kernels.compiler.lowering.hopper.load_rings import DESCRIBE, Rings, load_number
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
-from warpplan.kernels.compiler.lowering.hopper.ring_positions import Turns
+from warpplan.kernels.compiler.lowering.hopper.ring_positions import RingPositions
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
 from warpplan.kernels.compiler.ttgir.names import header_definitions
@@ -143,7 +143,7 @@ class ProducerWriter:
     def __init__(self, part: Slice, builder: Builder) -> None:
         self.slice, self.rings, self.builder = part, part.rings, builder
         self.names: dict[str, str] = {}
-        self.filling: Turns = {}
+        self.filling: RingPositions = {}
         """The groups of which some loads are still to come, and where they were before."""
 
     def body(self) -> list[IrOperation]:
@@ -151,7 +151,7 @@ class ProducerWriter:
         region, _ = self._region(function, ring_positions.start(self.builder, self.rings))
         return [*self.builder.constants.values(), *region.operations]
 
-    def _region(self, region: Region, now: Turns) -> tuple[Region, Turns]:
+    def _region(self, region: Region, now: RingPositions) -> tuple[Region, RingPositions]:
         out: list[IrOperation] = []
         acquired: dict[int, _Filling] = {}
         landed = False
@@ -172,7 +172,7 @@ class ProducerWriter:
                 out.append(operation.substituted(self.names))
         return Region(out, region.label), now
 
-    def _control(self, operation: IrOperation, now: Turns) -> tuple[IrOperation, dict[str, str], Turns]:
+    def _control(self, operation: IrOperation, now: RingPositions) -> tuple[IrOperation, dict[str, str], RingPositions]:
         """A loop or branch with what the loads need of it, the positions carried through."""
         read, build = operation.substituted(self.names, deep=False), self.builder
         carried, handed = (which.get(id(operation), set()) for which in (self.slice.carried, self.slice.handed))
@@ -201,7 +201,7 @@ class ProducerWriter:
         """Emit a region that yields only what is kept of what is ``carried``, or its condition of what is ``handed``
         on."""
 
-        def emit(region: Region, now: Turns) -> tuple[Region, Turns]:
+        def emit(region: Region, now: RingPositions) -> tuple[Region, RingPositions]:
             new, after = self._region(region, now)
             last = region.operations[-1] if region.operations else None
             if last is not None and last.name in ("scf.yield", "scf.condition"):
@@ -212,7 +212,7 @@ class ProducerWriter:
 
         return emit
 
-    def _land(self, out: list[IrOperation], now: Turns) -> None:
+    def _land(self, out: list[IrOperation], now: RingPositions) -> None:
         """Wait until every copy under way is done: none may still read the descriptor that is made anew."""
         for group, (slot, phase) in (now | self.filling).items():
             depth = self.rings.groups[group].depth
@@ -223,7 +223,9 @@ class ProducerWriter:
                 lap = self.builder.op(out, f"$ = arith.extui {before} : i1 to i32")
                 self.builder.wait(out, full, self.builder.op(out, f"$ = arith.xori {phase}, {lap} : i32"))
 
-    def _load(self, out: list[IrOperation], operation: IrOperation, now: Turns, acquired: dict[int, _Filling]) -> Turns:
+    def _load(
+        self, out: list[IrOperation], operation: IrOperation, now: RingPositions, acquired: dict[int, _Filling]
+    ) -> RingPositions:
         """Fill a slot. The first load of a group waits until it is free and says how many bytes all of them bring."""
         build, number = self.builder, load_number(operation)
         ring, group = self.rings.rings[number], self.rings.group_of(number)
@@ -233,7 +235,7 @@ class ProducerWriter:
                 empty = build.barrier_at(out, f"%wp_empty{group.number}", group.depth, slot)
                 flipped = build.op(out, f"$ = arith.xori {phase}, {build.constant(1)} : i32")
                 build.wait(out, empty, flipped)
-                now = now | {group.number: build.next_turn(out, slot, phase, group.depth)}
+                now = now | {group.number: build.next_position(out, slot, phase, group.depth)}
             full = build.barrier_at(out, f"%wp_full{group.number}", group.depth, slot)
             members = self.rings.of_group(group.number)
             size = sum(member.slot.bytes for member in members)

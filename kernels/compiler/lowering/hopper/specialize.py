@@ -17,11 +17,11 @@ from functools import partial
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
-from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, number_loads, plan_rings
-from warpplan.kernels.compiler.lowering.hopper.lookahead import multiply_ahead, rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.overlap import multiply_beside
+from warpplan.kernels.compiler.lowering.hopper.load_rings import Partitioning, Rings, number_loads, plan_rings
+from warpplan.kernels.compiler.lowering.hopper.lookahead import add_lookahead
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
-from warpplan.kernels.compiler.lowering.hopper.partitioning import Partitioning
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
@@ -62,9 +62,10 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     module.alias("#ttg.shared_memory", "smem")
     clones = [unique_names(clone.function) for clone in split(module, partitioning.consumers)]
     if partitioning.in_flight:
-        # One consumer has nobody whose work runs beside its waits: it keeps the next product in flight all the while.
-        beside = partial(multiply_beside, threads=WARP * partitioning.warps)
-        rewrites = (beside, multiply_ahead) if partitioning.consumers > 1 else (multiply_ahead,)
+        # While one consumer waits, another one's products run. A single consumer has none beside it, and keeps its next
+        # product in flight instead.
+        overlap = partial(add_overlap, threads=WARP * partitioning.warps)
+        rewrites = (overlap, add_lookahead) if partitioning.consumers > 1 else (add_lookahead,)
         clones = [rewrite_loops(clone, *rewrites) for clone in clones]
 
     bodies = []

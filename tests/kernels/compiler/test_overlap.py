@@ -18,8 +18,8 @@ from played import DEPTH, HOPPER, ROWS, cut, same, tensors, zoo_cut
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
-from warpplan.kernels.compiler.lowering.hopper.lookahead import rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.overlap import AGAIN, HELD_REGISTERS, multiply_beside
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.overlap import HELD_REGISTERS, WAIT_AGAIN, add_overlap
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with
@@ -37,7 +37,7 @@ def rewritten(text: str, threads: int = 128) -> list[list[IrOperation]]:
     found = []
 
     def rewrite(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation] | None:
-        made = multiply_beside(operation, loop, threads)
+        made = add_overlap(operation, loop, threads)
         if made is not None:
             found.append(made)
         return made
@@ -53,7 +53,7 @@ def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, schem
     values = dict(zip("qkv", made, strict=False)) | {"c_ptr": 3 * BUFFER, "low": low, "high": high}
     lowered = same(cut("scores", (("STEP", step),)), scheme, values, buffers, seeds=1, launched=1)
     assert lowered.count("{pendings = 1 : i32}") == scheme.consumers
-    assert AGAIN not in lowered
+    assert WAIT_AGAIN not in lowered
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
