@@ -99,7 +99,7 @@ def _all_but_last(
         body.append(new)
         if op is last:
             new.set_attribute("isAsync", "true")
-            body.append(_wait_for_both(new, next_dot, done))
+            body.append(_wait_for_both(new, next_dot, done, where))
             finished = {last.result: f"{done}#0"}
     yielded = [finished.get(value, value) for value in loop.yielded]
     ending = [*zip(yielded, [kind for _, _, kind, _ in loop.carried], strict=True), (f"{done}#1", product)]
@@ -110,7 +110,7 @@ def _all_but_last(
     )  # fmt: skip
 
 
-def _wait_for_both(last: IrOperation, following: IrOperation, name: str) -> IrOperation:
+def _wait_for_both(last: IrOperation, following: IrOperation, name: str, location: str) -> IrOperation:
     """Wait until both products are over; their results are then ``name``#0 and ``name``#1."""
     types = [find_types(dot.signature) for dot in (last, following)]
     read = {
@@ -121,4 +121,4 @@ def _wait_for_both(last: IrOperation, following: IrOperation, name: str) -> IrOp
     shared = [(value, kind) for value, kind in read.items() if kind.startswith("!ttg.memdesc")]
     values = [(last.result, types[0][-1]), (following.result, types[1][-1]), *shared]
     text = f" {', '.join(v for v, _ in values)} {{pendings = 0 : i32}} : {', '.join(kind for _, kind in values)}"
-    return IrOperation(WAIT, (f"{name}:{len(values)}",), [*tokenize(text)], last.location)
+    return IrOperation(WAIT, (f"{name}:{len(values)}",), [*tokenize(text)], location)
