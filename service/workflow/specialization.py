@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SCHEMA = "warpplan/ws-1"
 HOPPER, BLACKWELL = 90, 100
 STOCK, BEST = "stock", "best"
-_SCHEME = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
-_STEERED = re.compile(r"(apart|together|found):(\d+)(:single)?")
+_HOPPER = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
+_BLACKWELL = re.compile(r"(apart|together|found):(\d+)(:single)?")
 LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
 """The GPU whose sizes are meant where the profile is of another kind of GPU than the target."""
 
@@ -50,19 +50,19 @@ def parse_scheme(text: str) -> Strategy:
     from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
     from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
-    steered = _STEERED.fullmatch(text.strip())
-    if steered is not None:
-        return BlackwellStrategy(steered[1], int(steered[2]), double=int(steered[3] is None))
-    match = _SCHEME.fullmatch(text.strip())
+    workers = _BLACKWELL.fullmatch(text.strip())
+    if workers is not None:
+        return BlackwellStrategy(workers[1], int(workers[2]), double=int(workers[3] is None))
+    match = _HOPPER.fullmatch(text.strip())
     if match is None:
         raise InvalidConfig(
             f"scheme {text!r}: expected {STOCK}, {BEST}, or CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the "
             "slots of each loop and 0 for no product in flight, and :persistent behind; for Blackwell apart:SLOTS, "
             "together:SLOTS or found:SLOTS", field="scheme", value=text,
         )  # fmt: skip
-    consumers, warps, depths, flying, walks = match.groups()
+    consumers, warps, depths, in_flight, persistent = match.groups()
     slots = tuple(int(depth) for depth in depths.split("/"))
-    return HopperStrategy(int(consumers), slots, int(warps), int(flying or 1), int(walks is not None))
+    return HopperStrategy(int(consumers), slots, int(warps), int(in_flight or 1), int(persistent is not None))
 
 
 def kernel_at(spec: str) -> Any:
@@ -128,9 +128,9 @@ def inspect_kernel(
         near = next((r for r in ranked if r.scheme and r.scheme.partitioning == asked.partitioning), alone)
         chosen = known or replace(near, scheme=asked, reason="asked for")
     barriers, failure = _finish(source, gpu, options, chosen.scheme)
-    guessed = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
+    estimated_work = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
     return Inspection(
-        kernel.__name__, target, captured, guessed, ranked, chosen, placed(captured, chosen), barriers, failure
+        kernel.__name__, target, captured, estimated_work, ranked, chosen, placed(captured, chosen), barriers, failure
     )
 
 

@@ -1,10 +1,10 @@
-"""A finished kernel's barriers, played: every partition runs its scalar arithmetic, waits, arrivals and copies.
+"""A finished kernel's barriers simulated: every partition executes its scalar arithmetic, waits, arrivals and copies.
 
-What counts cannot tell comes out here: a phase that is off by one, a slot filled again before it was read, read before
-it was filled, or let go while a product still reads it. Whole numbers that the launch would give are all ``size``,
-loaded ones are 1, or many where a program that finds 1 has nothing to do, and the block is the second of the grid;
-tiles themselves are not computed. Copies are done at once, and whichever partition can run furthest does so: the loader
-in one game, its readers in the other.
+Counts do not show these faults, an execution does: a phase that is off by one, a slot filled again before it was read,
+read before it was filled, or let go while a product still reads it. Integers that the launch would give are all
+``size``, loaded ones are 1, or many where a program that finds 1 has nothing to do, and the block is the second of the
+grid; tiles themselves are not computed. Copies are done at once, and whichever partition can run furthest does so: the
+loader in one game, its readers in the other.
 
 An mbarrier has a phase parity, arrivals still to come and bytes still to come; ``wait(p)`` passes once the phase of
 parity p is over (PTX ISA, "mbarrier.try_wait").

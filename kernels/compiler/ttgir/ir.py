@@ -243,13 +243,6 @@ class Module:
         self.aliases.append(f"{name} = {text}")
         return name
 
-    def aliased(self, name: str) -> str:
-        """What alias ``name`` stands for; ``name`` itself where it is no alias."""
-        for line in self.aliases:
-            if line.startswith(f"{name} = "):
-                return line.partition(" = ")[2]
-        return name
-
 
 def parse(text: str) -> Module:
     """Read a module that Triton printed with locations. Raises :class:`MalformedIR` with the line it stopped at."""

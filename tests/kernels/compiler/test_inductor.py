@@ -14,11 +14,9 @@ pytest.importorskip("triton", reason="needs triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from inductor_recorded import CONFIG, GRID, KERNELS, STAGES, WARPS
-from planned_machine import Machine
-from triton import knobs
+from planned_machine import Machine, running
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.runtime.driver import driver
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.exceptions import CannotPlan, PlanWarning
@@ -65,14 +63,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine
     monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
     forget_warnings()
-    machine, before = Machine(), driver._active
-    with knobs.cache.scope():
-        knobs.cache.dir = str(tmp_path)
-        driver.set_active(machine)
-        try:
-            yield machine
-        finally:
-            driver.set_active(before)
+    with running(tmp_path) as machine:
+        yield machine
 
 
 def tuner(name: str, **more: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import test_split
+import test_data_partition
 from interpreter import Block
 from partitions import Deadlock, Partition
 
@@ -54,7 +54,9 @@ def test_a_slot_that_one_consumer_keeps_is_a_deadlock(monkeypatch: pytest.Monkey
 
 def prepared(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, tuple]:
     """The kernel at the cut; what a block of it is run with, deep enough for every ring to wrap."""
-    monkeypatch.setattr(test_split, "K", 448)
-    monkeypatch.setattr(test_split, "SIZES", {"M": test_split.M, "N": test_split.N, "K": 448})
-    kernel, types, constants, values, buffers, programs = test_split.case(name)
-    return test_split.cut(kernel, types, constants).text, (values, buffers, programs[-1])
+    monkeypatch.setattr(test_data_partition, "K", 448)
+    monkeypatch.setattr(
+        test_data_partition, "SIZES", {"M": test_data_partition.M, "N": test_data_partition.N, "K": 448}
+    )
+    kernel, types, constants, values, buffers, programs = test_data_partition.case(name)
+    return test_data_partition.cut(kernel, types, constants).text, (values, buffers, programs[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import gc
 import json
 import subprocess
 import sys
@@ -20,10 +19,9 @@ triton = pytest.importorskip("triton", reason="needs triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import kernels_under_test as kernels  # noqa: E402
-from planned_machine import Machine, Tensor, gemm_arguments  # noqa: E402
+from planned_machine import Machine, Tensor, gemm_arguments, running  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
-from triton.runtime.driver import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
@@ -60,15 +58,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Ite
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
     monkeypatch.setattr(decide, "describe", lambda *a: {"arguments": [], "storages": []})
     forget_warnings()
-    machine, before = Machine(), driver._active
-    with knobs.cache.scope():
-        knobs.cache.dir = str(cache)
-        driver.set_active(machine)
-        try:
-            yield machine
-        finally:
-            gc.collect()  # kernels unload themselves through the driver
-            driver.set_active(before)
+    with running(cache) as machine:
+        yield machine
 
 
 @pytest.fixture

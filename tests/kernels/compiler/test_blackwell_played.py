@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
+from blackwell_partitions import BlackwellPartition
 from interpreter import Block
 from played import _together
-from steered_partitions import SteeredPartition
 from test_persistent import case
 from triton.backends.compiler import GPUTarget
 from zoo import ZOO, source
@@ -54,7 +54,7 @@ def test_a_steered_kernel_stores_what_the_kernel_stores(name: str) -> None:
             continue
         module = ir.parse(stage_hook.finished_text(ast, TARGET, options, way))
         for seed in range(2):
-            where, what = _together([SteeredPartition(module, values, buffers, program, seed, grid).run()])
+            where, what = _together([BlackwellPartition(module, values, buffers, program, seed, grid).run()])
             np.testing.assert_array_equal(where, wanted[0])
             np.testing.assert_allclose(what, wanted[1], rtol=1e-9, atol=1e-9, err_msg=str(way))
             played += 1
@@ -69,6 +69,6 @@ def test_a_product_that_is_not_waited_for_is_seen() -> None:
     at = finished.index("ttng.wait_barrier", finished.index("scf.for", finished.index("default {")))
     line = finished[finished.rindex("\n", 0, at) : finished.index("\n", at)]
     module = ir.parse(finished.replace(line, "", 1))
-    _, what = _together([SteeredPartition(module, values, buffers, (1, 0, 0), 0, grid).run()])
+    _, what = _together([BlackwellPartition(module, values, buffers, (1, 0, 0), 0, grid).run()])
     wanted = _together([Block(ir.parse(text), values, buffers, (1, 0, 0), grid).run()])
     assert not np.allclose(what, wanted[1], equal_nan=False)

@@ -36,7 +36,7 @@ class TensorCores(Turns):
         super()._next()
 
 
-class SteeredPartition(Partition):
+class BlackwellPartition(Partition):
     """One partition of a kernel for Blackwell."""
 
     TURNS = TensorCores
