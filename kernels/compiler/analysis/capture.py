@@ -10,8 +10,9 @@ from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_wo
 from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region, parse
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.source_locations import Place, Places
 
 

@@ -26,7 +26,8 @@ from warpplan.kernels.compiler.inspection.finished import (
     workers,
 )
 from warpplan.kernels.compiler.ttgir.control import read_loop
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region, parse
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
+from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from warpplan.kernels.compiler.analysis.operation_kinds import FREE
 from warpplan.kernels.compiler.pipeline import read
 from warpplan.kernels.compiler.ttgir.control import read_loop
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, parse, parse_operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
+from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.triton_types import Json, MlirModule, StageHook
 from warpplan.planner.errors import UnknownName

@@ -27,7 +27,7 @@ from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, BlackwellStrategy  # noqa: E402
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.compiler.strategy.protocol import Strategy  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.ttgir import parsing  # noqa: E402
 from warpplan.kernels.compiler.ttgir.source_locations import Places  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidInput  # noqa: E402
 
@@ -49,7 +49,7 @@ def cut(name: str) -> pipeline.Cut:
 
 def partitions(text: str) -> list[set[str]]:
     """Names of the operations in each partition, the default one first."""
-    (specialized,) = [op for op in ir.parse(text).walk() if op.name == "ttg.warp_specialize"]
+    (specialized,) = [op for op in parsing.parse(text).walk() if op.name == "ttg.warp_specialize"]
     return [{op.name for op in region.walk()} for region in specialized.regions]
 
 
@@ -144,7 +144,7 @@ def test_kernels_of_every_style_come_out_specialised(name: str) -> None:
         with pytest.raises(CannotPlan, match=why):
             annotate.annotate(kernel.text, roles)
         roles = None
-    module = ir.parse(finished(kernel, roles))
+    module = parsing.parse(finished(kernel, roles))
     specialized = [op for op in module.walk() if op.name == "ttg.warp_specialize"]
     assert specialized
     for operation in specialized:
@@ -154,7 +154,7 @@ def test_kernels_of_every_style_come_out_specialised(name: str) -> None:
 
 
 def product_lines() -> list[str]:
-    module = ir.parse(cut("attention").text)
+    module = parsing.parse(cut("attention").text)
     places = Places(module)
     return [str(places.of(op)) for op in module.walk() if op.name == PRODUCT]
 
@@ -167,7 +167,7 @@ def test_stages_asked_for_are_kept_by_the_scheduler() -> None:
     after = [step for step in pipeline.passes_for(triton.__version__, 100)[1] if step.name not in SCHEDULING]
     assert after[0].name == "ttgpuir.schedule_loops"
     steps.run(after[:1], module, options, 100, "schedule")
-    scheduled = ir.parse(str(module))
+    scheduled = parsing.parse(str(module))
     places = Places(scheduled)
     kept = {
         str(places.of(op)): int(op.attributes["loop.stage"].split(" ")[0])
@@ -197,7 +197,7 @@ def test_a_staged_plan_overlaps_iterations() -> None:
 def test_every_operation_of_an_annotated_body_has_a_partition() -> None:
     """Triton 3.6 and 3.7 refuse a body in which one has none; the combiner of a reduction counts."""
     text = annotate.annotate(cut("attention").text, Roles())
-    assert str(ir.parse(text)) == text
+    assert str(parsing.parse(text)) == text
     inside = text[text.index("scf.for") : text.index("tt.warp_specialize")]
     body = [
         line for line in inside.splitlines()[1:] if " loc(" in line and "^bb" not in line and '"tt.reduce"' not in line

@@ -26,7 +26,7 @@ from warpplan.kernels.compiler.costing.blackwell_ranking import rank
 from warpplan.kernels.compiler.pipeline import cut
 from warpplan.kernels.compiler.strategy import stage_hook
 from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir import parsing
 from warpplan.planner.values.device import B200, H200
 from warpplan.profiler.embedded import embedded
 
@@ -44,7 +44,7 @@ CHANGED = {"stream_k": {"SMS": 3}, "persistent_flattened": {"NUM_SMS": 3}, "pers
 def test_a_steered_kernel_stores_what_the_kernel_stores(name: str) -> None:
     text, values, buffers, grid = case(name)
     program = (grid[0] - 1, grid[1] - 1, 0)
-    wanted = _together([Block(ir.parse(text), values, buffers, program, grid).run()])
+    wanted = _together([Block(parsing.parse(text), values, buffers, program, grid).run()])
     ast, options = source(name, **CHANGED.get(name, {})), ZOO[name].options
     at_cut = cut(ast, TARGET, options).text
     ways = [r.scheme for r in rank(capture(at_cut), at_cut, embedded(H200.name), B200)]
@@ -52,7 +52,7 @@ def test_a_steered_kernel_stores_what_the_kernel_stores(name: str) -> None:
     for way in ways:
         if not isinstance(way, BlackwellStrategy):
             continue
-        module = ir.parse(stage_hook.finished_text(ast, TARGET, options, way))
+        module = parsing.parse(stage_hook.finished_text(ast, TARGET, options, way))
         for seed in range(2):
             where, what = _together([BlackwellPartition(module, values, buffers, program, seed, grid).run()])
             np.testing.assert_array_equal(where, wanted[0])
@@ -68,7 +68,7 @@ def test_a_product_that_is_not_waited_for_is_seen() -> None:
     finished = stage_hook.finished_text(ast, TARGET, options, BlackwellStrategy("apart", 2))
     at = finished.index("ttng.wait_barrier", finished.index("scf.for", finished.index("default {")))
     line = finished[finished.rindex("\n", 0, at) : finished.index("\n", at)]
-    module = ir.parse(finished.replace(line, "", 1))
+    module = parsing.parse(finished.replace(line, "", 1))
     _, what = _together([BlackwellPartition(module, values, buffers, (1, 0, 0), 0, grid).run()])
-    wanted = _together([Block(ir.parse(text), values, buffers, (1, 0, 0), grid).run()])
+    wanted = _together([Block(parsing.parse(text), values, buffers, (1, 0, 0), grid).run()])
     assert not np.allclose(what, wanted[1], equal_nan=False)

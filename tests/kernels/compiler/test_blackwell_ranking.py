@@ -31,7 +31,7 @@ from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  #
 from warpplan.kernels.compiler.inspection.where import Placed, placed  # noqa: E402
 from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, BlackwellStrategy  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir, parsing  # noqa: E402
 from warpplan.planner.check.plan_check import check  # noqa: E402
 from warpplan.planner.errors import InvalidInput  # noqa: E402
 from warpplan.planner.problem.formulation import SolveOptions  # noqa: E402
@@ -169,7 +169,7 @@ def test_a_planned_kernel_compiles_for_blackwell(name: str, tmp_path: Path) -> N
     assert len(compiled.asm["cubin"]) > 0
     assert 0 < compiled.metadata.tmem_size <= B200.tmem_columns
     assert compiled.metadata.shared <= B200.smem_bytes_per_block
-    for block in (op for op in ir.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"):
+    for block in (op for op in parsing.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"):
         holders = [{op.name for op in region.walk()} & {LOAD, PRODUCT} for region in block.regions]
         if best.scheme.workers != FOUND:
             expected = [{LOAD, PRODUCT}] if best.scheme.workers == TOGETHER else [{LOAD}, {PRODUCT}]

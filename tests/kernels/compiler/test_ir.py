@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir import ir, parsing
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 
 VALUES = st.sampled_from(["%a", "%acc_12", "%arg3", "%0", "%x-y", "%pack"])
@@ -71,7 +71,7 @@ def joined(operation: IrOperation) -> IrOperation:
 @given(modules())
 def test_what_is_printed_parses_to_the_same(module: Module) -> None:
     text = str(module)
-    again = ir.parse(text)
+    again = parsing.parse(text)
     assert str(again) == text
     assert joined(again.operation) == joined(module.operation)
     assert (again.aliases, again.locations) == (module.aliases, module.locations)
@@ -86,7 +86,7 @@ def test_an_attribute_set_is_there_and_dropped_is_gone(operation: IrOperation, n
     before = operation.attributes
     operation.set_attribute(name, value)
     assert operation.attributes == {**before, name: value}
-    again = ir.parse_operation(operation.text())
+    again = parsing.parse_operation(operation.text())
     assert again.attributes == operation.attributes
     operation.drop_attribute(name)
     assert operation.attributes == {n: v for n, v in before.items() if n != name}
@@ -94,11 +94,11 @@ def test_an_attribute_set_is_there_and_dropped_is_gone(operation: IrOperation, n
 
 def read_everything(text: str) -> None:
     """Parse and touch all that is derived; a text that parses prints to one that parses to the same."""
-    module = ir.parse(text)
+    module = parsing.parse(text)
     for operation in module.walk():
         _ = operation.tokens, operation.operands, operation.defined, operation.signature, operation.attributes
         _ = [ir.tokenize(region.label) for region in operation.regions]
-    assert str(ir.parse(str(module))) == str(module)
+    assert str(parsing.parse(str(module))) == str(module)
     _ = module.function
 
 
@@ -162,7 +162,7 @@ def test_ways_that_end_by_themselves_are_branches() -> None:
         "cf.cond_br %b, ^bb4, ^bb4", "^bb3:  // pred: ^bb1", "x.z", "tt.return", "^bb4:  // 2 preds: ^bb2, ^bb2",
         "tt.return",
     )  # fmt: skip
-    branch, last = ir.parse(text).function.regions[0].operations
+    branch, last = parsing.parse(text).function.regions[0].operations
     assert (branch.name, branch.tokens[0], last.name) == ("scf.if", "%a", "tt.return")
     assert [[operation.name for operation in region.operations] for region in branch.regions] == [
         ["x.z"], ["x.y", "scf.if"]
@@ -181,11 +181,11 @@ def test_ways_that_end_by_themselves_are_branches() -> None:
 )
 def test_ways_that_meet_or_go_round_are_refused(blocks: tuple[str, ...], says: str) -> None:
     with pytest.raises(MalformedIR, match=f"several blocks in one region: .*{says}"):
-        ir.parse(in_blocks(*blocks))
+        parsing.parse(in_blocks(*blocks))
 
 
 def test_an_alias_is_reused_or_new() -> None:
-    module = ir.parse("#shared = #ttg.a<1>\nmodule {\n} loc(#l)")
+    module = parsing.parse("#shared = #ttg.a<1>\nmodule {\n} loc(#l)")
     assert module.alias("#ttg.a<1>") == "#shared"
     assert module.alias("#ttg.a<2>") == "#shared1"
     assert module.alias("#ttg.a<2>") == "#shared1"

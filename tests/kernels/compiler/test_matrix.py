@@ -18,7 +18,7 @@ from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.ttgir import parsing  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -38,7 +38,7 @@ SHARED_LIMIT = 232_448
 )
 def test_a_planned_kernel_compiles_for_hopper(name: str, scheme: HopperStrategy, tmp_path: Path) -> None:
     compiled = stage_hook.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
-    (specialized,) = [op for op in ir.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"]
+    (specialized,) = [op for op in parsing.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"]
     *consumers, producer = specialized.regions
     assert len(consumers) == scheme.consumers
     for consumer in consumers:

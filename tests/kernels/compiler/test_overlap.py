@@ -23,7 +23,7 @@ from warpplan.kernels.compiler.lowering.hopper.overlap import HELD_REGISTERS, WA
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with
-from warpplan.kernels.compiler.ttgir import control, ir
+from warpplan.kernels.compiler.ttgir import control, parsing
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 TWO = HopperStrategy(2, (2,))
@@ -32,7 +32,7 @@ HELD = re.compile(r"ttg\.local_load .* -> tensor<64x64xbf16, #ttg\.dot_op<\{opId
 
 def rewritten(text: str, threads: int = 128) -> list[list[IrOperation]]:
     """What each loop of the kernel becomes, where it is rewritten."""
-    module = ir.parse(text)
+    module = parsing.parse(text)
     number_loads(module.function)
     found = []
 

@@ -17,7 +17,7 @@ from partitions import Deadlock, Partition
 
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir import parsing
 
 SCHEMES = (
     HopperStrategy(1, (3,)),
@@ -33,8 +33,8 @@ def test_partitions_together_store_what_the_kernel_stores(
     name: str, scheme: HopperStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, run = prepared(name, monkeypatch)
-    addresses, stored = Block(ir.parse(text), *run).run()
-    module = ir.parse(specialize(text, scheme))
+    addresses, stored = Block(parsing.parse(text), *run).run()
+    module = parsing.parse(specialize(text, scheme))
     for seed in range(2):
         where, what = Partition(module, *run, seed=seed).run()
         np.testing.assert_array_equal(where, addresses)
@@ -43,7 +43,7 @@ def test_partitions_together_store_what_the_kernel_stores(
 
 def test_a_slot_that_one_consumer_keeps_is_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     text, run = prepared("box_store", monkeypatch)
-    module = ir.parse(specialize(text, HopperStrategy(2, (2,))))
+    module = parsing.parse(specialize(text, HopperStrategy(2, (2,))))
     regions = next(operation for operation in module.walk() if operation.name == "ttg.warp_specialize").regions
     for operation in regions[0].walk():
         for region in operation.regions:

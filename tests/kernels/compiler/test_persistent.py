@@ -21,7 +21,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import persistent
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir import parsing
 from warpplan.kernels.compiler.ttgir.functions import arguments
 
 M, N, K = 200, 240, 192
@@ -106,7 +106,7 @@ def test_parts_of_k_that_are_added_up_atomically() -> None:
 @pytest.mark.parametrize("name", WALK_ALREADY)
 def test_a_kernel_that_walks_is_left_to_itself(name: str) -> None:
     text = case(name)[0]
-    assert not can_walk_grid(ir.parse(text))
+    assert not can_walk_grid(parsing.parse(text))
     with pytest.raises(CannotPlan, match="by itself already"):
         specialize(text, HopperStrategy(1, (2,), persistent=1))
 
@@ -114,13 +114,13 @@ def test_a_kernel_that_walks_is_left_to_itself(name: str) -> None:
 @pytest.mark.parametrize("name", ["spinning", "swapping", "calling"])
 def test_programs_that_wait_for_one_another_cannot_take_turns(name: str) -> None:
     with pytest.raises(CannotPlan, match="cannot take turns") as refused:
-        persistent.walking(ir.parse(cut(name)))
+        persistent.walking(parsing.parse(cut(name)))
     assert refused.value.line.startswith("lowered_kernels.py:")
 
 
 def test_the_walk_takes_the_grid_as_arguments_and_asks_for_one_axis_of_programs_only() -> None:
     text = zoo_cut("dual_swiglu")
-    walking = persistent.walking(ir.parse(text))
+    walking = persistent.walking(parsing.parse(text))
     assert list(arguments(walking))[-3:] == list(persistent.GRID)
     asked = [op.tokens[0] for op in walking.walk() if op.name in ("tt.get_program_id", "tt.get_num_programs")]
     assert asked == ["x", "x"]

@@ -19,7 +19,7 @@ from played import DEPTH, ROWS, cut, same, tensors
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir import parsing
 
 TWO = HopperStrategy(2, (2,))
 ONE_SLOT = HopperStrategy(2, (1,), in_flight=0)
@@ -106,7 +106,7 @@ def rings(text: str) -> list[str]:
 def barriers(text: str) -> dict[str, tuple[int, set[int]]]:
     """Slots of each array of barriers, and how many arrivals end a phase of them."""
     slots = {n: int(d) for n, d in re.findall(r"%wp_((?:full|empty)\d+) = .* -> !ttg.memdesc<(\d+)x1xi64", text)}
-    module, place, counts = ir.parse(text), {}, {name: set() for name in slots}
+    module, place, counts = parsing.parse(text), {}, {name: set() for name in slots}
     for operation in module.function.regions[0].operations:
         if operation.name == "ttg.memdesc_index":
             place[operation.result] = operation.operands[0].removeprefix("%wp_")
@@ -141,7 +141,7 @@ def test_loads_in_a_branch_of_a_loop_have_the_depth_of_that_loop() -> None:
 
 def test_the_producer_computes_only_what_the_loads_need() -> None:
     text = specialize(cut("between"), TWO)
-    (block,) = (operation for operation in ir.parse(text).walk() if operation.name == "ttg.warp_specialize")
+    (block,) = (operation for operation in parsing.parse(text).walk() if operation.name == "ttg.warp_specialize")
     producer = {operation.name for operation in block.regions[-1].walk()}
     assert producer >= {"ttng.barrier_expect", "ttng.async_tma_copy_global_to_local", "ttng.wait_barrier", "scf.for"}
     assert not any(n.startswith("tt.") or n in ("ttng.warp_group_dot", "ttng.arrive_barrier") for n in producer)

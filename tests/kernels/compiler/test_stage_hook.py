@@ -23,7 +23,7 @@ from warpplan.kernels.compiler.lowering.hopper import persistent
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy import stage_hook
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir import ir, parsing
 
 
 def test_every_scheme_has_a_key_of_its_own() -> None:
@@ -54,7 +54,7 @@ def test_a_kernel_is_compiled_without_a_gpu(
 ) -> None:
     """Partitions, warps, and how many barriers wait for how many arrivals are what the scheme says."""
     kernel = stage_hook.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
-    module = ir.parse(kernel.asm["ttgir"])
+    module = parsing.parse(kernel.asm["ttgir"])
     (block,) = (operation for operation in module.walk() if operation.name == "ttg.warp_specialize")
     assert len(block.regions) == scheme.consumers + 1
     widths = [int(n) for n in re.findall(r"num_warps\((\d+)\)", kernel.asm["ttgir"])]
@@ -102,7 +102,7 @@ def test_schemes_are_for_hopper(tmp_path: Path) -> None:
 
 def partitions(text: str) -> list[list[ir.IrOperation]]:
     """The operations of each partition, consumers first."""
-    block = next(operation for operation in ir.parse(text).walk() if operation.name == "ttg.warp_specialize")
+    block = next(operation for operation in parsing.parse(text).walk() if operation.name == "ttg.warp_specialize")
     return [list(region.walk()) for region in block.regions]
 
 

@@ -19,7 +19,7 @@ from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.ttgir import parsing
 
 pytestmark = pytest.mark.matrix
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
@@ -46,17 +46,17 @@ def test_a_kernel_reaches_the_cut(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ZOO if name not in UNSTRUCTURED])
 def test_what_reaches_the_cut_is_read_and_printed_back(name: str) -> None:
     text = compiled_to_the_cut(name)
-    assert str(ir.parse(text)) == text
+    assert str(parsing.parse(text)) == text
 
 
 @pytest.mark.parametrize("name", UNSTRUCTURED)
 def test_a_way_out_of_the_middle_is_read_as_a_branch(name: str) -> None:
     text = compiled_to_the_cut(name)
     assert "cf.cond_br" in text
-    printed = str(ir.parse(text))
+    printed = str(parsing.parse(text))
     assert " cf." not in printed
     assert printed.count("scf.if") == text.count("cf.cond_br")
-    assert str(ir.parse(printed)) == printed
+    assert str(parsing.parse(printed)) == printed
     assert str(pipeline.read(printed, pipeline.cutting.new_context(BACKEND))).count("scf.if") == 1
 
 

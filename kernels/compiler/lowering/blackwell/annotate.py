@@ -22,16 +22,8 @@ from dataclasses import dataclass, field
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir.control import read_loop
-from warpplan.kernels.compiler.ttgir.ir import (
-    IrOperation,
-    Module,
-    Region,
-    is_value,
-    pack_of,
-    parse,
-    parse_operation,
-    tokenize,
-)
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, pack_of, tokenize
+from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.planner.errors import InvalidConfig
 

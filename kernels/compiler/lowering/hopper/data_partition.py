@@ -22,16 +22,9 @@ from warpplan.kernels.compiler.analysis.row_split import ENDS, TIED, RowSplit
 from warpplan.kernels.compiler.analysis.value_flow import definitions, origins
 from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS, number_loads
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import (
-    IrOperation,
-    Module,
-    Region,
-    is_value,
-    parse_operation,
-    split_list,
-    tokenize,
-)
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, split_list, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.printed_shapes import Printed, operand_list, shapes_in, sliced
 
 

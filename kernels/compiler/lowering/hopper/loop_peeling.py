@@ -13,8 +13,9 @@ from collections.abc import Callable
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
 from warpplan.kernels.compiler.lowering.hopper.load_rings import VIEWS
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, parse_operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 
 WAIT = "ttng.warp_group_dot_wait"
 

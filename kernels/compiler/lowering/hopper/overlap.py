@@ -38,8 +38,9 @@ from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
 )
 from warpplan.kernels.compiler.lowering.hopper.producer import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, parse_operation, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 WAIT_AGAIN = "warpplan.again"

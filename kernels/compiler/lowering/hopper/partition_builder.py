@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, parse_operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 BARRIER = "!ttg.memdesc<1xi64, ALIAS, #smem, mutable>"

@@ -14,7 +14,8 @@ from warpplan.kernels.compiler.analysis.grid_walk import require_grid_walk
 from warpplan.kernels.compiler.lowering.hopper.load_rings import WALK
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import arguments
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, parse_operation, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.triton_types import CompiledKernel, KernelArgument
 
 GRID = ("%wp_grid_x", "%wp_grid_y", "%wp_grid_z")

@@ -25,8 +25,9 @@ from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, parse, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 REGISTERS_PER_SM = 65_536
