@@ -28,10 +28,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from warpplan.kernels import planned
 from warpplan.kernels.compiler.launching import dispatch as launching
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
 BATCH, ROUNDS = 200, 101
-GIVEN = Scheme(1, (2,))
+GIVEN = HopperStrategy(1, (2,))
 
 
 @triton.jit

@@ -23,7 +23,7 @@ import tl_cases
 from children import cores, each, first_line
 from tl_case import Case, Setting
 
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "compiler_schemes_h200.json"
@@ -40,7 +40,7 @@ def cases() -> dict[str, Case]:
     return {case.name: case for case in tl_cases.all_cases()}
 
 
-def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
+def schemes(case: Case, setting: Setting) -> tuple[HopperStrategy, ...]:
     """Consumers of 64 rows or more that hold their share of the tile, with the two deepest rings that fit; the deepest
     walking over the grid, too, and for the first tile without a wgmma group in flight."""
     slot = case.slot(setting)
@@ -55,9 +55,9 @@ def schemes(case: Case, setting: Setting) -> tuple[Scheme, ...]:
         if share * 4 < WGMMA_ROWS * warps or share * columns > MOST_ACCUMULATOR_REGISTERS * 32 * warps:
             continue
         depths = [d for d in (deepest, deepest - 1) if d >= 2]
-        found += [Scheme(consumers, (depth,), warps, 1) for depth in depths]
+        found += [HopperStrategy(consumers, (depth,), warps, 1) for depth in depths]
         if setting.tile == case.settings[0].tile:
-            found += [Scheme(consumers, (depth,), warps, 0) for depth in depths[:1]]
+            found += [HopperStrategy(consumers, (depth,), warps, 0) for depth in depths[:1]]
     # A kernel that walks over its tiles by itself refuses to be walked.
     walked = [scheme for scheme in found if scheme.in_flight and scheme.depths == (deepest,)]
     return (*found, *(replace(scheme, persistent=1) for scheme in walked))
@@ -81,11 +81,11 @@ def jobs(case: Case) -> list[Job]:
     return unplanned + planned
 
 
-def scheme_of(job: Job) -> Scheme | None:
+def scheme_of(job: Job) -> HopperStrategy | None:
     if job["scheme"] is None:
         return None
     consumers, depths, warps, in_flight, persistent = job["scheme"]
-    return Scheme(consumers, tuple(depths), warps, in_flight, persistent)
+    return HopperStrategy(consumers, tuple(depths), warps, in_flight, persistent)
 
 
 def what(job: Job) -> str:

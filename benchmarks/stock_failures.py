@@ -29,7 +29,7 @@ from tl_cases import LOG2E, SMS, cdiv
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
 NAME = "compiler_failures_h200.json"
 LIMIT_S = 60.0
@@ -52,7 +52,7 @@ class Failure:
     expected: str
     change: str = ""
     releases: tuple[str, ...] = ()
-    schemes: tuple[Scheme, ...] = (Scheme(2, (3,)), Scheme(2, (2,)), Scheme(1, (2,), 8))
+    schemes: tuple[HopperStrategy, ...] = (HopperStrategy(2, (3,)), HopperStrategy(2, (2,)), HopperStrategy(1, (2,), 8))
 
     @property
     def here(self) -> bool:

@@ -14,7 +14,7 @@ from tl_case import Case, Described, Setting, Tensors, options, source
 from triton.backends.compiler import GPUTarget
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
 TARGET = GPUTarget("cuda", 90, 32)
 COLD_BYTES = 192 * 2**20
@@ -39,11 +39,11 @@ def ended(error: BaseException) -> dict[str, Any]:
     return {"status": "refused", "reason": reason}
 
 
-def compile_case(case: Case, setting: Setting, scheme: Scheme | None) -> Any:
+def compile_case(case: Case, setting: Setting, scheme: HopperStrategy | None) -> Any:
     """Triton's compiled kernel; under ``scheme`` where there is one, which sets the warps."""
     if scheme is None:
         return triton.compile(source(case, setting), target=TARGET, options=options(setting))
-    from warpplan.kernels.compiler.lowering.stage_hook import compile_with
+    from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 
     return compile_with(source(case, setting), TARGET, options(setting), scheme)
 

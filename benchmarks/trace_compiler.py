@@ -22,7 +22,7 @@ from tl_case import Case, Setting, options, source
 
 from warpplan.kernels.compiler.analysis.capture import Body, capture
 from warpplan.kernels.compiler.costing.loop_graph import Shape
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.isolate import run_isolated
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.profiler.embedded import embedded
@@ -34,10 +34,10 @@ TIME_LIMIT_S = 120.0
 GEMM = Setting({"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}, 8, 3)
 ATTENTION = Setting({"D": 128, "BLOCK_M": 128, "BLOCK_N": 128, "CAUSAL": False}, 8, 2)
 """Few tiles: a whole grid's trace is tens of megabytes."""
-TRACED: tuple[tuple[str, Setting, Scheme | None], ...] = (
-    ("gemm", GEMM, Scheme(2, (3,))),
+TRACED: tuple[tuple[str, Setting, HopperStrategy | None], ...] = (
+    ("gemm", GEMM, HopperStrategy(2, (3,))),
     ("gemm", GEMM, None),
-    ("attention", ATTENTION, Scheme(2, (2,))),
+    ("attention", ATTENTION, HopperStrategy(2, (2,))),
     ("attention", ATTENTION, None),
 )
 
@@ -66,10 +66,10 @@ def main() -> None:
     write(arguments.out / "compiler_traces_h200.json", result)
 
 
-def traced(name: str, setting: Setting, scheme: Scheme | None, recording: float) -> dict[str, Any]:
+def traced(name: str, setting: Setting, scheme: HopperStrategy | None, recording: float) -> dict[str, Any]:
     """One row, from a child that may hang. Raises :class:`MeasurementFailed`."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [folder, name, dict(setting.constants), setting.warps, setting.stages, scheme and asdict(scheme)]
+        given = [folder, name, dict(setting.constants), setting.warps, setting.stages, scheme and scheme.to_json()]
         found = run_isolated("trace_compiler:trace_in_process", given, time_limit_s=TIME_LIMIT_S)
         if found.status != "ok":
             raise MeasurementFailed(f"tracing {name}: {found.reason}")
@@ -112,10 +112,10 @@ def trace_in_process(
     from triton import knobs
 
     from warpplan.kernels.compiler.inspection import instrument
-    from warpplan.kernels.compiler.lowering.stage_hook import compile_with
+    from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 
     case, setting = case_of(name), Setting(constants, warps, stages)
-    plan = Scheme(**{**scheme, "depths": tuple(scheme["depths"])}) if scheme else None
+    plan = HopperStrategy(**{**scheme, "depths": tuple(scheme["depths"])}) if scheme else None
     # The producer's one warp is rounded up to a warp group.
     total = warps if plan is None else plan.consumers * plan.warps + 4
     mode = proton.mode.Default(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warpplan.kernels.compiler.exceptions import PlanWarning
+    from warpplan.kernels.compiler.launching.inductor import planned_inductor, tma_templates
+    from warpplan.kernels.compiler.launching.planned import planned
 
 __all__ = ["PlanWarning", "planned", "planned_inductor", "tma_templates"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("planned_inductor", "tma_templates"):
-        from warpplan.kernels.compiler.launching import inductor as module
-    else:
-        from warpplan.kernels.compiler.launching import planned as module  # type: ignore[no-redef]
-    return getattr(module, name)
+        from warpplan.kernels.compiler.launching import inductor
+
+        return getattr(inductor, name)
+    from warpplan.kernels.compiler.launching import planned
+
+    return getattr(planned, name)

@@ -2,6 +2,7 @@
 
 CannotPlan                 what stands in the way, the operation and the source line
 UnsupportedTriton          the release of Triton is not one whose passes are known
+PlanWarning                what users see of either: the kernel runs as it is
 """
 
 from __future__ import annotations
@@ -21,3 +22,13 @@ class CannotPlan(InvalidInput):
 
 class UnsupportedTriton(InvalidInput):
     """Another release of Triton than those whose pass lists are kept here."""
+
+
+class PlanWarning(UserWarning):
+    """A kernel runs as it is, not planned: the message says which and why."""
+
+
+def reason_of(error: BaseException, plain: type[BaseException]) -> str:
+    """The first line of what ``error`` says, after the name of its class where that is not ``plain``."""
+    first = (str(error).splitlines() or [""])[0]
+    return first if isinstance(error, plain) else f"{type(error).__name__}: {first}".rstrip(": ")

@@ -11,17 +11,16 @@ from warpplan.planner.values.profile import Profile
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.analysis.capture import Captured
-    from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme
+    from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
     from warpplan.kernels.compiler.inspection.where import Placed
-    from warpplan.kernels.compiler.strategy.blackwell import Steered
-    from warpplan.kernels.compiler.strategy.hopper import Scheme
+    from warpplan.kernels.compiler.strategy.protocol import Strategy
 
 SCHEMA = "warpplan/ws-1"
 HOPPER, BLACKWELL = 90, 100
 STOCK, BEST = "stock", "best"
-_SCHEME = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
-_STEERED = re.compile(r"(apart|together|found):(\d+)(:single)?")
+_HOPPER = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
+_BLACKWELL = re.compile(r"(apart|together|found):(\d+)(:single)?")
 LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
 """The GPU whose sizes are meant where the profile is of another kind of GPU than the target."""
 
@@ -36,34 +35,34 @@ class Inspection:
     target: int
     captured: Captured
     estimated: tuple[str, ...]
-    ranked: tuple[RankedScheme, ...]
-    chosen: RankedScheme
+    ranked: tuple[RankedStrategy, ...]
+    chosen: RankedStrategy
     placed: tuple[Placed, ...]
     barriers: BarrierReport | None
     failure: str = ""
 
 
-def parse_scheme(text: str) -> Scheme | Steered:
+def parse_scheme(text: str) -> Strategy:
     """``2x4:3/2:1:persistent``: consumers x warps, slots of each loop's rings, 1 to keep a product in flight (the
     default), and whether one program an SM walks over the grid. For Blackwell ``apart:3``, ``together:3`` or
     ``found:3``: the workers of loads and products, slots of all rings; ``apart:3:single`` with one place in tensor
     memory for each result."""
-    from warpplan.kernels.compiler.strategy.blackwell import Steered
-    from warpplan.kernels.compiler.strategy.hopper import Scheme
+    from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
+    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
-    steered = _STEERED.fullmatch(text.strip())
-    if steered is not None:
-        return Steered(steered[1], int(steered[2]), double=int(steered[3] is None))
-    match = _SCHEME.fullmatch(text.strip())
+    workers = _BLACKWELL.fullmatch(text.strip())
+    if workers is not None:
+        return BlackwellStrategy(workers[1], int(workers[2]), double=int(workers[3] is None))
+    match = _HOPPER.fullmatch(text.strip())
     if match is None:
         raise InvalidConfig(
             f"scheme {text!r}: expected {STOCK}, {BEST}, or CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the "
             "slots of each loop and 0 for no product in flight, and :persistent behind; for Blackwell apart:SLOTS, "
             "together:SLOTS or found:SLOTS", field="scheme", value=text,
         )  # fmt: skip
-    consumers, warps, depths, flying, walks = match.groups()
+    consumers, warps, depths, in_flight, persistent = match.groups()
     slots = tuple(int(depth) for depth in depths.split("/"))
-    return Scheme(int(consumers), slots, int(warps), int(flying or 1), int(walks is not None))
+    return HopperStrategy(int(consumers), slots, int(warps), int(in_flight or 1), int(persistent is not None))
 
 
 def kernel_at(spec: str) -> Any:
@@ -101,7 +100,6 @@ def inspect_kernel(
     from warpplan.kernels.compiler.costing.loop_graph import estimated
     from warpplan.kernels.compiler.inspection.signature import source_of
     from warpplan.kernels.compiler.inspection.where import placed
-    from warpplan.kernels.compiler.strategy.blackwell import Steered
 
     asked = None if scheme in (STOCK, BEST) else parse_scheme(scheme)
     source = source_of(kernel, signature)
@@ -116,7 +114,7 @@ def inspect_kernel(
             f"{kernel.__name__} does not compile for sm_{target}: {_line(error)}", field="kernel"
         ) from error
     captured = capture(text)
-    if asked is not None and isinstance(asked, Steered) != (target == BLACKWELL):
+    if asked is not None and asked.architecture != target // 10:
         form = "apart:SLOTS, together:SLOTS or found:SLOTS" if target == BLACKWELL else "CONSUMERSxWARPS:SLOTS"
         raise InvalidConfig(
             f"scheme {scheme!r} is not for sm_{target}: expected best, stock or {form}",
@@ -127,35 +125,29 @@ def inspect_kernel(
     chosen = ranked[0] if scheme == BEST else alone
     if asked is not None:
         known = next((r for r in ranked if r.scheme == asked), None)
-        near = next((r for r in ranked if r.scheme and _alike(r.scheme, asked)), alone)
+        near = next((r for r in ranked if r.scheme and r.scheme.partitioning == asked.partitioning), alone)
         chosen = known or replace(near, scheme=asked, reason="asked for")
     barriers, failure = _finish(source, gpu, options, chosen.scheme)
-    guessed = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
+    estimated_work = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
     return Inspection(
-        kernel.__name__, target, captured, guessed, ranked, chosen, placed(captured, chosen), barriers, failure
+        kernel.__name__, target, captured, estimated_work, ranked, chosen, placed(captured, chosen), barriers, failure
     )
 
 
-def _alike(one: Scheme | Steered, other: Scheme | Steered) -> bool:
-    """Whether two schemes for one GPU share a kernel out alike, so that the plans of one show the other."""
-    name = "consumers" if hasattr(one, "consumers") else "workers"
-    return bool(getattr(one, name) == getattr(other, name))
-
-
-def _ranked(captured: Captured, text: str, profile: Profile, target: int, stages: int) -> tuple[RankedScheme, ...]:
-    from warpplan.kernels.compiler.costing import ranked_schemes, ranked_steerings
+def _ranked(captured: Captured, text: str, profile: Profile, target: int, stages: int) -> tuple[RankedStrategy, ...]:
+    from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
     from warpplan.planner.values.device import device
 
     gpu = device(profile.identity.gpu)
     if gpu.capability != target:
         gpu = device(LIKE[target])
     if target == BLACKWELL:
-        return ranked_steerings.rank(captured, text, profile, gpu, stages=stages)
-    return ranked_schemes.rank(captured, profile, gpu, stages=stages)
+        return blackwell_ranking.rank(captured, text, profile, gpu, stages=stages)
+    return hopper_ranking.rank(captured, profile, gpu, stages=stages)
 
 
 def _finish(
-    source: Any, gpu: Any, options: dict[str, int], scheme: Scheme | Steered | None
+    source: Any, gpu: Any, options: dict[str, int], scheme: Strategy | None
 ) -> tuple[BarrierReport | None, str]:
     from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
     from warpplan.kernels.compiler.inspection.finished import finished_text
@@ -172,9 +164,9 @@ def to_json(found: Inspection) -> dict[str, Any]:
     """All of it as plain values."""
     from warpplan.planner.values import codec
 
-    def ranked(r: RankedScheme) -> dict[str, Any]:
+    def ranked(r: RankedStrategy) -> dict[str, Any]:
         return {
-            "scheme": None if r.scheme is None else asdict(r.scheme),
+            "scheme": None if r.scheme is None else r.scheme.to_json(),
             "ii_cycles": list(r.ii_cycles),
             "predicted_cycles": r.predicted_cycles,
             "gain": r.gain,

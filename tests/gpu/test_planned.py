@@ -24,8 +24,9 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler.launching import decide, dispatch  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
+from warpplan.kernels.compiler.launching import decide  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 Case = tuple[Callable[[], Any], torch.Tensor, torch.Tensor]
@@ -131,7 +132,7 @@ def run(case: Case) -> Any:
 
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(dispatch, "_warned", set())
+    forget_warnings()
     monkeypatch.setattr(sys.modules[planned.__module__], "_tables", {})  # no decision outlives its test
     torch.manual_seed(0)
     yield
@@ -139,10 +140,17 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "scheme", [Scheme(1, (4,), 4), Scheme(2, (3,)), Scheme(1, (3,), 8), Scheme(2, (3,), persistent=1)], ids=str
+    "scheme",
+    [
+        HopperStrategy(1, (4,), 4),
+        HopperStrategy(2, (3,)),
+        HopperStrategy(1, (3,), 8),
+        HopperStrategy(2, (3,), persistent=1),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("name", CASES)
-def test_a_plan_is_right(name: str, scheme: Scheme) -> None:
+def test_a_plan_is_right(name: str, scheme: HopperStrategy) -> None:
     """Every scheme that compiles runs as it is; one that does not leaves the kernel, which is right as well."""
     case = CASES[name]()
     with warnings.catch_warnings(record=True) as caught, planned(scheme, measure=False):
@@ -221,7 +229,7 @@ def test_the_job_outlives_its_trials(injected: str, said: str, tmp_path: Path, m
     monkeypatch.setattr(decide, "default_folder", lambda: tmp_path / "decisions")
     case = gemm_case(_fresh(kernels.gemm))
     with pytest.warns(PlanWarning, match=said) as caught:
-        launch_twice(planned(Scheme(2, (3,)), time_limit_s=25.0), case)
+        launch_twice(planned(HopperStrategy(2, (3,)), time_limit_s=25.0), case)
     assert len(caught) == 1
     run(case)
 
@@ -245,7 +253,7 @@ def test_graphs_and_streams() -> None:
     case = gemm_case(_fresh(kernels.gemm))
     call, out, _ = case
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with planned(Scheme(2, (3,)), measure=False):
+    with planned(HopperStrategy(2, (3,)), measure=False):
         unplanned = run(case).metadata.num_warps
         with torch.cuda.graph(graph):
             captured = call()
@@ -264,8 +272,8 @@ def test_nothing_is_planned_in_a_capture() -> None:
     call, *_ = gemm_case(_fresh(kernels.gemm))
     call()
     torch.cuda.synchronize()
-    with planned(Scheme(2, (3,)), measure=False), torch.cuda.graph(torch.cuda.CUDAGraph()):
+    with planned(HopperStrategy(2, (3,)), measure=False), torch.cuda.graph(torch.cuda.CUDAGraph()):
         captured = call()
-    with planned(Scheme(2, (3,)), measure=False):
+    with planned(HopperStrategy(2, (3,)), measure=False):
         assert call() is captured, "decided now, from the next launch on"
         assert call() is not captured

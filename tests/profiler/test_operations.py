@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from warpplan.kernels.compiler.analysis.capture import Body
-from warpplan.kernels.compiler.analysis.loop_work import Work
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import Part, Product
 from warpplan.kernels.compiler.costing.loop_graph import Shape, cost_of
 from warpplan.kernels.compiler.ttgir.types import parse_type
@@ -67,10 +67,10 @@ def test_the_loop_of_a_compiled_kernel_reads_as_that_of_our_own(trace: Path) -> 
     assert {event.scope for event in parse(trace)} == {"tma_issue", "consumer_wait", "mma"}
 
 
-def _work(id: str, kind: Any, **fields: Any) -> Work:
+def _work(id: str, kind: Any, **fields: Any) -> LoopWork:
     line = id.partition("@")[2]
     defaults: dict[str, Any] = {"names": (), "line": line, "lines": (line,), "shape": (128, 128), "parts": ()}
-    return Work(id, kind, **{**defaults, **fields})
+    return LoopWork(id, kind, **{**defaults, **fields})
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 An operation is an iteration over axes 0, 1, …; each operand, result and printed type is indexed by some of them:
 ``tt.expand_dims {axis = 1}`` takes (0) to (0, –), ``tt.broadcast`` (0, –) to (0, 1), a reduction along 1 (0, –) to (0),
-a product (0, –) · (–, –) to (0, –). Cutting an operation along an axis cuts all that the axis indexes and leaves the
-rest whole; a dimension without an axis, "–" or None, cannot be cut.
+a product (0, –) · (–, –) to (0, –). Splitting an operation along an axis splits all that the axis indexes and leaves
+the rest whole; a dimension without an axis, "–" or None, cannot be split.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list, shapes_in
 
 Axes = tuple[int | None, ...]
@@ -41,13 +41,13 @@ class Rule:
     printed: tuple[Axes, ...]
 
 
-def rule(operation: Operation, shapes: Shapes) -> Rule | None:
-    """How ``operation`` may be cut; None where it has to stay whole. ``shapes`` holds every value with a shape."""
+def rule(operation: IrOperation, shapes: Shapes) -> Rule | None:
+    """How ``operation`` may be split; None where it has to stay whole. ``shapes`` holds every value with a shape."""
     name = operation.name
     operands = tensor_operands(operation, shapes)
     results = [v for v in operation.defined if v in shapes]
     printed = [p.shape for p in shapes_in(operation.parts)]
-    plain = [tuple(range(len(shapes[v]))) for v in [*operands, *results]]
+    plain: list[Axes] = [tuple(range(len(shapes[v]))) for v in [*operands, *results]]
     text = "".join(operation.tokens)
     if name == "arith.constant":
         return (
@@ -59,7 +59,7 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
         return _same(len(operands), len(results), len(printed), plain[0]) if plain else None
     if name == "tt.expand_dims":
         axis, source = _number(text, "axis"), plain[0]
-        result = (*source[:axis], None, *source[axis:])
+        result: Axes = (*source[:axis], None, *source[axis:])
         return Rule((source,), (result,), (source, result))
     if name == "tt.broadcast":
         kept = (i if a == b else None for i, (a, b) in enumerate(zip(*printed, strict=True)))
@@ -69,7 +69,8 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
         result = tuple(int(n) for n in text.partition("order=array<i32:")[2].partition(">")[0].split(","))
         return Rule((plain[0],), (result,), (plain[0], result))
     if name in _PRODUCTS:
-        rows, whole = (0, None), (None, None)
+        rows: Axes = (0, None)
+        whole: Axes = (None, None)
         extra = (rows,) * (len(operands) - 2)
         return Rule((rows, whole, *extra), (rows,), (rows, whole, rows)) if len(plain[0]) == 2 else None
     if name in ('"tt.reduce"', '"tt.scan"'):
@@ -95,14 +96,14 @@ def rule(operation: Operation, shapes: Shapes) -> Rule | None:
     return None
 
 
-def tensor_operands(operation: Operation, shapes: Shapes) -> list[str]:
+def tensor_operands(operation: IrOperation, shapes: Shapes) -> list[str]:
     """Its operands with a shape, in the order they are printed; a descriptor is none of them."""
     return [v for v in operand_list(operation) if v in shapes]
 
 
-def effect(operation: Operation) -> str:
+def effect(operation: IrOperation) -> str:
     """What it does beside its results: "" nothing, so that it may be repeated or dropped; "store"; "once" where there
-    must be one of it but it may be cut; "other" where splitting the block's threads would change its meaning."""
+    must be one of it but it may be split; "other" where splitting the block's threads would change its meaning."""
     name, text = operation.name, "".join(operation.tokens)
     if name in STORES:
         return "store"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.analysis.loop_work import Flow, Work, read_work
+from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
+from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
 from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
-from warpplan.kernels.compiler.lowering.hopper.persistent import walks
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
-from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, parse
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.source_locations import Place, Places
 
 
@@ -42,12 +43,12 @@ class Body:
     line: str
     kind: str
     parent: str
-    work: tuple[Work, ...]
+    work: tuple[LoopWork, ...]
     flows: tuple[Flow, ...]
     rows: int | None
     trips: int | None
 
-    def of_kind(self, *kinds: str) -> tuple[Work, ...]:
+    def of_kind(self, *kinds: str) -> tuple[LoopWork, ...]:
         return tuple(work for work in self.work if work.kind in kinds)
 
 
@@ -88,7 +89,7 @@ def capture(text: str) -> Captured:
 def capture_module(module: Module) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
-    reader = _Reader(types, row_values(function, types), Places(module), _constants(function))
+    reader = _LoopReader(types, row_values(function, types), Places(module), _constants(function))
     attributes = module.operation.attributes
     loops = tuple(reader.loops(function.regions[0], ""))
     body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
@@ -96,10 +97,12 @@ def capture_module(module: Module) -> Captured:
     obstacles = (*_kernel_obstacles(function, loops, Places(module)), *(o for b in loops for o in _loop_obstacles(b)))
     capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
     warps = _number(attributes.get("ttg.num-warps", ""))
-    return Captured(name, capability, warps, body, loops, obstacles, walks(module), tuple(_remarks(loops, capability)))
+    return Captured(
+        name, capability, warps, body, loops, obstacles, can_walk_grid(module), tuple(_remarks(loops, capability))
+    )
 
 
-class _Reader:
+class _LoopReader:
     def __init__(self, types: Types, rows: frozenset[str], places: Places, constants: dict[str, int]) -> None:
         self.types, self.rows, self.places, self.constants = types, rows, places, constants
         self.names: set[str] = set()
@@ -116,7 +119,7 @@ class _Reader:
                     found += self.loops(inner, inside)
         return found
 
-    def _loop(self, operation: Operation, parent: str) -> Body:
+    def _loop(self, operation: IrOperation, parent: str) -> Body:
         place = self.places.of(operation)
         name = self._name(place)
         if operation.name == "scf.while":
@@ -146,16 +149,13 @@ class _Reader:
         return name
 
     def _trips(self, lower: str, upper: str, step: str) -> int | None:
-        bounds = [self.constants.get(value) for value in (lower, upper, step)]
-        if None in bounds or not bounds[2]:
+        first, last, stride = (self.constants.get(value) for value in (lower, upper, step))
+        if first is None or last is None or not stride:
             return None
-        first, last, stride = bounds
-        assert first is not None
-        assert last is not None
         return max(0, -(-(last - first) // stride))
 
 
-def _constants(function: Operation) -> dict[str, int]:
+def _constants(function: IrOperation) -> dict[str, int]:
     """Whole numbers by name."""
     found = {}
     for operation in function.walk():
@@ -166,7 +166,7 @@ def _constants(function: Operation) -> dict[str, int]:
     return found
 
 
-def _kernel_obstacles(function: Operation, loops: tuple[Body, ...], places: Places) -> list[Obstacle]:
+def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], places: Places) -> list[Obstacle]:
     if not loops:
         return [Obstacle("no loop: there is nothing for a producer to run ahead of")]
     if not any(operation.name in TMA_LOADS for operation in function.walk()):
@@ -217,7 +217,7 @@ def producer_slice(loop: Body) -> frozenset[str]:
         needed |= more
 
 
-def _needs(loop: Body, load: str) -> Work | None:
+def _needs(loop: Body, load: str) -> LoopWork | None:
     """A tile's work that the address of ``load`` depends on."""
     by_id = {work.id: work for work in loop.work}
     seen: set[str] = set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
 from warpplan.kernels.compiler.analysis.value_flow import Definition, origins
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD
 from warpplan.kernels.compiler.ttgir.control import read_while
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
 WRITES = frozenset(
@@ -25,7 +25,7 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
     """Raise :class:`CannotPlan` where the TMA loads of ``module``'s kernel, and the operations ``kept`` for them, by
     identity, cannot run ahead of everything else. ``defined`` are the kernel's names."""
 
-    def refuse(operation: Operation, reason: str) -> NoReturn:
+    def refuse(operation: IrOperation, reason: str) -> NoReturn:
         raise CannotPlan(reason, operation.name.strip('"'), source_line(module, operation))
 
     operations = list(module.function.walk())
@@ -41,7 +41,7 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
         refuse(waiting, "a loop waits for it; loads that run ahead would not")
     written = {base for op in operations if op.name in WRITES for base in origins(op.operands[0], defined)}
     for operation in operations:
-        if operation.name != LOAD and (operation.name != "tt.load" or id(operation) not in kept):
+        if operation.name != TMA_LOAD and (operation.name != "tt.load" or id(operation) not in kept):
             continue
         both = written & origins(operation.operands[0], defined)
         if both:
@@ -49,11 +49,11 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
             refuse(operation, f"the kernel also writes {what}; loads that run ahead could miss it")
 
 
-def is_volatile(operation: Operation) -> bool:
+def is_volatile(operation: IrOperation) -> bool:
     return operation.attributes.get("isVolatile", "false") != "false"
 
 
-def spins(function: Operation) -> Iterator[Operation]:
+def spins(function: IrOperation) -> Iterator[IrOperation]:
     """What a ``scf.while`` of ``function`` may wait for: memory that its condition reads at the same place every time,
     or an atomic operation in it whose result something uses."""
     operations = list(function.walk())

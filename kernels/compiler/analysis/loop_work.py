@@ -25,7 +25,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import (
 from warpplan.kernels.compiler.analysis.row_values import Types
 from warpplan.kernels.compiler.analysis.tensor_memory import ACCESSES, Access, TensorBuffer, TensorMemory, values_read
 from warpplan.kernels.compiler.ttgir.control import read_branch, yielded
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
@@ -39,7 +39,7 @@ _POINTER_STEPS = frozenset(
 
 
 @dataclass(frozen=True)
-class Work:
+class LoopWork:
     """One operation of a loop: ``id`` is ``name@file:line``; ``names`` are the operations of TTGIR in it, ``lines``
     their places in the source.
 
@@ -80,7 +80,7 @@ class Flow:
 @dataclass
 class _Group:
     classified: Classified
-    operations: list[Operation]
+    operations: list[IrOperation]
     region: int
     rows: bool
     rare: bool
@@ -96,21 +96,21 @@ class _Group:
 
 def read_work(
     region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], places: Places
-) -> tuple[tuple[Work, ...], tuple[Flow, ...]]:
+) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:
     """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration).
 
     A loop inside is one operation, a branch's operations count as if it were always taken.
     """
     pairs = tuple(carried)
-    reader = _Reader(types, rows, pairs, same_size=True)
+    reader = _WorkReader(types, rows, pairs, same_size=True)
     reader.visit(region, 0)
     if len(reader.groups) > MOST_WORK:
-        reader = _Reader(types, rows, pairs, same_size=False)
+        reader = _WorkReader(types, rows, pairs, same_size=False)
         reader.visit(region, 0)
     return reader.finish(places)
 
 
-class _Reader:
+class _WorkReader:
     """``source`` gives for each value the results that it looks through to; a result belongs to a group. A value that
     the loop carries is its own source until the end."""
 
@@ -164,7 +164,7 @@ class _Reader:
                 continue
             self._add(operation, classified, number, accesses)
 
-    def _branch(self, operation: Operation) -> None:
+    def _branch(self, operation: IrOperation) -> None:
         branch = read_branch(operation)
         taken = self.sources((branch.condition,))
         for region in (branch.then, branch.otherwise):
@@ -177,7 +177,7 @@ class _Reader:
             for (_, outside), value in zip(branch.results, yielded(region), strict=False):
                 self.source[outside] = self.source.get(outside, taken) | self.sources((value,))
 
-    def _add(self, operation: Operation, classified: Classified, number: int, accesses: list[Access]) -> None:
+    def _add(self, operation: IrOperation, classified: Classified, number: int, accesses: list[Access]) -> None:
         self.position[id(operation)] = len(self.position)
         made = operation.defined
         if short_name(operation) in ACCESSES and accesses:  # what it writes there is no value, and tokens are none
@@ -250,14 +250,14 @@ class _Reader:
     def _base(self, value: str) -> str:
         return self.pointer.get(value, value)
 
-    def _fill(self, operation: Operation) -> None:
+    def _fill(self, operation: IrOperation) -> None:
         """A loaded tensor that is wanted in shared memory: the load writes there itself."""
         for value in operation.operands:
             for result in self.source.get(value, ()):
                 if value in self.loaded and result in self.home:
                     self.groups[self.home[result]].buffer = tile_bytes(self.types, [value])
 
-    def _into_registers(self, value: str, reader: Operation, number: int) -> None:
+    def _into_registers(self, value: str, reader: IrOperation, number: int) -> None:
         """A tile that TMA brought is read from shared memory once by those who want it in registers."""
         home = self.home.get(value)
         if self.loaded[value] or home is None or self.groups[home].classified.kind != "tma_load":
@@ -278,7 +278,7 @@ class _Reader:
 
     # Writing
 
-    def finish(self, places: Places) -> tuple[tuple[Work, ...], tuple[Flow, ...]]:
+    def finish(self, places: Places) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:
         self.back |= self.memory.around()
         self._sort()
         flows: dict[tuple[str, str, int, str], Flow] = {}
@@ -340,11 +340,11 @@ class _Reader:
         return flows
 
     def _tensor_memory_order(self, names: list[str]) -> list[Flow]:
-        home = {access.turn: names[at] for at, group in enumerate(self.groups) for access in group.accesses}
+        home = {access.number: names[at] for at, group in enumerate(self.groups) for access in group.accesses}
         return [
-            Flow(home[earlier.turn], home[later.turn], distance, "token")
+            Flow(home[earlier.number], home[later.number], distance, "token")
             for earlier, later, distance in self.memory.order()
-            if earlier.turn in home and later.turn in home and home[earlier.turn] != home[later.turn]
+            if earlier.number in home and later.number in home and home[earlier.number] != home[later.number]
         ]
 
     def _names(self, places: Places) -> list[str]:
@@ -370,7 +370,7 @@ class _Reader:
         kind = self.groups[at].classified.kind
         return 0 if kind == "dot" else 1 if kind in _NAMED_FIRST else 2
 
-    def _work(self, name: str, group: _Group, places: Places, read_elsewhere: set[str]) -> Work:
+    def _work(self, name: str, group: _Group, places: Places, read_elsewhere: set[str]) -> LoopWork:
         tile = next(
             (t for o in group.operations for v in (*o.defined, *o.operands[1:], *o.operands[:1])
              if (t := self.types.get(v)) is not None), None,
@@ -379,7 +379,7 @@ class _Reader:
         kept = [t for r in group.results if r in read_elsewhere and (t := self.types.get(r)) is not None]
         bits = sum(elements(t) * t.element_bits for t in kept if t.kind == "tensor")
         lines = tuple(dict.fromkeys(str(places.of(o)) for o in group.operations if places.of(o).file))
-        return Work(
+        return LoopWork(
             name, group.classified.kind, tuple(short_name(o) for o in group.operations),
             str(places.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
             product, 0 if group.buffer else bits, group.buffer, group.rows, group.region > 0,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from warpplan.kernels.compiler.ttgir.ir import Operation, split_list
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, split_list
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Kind = Literal[
@@ -32,9 +32,10 @@ FREE = frozenset({
     "llvm.intr.assume", "tt.tensordesc_to_tma_ptr",
 })  # fmt: skip
 """Names for values that exist already, or nothing the loop waits for."""
-TMA_LOADS = frozenset({"tt.descriptor_load", "tt.descriptor_gather"})
+TMA_LOAD, WGMMA = "tt.descriptor_load", "ttng.warp_group_dot"
+TMA_LOADS = frozenset({TMA_LOAD, "tt.descriptor_gather"})
 TMA_STORES = frozenset({"tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce"})
-DOTS = frozenset({"ttng.warp_group_dot", "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
+DOTS = frozenset({WGMMA, "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
 TMEM_ALLOC, TMEM_LOAD, TMEM_STORE = "ttng.tmem_alloc", "ttng.tmem_load", "ttng.tmem_store"
 ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
 STORES = TMA_STORES | ATOMICS | {"tt.store"}
@@ -94,7 +95,7 @@ class Classified:
     product: Product | None = None
 
 
-def short_name(operation: Operation) -> str:
+def short_name(operation: IrOperation) -> str:
     """``tt.reduce`` of the quoted generic form, too."""
     return operation.name.strip('"')
 
@@ -103,7 +104,7 @@ def elements(kind: ShapedType | None) -> int:
     return math.prod(kind.shape) if kind is not None else 1
 
 
-def result_types(operation: Operation) -> list[ShapedType | None]:
+def result_types(operation: IrOperation) -> list[ShapedType | None]:
     """The type of each result in turn; ``None`` for scalars, pointers and tokens."""
     names, name, signature = operation.defined, short_name(operation), operation.signature
     if not names:
@@ -132,7 +133,7 @@ def result_types(operation: Operation) -> list[ShapedType | None]:
     return [shaped] * len(names)
 
 
-def classify(operation: Operation, types: dict[str, ShapedType | None]) -> Classified | None:
+def classify(operation: IrOperation, types: dict[str, ShapedType | None]) -> Classified | None:
     """What ``operation`` costs; ``None`` for what is free: names, views, constants and arithmetic on scalars.
 
     ``types`` are those of the values that it reads.
@@ -196,7 +197,7 @@ def _pointwise(name: str, count: int) -> Classified:
     return Classified("elementwise", (Part("elementwise", count, times, not known or times > 2),))
 
 
-def _reduction(operation: Operation, name: str, tensors: list[ShapedType]) -> Classified:
+def _reduction(operation: IrOperation, name: str, tensors: list[ShapedType]) -> Classified:
     tile = tensors[0]
     inner = set(_COMBINERS.findall(operation.text()))
     along_rows = len(tile.shape) == 2 and operation_axis(operation) == 1
@@ -209,7 +210,7 @@ def _reduction(operation: Operation, name: str, tensors: list[ShapedType]) -> Cl
     return Classified("reduce", (Part("row_sum", elements(tile), float(len(tensors)), not (known and along_rows)),))
 
 
-def operation_axis(operation: Operation) -> int | None:
+def operation_axis(operation: IrOperation) -> int | None:
     """The axis of a reduction or a scan, of expand_dims: an attribute in either dictionary."""
     text = "".join(p for p in operation.parts if isinstance(p, str))
     _, found, after = text.partition("axis = ")
@@ -217,7 +218,7 @@ def operation_axis(operation: Operation) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _dot(operation: Operation, name: str, read: list[ShapedType | None]) -> Classified | None:
+def _dot(operation: IrOperation, name: str, read: list[ShapedType | None]) -> Classified | None:
     if len(read) < 2 or read[0] is None or read[1] is None:
         return None
     a, b = read[0], read[1]

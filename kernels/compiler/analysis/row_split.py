@@ -1,8 +1,8 @@
-"""Along which dimension each value of a kernel is cut when the rows of its wgmma accumulators are shared out.
+"""Along which dimension each value of a kernel is split when the rows of its wgmma accumulators are shared out.
 
-The cut starts at dimension 0 of every accumulator and is followed both ways. Values that exist in one form (carried by
-a loop, returned by a branch, accumulated, loaded by TMA, read by an atomic operation) are cut in every use of them, and
-so is what is computed from them. All else is cut where it is read by rows and whole where it is read whole.
+The split starts at dimension 0 of every accumulator and is followed both ways. Values that exist in one form (carried
+by a loop, returned by a branch, accumulated, loaded by TMA, read by an atomic operation) are split in every use of
+them, and so is what is computed from them. All else is split where it is read by rows and whole where it is read whole.
 """
 
 from __future__ import annotations
@@ -10,29 +10,28 @@ from __future__ import annotations
 from collections import deque
 
 from warpplan.kernels.compiler.analysis.axes import ATOMICS, BOXED_WRITES, Rule, effect, rule, tensor_operands
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.printed_shapes import result_shapes
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
-DOT = "ttng.warp_group_dot"
 TIED = ("scf.for", "scf.while", "scf.if")
 ENDS = ("scf.yield", "scf.condition")
 _ROWS_OF_A_WARP = 16
 
 
-class Cuts:
-    """``fixed`` are the values that exist in one form, with the dimension along which they are cut; ``forced`` the
-    operations (by identity) that exist cut along one axis only; ``boxes`` every descriptor with the dimension along
-    which its box is cut, None where it stays whole. Raises :class:`CannotPlan` where that cannot be made to agree."""
+class RowSplit:
+    """``fixed`` are the values that exist in one form, with the dimension along which they are split; ``forced`` the
+    operations (by identity) that exist split along one axis only; ``boxes`` every descriptor with the dimension along
+    which its box is split, None where it stays whole. Raises :class:`CannotPlan` where that cannot be made to agree."""
 
     def __init__(self, module: Module, parts: int) -> None:
         self.module, self.parts = module, parts
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.definition: dict[str, Operation] = {}
-        self.users: dict[str, list[Operation]] = {}
+        self.definition: dict[str, IrOperation] = {}
+        self.users: dict[str, list[IrOperation]] = {}
         self.ties: dict[str, list[list[str]]] = {}
         self.fixed: dict[str, int] = {}
         self.forced: dict[int, int] = {}
@@ -41,7 +40,7 @@ class Cuts:
         self._fresh: deque[str] = deque()
         self._read(module.function)
         self._check_effects()
-        dots = [operation for operation in module.function.walk() if operation.name == DOT]
+        dots = [operation for operation in module.function.walk() if operation.name == WGMMA]
         if not dots:
             raise CannotPlan(
                 "no wgmma accumulator whose rows could be shared out: expected a tl.dot on tiles of 64 rows"
@@ -63,10 +62,10 @@ class Cuts:
         while any(self.suffix in name for name in (*self.definition, *module.function.tokens)):
             self.suffix += "_"
 
-    def refuse(self, operation: Operation, reason: str) -> CannotPlan:
+    def refuse(self, operation: IrOperation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name.strip('"'), source_line(self.module, operation))
 
-    def _read(self, operation: Operation) -> None:
+    def _read(self, operation: IrOperation) -> None:
         for name in operation.defined:
             self.definition[name] = operation
         self.shapes |= result_shapes(operation)
@@ -109,7 +108,7 @@ class Cuts:
             if effect(operation) == "other":
                 raise self.refuse(operation, "it may act on the whole block, whose threads would be split")
 
-    def rule(self, operation: Operation) -> Rule:
+    def rule(self, operation: IrOperation) -> Rule:
         found = rule(operation, self.shapes)
         if found is None:
             raise self.refuse(operation, "its rows cannot be told apart, and it works on the rows of an accumulator")
@@ -118,10 +117,10 @@ class Cuts:
     def once(self, value: str) -> bool:
         """Whether ``value`` exists in one form only."""
         operation = self.definition[value]
-        return operation.name in (*TIED, DOT) or effect(operation) == "once"
+        return operation.name in (*TIED, WGMMA) or effect(operation) == "once"
 
     def _fix(self, value: str, dim: int) -> None:
-        """``value`` is cut along ``dim``, in every use of it."""
+        """``value`` is split along ``dim``, in every use of it."""
         if value not in self.fixed:
             self.fixed[value] = dim
             self._fresh.append(value)
@@ -147,8 +146,8 @@ class Cuts:
             assert axis is not None
             self._force(operation, axis)
 
-    def axis(self, operation: Operation, value: str, dim: int | None) -> int | None:
-        """The axis along which ``operation`` is cut to give ``value`` by rows along ``dim``."""
+    def axis(self, operation: IrOperation, value: str, dim: int | None) -> int | None:
+        """The axis along which ``operation`` is split to give ``value`` by rows along ``dim``."""
         if dim is None:
             return None
         results = [name for name in operation.defined if name in self.shapes]
@@ -157,11 +156,11 @@ class Cuts:
             raise self.refuse(operation, f"dimension {dim} of its result is wanted by rows, which it cannot give")
         return axis
 
-    def _force(self, operation: Operation, axis: int) -> None:
-        """``operation`` is cut along ``axis`` and exists in no other form."""
+    def _force(self, operation: IrOperation, axis: int) -> None:
+        """``operation`` is split along ``axis`` and exists in no other form."""
         if self.forced.setdefault(id(operation), axis) != axis or self.asked.get(id(operation), {axis}) != {axis}:
             raise self.refuse(operation, "it is wanted by rows along two of its dimensions")
-        self._cut_operands(operation, axis)
+        self._split_operands(operation, axis)
         names = [name for name in operation.defined if name in self.shapes]
         for name, axes in zip(names, self.rule(operation).results, strict=True):
             if axis in axes:
@@ -175,9 +174,9 @@ class Cuts:
         operation = self.definition[value]
         axis = self.axis(operation, value, dim)
         assert axis is not None
-        self._cut_operands(operation, axis)
+        self._split_operands(operation, axis)
 
-    def _cut_operands(self, operation: Operation, axis: int) -> None:
+    def _split_operands(self, operation: IrOperation, axis: int) -> None:
         asked = self.asked.setdefault(id(operation), set())
         if axis in asked:
             return
@@ -190,7 +189,7 @@ class Cuts:
         for name, axes in zip(operation.defined, self.rule(operation).results, strict=False):
             self._check_size(operation, self.shapes[name][axes.index(axis)] if axis in axes else 0)
 
-    def _check_size(self, operation: Operation, size: int) -> None:
+    def _check_size(self, operation: IrOperation, size: int) -> None:
         rows = size // self.parts
         if size % self.parts or rows & (rows - 1):
             raise self.refuse(operation, f"{size} rows over {self.parts} consumers: expected a power of two each")
@@ -200,23 +199,24 @@ class Cuts:
             self._follow(self._fresh.popleft())
 
     def _share_boxes(self) -> None:
-        """What does not depend on rows (a tile of zeros) is stored by rows, too, where its descriptor has to be cut."""
+        """What does not depend on rows (a tile of zeros) is stored by rows, too, where its descriptor has to be
+        split."""
         writes = [operation for operation in self.module.function.walk() if operation.name in BOXED_WRITES]
-        for cut in [operation for operation in writes if id(operation) in self.forced]:
-            dim = self.rule(cut).printed[0].index(self.forced[id(cut)])
+        for stored in [operation for operation in writes if id(operation) in self.forced]:
+            dim = self.rule(stored).printed[0].index(self.forced[id(stored)])
             for other in writes:
                 axis = self.rule(other).printed[0][dim]
-                if other.operands[0] == cut.operands[0] and id(other) not in self.forced and axis is not None:
+                if other.operands[0] == stored.operands[0] and id(other) not in self.forced and axis is not None:
                     self._force(other, axis)
         self._settle()
 
     def _find_boxes(self) -> None:
-        """The dimension along which each descriptor's box is cut, by what is stored through it."""
+        """The dimension along which each descriptor's box is split, by what is stored through it."""
         for operation in self.module.function.walk():
             if not operation.name.startswith("tt.descriptor_"):
                 continue
             name, dim = operation.operands[0], None
-            axis = self.forced.get(id(operation)) if operation.name != LOAD else None
+            axis = self.forced.get(id(operation)) if operation.name != TMA_LOAD else None
             if axis is not None:
                 dim = self.rule(operation).printed[0].index(axis)
                 origin = self.definition.get(name)

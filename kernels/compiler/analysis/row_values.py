@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from warpplan.kernels.compiler.analysis.operation_kinds import DOTS, FREE, operation_axis, result_types, short_name
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, read_while, yielded
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Types = dict[str, ShapedType | None]
@@ -18,7 +18,7 @@ Types = dict[str, ShapedType | None]
 _ROWS_KEPT = frozenset({"tt.broadcast", "tt.expand_dims", "arith.bitcast", "tt.bitcast", "ttg.memdesc_subslice"})
 
 
-def value_types(function: Operation) -> Types:
+def value_types(function: IrOperation) -> Types:
     """By name, ``None`` for scalars; names are unique. Arguments of blocks other than a loop's are left out."""
     types: Types = {}
     head = function.parts[: next(i for i, p in enumerate(function.parts) if not isinstance(p, str))]
@@ -50,7 +50,7 @@ def value_types(function: Operation) -> Types:
     return types
 
 
-def row_values(function: Operation, types: Types) -> frozenset[str]:
+def row_values(function: IrOperation, types: Types) -> frozenset[str]:
     """The values whose first dimension is the rows of a product."""
     links, seeds = _Links(), []
     for operation in function.walk():
@@ -80,7 +80,7 @@ def row_values(function: Operation, types: Types) -> frozenset[str]:
     return frozenset(value for value in types if links.root(value) in roots)
 
 
-def _alike(operation: Operation, name: str, types: Types) -> tuple[str, ...]:
+def _alike(operation: IrOperation, name: str, types: Types) -> tuple[str, ...]:
     """The values of ``operation`` that have the same rows."""
     if name in ("tt.reduce", "tt.scan", "tt.expand_dims") and operation_axis(operation) == 0:
         return ()

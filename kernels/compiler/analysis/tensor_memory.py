@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.operation_kinds import DOTS, TMEM_ALLOC, TMEM_LOAD, TMEM_STORE, short_name
 from warpplan.kernels.compiler.analysis.row_values import Types
-from warpplan.kernels.compiler.ttgir.ir import Operation, is_value
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, is_value
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 SPACE = "#ttng.tensor_memory"
@@ -40,11 +40,12 @@ class TensorBuffer:
 
 @dataclass(frozen=True)
 class Access:
-    """One operation's of one buffer: ``read`` and ``written`` name what the buffer holds before and after it, "" where
-    it does not read, does not write. ``adds``: as the accumulator of a product. ``turn`` counts in program order."""
+    """One operation's access to one buffer: ``read`` and ``written`` name what the buffer holds before and after it, ""
+    where it does not read, does not write. ``adds``: as the accumulator of a product. ``number`` counts accesses in
+    program order."""
 
     buffer: str
-    turn: int
+    number: int
     read: str
     written: str
     adds: bool = False
@@ -59,7 +60,7 @@ class TensorMemory:
         self._holds: dict[str, str] = {}
         self._found: list[Access] = []
 
-    def visit(self, operation: Operation) -> list[Access]:
+    def visit(self, operation: IrOperation) -> list[Access]:
         """The accesses of ``operation``: none, for most."""
         touched: dict[str, tuple[bool, bool, bool]] = {}
         for inner in operation.walk():
@@ -70,16 +71,16 @@ class TensorMemory:
         return [self._access(buffer, *how) for buffer, how in touched.items()]
 
     def _access(self, buffer: str, reads: bool, writes: bool, adds: bool) -> Access:
-        turn = len(self._found)
+        number = len(self._found)
         before = self._holds.get(buffer, _at_start(buffer))
-        after = f"{buffer}@{turn}" if writes else ""
-        access = Access(buffer, turn, before if reads else "", after, adds)
+        after = f"{buffer}@{number}" if writes else ""
+        access = Access(buffer, number, before if reads else "", after, adds)
         if writes:
             self._holds[buffer] = after
         self._found.append(access)
         return access
 
-    def _direct(self, operation: Operation) -> list[tuple[str, bool, bool, bool]]:
+    def _direct(self, operation: IrOperation) -> list[tuple[str, bool, bool, bool]]:
         """(buffer, reads, writes, adds) of one operation, regions left out."""
         name = short_name(operation)
         if name not in ACCESSES:
@@ -135,7 +136,7 @@ class TensorMemory:
         return found
 
 
-def values_read(operation: Operation) -> list[str]:
+def values_read(operation: IrOperation) -> list[str]:
     """The operands of ``operation``; of an access to tensor memory without its token, printed as
     ``%buffer[%token]``."""
     if short_name(operation) not in ACCESSES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list
 
 PLAIN, VARIABLE, CARRIED, HANDED = "plain", "variable", "carried", "handed"
@@ -19,13 +19,13 @@ class Definition:
     branch, or the condition of a ``scf.while``, hands on, at ``position``; ``sources`` are the values it may then be.
     """
 
-    operation: Operation
+    operation: IrOperation
     kind: str
     position: int
     sources: tuple[str, ...]
 
 
-def definitions(function: Operation) -> dict[str, Definition]:
+def definitions(function: IrOperation) -> dict[str, Definition]:
     """Every name of ``function`` but its arguments; names must be unique."""
     found: dict[str, Definition] = {}
     for operation in function.walk():

@@ -1,0 +1,3 @@
+"""Captured loops priced and planned: dependence graphs with a profile's costs, quick bounds on registers and shared
+memory, and every strategy for a kernel ranked by predicted time, for Hopper and for Blackwell.
+"""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
-from warpplan.kernels.compiler.analysis.loop_work import Flow, Work
+from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.tensor_memory import TensorBuffer
 from warpplan.kernels.compiler.costing.loop_graph import (
     BASE_REGISTERS,
@@ -27,20 +27,20 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     read_by_consumers,
     unique,
 )
-from warpplan.kernels.compiler.strategy.blackwell import APART
+from warpplan.kernels.compiler.strategy.blackwell import APART, REST
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.options import PartitionSpec
 
-REST, PRODUCTS, LOADS = "default", "products", "loads"
+PRODUCTS, LOADS = "products", "loads"
 BOTH = "loads and products"
 WORKER_REGISTERS = 24
 MOST_REGISTERS = 240
 
 
 @dataclass(frozen=True)
-class SteeredLoop:
+class BlackwellLoop:
     """The graph of a loop, the partition of each of its operations, and the partitions' sizes."""
 
     graph: DependenceGraph
@@ -48,9 +48,9 @@ class SteeredLoop:
     partitions: tuple[PartitionSpec, ...]
 
 
-def steered_loop(
+def blackwell_loop(
     loop: Body, workers: str, warps: int, costs: CostTable, device: Device, *, smem_bytes: int | None = None
-) -> SteeredLoop:
+) -> BlackwellLoop:
     """``loop`` with its loads and products in ``workers`` (``APART`` or ``TOGETHER``) beside ``warps`` warps that do
     the rest; ``smem_bytes`` is what rings may take of shared memory."""
     names = (REST, PRODUCTS, LOADS) if workers == APART else (REST, BOTH)
@@ -94,7 +94,7 @@ def steered_loop(
     )
     graph = DependenceGraph(f"{loop.id}, {', '.join(names)}", (*ops, *other), unique(edges), limits)
     specs = (PartitionSpec(REST, warps, rest), *(PartitionSpec(name, 1, WORKER_REGISTERS) for name in names[1:]))
-    return SteeredLoop(graph, pins, specs)
+    return BlackwellLoop(graph, pins, specs)
 
 
 def tensor_columns(loop: Body) -> int:
@@ -120,7 +120,7 @@ def _owners(loop: Body) -> dict[str, str]:
 
 def _until_last_use(loop: Body, owners: dict[str, str]) -> list[Flow]:
     """A buffer that others write on in is its first writer's until the last of their readers is done."""
-    writers: dict[str, Work] = {work.id: work for work in loop.work if work.tensor is not None}
+    writers: dict[str, LoopWork] = {work.id: work for work in loop.work if work.tensor is not None}
     found = []
     for flow in loop.flows:
         writer = writers.get(flow.src)

@@ -1,8 +1,8 @@
 """Fewer operations for the planner: neighbours in program order on one unit become one.
 
 Run by one thread of control they follow each other without anything between them, so apart or together they keep the
-unit busy for as long, and two consumers take turns in the same way. Half as many operations are solved in a fraction of
-the time.
+unit busy for as long, and two consumers alternate on it in the same way. Half as many operations are solved in a
+fraction of the time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warpplan.kernels.compiler.analysis.capture import Body
-from warpplan.kernels.compiler.analysis.loop_work import Flow, Work
+from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import UNIT
 
 _FUSED = frozenset({"elementwise", "reduce", "sfu"})
@@ -23,7 +23,7 @@ SMALL = 8
 def fuse(loop: Body, apart: frozenset[str] = frozenset()) -> tuple[Body, dict[str, str]]:
     """``loop`` with such neighbours made one, and for each operation the id of the one that it is now part of;
     operations named in ``apart`` stay alone."""
-    runs: list[list[Work]] = []
+    runs: list[list[LoopWork]] = []
     for work in loop.work:
         last = runs[-1][-1] if runs else None
         if last is not None and last.id not in apart and work.id not in apart and _alike(last, work):
@@ -55,15 +55,15 @@ def steady(loop: Body) -> Body:
     return replace(loop, work=tuple(work for work in loop.work if work.id not in rare), flows=flows)
 
 
-def _alike(a: Work, b: Work) -> bool:
+def _alike(a: LoopWork, b: LoopWork) -> bool:
     return a.kind in _FUSED and b.kind in _FUSED and UNIT[a.kind] == UNIT[b.kind] and a.rows == b.rows
 
 
-def _name(run: list[Work]) -> str:
+def _name(run: list[LoopWork]) -> str:
     return run[0].id if len(run) == 1 else f"{run[0].id}{JOIN}{run[-1].id}"
 
 
-def _joined(run: list[Work], flows: tuple[Flow, ...]) -> Work:
+def _joined(run: list[LoopWork], flows: tuple[Flow, ...]) -> LoopWork:
     if len(run) == 1:
         return run[0]
     inside = {work.id for work in run}

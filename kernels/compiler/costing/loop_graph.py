@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
-from warpplan.kernels.compiler.analysis.loop_work import Flow, Work
+from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import UNIT, Part, Product
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.problem.clones import MARK, data_partition
@@ -31,11 +31,10 @@ TMA_ALIGNMENT = 1_024
 MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
 """wgmma's m, bytes of k, and widest n (PTX ISA, "wgmma.mma_async")."""
 BASE_REGISTERS = 24
-PRODUCER = "producer"
 TIMES_WGMMA = {"wgmma": 1.0, "mma": 2.0, "tcgen05": 0.5}
 """A product's time over wgmma's: mma.sync reaches about half of its rate; a B200's data sheet has twice an H200's dense
 operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
-ESTIMATED_RATES: dict[str, tuple[int, float]] = {
+ESTIMATED_RATES: dict[str, tuple[float, float]] = {
     "tma_load": (600, 64.0), "tma_store": (180, 32.0), "elementwise": (24, 128.0), "convert": (24, 32.0),
     "exp2": (40, 16.0), "row_max": (60, 64.0), "row_sum": (60, 64.0), "shared_load": (30, 128.0),
     "shared_store": (0, 128.0), "epilogue_store": (100, 64.0), "tmem_load": (30, 512.0), "tmem_store": (30, 512.0),
@@ -103,7 +102,7 @@ def loop_graph(
         waits["meet"] = meet
     ids = {op.id for op in consumed}
     edges = [edge for flow in loop.flows for edge in edges_of(flow, ids, ops, consumed)]
-    edges += in_order(consumed, waits, runs_ahead(loop) if shape.specialized and shape.in_flight else None)
+    edges += in_order(consumed, waits, lookahead_product(loop) if shape.specialized and shape.in_flight else None)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
         smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
@@ -133,15 +132,15 @@ def estimated(loop: Body, costs: CostTable) -> tuple[str, ...]:
     return tuple(work.id for work in loop.work if cost_of(work, costs, Shape()).estimated)
 
 
-def in_flight(loop: Body, product: Work) -> bool:
+def in_flight(loop: Body, product: LoopWork) -> bool:
     """Whether nobody but the next iteration's same product wants the result within the loop, which counts."""
     readers = [flow for flow in loop.flows if flow.src == product.id and flow.kind == "data"]
     return loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
 
 
-def runs_ahead(loop: Body) -> str | None:
-    """The product that :mod:`ahead` issues an iteration early: the first of several, which needs nothing but its own
-    loads, where the last is what the loop carries."""
+def lookahead_product(loop: Body) -> str | None:
+    """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the first of several, which
+    needs nothing but its own loads, where the last is what the loop carries."""
     products = loop.of_kind("dot")
     if len(products) < 2 or loop.kind != "scf.for":
         return None
@@ -156,7 +155,7 @@ def runs_ahead(loop: Body) -> str | None:
     return first.id if only_loads and not shared and not carried and kept else None
 
 
-def cost_of(work: Work, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
+def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
     """What one consumer's share of ``work`` costs."""
     share = shape.consumers if work.rows and work.kind != "tma_load" else 1
     if work.product is not None:
@@ -206,19 +205,19 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
             continue
     k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
     count = k * -(-product.n // each) * max(1, rows // MMA_ROWS)
-    guessed = product.tensor_cores != "wgmma" or product.element.element not in ("bf16", "f16", "f8E4M3FN")
+    is_estimated = product.tensor_cores != "wgmma" or product.element.element not in ("bf16", "f16", "f8E4M3FN")
     if cost is None or cost.occupancy is None:
         # n / 2 cycles for 64 rows and 32 bytes of k (H100 whitepaper: 1,024 dense fp16 FMA a cycle and SM quarter).
         cost = OperationCost(Quantiles(each / 2 + 64, each / 2 + 64, 0), Quantiles(each / 2, each / 2, 0), None)
-        guessed = True
+        is_estimated = True
     assert cost.occupancy is not None
     busy = TIMES_WGMMA[product.tensor_cores] * count * cost.occupancy.p50
     tail = max(0.0, _median(cost.latency, cost.occupancy.p50) - cost.occupancy.p50)
     spread = max(0.0, cost.latency.p90 - cost.latency.p50) if cost.latency is not None else 0.0
-    return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, guessed or a != product.a)
+    return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, is_estimated or a != product.a)
 
 
-def operation_of(work: Work, cost: Cost, shape: Shape) -> Operation:
+def operation_of(work: LoopWork, cost: Cost, shape: Shape) -> Operation:
     """``work`` as an operation of the planner's graph."""
     share = shape.consumers if work.rows else 1
     threads = THREADS * shape.warps
@@ -263,17 +262,17 @@ def read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
     return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
 
 
-def in_order(consumed: list[Operation], waits: dict[str, int], ahead: str | None) -> list[Dependence]:
+def in_order(consumed: list[Operation], waits: dict[str, int], lookahead: str | None) -> list[Dependence]:
     """Each operation after the one before it, the first after the last of the iteration before.
 
-    ``ahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
+    ``lookahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
     """
-    order = [op.id for op in consumed if op.id != ahead]
+    order = [op.id for op in consumed if op.id != lookahead]
     if not order:
         return []
     pairs = [*((a, b, 0) for a, b in pairwise(order)), (order[-1], order[0], 1)]
-    if ahead is not None:
-        pairs.append((order[-1], ahead, 2))
+    if lookahead is not None:
+        pairs.append((order[-1], lookahead, 2))
     return [Dependence(a, b, distance, "token", latency=waits[a]) for a, b, distance in pairs]
 
 
@@ -284,19 +283,19 @@ def unique(edges: list[Dependence]) -> tuple[Dependence, ...]:
 
 def handoff(costs: CostTable) -> int:
     """Cycles from an arrival in one partition to the end of a wait in another."""
-    found = [_lookup(costs, "handoff", scope=scope) for scope in ("warp_to_group", "group_to_warp")]
+    found = [_lookup(costs, "handoff", scope) for scope in ("warp_to_group", "group_to_warp")]
     return round(max(_median(cost.latency, 60.0) for cost in found))
 
 
 def _meeting(costs: CostTable) -> int:
     """What all warps of a block spend on a full barrier and on telling each other that a slot is free."""
-    ready = _median(_lookup(costs, "barrier_ready", scope="group").issue, 60.0)
-    return round(ready + _median(_lookup(costs, "handoff", scope="group_to_group").latency, 70.0))
+    ready = _median(_lookup(costs, "barrier_ready", "group").issue, 60.0)
+    return round(ready + _median(_lookup(costs, "handoff", "group_to_group").latency, 70.0))
 
 
-def _lookup(costs: CostTable, kind: str, **text: str) -> OperationCost:
+def _lookup(costs: CostTable, kind: str, scope: str) -> OperationCost:
     try:
-        return costs.lookup(kind, **text)
+        return costs.lookup(kind, scope=scope)
     except MissingCosts:
         return OperationCost()
 

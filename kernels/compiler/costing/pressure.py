@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
-from warpplan.kernels.compiler.analysis.loop_work import Work
-from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, runs_ahead
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
+from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, lookahead_product
 
 BARRIER_BYTES = 1_024
 """Room for the barriers of all rings: 16 bytes a slot, kept apart from the tiles by their alignment."""
@@ -17,14 +17,14 @@ def live_registers(loop: Body, shape: Shape) -> int:
     iteration where that is in the next (RULES.md, rule 5).
     """
     count = len(loop.work)
-    ahead = runs_ahead(loop) if shape.specialized and shape.in_flight else None
+    early = lookahead_product(loop) if shape.specialized and shape.in_flight else None
     at = {work.id: i for i, work in enumerate(loop.work)}
     spans = []
     for work in loop.work:
         first = at[work.id]
         ends = [at[f.dst] + count * f.distance - 1 for f in loop.flows if f.src == work.id and f.kind == "data"]
-        # What runs ahead takes its registers from the beginning of the iteration before.
-        begin = -count if work.id == ahead else first
+        # What is issued an iteration early takes its registers from the beginning of the iteration before.
+        begin = -count if work.id == early else first
         spans.append((begin, max([first, *ends]), _registers(work, shape)))
     return max(
         (sum(size * _copies(start, end, moment, count) for start, end, size in spans) for moment in range(count)),
@@ -69,7 +69,7 @@ def slot_bytes(loop: Body) -> int:
     return sum(work.buffer_bytes for work in loop.of_kind("tma_load"))
 
 
-def _registers(work: Work, shape: Shape) -> int:
+def _registers(work: LoopWork, shape: Shape) -> int:
     if work.buffer_bytes:
         return 0
     share = shape.consumers if work.rows else 1

@@ -1,0 +1,3 @@
+"""Finished kernels read again: partitions and barriers checked for causes of hangs, time stamps written in, each source
+line with the partition, stage and buffer that it got, and signatures for compiles without a launch.
+"""

@@ -26,7 +26,8 @@ from warpplan.kernels.compiler.inspection.finished import (
     workers,
 )
 from warpplan.kernels.compiler.ttgir.control import read_loop
-from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, parse
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
+from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
@@ -80,7 +81,7 @@ class Barrier:
 
 
 @dataclass(frozen=True)
-class Finding:
+class BarrierFinding:
     """A cause of hangs or of wrong results that is in the kernel."""
 
     cause: Cause
@@ -98,7 +99,7 @@ class BarrierReport:
 
     partitions: tuple[tuple[str, int], ...]
     barriers: tuple[Barrier, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[BarrierFinding, ...]
     played: int = 0
 
 
@@ -106,41 +107,45 @@ def check_barriers(text: str) -> BarrierReport:
     """Read finished TTGIR. Raises :class:`MalformedIR` where it is no kernel."""
     module = parse(text)
     try:
-        reader = _Reader(module)
+        reader = _BarrierReader(module)
         reader.visit(module.function.regions[0], DEFAULT, {}, 0)
         result = play(module)
         barriers = tuple(b for b in reader.barriers(dict(result.phases)) if b.uses)
         found = [*reader.found, *(f for b in barriers for f in _findings(b))]
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:
         raise MalformedIR(f"an operation without the operands or types of its kind ({error})", field="ttgir") from error
-    found += [Finding("phase", fault.message, fault.barrier, fault.line) for fault in result.faults]
+    found += [BarrierFinding("phase", fault.message, fault.barrier, fault.line) for fault in result.faults]
     return BarrierReport(tuple(reader.partitions), barriers, tuple(dict.fromkeys(found)), result.waits)
 
 
-def _findings(barrier: Barrier) -> list[Finding]:
+def _findings(barrier: Barrier) -> list[BarrierFinding]:
     return [*_initialised(barrier), *_arrivals(barrier), *_bytes(barrier), *_waited(barrier)]
 
 
-def _initialised(barrier: Barrier) -> list[Finding]:
+def _initialised(barrier: Barrier) -> list[BarrierFinding]:
     inits = [use for use in barrier.uses if use.kind == "init"]
     if not inits:
-        return [Finding("init", f"{barrier.name} is used and never initialised", barrier.name, barrier.uses[0].line)]
+        return [
+            BarrierFinding("init", f"{barrier.name} is used and never initialised", barrier.name, barrier.uses[0].line)
+        ]
     if len({use.slot for use in inits}) < barrier.slots and all(use.block == 0 for use in inits):
         why = f"{len(inits)} of the {barrier.slots} barriers of {barrier.name} are initialised"
-        return [Finding("init", why, barrier.name, inits[0].line)]
+        return [BarrierFinding("init", why, barrier.name, inits[0].line)]
     if any(use.amount < 1 for use in inits) or len({use.amount for use in inits}) > 1:
         counts = ", ".join(str(use.amount) for use in inits)
-        return [Finding("init", f"{barrier.name} is initialised with counts {counts}", barrier.name, inits[0].line)]
+        return [
+            BarrierFinding("init", f"{barrier.name} is initialised with counts {counts}", barrier.name, inits[0].line)
+        ]
     return []
 
 
-def _arrivals(barrier: Barrier) -> list[Finding]:
+def _arrivals(barrier: Barrier) -> list[BarrierFinding]:
     """A phase ends with as many arrivals as the count. A partition arrives once more than its busiest block for no
-    phase: other blocks are other loops, or the turn before and after one. What is around the partitions is a phase of
-    its own, and a turn has as many phases as somebody waits for in it."""
+    phase: other blocks are other loops, or the iteration before and after one. What is around the partitions is a phase
+    of its own, and an iteration has as many phases as somebody waits for in it."""
     inits = [use.amount for use in barrier.uses if use.kind == "init"]
     if len({use.partition for use in barrier.uses if use.kind != "init"}) < 2:
-        return []  # one partition's own pipeline comes by a barrier in several turns of one block
+        return []  # one partition's own pipeline comes by a barrier in several iterations of one block
     arrivals = _busiest(barrier, "arrive", "expect")
     if not inits or not arrivals:
         return []
@@ -149,12 +154,14 @@ def _arrivals(barrier: Barrier) -> list[Finding]:
         return []
     told = " and ".join(f"{count} of {partition}" for partition, count in arrivals.items())
     line = next(use.line for use in barrier.uses if use.kind in ("arrive", "expect"))
-    return [Finding("arrivals", f"{barrier.name} is initialised with {inits[0]} and gets {told}", barrier.name, line)]
+    return [
+        BarrierFinding("arrivals", f"{barrier.name} is initialised with {inits[0]} and gets {told}", barrier.name, line)
+    ]
 
 
 def _busiest(barrier: Barrier, *kinds: Use) -> dict[str, int]:
     """How much of ``kinds`` each partition does in its busiest block, slot by slot: of its innermost loop's, for what
-    is around that loop is some of its turns, taken out."""
+    is around that loop is some of its iterations, peeled off."""
     each: dict[str, dict[tuple[int, str], int]] = defaultdict(lambda: defaultdict(int))
     uses = [use for use in barrier.uses if use.kind in kinds and use.loops >= 0]
     for use in uses:
@@ -163,7 +170,7 @@ def _busiest(barrier: Barrier, *kinds: Use) -> dict[str, int]:
     return {partition: max(blocks.values()) for partition, blocks in each.items()}
 
 
-def _bytes(barrier: Barrier) -> list[Finding]:
+def _bytes(barrier: Barrier) -> list[BarrierFinding]:
     expected: dict[tuple[str, int], int] = defaultdict(int)
     brought: dict[tuple[str, int], int] = defaultdict(int)
     lines: dict[tuple[str, int], str] = {}
@@ -172,7 +179,7 @@ def _bytes(barrier: Barrier) -> list[Finding]:
             (expected if use.kind == "expect" else brought)[use.partition, use.block] += use.amount
             lines.setdefault((use.partition, use.block), use.line)
     return [
-        Finding(
+        BarrierFinding(
             "bytes", f"{barrier.name} expects {expected[at]} bytes and its copies bring {brought[at]}", barrier.name,
             lines[at],
         )
@@ -180,26 +187,28 @@ def _bytes(barrier: Barrier) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _waited(barrier: Barrier) -> list[Finding]:
+def _waited(barrier: Barrier) -> list[BarrierFinding]:
     completes = [use for use in barrier.uses if use.kind in ("arrive", "expect", "copy")]
     waits = [use for use in barrier.uses if use.kind == "wait"]
     if completes and not waits:
-        return [Finding("unwaited", f"nobody waits for {barrier.name}", barrier.name, completes[0].line)]
+        return [BarrierFinding("unwaited", f"nobody waits for {barrier.name}", barrier.name, completes[0].line)]
     if waits and not completes:
         return [
-            Finding("unwaited", f"nobody completes {barrier.name}, which is waited for", barrier.name, waits[0].line)
+            BarrierFinding(
+                "unwaited", f"nobody completes {barrier.name}, which is waited for", barrier.name, waits[0].line
+            )
         ]
     return []
 
 
-class _Reader:
+class _BarrierReader:
     """Walks the text with what each name stands for: the array behind a view, and the view's index."""
 
     def __init__(self, module: Module) -> None:
         self.lines = Places(module).nearby(module.function)
         self.arrays: dict[str, ShapedType] = {}
         self.uses: dict[str, list[BarrierUse]] = defaultdict(list)
-        self.found: list[Finding] = []
+        self.found: list[BarrierFinding] = []
         self.partitions: list[tuple[str, int]] = [(DEFAULT, warps_of(module))]
         self.blocks = 0
         self.loops = -1
@@ -241,7 +250,7 @@ class _Reader:
                 self.visit(inner, partition, dict(behind), self.blocks)
             self.loops -= inside
 
-    def _specialized(self, operation: Operation, behind: dict[str, tuple[str, str]]) -> None:
+    def _specialized(self, operation: IrOperation, behind: dict[str, tuple[str, str]]) -> None:
         for worker in workers(operation, self.partitions[0][1]):
             if worker.name != DEFAULT:
                 self.partitions.append((worker.name, worker.warps))
@@ -251,14 +260,14 @@ class _Reader:
             self.visit(worker.region, worker.name, captured if worker.arguments else dict(behind), self.blocks)
         self.loops = -1
 
-    def _allocated(self, operation: Operation, behind: dict[str, tuple[str, str]]) -> None:
+    def _allocated(self, operation: IrOperation, behind: dict[str, tuple[str, str]]) -> None:
         kind = parse_type(find_types(operation.signature)[-1])
         if kind is not None and kind.element == "i64" and not operation.operands:
             self.arrays[operation.result] = kind
             behind[operation.result] = (operation.result, "")
 
     def _used(
-        self, operation: Operation, kind: Use, partition: str, behind: dict[str, tuple[str, str]], block: int
+        self, operation: IrOperation, kind: Use, partition: str, behind: dict[str, tuple[str, str]], block: int
     ) -> None:
         barrier = plain_operands(operation)[0]
         if barrier not in behind:
@@ -269,14 +278,16 @@ class _Reader:
         line = self.lines[id(operation)]
         self.uses[array].append(BarrierUse(kind, partition, amount, line, block, slot, self.loops))
 
-    def _completed(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
+    def _completed(
+        self, operation: IrOperation, partition: str, behind: dict[str, tuple[str, str]], block: int
+    ) -> None:
         for value, _ in completed(operation):
             if value in behind:
                 array, slot = behind[value]
                 line = self.lines[id(operation)]
                 self.uses[array].append(BarrierUse("arrive", partition, 1, line, block, slot, self.loops))
 
-    def _copied(self, operation: Operation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
+    def _copied(self, operation: IrOperation, partition: str, behind: dict[str, tuple[str, str]], block: int) -> None:
         copy = read_copy(operation)
         box = self._boxed(operation)
         if copy.barrier in behind:
@@ -284,7 +295,7 @@ class _Reader:
             line = self.lines[id(operation)]
             self.uses[array].append(BarrierUse("copy", partition, box, line, block, slot, self.loops))
 
-    def _boxed(self, operation: Operation) -> int:
+    def _boxed(self, operation: IrOperation) -> int:
         """Bytes of the descriptor's box; a finding where the tile is another."""
         types = [t for t in map(parse_type, find_types(operation.signature)) if t is not None]
         box = next(t for t in types if t.kind == "!tt.tensordesc")
@@ -292,5 +303,5 @@ class _Reader:
         line = self.lines[id(operation)]
         if box.bytes != tile.bytes:
             sizes = ["x".join(map(str, t.shape)) for t in (box, tile)]
-            self.found.append(Finding("box", f"a TMA box of {sizes[0]} and a tile of {sizes[1]}", "", line))
+            self.found.append(BarrierFinding("box", f"a TMA box of {sizes[0]} and a tile of {sizes[1]}", "", line))
         return box.bytes

@@ -1,10 +1,10 @@
-"""A finished kernel's barriers, played: every partition runs its scalar arithmetic, waits, arrivals and copies.
+"""A finished kernel's barriers simulated: every partition executes its scalar arithmetic, waits, arrivals and copies.
 
-What counts cannot tell comes out here: a phase that is off by one, a slot filled again before it was read, read before
-it was filled, or let go while a product still reads it. Whole numbers that the launch would give are all ``size``,
-loaded ones are 1, or many where a program that finds 1 has nothing to do, and the block is the second of the grid;
-tiles themselves are not computed. Copies are done at once, and whichever partition can run furthest does so: the loader
-in one game, its readers in the other.
+Counts do not show these faults, an execution does: a phase that is off by one, a slot filled again before it was read,
+read before it was filled, or let go while a product still reads it. Integers that the launch would give are all
+``size``, loaded ones are 1, or many where a program that finds 1 has nothing to do, and the block is the second of the
+grid; tiles themselves are not computed. Copies are done at once, and whichever partition can run furthest does so: the
+loader in one game, its readers in the other.
 
 An mbarrier has a phase parity, arrivals still to come and bytes still to come; ``wait(p)`` passes once the phase of
 parity p is over (PTX ISA, "mbarrier.try_wait").
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from warpplan.kernels.compiler.inspection.finished import (
     DEFAULT,
@@ -27,7 +26,7 @@ from warpplan.kernels.compiler.inspection.finished import (
 )
 from warpplan.kernels.compiler.inspection.scalars import compute, is_true
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, yielded
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value, split_list, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, split_list, tokenize
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
@@ -35,14 +34,14 @@ SIZES = (128, 1_920)
 """Whole numbers at launch: one block of everything, and fifteen or more."""
 MANY = 4_096
 """Numbers in memory, where a program that finds 1 there has nothing to do: counts of rows."""
-MOST_STEPS, MOST_TURNS = 8_000, 500
-"""Operations of a game, and turns of a loop without bounds, after which it ends undecided."""
+MOST_STEPS, MOST_ITERATIONS = 8_000, 500
+"""Operations of a game, and iterations of a loop without bounds, after which it ends undecided."""
 WAIT, DONE = "wait", "done"
-Env = dict[str, Any]
+Env = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Fault:
+class BarrierFault:
     """What went wrong: ``partition`` at ``line``, at ``barrier`` if it was one."""
 
     message: str
@@ -57,7 +56,7 @@ class Played:
     through in the last game."""
 
     waits: int
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[BarrierFault, ...] = ()
     phases: tuple[tuple[str, int], ...] = ()
 
 
@@ -71,7 +70,7 @@ class _Array:
     """How often each slot was filled."""
     read: dict[tuple[int, str], int] = field(default_factory=dict)
     """Which filling each partition last read."""
-    turn: dict[str, int] = field(default_factory=dict)
+    last_slot: dict[str, int] = field(default_factory=dict)
     """Which slot each partition last read: it may read one twice before it goes on to the next."""
 
 
@@ -95,12 +94,12 @@ class _Barrier:
 
 
 class _Stop(Exception):
-    def __init__(self, fault: Fault | None) -> None:
+    def __init__(self, fault: BarrierFault | None) -> None:
         self.fault = fault
 
 
 def play(module: Module) -> Played:
-    """Play the module's kernel, once for each of ``SIZES`` and for loaders and readers being ahead."""
+    """Play the module's kernel, once for each of ``SIZES`` and for whether loaders or readers run first."""
     played = _games(module, 1)
     return played if played.waits or played.faults else _games(module, MANY)
 
@@ -126,10 +125,10 @@ class _Game:
         self.arrays: list[_Array] = []
         self.readers: dict[_Array, set[str]] = {}
         self.reading: dict[str, list[list[_Slot]]] = {}
-        self.beside = False
-        """Whether partitions run beside each other: alone, a wait that does not pass never will."""
+        self.concurrent = False
+        """Whether partitions run concurrently: in one that runs alone, a wait that does not pass never will."""
 
-    def run(self) -> Fault | None:
+    def run(self) -> BarrierFault | None:
         """The first fault; none where everybody came to the end."""
         function = self.module.function
         env: Env = {}
@@ -144,10 +143,10 @@ class _Game:
             return stop.fault
         return None
 
-    # Partitions taking turns
+    # Partitions running concurrently
 
-    def _together(self, operation: Operation, env: Env) -> Iterator[tuple[str, Operation]]:
-        runners: list[tuple[str, Iterator[tuple[str, Operation]]]] = []
+    def _together(self, operation: IrOperation, env: Env) -> Iterator[tuple[str, IrOperation]]:
+        runners: list[tuple[str, Iterator[tuple[str, IrOperation]]]] = []
         loaders = set()
         for worker in workers(operation, warps_of(self.module)):
             inside = {a: env.get(b) for a, b in worker.arguments} if worker.arguments else dict(env)
@@ -159,8 +158,8 @@ class _Game:
                 if _reads(worker.region, names):
                     self.readers.setdefault(array, set()).add(worker.name)
         runners.sort(key=lambda r: (r[0] in loaders) != self.loader_first)
-        waiting: dict[str, Operation] = {}
-        self.beside = True
+        waiting: dict[str, IrOperation] = {}
+        self.concurrent = True
         while runners:
             before = self.steps
             for name, runner in list(runners):
@@ -175,27 +174,27 @@ class _Game:
             else:
                 if runners and len(waiting) == len(runners):
                     raise _Stop(self._deadlock(waiting))
-        self.beside = False
+        self.concurrent = False
         yield from ()
 
-    def _deadlock(self, waiting: dict[str, Operation]) -> Fault:
+    def _deadlock(self, waiting: dict[str, IrOperation]) -> BarrierFault:
         told = [f"{name} at {self.lines[id(op)] or op.name}" for name, op in waiting.items()]
         name, operation = next(iter(waiting.items()))
-        return Fault(
+        return BarrierFault(
             f"a hang with all whole numbers {self.size}: waiting for each other are {' and '.join(told)}", name,
             self.lines[id(operation)], plain_operands(operation)[0],
         )  # fmt: skip
 
     # One partition
 
-    def _region(self, region: Region, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _region(self, region: Region, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         for operation in region.operations:
             self.steps += 1
             if self.steps > MOST_STEPS:
                 raise _Stop(None)
             yield from self._operation(operation, env, partition)
 
-    def _operation(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _operation(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         name = operation.name
         if name == SPECIALIZE:
             yield from self._together(operation, env)
@@ -220,26 +219,28 @@ class _Game:
             for result in operation.defined:
                 env[result] = compute(operation, [env.get(v) for v in operation.operands], self.loaded)
 
-    def _loop(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _loop(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         loop = read_loop(operation)
         first, last, step = (env.get(v) for v in (loop.lower, loop.upper, loop.step))
-        known = isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and step > 0
+        iterations: range | tuple[None, None] = (None, None)
+        if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and step > 0:
+            iterations = range(first, last, step)
         carried = [env.get(initial) for _, initial, _, _ in loop.carried]
-        for turn in range(first, last, step) if known else (None, None):  # type: ignore[arg-type]
+        for index in iterations:
             inside = dict(env)
-            inside[loop.variable] = turn
+            inside[loop.variable] = index
             inside.update(zip((inner for inner, *_ in loop.carried), carried, strict=True))
             yield from self._region(loop.body, inside, partition)
             carried = [inside.get(value) for value, _ in zip(loop.yielded, loop.carried, strict=False)]
         env.update(zip((outside for *_, outside in loop.carried), carried, strict=True))
 
-    def _while(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _while(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         head = "".join(p for p in operation.parts[: operation.parts.index(operation.regions[0])] if isinstance(p, str))
         pairs = [pair.split(" = ") for pair in split_list(head.partition("(")[2].partition(")")[0]) if " = " in pair]
         before, after = operation.regions
         inner = [token for token in tokenize(after.label) if is_value(token)]
         carried = [env.get(initial) for _, initial in pairs]
-        for _ in range(MOST_TURNS):
+        for _ in range(MOST_ITERATIONS):
             inside = dict(env) | dict(zip((name for name, _ in pairs), carried, strict=False))
             yield from self._region(before, inside, partition)
             condition, *handed = [inside.get(value) for value in yielded(before)]
@@ -251,7 +252,7 @@ class _Game:
             carried = [inside.get(value) for value in yielded(after)]
         raise _Stop(None)  # a lock that nobody opens here
 
-    def _wait(self, operation: Operation, env: Env, partition: str) -> Iterator[tuple[str, Operation]]:
+    def _wait(self, operation: IrOperation, env: Env, partition: str) -> Iterator[tuple[str, IrOperation]]:
         names = plain_operands(operation)
         if len(names) > 2 and not is_true(env.get(names[2])):
             return
@@ -260,13 +261,13 @@ class _Game:
         if barrier is None or not isinstance(phase, int):
             return
         while barrier.parity == phase & 1:  # a sign-extended i1 is -1
-            if not self.beside:
+            if not self.concurrent:
                 raise _Stop(self._deadlock({partition: operation}))
             yield WAIT, operation
         self.waits += 1
         yield DONE, operation
 
-    def _device(self, operation: Operation, env: Env, partition: str) -> None:
+    def _device(self, operation: IrOperation, env: Env, partition: str) -> None:
         name = operation.name
         if name == "ttng.init_barrier":
             slot = env.get(plain_operands(operation)[0])
@@ -309,7 +310,7 @@ class _Game:
             for result, value in zip(operation.defined, operation.operands, strict=False):
                 env[result] = env.get(value)
 
-    def _copy(self, operation: Operation, env: Env, partition: str) -> None:
+    def _copy(self, operation: IrOperation, env: Env, partition: str) -> None:
         copy = read_copy(operation)
         if copy.predicate and not is_true(env.get(copy.predicate)):
             return
@@ -333,7 +334,7 @@ class _Game:
             barrier.bytes -= box.bytes
             barrier.settle()
 
-    def _memory(self, operation: Operation, env: Env, partition: str) -> None:
+    def _memory(self, operation: IrOperation, env: Env, partition: str) -> None:
         name = operation.name
         if name == "ttg.local_alloc" and not operation.operands:
             self.arrays.append(_Array(operation.result))
@@ -347,18 +348,18 @@ class _Game:
         elif name == "ttg.local_load":
             self._read(operation, [s for v in operation.operands if isinstance(s := env.get(v), _Slot)], partition)
 
-    def _read(self, operation: Operation, slots: list[_Slot], partition: str) -> None:
+    def _read(self, operation: IrOperation, slots: list[_Slot], partition: str) -> None:
         for slot in slots:
             array, filling = slot.array, slot.array.filled.get(slot.index, 0)
             if array.filled:
-                came_back = array.turn.get(partition) != slot.index
+                came_back = array.last_slot.get(partition) != slot.index
                 stale = filling <= array.read.get((slot.index, partition), 0)
                 if filling == 0 or (came_back and stale):
                     self._fail(operation, partition, "a slot is read before it is filled", "")
-            array.turn[partition] = slot.index
+            array.last_slot[partition] = slot.index
             array.read[slot.index, partition] = filling
 
-    def _barrier(self, operation: Operation, slot: Any, partition: str) -> _Barrier | None:
+    def _barrier(self, operation: IrOperation, slot: object, partition: str) -> _Barrier | None:
         if not isinstance(slot, _Slot):
             return None
         if slot.index not in slot.array.barriers:
@@ -367,11 +368,11 @@ class _Game:
             )
         return slot.array.barriers[slot.index]
 
-    def _fail(self, operation: Operation, partition: str, why: str, barrier: str) -> None:
-        raise _Stop(Fault(f"{partition}: {why}", partition, self.lines[id(operation)], barrier))
+    def _fail(self, operation: IrOperation, partition: str, why: str, barrier: str) -> None:
+        raise _Stop(BarrierFault(f"{partition}: {why}", partition, self.lines[id(operation)], barrier))
 
 
-def _array(value: Any) -> _Array | None:
+def _array(value: object) -> _Array | None:
     return value.array if isinstance(value, _Slot) else None
 
 
@@ -386,7 +387,7 @@ def _reads(region: Region, names: set[str]) -> bool:
     return False
 
 
-def _number(operation: Operation) -> int:
+def _number(operation: IrOperation) -> int:
     """The count or the bytes: the one number among the operands."""
     for token in operation.tokens:
         if token == ":":

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Module, Operation, Region, is_value, split_list
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region, is_value, split_list
+from warpplan.kernels.triton_types import AstSource, Backend, GpuTarget, Json
 
 SPECIALIZE = "ttg.warp_specialize"
 DEFAULT = "default"
 
 
-def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: Scheme | Steered | None = None) -> str:
+def finished_text(
+    source: AstSource, target: GpuTarget, options: Mapping[str, Json], scheme: Strategy | None = None
+) -> str:
     """What Triton's passes make of ``source`` (an ``ASTSource``) on ``target``: lowered by ``scheme``, or with Triton's
     own specialisation where the source asks for it. Raises :class:`CannotPlan` and what :func:`pipeline.cut` does."""
-    from warpplan.kernels.compiler.lowering import stage_hook
     from warpplan.kernels.compiler.pipeline import cut, read, run_after, run_stock
     from warpplan.kernels.compiler.pipeline.cutting import new_context
+    from warpplan.kernels.compiler.strategy import stage_hook
 
     if scheme is not None:
         return stage_hook.finished_text(source, target, options, scheme)
@@ -35,7 +36,7 @@ def finished_text(source: Any, target: Any, options: Mapping[str, Any], scheme: 
     return str(module)
 
 
-def _backend(target: Any) -> Any:
+def _backend(target: GpuTarget) -> Backend:
     from triton.compiler import make_backend
 
     return make_backend(target)
@@ -51,7 +52,7 @@ class Worker:
     arguments: tuple[tuple[str, str], ...]
 
 
-def workers(operation: Operation, warps: int) -> list[Worker]:
+def workers(operation: IrOperation, warps: int) -> list[Worker]:
     """The partitions of a ``ttg.warp_specialize``, the default one, of ``warps`` warps, first. Raises
     :class:`MalformedIR` for another form than Triton prints."""
     found: list[Worker] = []
@@ -103,7 +104,7 @@ class Copy:
     predicate: str = ""
 
 
-def read_copy(operation: Operation) -> Copy:
+def read_copy(operation: IrOperation) -> Copy:
     """Take a TMA copy apart. Raises :class:`MalformedIR`."""
     text = "".join(part for part in operation.parts if isinstance(part, str))
     head, _, rest = text.partition("[")
@@ -114,7 +115,7 @@ def read_copy(operation: Operation) -> Copy:
     return Copy(head.strip(), *names[:3])
 
 
-def completed(operation: Operation) -> list[tuple[str, str]]:
+def completed(operation: IrOperation) -> list[tuple[str, str]]:
     """(value, predicate) of every operand of a tcgen05 product or commit, ``%bar[%when]`` or ``%bar``: those that are
     barriers get an arrival once the products before are done. The predicate is "" where there is none; a commit prints
     its own as a second operand."""
@@ -131,7 +132,7 @@ def completed(operation: Operation) -> list[tuple[str, str]]:
     return found
 
 
-def plain_operands(operation: Operation) -> list[str]:
+def plain_operands(operation: IrOperation) -> list[str]:
     """The operands before ``deps`` and the types: what a barrier operation acts on."""
     found = []
     for token in operation.tokens:

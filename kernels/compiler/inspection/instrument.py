@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from warpplan.kernels.compiler.analysis.operation_kinds import FREE
 from warpplan.kernels.compiler.pipeline import read
 from warpplan.kernels.compiler.ttgir.control import read_loop
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value, parse, parse_operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
+from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
 from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.triton_types import Json, MlirModule, StageHook
 from warpplan.planner.errors import UnknownName
 
 KINDS = ("producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue", "load", "math")
@@ -72,18 +73,18 @@ def scopes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def hook(kinds: Collection[str] = KINDS) -> Callable[..., Any]:
+def hook(kinds: Collection[str] = KINDS) -> StageHook:
     """A function for ``triton.knobs.runtime.add_stages_inspection_hook`` that records kernels compiled as they are; for
-    planned ones :func:`warpplan.kernels.compiler.lowering.stage_hook.hook` takes :func:`instrument` as its ``edit``."""
+    planned ones :func:`warpplan.kernels.compiler.strategy.stage_hook.hook` takes :func:`instrument` as its ``edit``."""
 
-    def inspect(*arguments: Any) -> Any:
+    def inspect(*arguments: Json) -> tuple[str, str] | None:
         if not arguments:  # Triton 3.7 and later ask for (key, hash)
             key = f"warpplan-recorded-{'-'.join(sorted(kinds))}"
             return key, key
         stages = arguments[1]
         finish = stages["ttgir"]
 
-        def make_ttgir(module: Any, metadata: dict[str, Any]) -> Any:
+        def make_ttgir(module: MlirModule, metadata: dict[str, Json]) -> MlirModule:
             context = module.context
             return read(instrument(str(finish(module, metadata)), kinds), context)
 
@@ -120,14 +121,14 @@ _OPAQUE = (
 )
 
 
-def _in_flight(loop: Operation) -> set[str]:
+def _in_flight(loop: IrOperation) -> set[str]:
     """What the wgmmas of ``loop`` read that run on while the loop goes on."""
     body = loop.regions[0].operations
     flying = [o for o in body if o.name == "ttng.warp_group_dot" and o.attributes.get("isAsync") == "true"]
     return {value for operation in flying for value in operation.operands}
 
 
-def _replace_initial(loop: Operation, inside: str, new: str) -> None:
+def _replace_initial(loop: IrOperation, inside: str, new: str) -> None:
     """``iter_args(%inside = %old, …)`` becomes ``iter_args(%inside = %new, …)``."""
     at = loop.parts.index(inside)
     at += next(i for i, part in enumerate(loop.parts[at + 1 :], 1) if isinstance(part, str) and is_value(part))
@@ -145,8 +146,8 @@ class _Recorder:
 
     def region(self, region: Region, *, producer: bool, loop: bool) -> None:
         """Put records into one block and, each on its own, into the blocks inside."""
-        recorded: list[Operation] = []
-        held: list[Operation] = []
+        recorded: list[IrOperation] = []
+        held: list[IrOperation] = []
         open_scope, kind_open = "", ""
         for operation in region.operations:
             kind = self.kind(operation, producer, loop)
@@ -166,7 +167,7 @@ class _Recorder:
             recorded.append(_record("end", open_scope))
         region.operations[:] = recorded + held
 
-    def inside(self, operation: Operation, producer: bool, loop: bool) -> None:
+    def inside(self, operation: IrOperation, producer: bool, loop: bool) -> None:
         if operation.name == "ttg.warp_specialize":
             self.taken.clear()
             for region in operation.regions:
@@ -176,7 +177,7 @@ class _Recorder:
         for region in operation.regions:
             self.region(region, producer=producer, loop=loop or operation.name in ("scf.for", "scf.while"))
 
-    def kind(self, operation: Operation, producer: bool, loop: bool) -> str | None:
+    def kind(self, operation: IrOperation, producer: bool, loop: bool) -> str | None:
         if operation.name == _WAIT:
             kind: str | None = "producer_wait" if producer else "consumer_wait"
         else:
@@ -185,7 +186,7 @@ class _Recorder:
             kind = "math"
         return kind if kind in self.kinds else None
 
-    def name(self, kind: str, operation: Operation) -> str:
+    def name(self, kind: str, operation: IrOperation) -> str:
         """``kind@file.py:12``; a second stretch that starts on the line of another of its partition ends in ``#2``."""
         place = self.places.of(operation)
         name = f"{kind}@{place}" if place.file else kind
@@ -199,12 +200,12 @@ def _produces(region: Region) -> bool:
     return bool(names & _COPIES) and not names & _OF_KIND["mma"]
 
 
-def _quiet(operation: Operation) -> bool:
+def _quiet(operation: IrOperation) -> bool:
     """What may stand inside of a stretch: names of values, scalars and addresses."""
     return operation.name in FREE - {"scf.yield", "tt.return"} or (
         operation.name.startswith(_QUIET) and not operation.regions
     )
 
 
-def _record(which: str, name: str) -> Operation:
-    return Operation("proton.record", parts=[" ", which, " ", f'"{name}"'])
+def _record(which: str, name: str) -> IrOperation:
+    return IrOperation("proton.record", parts=[" ", which, " ", f'"{name}"'])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 
 def _divided(a: int, b: int) -> int:
@@ -29,7 +28,7 @@ _SAME = frozenset({"extsi", "extui", "trunci", "index_cast", "index_castui"})
 PROGRAMS = 132
 
 
-def compute(operation: Operation, operands: list[Any], loaded: int = 1) -> Any:
+def compute(operation: IrOperation, operands: list[object], loaded: int = 1) -> object:
     """The result of ``operation`` on scalar ``operands``; ``None`` where that is not known. Numbers in memory are
     ``loaded``, the program is the second of ``PROGRAMS``."""
     name = operation.name.partition(".")[2]
@@ -45,25 +44,26 @@ def compute(operation: Operation, operands: list[Any], loaded: int = 1) -> Any:
         return None
     if name == "select" and len(operands) == 3:
         return operands[1] if is_true(operands[0]) else operands[2]
-    if any(not isinstance(value, int) for value in operands):
+    numbers = [value for value in operands if isinstance(value, int)]
+    if len(numbers) < len(operands):
         return None
     if name == "cmpi" and len(operands) == 2:
         predicate = next((t for t in operation.tokens if t in _COMPARED), "eq")
-        return int(_COMPARED[predicate](*operands))
+        return int(_COMPARED[predicate](*numbers))
     if name in _BINARY and len(operands) == 2:
-        result = _BINARY[name](*operands)
+        result = _BINARY[name](*numbers)
         return result & 1 if operation.signature == "i1" else result
     if name in _SAME and operands:
-        return operands[0] & 1 if operation.signature.endswith(" i1") else operands[0]
+        return numbers[0] & 1 if operation.signature.endswith(" i1") else numbers[0]
     return None
 
 
-def is_true(value: Any) -> bool:
+def is_true(value: object) -> bool:
     """Whether a condition holds; one that is not known does not."""
     return bool(value)
 
 
-def _constant(operation: Operation) -> int | None:
+def _constant(operation: IrOperation) -> int | None:
     """The number that it is; some releases print the attributes before it."""
     depth = 0
     for token in operation.tokens:

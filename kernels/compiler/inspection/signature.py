@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any
 
 from warpplan.kernels.compiler.ttgir.ir import split_list
+from warpplan.kernels.triton_types import AstSource, JitFunction, Json
 from warpplan.planner.errors import InvalidInput
 
 _SCALARS = ("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "fp16", "bf16", "fp32", "fp64")
@@ -20,7 +20,7 @@ _BOX = re.compile(r"(?:tensordesc<)?(\w+)\s*\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]>?")
 _DIVISIBLE = 16
 
 
-def source_of(kernel: Any, text: str) -> Any:
+def source_of(kernel: JitFunction, text: str) -> AstSource:
     """The Triton ``ASTSource`` of ``kernel`` (a ``JITFunction``) with the arguments in ``text``.
 
     Raises :class:`InvalidInput` naming the parameter that is missing, unknown or of no type.
@@ -33,8 +33,8 @@ def source_of(kernel: Any, text: str) -> Any:
     if unknown is not None:
         raise _bad(unknown, given[unknown], f"the kernel has no such parameter, but {', '.join(names)}")
     signature: dict[str, str] = {}
-    constants: dict[tuple[int], Any] = {}
-    attributes: dict[tuple[int], Any] = {}
+    constants: dict[tuple[int], Json] = {}
+    attributes: dict[tuple[int], list[list[str | int]]] = {}
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
         if name not in given:
@@ -68,7 +68,7 @@ def parse_signature(text: str) -> dict[str, str]:
     return found
 
 
-def _argument(name: str, text: str, constexpr: bool) -> tuple[str, Any, bool]:
+def _argument(name: str, text: str, constexpr: bool) -> tuple[str, Json, bool]:
     """Triton's type, the value of a constexpr, and whether it is known to be divisible by 16."""
     if constexpr:
         try:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
-from warpplan.kernels.compiler.analysis.loop_work import Work
-from warpplan.kernels.compiler.costing.blackwell_graph import REST
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
-from warpplan.kernels.compiler.costing.loop_graph import PRODUCER
-from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme
-from warpplan.kernels.compiler.strategy.blackwell import FOUND, Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
+from warpplan.kernels.compiler.strategy.blackwell import REST
 from warpplan.planner.problem.clones import MARK
 from warpplan.planner.values.plan import Placement, Plan
 
@@ -31,16 +28,17 @@ class Placed:
     buffer: str = ""
 
 
-def placed(captured: Captured, ranked: RankedScheme) -> tuple[Placed, ...]:
+def placed(captured: Captured, ranked: RankedStrategy) -> tuple[Placed, ...]:
     """Every operation of the kernel, in program order of its loops, outer ones first.
 
     What is outside of the planned loops every consumer runs on its own rows, apart from TMA loads, which are the
-    producer's; where the kernel is left alone all of it is in one partition. Under a :class:`Steered` scheme it is the
-    default partition's. Where Triton finds partitions itself ("found") they are not known here.
+    producer's; where the kernel is left alone all of it is in one partition. On Blackwell that one is the default
+    partition; where Triton finds partitions itself ("found") they are not known here.
     """
     scheme = ranked.scheme
     plans = {loop.id: plan for loop, plan in zip(captured.loading, ranked.plans, strict=False)}
-    depth_of = _depths(captured, scheme)
+    loading = [loop.id for loop in captured.loading]
+    depth_of = dict(zip(loading, scheme.ring_depths(len(loading)), strict=True)) if scheme is not None else {}
     found: list[Placed] = []
     for body in (captured.body, *captured.loops):
         plan = plans.get(body.id)
@@ -51,31 +49,15 @@ def placed(captured: Captured, ranked: RankedScheme) -> tuple[Placed, ...]:
             at = homes.get(work.id, [])
             names = tuple(dict.fromkeys(plan.partitions[p.partition].name for p in at)) if plan is not None else ()
             if not names or scheme is None:
-                names = _outside(work, scheme)
+                names = (REST,) if scheme is None else scheme.partitions_outside(work.kind)
             first = at[0] if at and not work.rare else None
             stage, cycle = (first.stage, first.cycle) if first is not None else (None, None)
-            buffer = _tensor_memory(work, plan) or _buffer(work, depth_of.get(body.id, 1), scheme is not None)
+            buffer = _tensor_memory(work, plan) or _buffer(work, depth_of.get(body.id, 1))
             found.append(Placed(work.lines, work.id, work.kind, body.id, names, stage, cycle, buffer))
     return tuple(found)
 
 
-def _depths(captured: Captured, scheme: Scheme | Steered | None) -> dict[str, int]:
-    """Slots of the rings of each loop that loads through TMA."""
-    if isinstance(scheme, Steered):
-        return {loop.id: scheme.depth for loop in captured.loading}
-    return {loop.id: scheme.depth(i) if scheme is not None else 2 for i, loop in enumerate(captured.loading)}
-
-
-def _outside(work: Work, scheme: Scheme | Steered | None) -> tuple[str, ...]:
-    """The partitions of what no plan places."""
-    if scheme is None:
-        return (REST,)
-    if isinstance(scheme, Steered):
-        return (REST,) if scheme.workers != FOUND else ()
-    return (PRODUCER,) if work.kind == "tma_load" else tuple(f"consumer{i}" for i in range(scheme.consumers))
-
-
-def _tensor_memory(work: Work, plan: Plan | None) -> str:
+def _tensor_memory(work: LoopWork, plan: Plan | None) -> str:
     """The tensor memory that ``work`` writes, in words: one place where the loop goes on with it, or where another
     wrote there before it."""
     if work.tensor is None:
@@ -96,8 +78,8 @@ def _homes(body: Body, plan: Plan) -> dict[str, list[Placement]]:
     return {work: placements.get(run, []) for work, run in home.items()}
 
 
-def _buffer(work: Work, depth: int, specialized: bool) -> str:
+def _buffer(work: LoopWork, depth: int) -> str:
     if not work.buffer_bytes:
         return ""
-    ring = f"{depth} x " if depth > 1 and specialized else ""
+    ring = f"{depth} x " if depth > 1 else ""
     return f"{ring}{work.buffer_bytes} bytes of shared memory"

@@ -1,0 +1,3 @@
+"""``with planned():`` – launches looked up, decided at the first one, tried in a child process and remembered, for
+kernels under ``@triton.jit`` and for those that Inductor generates.
+"""

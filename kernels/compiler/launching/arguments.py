@@ -8,9 +8,10 @@ for every kernel that is compared. Nothing here launches anything.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.torch_types import Dtype, Tensor
+from warpplan.kernels.triton_types import Json, KernelArgument
 
 MOST_INTEGER_BYTES = 64 * 2**20
 """Integers above this are not sent; they are a kernel's data then, not its offsets."""
@@ -19,13 +20,13 @@ GUARD_BYTES = 4096
 GUARD = 0xA5
 
 
-def describe(arguments: dict[str, Any], constants: set[str], folder: Path) -> dict[str, Any]:
+def describe(arguments: dict[str, KernelArgument], constants: set[str], folder: Path) -> dict[str, Json]:
     """``{"arguments": […], "storages": […]}`` of bound ``arguments``, JSON but for the integers' values, which go to
     files in ``folder``. ``constants`` are the names of constexprs, which a compiled kernel no longer takes.
 
     Waits for the GPU where there are integers. Raises :class:`CannotPlan` for an argument that cannot be copied.
     """
-    storages: dict[int, dict[str, Any]] = {}
+    storages: dict[int, dict[str, Json]] = {}
     described = [
         {"kind": "constant"} if name in constants else _describe(name, value, storages, folder)
         for name, value in arguments.items()
@@ -33,7 +34,7 @@ def describe(arguments: dict[str, Any], constants: set[str], folder: Path) -> di
     return {"arguments": described, "storages": list(storages.values())}
 
 
-def _describe(name: str, value: Any, storages: dict[int, dict[str, Any]], folder: Path) -> dict[str, Any]:
+def _describe(name: str, value: KernelArgument, storages: dict[int, dict[str, Json]], folder: Path) -> dict[str, Json]:
     import torch
     from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -68,7 +69,7 @@ def _describe(name: str, value: Any, storages: dict[int, dict[str, Any]], folder
     }
 
 
-def _storage(name: str, tensor: Any, number: int, folder: Path) -> dict[str, Any]:
+def _storage(name: str, tensor: Tensor, number: int, folder: Path) -> dict[str, Json]:
     import torch
 
     storage = tensor.untyped_storage()
@@ -90,12 +91,12 @@ def _storage(name: str, tensor: Any, number: int, folder: Path) -> dict[str, Any
 class Copies:
     """Arguments made from a description on the current device: each has memory of its own, all the same values."""
 
-    def __init__(self, description: dict[str, Any], *, device: str = "cuda", seed: int = 0) -> None:
+    def __init__(self, description: dict[str, Json], *, device: str = "cuda", seed: int = 0) -> None:
         self._buffers = [_filled(storage, seed + i, device) for i, storage in enumerate(description["storages"])]
         self._dtypes = [storage["dtype"] for storage in description["storages"]]
         self.values = [self._value(argument) for argument in description["arguments"]]
 
-    def _value(self, argument: dict[str, Any]) -> Any:
+    def _value(self, argument: dict[str, Json]) -> KernelArgument:
         import torch
 
         kind = argument["kind"]
@@ -121,7 +122,7 @@ class Copies:
         empty = torch.empty(0, dtype=dtype, device=buffer.device)
         return empty.set_(buffer.untyped_storage(), offset, argument["shape"], argument["stride"])
 
-    def contents(self) -> list[Any]:
+    def contents(self) -> list[Tensor]:
         """Each storage as one flat tensor of its element type."""
         import torch
 
@@ -139,18 +140,18 @@ class Copies:
         )
 
 
-def bytes_of(description: dict[str, Any]) -> int:
+def bytes_of(description: dict[str, Json]) -> int:
     return sum(storage["bytes"] + 2 * GUARD_BYTES for storage in description["storages"])
 
 
-def _whole(buffer: Any, dtype: str) -> int:
+def _whole(buffer: Tensor, dtype: str) -> int:
     import torch
 
     size = buffer.numel() - 2 * GUARD_BYTES
-    return size - size % int(getattr(torch, dtype).itemsize)
+    return int(size - size % getattr(torch, dtype).itemsize)
 
 
-def _filled(storage: dict[str, Any], seed: int, device: str) -> Any:
+def _filled(storage: dict[str, Json], seed: int, device: str) -> Tensor:
     import torch
 
     dtype, size = getattr(torch, storage["dtype"]), storage["bytes"]
@@ -172,5 +173,5 @@ def _filled(storage: dict[str, Any], seed: int, device: str) -> Any:
     return buffer
 
 
-def _name(dtype: Any) -> str:
+def _name(dtype: Dtype) -> str:
     return str(dtype).removeprefix("torch.")

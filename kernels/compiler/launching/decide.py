@@ -11,11 +11,10 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.decisions import (
@@ -24,21 +23,20 @@ from warpplan.kernels.compiler.launching.decisions import (
     Situation,
     default_folder,
     own_version,
-    scheme_from,
 )
-from warpplan.kernels.compiler.launching.dispatch import Call, Launch, name_of, warn_once
+from warpplan.kernels.compiler.launching.dispatch import Call, Launch, name_of, warn_not_planned
 from warpplan.kernels.compiler.launching.sources import (
+    DecisionSource,
     Given,
     Plans,
-    Source,
     default_profile,
     given,
     open_source,
-    scheme_text,
 )
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
 from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES
@@ -74,12 +72,12 @@ class Decider:
     ) -> None:
         self._plans = plans
         self._given: Given | None = given(plans)
-        self._source: Source | None = None
+        self._source: DecisionSource | None = None
         self._measure = measure
         self._profile = profile
         self._time_limit_s = time_limit_s
 
-    def __call__(self, call: Call, launch: Launch) -> tuple[Any, Any]:
+    def __call__(self, call: Call, launch: Launch) -> tuple[CompiledKernel, CompiledKernel]:
         """Launch ``call`` as it is. Answers the kernel that ran and the one to run from now on, which may be the same;
         ``(None, None)`` where a hook of Triton's kept it from compiling."""
         from triton.runtime.jit import JITFunction
@@ -90,7 +88,7 @@ class Decider:
         with contextlib.ExitStack() as stack:
             situation: Situation | None = None
             known: Decision | None = None
-            description: dict[str, Any] | None = None
+            description: dict[str, Json] | None = None
             problem: Exception | None = None
             try:
                 situation = self._situation(call)
@@ -109,13 +107,13 @@ class Decider:
                     assert situation is not None
                     decision = known or self._decide(situation, call, ran, description)
                     if decision.failed:
-                        warn_once(call.jit, decision.reason)
+                        warn_not_planned(call.jit, decision.reason)
                     if decision.scheme is None:
                         return ran, ran
                     return ran, self._ready(decision, ran)
                 except Exception as error:
                     problem = error
-            warn_once(call.jit, _line(problem))
+            warn_not_planned(call.jit, reason_of(problem, WarpplanError))
             return ran, ran
 
     def _situation(self, call: Call) -> Situation:
@@ -138,10 +136,10 @@ class Decider:
             driver=driver_version(),
             triton=triton.__version__,
             warpplan=own_version(),
-            plan="" if self._given is None else scheme_text(self._given.scheme(name, source)),
+            plan="" if self._given is None else strategy_text(self._given.scheme(name, source)),
         )
 
-    def _opened(self) -> Source:
+    def _opened(self) -> DecisionSource:
         if self._source is None:
             self._source = open_source(self._plans, default_folder())
         return self._source
@@ -151,9 +149,11 @@ class Decider:
         # A plan that nobody ran is as good as none to a job that measures.
         return None if known is not None and self._measure and not known.tried else known
 
-    def _decide(self, situation: Situation, call: Call, kernel: Any, description: dict[str, Any] | None) -> Decision:
+    def _decide(
+        self, situation: Situation, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None
+    ) -> Decision:
         log.info("%s: trying plans, its first launch waits", situation.kernel)
-        schemes: list[Scheme | Steered] | None = None
+        schemes: list[Strategy] | None = None
         if self._given is not None:
             schemes = [self._given.scheme(situation.kernel, situation.source)]
         elif not self._measure and self._profile is None and gpu(call.device)[1] // 10 not in PROFILED:
@@ -169,19 +169,19 @@ class Decider:
         return self._opened().settle(decision)
 
     def _request(
-        self, packed: dict[str, Any], device: str, launch: Any, schemes: list[Scheme | Steered] | None
-    ) -> dict[str, Any]:
+        self, packed: dict[str, Json], device: str, launch: Json, schemes: list[Strategy] | None
+    ) -> dict[str, Json]:
         return {
             "kernel": packed,
             "launch": launch,
-            "schemes": None if schemes is None else [asdict(scheme) for scheme in schemes],
+            "schemes": None if schemes is None else [scheme.to_json() for scheme in schemes],
             "device": device if device in DEVICES else LIKE[packed["target"][1] // 10],
             "profile": default_profile(device) if self._profile is None else codec.to_json(self._profile),
             "cache": str(default_folder() / own_version()),
             "most": MOST_SCHEMES if launch is not None else 1,
         }
 
-    def _try(self, situation: Situation, request: dict[str, Any]) -> Decision:
+    def _try(self, situation: Situation, request: dict[str, Json]) -> Decision:
         """Try each scheme, in a new child where one died over the one before.
 
         Raises :class:`MeasurementFailed` where the machine failed and no scheme: that is nothing to remember."""
@@ -189,8 +189,8 @@ class Decider:
         reasons: list[str] = []
         for _ in range(MOST_CHILDREN):
             # Planning takes its time before the first item; every step after it runs against the clock of a hang.
-            limits = {"time_limit_s": self._time_limit_s, "start_limit_s": max(self._time_limit_s, PLANNING_LIMIT_S)}
-            result = run_isolated(CHILD, [request], **limits)
+            start_limit_s = max(self._time_limit_s, PLANNING_LIMIT_S)
+            result = run_isolated(CHILD, [request], time_limit_s=self._time_limit_s, start_limit_s=start_limit_s)
             items = [item for item in result.items if item["step"] != "plan"]
             found += _found(situation, items, request["launch"] is not None)
             reasons += [f"{_scheme(item)}: {item['reason']}" for item in items if item["step"] == "failed"]
@@ -216,7 +216,7 @@ class Decider:
             return replace(best, scheme=None, reason="as fast without a plan", compiled=None)
         return best
 
-    def _ready(self, decision: Decision, kernel: Any) -> Any:
+    def _ready(self, decision: Decision, kernel: CompiledKernel) -> CompiledKernel:
         """The planned ``CompiledKernel``, loaded on the current device: a launch inside of a graph's capture cannot."""
         compiled = decision.compiled
         if compiled is None or not compiled.there:
@@ -256,7 +256,7 @@ def _finish_work(device: int) -> None:
         torch.cuda.synchronize(device)
 
 
-def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool) -> list[Decision]:
+def _found(situation: Situation, items: Sequence[dict[str, Json]], measured: bool) -> list[Decision]:
     """The schemes that came to their end: measured, or compiled where nothing is measured."""
     files = {_scheme(i): Compiled(i["hash"], tuple((n, p) for n, p in i["files"])) for i in items if i["step"] == "run"}
     if not measured:
@@ -268,8 +268,8 @@ def _found(situation: Situation, items: Sequence[dict[str, Any]], measured: bool
     ]
 
 
-def _scheme(item: dict[str, Any]) -> Scheme | Steered:
-    return scheme_from(item["scheme"], "a trial's answer")
+def _scheme(item: dict[str, Json]) -> Strategy:
+    return strategy_from_json(item["scheme"], "a trial's answer")
 
 
 def _gain(decision: Decision) -> float:
@@ -279,11 +279,6 @@ def _gain(decision: Decision) -> float:
     return decision.unplanned_us / decision.planned_us
 
 
-def _result(kernel: Any) -> Any:
+def _result(kernel: CompiledKernel) -> CompiledKernel:
     """Triton compiles in the background where it is asked to; ``result`` waits for it."""
     return kernel.result() if hasattr(kernel, "result") else kernel
-
-
-def _line(error: BaseException) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, WarpplanError) else f"{type(error).__name__}: {first}".rstrip(": ")

@@ -11,18 +11,17 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
 
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.planner.errors import InvalidInput, MalformedFile
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
+from warpplan.kernels.triton_types import Json
+from warpplan.planner.errors import MalformedFile
 
-T = TypeVar("T")
 SCHEMA = "warpplan/kernel-plan-1"
 
 
@@ -73,7 +72,7 @@ class Decision:
     """
 
     situation: Situation
-    scheme: Scheme | Steered | None
+    scheme: Strategy | None
     reason: str = ""
     failed: bool = False
     measured: bool = False
@@ -87,39 +86,11 @@ class Decision:
         return self.measured or self.failed
 
 
-def to_json(decision: Decision) -> dict[str, Any]:
+def to_json(decision: Decision) -> dict[str, Json]:
     return {"schema": SCHEMA, "key": decision.situation.key, **asdict(decision)}
 
 
-def scheme_from(value: Any, where: object) -> Scheme | Steered:
-    """The scheme of a JSON object: a :class:`Steered` where it has ``workers``. Raises :class:`MalformedFile` naming
-    ``where``."""
-    if isinstance(value, Mapping) and "workers" in value:
-        return _made(Steered, value, {"stages": [tuple(pair) for pair in _listed(value, "stages", where)]}, where)
-    if not isinstance(value, Mapping) or not isinstance(value.get("depths"), (list, tuple)):
-        raise MalformedFile(where, "no scheme: expected an object with consumers and depths", field="scheme")
-    return _made(Scheme, value, {"depths": value["depths"]}, where)
-
-
-def _listed(value: Mapping[str, Any], name: str, where: object) -> list[Any]:
-    found = value.get(name, ())
-    pairs = isinstance(found, (list, tuple)) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in found)
-    if not pairs or not all(isinstance(line, str) and type(stage) is int for line, stage in found):
-        raise MalformedFile(where, f"{name} {found!r}: expected pairs of a source line and a number", field="scheme")
-    return list(found)
-
-
-def _made(kind: type[T], value: Mapping[str, Any], lists: Mapping[str, Any], where: object) -> T:
-    unknown = set(value) - {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if unknown:
-        raise MalformedFile(where, f"a scheme has no field {min(unknown)!r}", field="scheme")
-    try:
-        return kind(**{**value, **{name: tuple(items) for name, items in lists.items()}})
-    except (TypeError, InvalidInput) as error:
-        raise MalformedFile(where, str(error), field="scheme") from None
-
-
-def from_json(value: Any, where: object) -> Decision:
+def from_json(value: Json, where: object) -> Decision:
     """The decision in ``value``. Raises :class:`MalformedFile` where it is none, or its key is not its content's."""
     try:
         if value["schema"] != SCHEMA:
@@ -131,7 +102,7 @@ def from_json(value: Any, where: object) -> Decision:
         compiled = value["compiled"]
         decision = Decision(
             situation,
-            None if value["scheme"] is None else scheme_from(value["scheme"], where),
+            None if value["scheme"] is None else strategy_from_json(value["scheme"], where),
             str(value["reason"]),
             bool(value["failed"]),
             bool(value["measured"]),
@@ -146,7 +117,7 @@ def from_json(value: Any, where: object) -> Decision:
     return decision
 
 
-def parse(text: str | bytes, where: object) -> Any:
+def parse(text: str | bytes, where: object) -> Json:
     """The JSON value in ``text``; :class:`MalformedFile` where it is none."""
     try:
         return json.loads(text)
@@ -224,7 +195,7 @@ def own_version() -> str:
     return f"{metadata.version('warpplan')}+{digest.hexdigest()[:16]}"
 
 
-def _microseconds(value: Any) -> float | None:
+def _microseconds(value: Json) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):

@@ -14,29 +14,44 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
+from warpplan.kernels.compiler.exceptions import PlanWarning
+from warpplan.kernels.triton_types import (
+    CompiledKernel,
+    Grid,
+    JitFunction,
+    KernelArgument,
+    Specialization,
+    TableKey,
+    TritonModule,
+)
+from warpplan.kernels.warn_once import warn_once
+
+T = TypeVar("T")
 SizeClass = tuple[int, ...]
-Launch = Callable[[], Any]
+Launch = Callable[[], CompiledKernel]
 
 
 @dataclass(frozen=True)
 class Call:
     """One launch: the kernel, its bound arguments, Triton's specialisation of them, the device's number, the grid."""
 
-    jit: Any
-    arguments: dict[str, Any]
-    specialization: Any
-    options: dict[str, Any]
+    jit: JitFunction
+    arguments: dict[str, KernelArgument]
+    specialization: Specialization
+    options: dict[str, KernelArgument]
     device: int
     grid: tuple[int, ...]
     sizes: SizeClass
 
 
-Decide = Callable[[Call, Launch], tuple[Any, Any]]
+Decide = Callable[[Call, Launch], tuple[CompiledKernel, CompiledKernel]]
 """Runs the launch that it is given and answers what that ran and what to run from now on, ``None`` for nothing yet."""
 
 
+Table = tuple[dict[TableKey, CompiledKernel], tuple[int, ...]]
+"""What to run by what is launched, and the positions of the parameters that are no constexprs."""
 _numbers = itertools.count()
 
 
@@ -46,14 +61,21 @@ class LaunchTable:
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
         self._name = f"_warpplan_{next(_numbers)}"
-        self._pending: set[Any] = set()
+        self._pending: set[TableKey] = set()
         self._lock = threading.Lock()
 
-    def run(self, original: Any, jit: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Any:
+    def run(
+        self,
+        original: Callable[..., CompiledKernel],
+        jit: JitFunction,
+        args: tuple[KernelArgument, ...],
+        kwargs: dict[str, KernelArgument],
+        grid: Grid,
+    ) -> CompiledKernel:
         """What ``jit.run(*args, grid=grid, warmup=False, **kwargs)`` does, planned where a plan is known."""
         knobs, active = _triton()
         if knobs.runtime.add_stages_inspection_hook is not None:
-            warn_once(jit, "a stage inspection hook of your own is set, and a plan would not run it")
+            warn_not_planned(jit, "a stage inspection hook of your own is set, and a plan would not run it")
             return original(jit, *args, grid=grid, warmup=False, **kwargs)
         if knobs.compilation.instrumentation_mode:  # a profiler's own compile of the kernel
             return original(jit, *args, grid=grid, warmup=False, **kwargs)
@@ -70,7 +92,7 @@ class LaunchTable:
             kernel = known.get(key)
         except (TypeError, AttributeError) as error:  # sizes or options of types that cannot be looked up
             ran = original(jit, *args, grid=grid, warmup=False, **kwargs)
-            warn_once(jit, f"its launch cannot be looked up: {error}")
+            warn_not_planned(jit, f"its launch cannot be looked up: {error}")
             return ran
         if kernel is None:
             call = Call(jit, bound, specialization, {"debug": debug, **options}, device, tuple(map(int, grid)), sizes)
@@ -98,14 +120,17 @@ class LaunchTable:
         )
         return kernel
 
-    def _new(self, jit: Any) -> tuple[dict[Any, Any], tuple[int, ...]]:
+    def _new(self, jit: JitFunction) -> Table:
         """The part of the table that is about ``jit``, kept on it: planned kernels live as long as Triton's own do, for
         captured graphs hold on to their code, and no longer."""
         positions = tuple(p.num for p in jit.params if not p.is_constexpr)
-        return jit.__dict__.setdefault(self._name, ({}, positions))
+        table: Table = jit.__dict__.setdefault(self._name, ({}, positions))
+        return table
 
-    def _first(self, call: Call, table: dict[Any, Any], key: Any, launch: Launch) -> Any:
-        if _is_capturing():
+    def _first(
+        self, call: Call, table: dict[TableKey, CompiledKernel], key: TableKey, launch: Launch
+    ) -> CompiledKernel:
+        if is_capturing():
             return launch()
         pending = (id(call.jit), key)
         with self._lock:
@@ -123,7 +148,7 @@ class LaunchTable:
                 self._pending.discard(pending)
 
 
-def size_class(values: tuple[Any, ...], positions: tuple[int, ...], grid: Any) -> SizeClass:
+def size_class(values: tuple[KernelArgument, ...], positions: tuple[int, ...], grid: Grid) -> SizeClass:
     """Powers of two: the bits of the grid, of the integers at ``positions`` and of the sizes of descriptors there.
 
     Two launches in one class differ by less than a factor of two in every size, and share a decision.
@@ -148,10 +173,10 @@ def is_tuning() -> bool:
     return getattr(_thread, "tuning", False)
 
 
-def tuning(bench: Any) -> Any:
+def tuning(bench: Callable[..., T]) -> Callable[..., T]:
     """``Autotuner._bench`` that says so while it runs."""
 
-    def _bench(*args: Any, **kwargs: Any) -> Any:
+    def _bench(*args: KernelArgument, **kwargs: KernelArgument) -> T:
         before, _thread.tuning = is_tuning(), True
         try:
             return bench(*args, **kwargs)
@@ -161,17 +186,18 @@ def tuning(bench: Any) -> Any:
     return _bench
 
 
-def _globals_changed(jit: Any) -> bool:
+def _globals_changed(jit: JitFunction) -> bool:
     missing = object()
     return any(scope.get(name, missing) != value for (name, _), (value, scope) in jit.used_global_vals.items())
 
 
-def _is_capturing() -> bool:
+def is_capturing() -> bool:
+    """Whether launches are recorded into a CUDA graph now, which none may wait for."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def _triton() -> tuple[Any, Any]:
+def _triton() -> tuple[TritonModule, TritonModule]:
     """Triton's knobs and active driver, imported at the first launch."""
     global _knobs, _driver, _descriptor
     if _driver is None:
@@ -183,29 +209,18 @@ def _triton() -> tuple[Any, Any]:
     return _knobs, _driver.active
 
 
-_knobs: Any = None
-_driver: Any = None
-_descriptor: Any = None
+_knobs: TritonModule = None
+_driver: TritonModule = None
+_descriptor: TritonModule = None
 
 
-class PlanWarning(UserWarning):
-    """A kernel runs as it is, not planned: the message says which and why."""
-
-
-_warned: set[tuple[str, str]] = set()
-
-
-def warn_once(jit: Any, reason: str) -> None:
-    """One warning a kernel, whatever happens to it."""
-    import warnings
-
+def warn_not_planned(jit: JitFunction, reason: str) -> None:
+    """One :class:`PlanWarning` a kernel, whatever happens to it."""
     name = name_of(jit)
-    kernel = (name, str(getattr(jit, "hash", "")))
-    if kernel not in _warned:
-        _warned.add(kernel)
-        warnings.warn(f"{name} runs as it is, not planned: {reason}", PlanWarning, stacklevel=2)
+    about = (name, str(getattr(jit, "hash", "")))
+    warn_once(about, f"{name} runs as it is, not planned: {reason}", PlanWarning, stacklevel=2)
 
 
-def name_of(jit: Any) -> str:
+def name_of(jit: JitFunction) -> str:
     """Module and name of a kernel, as in ``my_kernels.matmul``."""
     return f"{jit.fn.__module__}.{jit.fn.__qualname__}"

@@ -17,14 +17,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
-from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.launching.dispatch import Call, size_class, warn_once
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
+from warpplan.kernels.compiler.launching.dispatch import Call, is_capturing, size_class, warn_not_planned
 from warpplan.kernels.compiler.launching.sources import Plans
+from warpplan.kernels.torch_types import InductorConfig, InductorLauncher, InductorResult, InductorTuner
+from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument, TritonModule
 
-Compiled = tuple[Any, Any]
+if TYPE_CHECKING:
+    from warpplan.planner.values.profile import Profile
+
+Recompiled = tuple[InductorResult, CompiledKernel]
 """Inductor's compile result and Triton's ``CompiledKernel`` of it."""
+Run = Callable[..., object]
+"""``CachingAutotuner.run``."""
 REQUIRED = ("tt.descriptor_load", "tt.dot")
 
 
@@ -34,17 +41,17 @@ class planned_inductor:
     ``plans``, ``measure``, ``profile`` and ``time_limit_s`` are :class:`~.planned.planned`'s.
     ``kernels`` names those that run under a plan. Leaving puts every kernel back as it was. No failure is raised: a
     kernel runs as Inductor compiled it, with one
-    :class:`~warpplan.kernels.compiler.launching.dispatch.PlanWarning` that says why.
+    :class:`~warpplan.kernels.compiler.exceptions.PlanWarning` that says why.
     """
 
     def __init__(
-        self, plans: Plans = None, *, measure: bool = True, profile: Any = None, time_limit_s: float = 60.0
+        self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0
     ) -> None:
         from warpplan.kernels.compiler.launching.decide import Decider
 
         self._decide = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
         self.kernels: list[str] = []
-        self._decided: dict[int, Any] = {}
+        self._decided: dict[int, InductorTuner] = {}
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.RLock()
 
@@ -53,7 +60,13 @@ class planned_inductor:
 
         original = CachingAutotuner.run
 
-        def run(tuner: Any, *args: Any, stream: Any, benchmark_run: bool = False, **kwargs: Any) -> Any:
+        def run(
+            tuner: InductorTuner,
+            *args: KernelArgument,
+            stream: int,
+            benchmark_run: bool = False,
+            **kwargs: KernelArgument,
+        ) -> object:
             if id(tuner) in self._decided or benchmark_run or kwargs:
                 return original(tuner, *args, stream=stream, benchmark_run=benchmark_run, **kwargs)
             return self._first(original, tuner, args, stream)
@@ -68,11 +81,11 @@ class planned_inductor:
                 self._undo.pop()()
             self._decided.clear()
 
-    def _first(self, original: Any, tuner: Any, args: tuple[Any, ...], stream: Any) -> Any:
+    def _first(self, original: Run, tuner: InductorTuner, args: tuple[KernelArgument, ...], stream: int) -> object:
         """The first launch in here of a kernel: as it is, and then decided on."""
-        launched: list[Any] = []
+        launched: list[object] = []
 
-        def launch() -> Any:
+        def launch() -> object:
             launched.append(original(tuner, *args, stream=stream))
             return launched[0]
 
@@ -81,7 +94,7 @@ class planned_inductor:
                 return launch()
             # Kept alive with its entry: another at its address would be taken for it.
             self._decided[id(tuner)] = tuner
-            if _is_capturing() or len(_configs(tuner)) != 1:
+            if is_capturing() or len(_configs(tuner)) != 1:
                 # Tuned at its first launch, or not to be waited for: the next launch is looked at.
                 del self._decided[id(tuner)]
                 return launch()
@@ -90,10 +103,10 @@ class planned_inductor:
             except Exception as error:
                 if not launched:
                     launch()
-                warn_once(tuner.fn, str(error) if isinstance(error, CannotPlan) else f"{type(error).__name__}: {error}")
+                warn_not_planned(tuner.fn, reason_of(error, CannotPlan))
         return launched[0]
 
-    def _plan(self, tuner: Any, args: tuple[Any, ...], launch: Callable[[], Any]) -> None:
+    def _plan(self, tuner: InductorTuner, args: tuple[KernelArgument, ...], launch: Callable[[], object]) -> None:
         (config,) = _configs(tuner)
         if not _may_be_planned(tuner):
             launch()
@@ -104,7 +117,7 @@ class planned_inductor:
             return
         call = call_of(tuner, config, result, args)
 
-        def ran() -> Any:
+        def ran() -> CompiledKernel:
             launch()
             return unplanned
 
@@ -121,7 +134,7 @@ class planned_inductor:
         self.kernels.append(tuner.fn.__name__)
 
 
-def tma_templates() -> dict[str, Any]:
+def tma_templates() -> dict[str, Json]:
     """Options of ``torch.compile`` (``options=``) under which Inductor's matrix products can be planned.
 
     They leave out cuBLAS and the templates that load through pointers: either may win over a kernel not yet planned.
@@ -134,7 +147,7 @@ def tma_templates() -> dict[str, Any]:
     }
 
 
-def recompiled(tuner: Any, config: Any) -> Compiled:
+def recompiled(tuner: InductorTuner, config: InductorConfig) -> Recompiled:
     """The kernel of ``config`` as this process compiles it, which Triton's cache answers.
 
     What came from a worker process, or is launched past Triton, holds no ``CompiledKernel``.
@@ -148,7 +161,9 @@ def recompiled(tuner: Any, config: Any) -> Compiled:
     return result, compiled[-1]
 
 
-def call_of(tuner: Any, config: Any, result: Any, args: tuple[Any, ...]) -> Call:
+def call_of(
+    tuner: InductorTuner, config: InductorConfig, result: InductorResult, args: tuple[KernelArgument, ...]
+) -> Call:
     """A launch in the terms of :mod:`~.launch`. Raises :class:`CannotPlan` where Inductor
     passes other arguments than the kernel's signature says."""
     args, grid = tuner._interpret_args_grid(args, config)
@@ -172,39 +187,33 @@ def call_of(tuner: Any, config: Any, result: Any, args: tuple[Any, ...]) -> Call
     )
 
 
-def relaunched(result: Any, kernel: Any) -> Any:
+def relaunched(result: InductorResult, kernel: CompiledKernel) -> InductorLauncher:
     """Inductor's launcher of ``result`` around another binary of the same kernel."""
     from torch._inductor.runtime.triton_heuristics import TritonCompileResult
 
     return TritonCompileResult(kernel, result.config, result.compile_meta, result.inductor_meta).make_launcher()
 
 
-def _may_be_planned(tuner: Any) -> bool:
+def _may_be_planned(tuner: InductorTuner) -> bool:
     """Cheap to tell: pointwise kernels and reductions, which are most, are not compiled again to be looked at."""
     from torch._inductor.runtime.hints import HeuristicType
 
     return tuner.heuristic_type in (HeuristicType.TEMPLATE, HeuristicType.USER_AUTOTUNE)
 
 
-def _configs(tuner: Any) -> list[Any]:
+def _configs(tuner: InductorTuner) -> list[InductorConfig]:
     """What is launched, or would be."""
     if tuner.launchers:
         return [launcher.config for launcher in tuner.launchers]
     return [result.config for result in tuner.compile_results] or list(tuner.configs)
 
 
-def _is_capturing() -> bool:
-    import torch
-
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
 @contextmanager
-def _recorded(module: Any, name: str) -> Iterator[list[Any]]:
+def _recorded(module: TritonModule, name: str) -> Iterator[list[TritonModule]]:
     """What ``module.name`` returns to this thread while the block lasts."""
     original, thread, returned = getattr(module, name), threading.get_ident(), []
 
-    def recording(*args: Any, **kwargs: Any) -> Any:
+    def recording(*args: KernelArgument, **kwargs: KernelArgument) -> TritonModule:
         value = original(*args, **kwargs)
         if threading.get_ident() == thread:
             returned.append(value)

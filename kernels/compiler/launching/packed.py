@@ -6,19 +6,27 @@ source, so a child process needs neither the module that holds the kernel nor an
 
 from __future__ import annotations
 
-from typing import Any
-
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching.decisions import Compiled
 from warpplan.kernels.compiler.lowering.hopper.persistent import launched
+from warpplan.kernels.triton_types import (
+    AstSource,
+    CompiledKernel,
+    CompileOptions,
+    GpuTarget,
+    Json,
+    MlirContext,
+    MlirModule,
+    TritonModule,
+)
 
 
-def files_of(kernel: Any) -> Compiled:
+def files_of(kernel: CompiledKernel) -> Compiled:
     """Where Triton keeps ``kernel``, a ``CompiledKernel``."""
     return Compiled(kernel.hash, tuple(sorted((str(name), str(path)) for name, path in kernel.metadata_group.items())))
 
 
-def pack(kernel: Any) -> dict[str, Any]:
+def pack(kernel: CompiledKernel) -> dict[str, Json]:
     """``kernel`` for :func:`source` and :func:`load`. Raises :class:`CannotPlan` where its text is not kept, has
     no TMA loads, or turns integers into pointers: memory that a copy of the arguments would not hold."""
     text = kernel.asm.get("source")
@@ -44,7 +52,7 @@ def pack(kernel: Any) -> dict[str, Any]:
     }
 
 
-def source(packed: dict[str, Any]) -> Any:
+def source(packed: dict[str, Json]) -> AstSource:
     """The kernel's text as a Triton ``ASTSource``: ``triton.compile`` takes it as it takes the kernel."""
     from triton.compiler import ASTSource
 
@@ -56,7 +64,14 @@ def source(packed: dict[str, Any]) -> Any:
         def hash(self) -> str:
             return str(packed["source_hash"])
 
-        def make_ir(self, target: Any, options: Any, codegen_fns: Any, module_map: Any, context: Any) -> Any:
+        def make_ir(
+            self,
+            target: GpuTarget,
+            options: CompileOptions,
+            codegen_fns: TritonModule,
+            module_map: TritonModule,
+            context: MlirContext,
+        ) -> MlirModule:
             from warpplan.kernels.compiler.pipeline import read
 
             return read(packed["text"], context)
@@ -64,25 +79,25 @@ def source(packed: dict[str, Any]) -> Any:
     return TextSource()
 
 
-def target(packed: dict[str, Any]) -> Any:
+def target(packed: dict[str, Json]) -> GpuTarget:
     from triton.backends.compiler import GPUTarget
 
     return GPUTarget(*packed["target"])
 
 
-def options(packed: dict[str, Any]) -> dict[str, Any]:
+def options(packed: dict[str, Json]) -> dict[str, Json]:
     """What the kernel was compiled with; Triton takes from it the fields that are options."""
     return {name: _tuples(value) for name, value in packed["options"].items()}
 
 
-def load(compiled: Compiled, source: Any) -> Any:
+def load(compiled: Compiled, source: AstSource) -> CompiledKernel:
     """The ``CompiledKernel`` in ``compiled``'s files, to be launched with ``source``'s signature."""
-    from triton.compiler import CompiledKernel
+    from triton import compiler
 
-    return launched(CompiledKernel(source, dict(compiled.files), compiled.hash))
+    return launched(compiler.CompiledKernel(source, dict(compiled.files), compiled.hash))
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: Json) -> Json:
     """JSON knows no tuples, and lists do not hash."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
@@ -92,7 +107,7 @@ class _Function:
 
     launch_metadata = None
 
-    def __init__(self, packed: dict[str, Any]) -> None:
+    def __init__(self, packed: dict[str, Json]) -> None:
         self.__name__ = packed["name"]
         self.arg_names = packed["arg_names"]
         self.cache_key = packed["source_hash"]

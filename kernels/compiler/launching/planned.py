@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import functools
 import threading
-import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from warpplan.kernels.compiler.launching.dispatch import LaunchTable, PlanWarning, is_tuning, tuning
+from warpplan.kernels.compiler.exceptions import PlanWarning
+from warpplan.kernels.compiler.launching.dispatch import LaunchTable, is_tuning, tuning
 from warpplan.kernels.compiler.launching.sources import Plans
+from warpplan.kernels.triton_types import Autotuner, CompiledKernel, Grid, JitFunction, KernelArgument, TritonModule
+from warpplan.kernels.warn_once import warn_once
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from warpplan.planner.values.profile import Profile
+
+T = TypeVar("T", bound=Callable[..., object])
 
 _lock = threading.Lock()
 _active: tuple[planned, ...] = ()
@@ -27,10 +32,10 @@ class planned:
     kernels, too. The innermost one counts.
 
     ``plans`` says where plans come from: a folder of decisions (``None``: ``warpplan`` in Triton's cache); the URL of a
-    warpplan service; or one plan: a :class:`~warpplan.kernels.compiler.strategy.hopper.Scheme`, on Blackwell a
-    :class:`~warpplan.kernels.compiler.strategy.blackwell.Steered`, its JSON, a ``.json`` file. What is not decided
-    yet is tried at its first launch, which takes seconds, once for each kernel, specialisation and size class (powers of
-    two).
+    warpplan service; or one plan: a :class:`~warpplan.kernels.compiler.strategy.hopper.HopperStrategy`, on Blackwell a
+    :class:`~warpplan.kernels.compiler.strategy.blackwell.BlackwellStrategy`, its JSON, a ``.json`` file. What is not
+    decided yet is tried at its first launch, which takes seconds, once for each kernel, specialisation and size class
+    (powers of two).
     ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on every rank. ``profile``
     is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a step of a trial may take.
 
@@ -38,7 +43,7 @@ class planned:
     """
 
     def __init__(
-        self, plans: Plans = None, *, measure: bool = True, profile: Any = None, time_limit_s: float = 60.0
+        self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0
     ) -> None:
         self._table = _table(plans, measure, profile, time_limit_s)
 
@@ -65,16 +70,15 @@ class planned:
         if hasattr(target, "run") and hasattr(target, "fn"):
             self._decorate(target)
             return target
-        function: Any = target
 
-        @functools.wraps(function)
-        def with_plans(*args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(target)
+        def with_plans(*args: KernelArgument, **kwargs: KernelArgument) -> object:
             with self:
-                return function(*args, **kwargs)
+                return target(*args, **kwargs)
 
-        return with_plans  # type: ignore[return-value]
+        return cast(T, with_plans)
 
-    def _decorate(self, kernel: Any) -> None:
+    def _decorate(self, kernel: Autotuner) -> None:
         """Replace ``run`` of this kernel alone: the kernel object stays what it is."""
         layer = kernel
         while hasattr(layer, "fn") and hasattr(layer, "run") and not hasattr(layer, "device_caches"):
@@ -86,7 +90,7 @@ class planned:
             return
         jit, original = layer, type(layer).run
 
-        def run(*args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        def run(*args: KernelArgument, grid: Grid, warmup: bool, **kwargs: KernelArgument) -> CompiledKernel:
             if warmup or is_tuning():
                 return original(jit, *args, grid=grid, warmup=warmup, **kwargs)
             return self._table.run(original, jit, args, kwargs, grid)
@@ -94,10 +98,10 @@ class planned:
         layer.run = run
 
 
-_tables: dict[Any, tuple[LaunchTable, Any]] = {}
+_tables: dict[tuple[object, ...], tuple[LaunchTable, Profile | None]] = {}
 
 
-def _table(plans: Plans, measure: bool, profile: Any, time_limit_s: float) -> LaunchTable:
+def _table(plans: Plans, measure: bool, profile: Profile | None, time_limit_s: float) -> LaunchTable:
     """One table for equal arguments: ``with planned():`` in a loop decides once."""
     from warpplan.kernels.compiler.launching.decide import Decider
 
@@ -120,7 +124,9 @@ def _install() -> None:
         return
     original = JITFunction.run
 
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def run(
+        self: JitFunction, *args: KernelArgument, grid: Grid, warmup: bool, **kwargs: KernelArgument
+    ) -> CompiledKernel:
         scopes = _active
         if warmup or not scopes or is_tuning():
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
@@ -130,7 +136,7 @@ def _install() -> None:
     _replace(Autotuner, "_bench", tuning(Autotuner._bench))
 
 
-def _replace(owner: Any, name: str, ours: Any) -> None:
+def _replace(owner: TritonModule, name: str, ours: Callable[..., object]) -> None:
     theirs = getattr(owner, name)
     setattr(owner, name, ours)
 
@@ -142,10 +148,6 @@ def _replace(owner: Any, name: str, ours: Any) -> None:
     _undo.append(undo)
 
 
-_said: set[str] = set()
-
-
 def _warn(reason: str) -> None:
-    if reason not in _said:
-        _said.add(reason)
-        warnings.warn(reason, PlanWarning, stacklevel=4)
+    """Once a reason, at the line of the user who enters ``planned`` or decorates."""
+    warn_once(reason, reason, PlanWarning, stacklevel=4)

@@ -10,12 +10,12 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from http.client import HTTPException
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching.decisions import (
@@ -24,20 +24,20 @@ from warpplan.kernels.compiler.launching.decisions import (
     Situation,
     from_json,
     parse,
-    scheme_from,
     to_json,
 )
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
+from warpplan.kernels.triton_types import Json
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 
-Plans = str | Path | Scheme | Steered | Mapping[str, Any] | None
+Plans = str | Path | Strategy | Mapping[str, Json] | None
 """A folder, the URL of a service, or a plan: a value, JSON, a ``.json`` file. ``None``: a folder in Triton's cache."""
 SERVICE_WAIT_S = 3.0
 NEAREST_PROFILE = "NVIDIA H200"
 
 
-class Source(Protocol):
+class DecisionSource(Protocol):
     def load(self, situation: Situation) -> Decision | None: ...
     def settle(self, decision: Decision) -> Decision: ...
     def replace(self, decision: Decision) -> None: ...
@@ -46,15 +46,15 @@ class Source(Protocol):
 class Given:
     """One plan for all that is launched, or for the kernel that it names. Reads a file at the first launch."""
 
-    def __init__(self, plan: Scheme | Steered | Mapping[str, Any] | Path) -> None:
+    def __init__(self, plan: Strategy | Mapping[str, Json] | Path) -> None:
         self._plan = plan
 
-    def scheme(self, kernel: str, source: str) -> Scheme | Steered:
+    def scheme(self, kernel: str, source: str) -> Strategy:
         """The scheme for a kernel. Raises :class:`MalformedFile` where the plan is damaged, :class:`CannotPlan` where
         it is for another kernel or another state of its source."""
-        plan: Any = self._plan
-        where: Any = "the plan"
-        if isinstance(plan, (Scheme, Steered)):
+        plan: Json = self._plan
+        where: Json = "the plan"
+        if isinstance(plan, Strategy):
             return plan
         if isinstance(plan, Path):
             where = plan
@@ -63,7 +63,7 @@ class Given:
             except OSError as error:
                 raise MalformedFile(where, f"cannot be read: {error.strerror}") from None
         if not isinstance(plan, Mapping) or "schema" not in plan:
-            return scheme_from(plan, where)
+            return strategy_from_json(plan, where)
         decision = from_json(plan, where)
         if decision.situation.kernel != kernel:
             raise CannotPlan(f"{where} is for the kernel {decision.situation.kernel}")
@@ -136,14 +136,14 @@ class Service:
 
 def given(plans: Plans) -> Given | None:
     """``plans`` where it is one plan."""
-    if isinstance(plans, (Scheme, Steered, Mapping)):
+    if isinstance(plans, (Strategy, Mapping)):
         return Given(plans)
     if isinstance(plans, (str, Path)) and str(plans).endswith(".json") and not _is_url(plans):
         return Given(Path(plans))
     return None
 
 
-def open_source(plans: Plans, default: Path) -> Source:
+def open_source(plans: Plans, default: Path) -> DecisionSource:
     """The source that ``plans`` names. Raises :class:`InvalidInput` where it can be none."""
     if plans is None or given(plans) is not None:
         return Folder(default)
@@ -157,7 +157,7 @@ def open_source(plans: Plans, default: Path) -> Source:
 
 
 @cache
-def default_profile(device: str) -> Any:
+def default_profile(device: str) -> Json:
     """The shipped profile of ``device``, or of the nearest, as JSON. Recorded profiles are data of another room, which
     the kernels must not import; they are looked up as what they are, files of the package."""
     data = resources.files("warpplan.profiler") / "data"
@@ -166,10 +166,6 @@ def default_profile(device: str) -> Any:
         if file.is_file():
             return json.loads(file.read_bytes())
     raise InvalidInput(f"no profile for {device}", field="device", value=device)
-
-
-def scheme_text(scheme: Scheme | Steered) -> str:
-    return json.dumps(asdict(scheme), sort_keys=True)
 
 
 def _is_url(plans: object) -> bool:

@@ -13,37 +13,41 @@ item, so that what was found outlives a child that is killed:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
-from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
-from warpplan.kernels.compiler.launching.decisions import Compiled, scheme_from
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.launching.decisions import Compiled
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
+from warpplan.kernels.torch_types import Dtype, Tensor
+from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed
 
-Item = dict[str, Any]
+if TYPE_CHECKING:
+    from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
+
+Item = dict[str, Json]
 
 ROUNDINGS = 8
 """Results may differ by this many roundings of the output's type: a plan may add in another order."""
 FINEST = 2.0**-17
 """Roundings of float32 and finer results count as this much: tensor cores add 16-bit products less finely."""
-ROOM = 0.8
+MEMORY_SHARE = 0.8
 """Of the GPU's free memory, what a trial may take."""
 
 
-def trial(request: dict[str, Any]) -> Iterator[Item]:
+def trial(request: dict[str, Json]) -> Iterator[Item]:
     """Items for ``request``: ``kernel`` (:mod:`~.packed`); ``launch`` (``arguments``, ``grid``
     and ``device``) or ``None`` to compile only; ``schemes`` to try, or ``None`` to plan ``most``; ``cache``, the folder
     of planned compiles."""
     kernel = request["kernel"]
     schemes = _schemes(request)
-    yield {"step": "plan", "schemes": [asdict(scheme) for scheme in schemes]}
+    yield {"step": "plan", "schemes": [scheme.to_json() for scheme in schemes]}
     bench = Bench(kernel, request["launch"]) if schemes and request["launch"] is not None else None
     for scheme in schemes:
-        named = {"scheme": asdict(scheme)}
+        named = {"scheme": scheme.to_json()}
         yield {**named, "step": "compile"}
         try:
             planned = _compile(kernel, scheme, request["cache"])
@@ -54,14 +58,14 @@ def trial(request: dict[str, Any]) -> Iterator[Item]:
                 yield {**named, "step": "done", **bench.times(packing.load(files, packing.source(kernel)))}
         except Exception as error:
             if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
-                # The context, or the room, is lost: whatever this process did next would fail for it.
+                # The context, or the memory, is lost: whatever this process did next would fail for it.
                 raise
-            yield {**named, "step": "failed", "reason": _line(error)}
+            yield {**named, "step": "failed", "reason": reason_of(error, CannotPlan)}
 
 
-def _schemes(request: dict[str, Any]) -> list[Scheme | Steered]:
+def _schemes(request: dict[str, Json]) -> list[Strategy]:
     if request["schemes"] is not None:
-        return [scheme_from(scheme, "the plan") for scheme in request["schemes"]]
+        return [strategy_from_json(scheme, "the plan") for scheme in request["schemes"]]
     ranked = rank(request["kernel"], request["device"], request["profile"])
     found = [entry.scheme for entry in ranked if entry.scheme is not None]
     if not found:
@@ -72,25 +76,18 @@ def _schemes(request: dict[str, Any]) -> list[Scheme | Steered]:
     return diverse(found)[: request["most"]]
 
 
-def diverse(schemes: list[Scheme | Steered]) -> list[Scheme | Steered]:
-    """In the order given, but the best of each shape before the second of any: those that differ in depth alone are
+def diverse(schemes: list[Strategy]) -> list[Strategy]:
+    """In the order given, but the best of each family before the second of any: those that differ in depth alone are
     predicted alike and measured alike."""
-    shapes = [_shape(scheme) for scheme in schemes]
-    turn = [shapes[:i].count(shape) for i, shape in enumerate(shapes)]
-    return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (turn[i], i))]
+    families = [scheme.family for scheme in schemes]
+    place = [families[:i].count(family) for i, family in enumerate(families)]
+    return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (place[i], i))]
 
 
-def _shape(scheme: Scheme | Steered) -> tuple[Any, ...]:
-    """What tells schemes apart that are measured apart."""
-    if isinstance(scheme, Steered):
-        return scheme.workers, bool(scheme.stages)
-    return scheme.consumers, scheme.warps, scheme.persistent
-
-
-def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
+def rank(kernel: dict[str, Json], device_name: str, profile_json: Json) -> tuple[RankedStrategy, ...]:
     """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
     from warpplan.kernels.compiler.analysis.capture import capture
-    from warpplan.kernels.compiler.costing import ranked_schemes, ranked_steerings
+    from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
     from warpplan.kernels.compiler.pipeline import cut
     from warpplan.planner.values import codec
     from warpplan.planner.values.device import device
@@ -100,12 +97,12 @@ def rank(kernel: dict[str, Any], device_name: str, profile_json: Any) -> Any:
     text = cut(packing.source(kernel), packing.target(kernel), options).text
     profile, captured = codec.from_json(profile_json, Profile), capture(text)
     if gpu.tmem_columns:
-        return ranked_steerings.schemes(captured, text, profile, gpu, stages=options["num_stages"])
-    return ranked_schemes.schemes(captured, profile, gpu, stages=options["num_stages"])
+        return blackwell_ranking.schemes(captured, text, profile, gpu, stages=options["num_stages"])
+    return hopper_ranking.schemes(captured, profile, gpu, stages=options["num_stages"])
 
 
-def _compile(kernel: dict[str, Any], scheme: Scheme | Steered, cache: str) -> Any:
-    from warpplan.kernels.compiler.lowering.stage_hook import compile_with
+def _compile(kernel: dict[str, Json], scheme: Strategy, cache: str) -> CompiledKernel:
+    from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 
     return compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), scheme, cache)
 
@@ -113,18 +110,18 @@ def _compile(kernel: dict[str, Any], scheme: Scheme | Steered, cache: str) -> An
 class Bench:
     """The unplanned kernel, the arguments, and what both kernels make of them. Needs torch and a GPU."""
 
-    def __init__(self, kernel: dict[str, Any], launch: dict[str, Any]) -> None:
+    def __init__(self, kernel: dict[str, Json], launch: dict[str, Json]) -> None:
         import torch
         import triton
 
         torch.cuda.set_device(launch["device"])
         triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
         self._arguments, self._grid = launch["arguments"], (*launch["grid"], 1, 1)[:3]
-        self._require_room(3)
+        self._require_memory(3)
         compiled = Compiled(kernel["compiled"]["hash"], tuple(map(tuple, kernel["compiled"]["files"])))
         self._unplanned = packing.load(compiled, packing.source(kernel))
 
-    def check(self, planned: Any) -> None:
+    def check(self, planned: CompiledKernel) -> None:
         """Run both twice from the same memory, and compare all of it after each. Raises :class:`CannotPlan`."""
         reference, copies = self._copies(), self._copies()
         for number in ("first", "second"):
@@ -132,14 +129,14 @@ class Bench:
             self._launch(planned, copies)
             compare(reference, copies, number)
 
-    def times(self, planned: Any) -> dict[str, float]:
-        """Medians in microseconds, in turn, over so many copies that none is left in L2."""
+    def times(self, planned: CompiledKernel) -> dict[str, float]:
+        """Medians in microseconds, measured alternately, over so many copies that none is left in L2."""
         import torch
 
         from warpplan.kernels.timing import input_sets, paired
 
         l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-        sets = self._require_room(input_sets(max(1, bytes_of(self._arguments)), l2))
+        sets = self._require_memory(input_sets(max(1, bytes_of(self._arguments)), l2))
         inputs = [self._copies(97 * i) for i in range(sets)]
         timings = paired(
             {
@@ -153,7 +150,7 @@ class Bench:
     def _copies(self, seed: int = 0) -> Copies:
         return Copies(self._arguments, seed=seed)
 
-    def _launch(self, kernel: Any, copies: Copies, *, wait: bool = True) -> None:
+    def _launch(self, kernel: CompiledKernel, copies: Copies, *, wait: bool = True) -> None:
         import torch
 
         run = kernel.run
@@ -162,18 +159,18 @@ class Bench:
         if wait:
             torch.cuda.synchronize()
 
-    def _require_room(self, sets: int) -> int:
+    def _require_memory(self, sets: int) -> int:
         """``sets``, or fewer where memory is short. Raises :class:`MeasurementFailed` where three do not fit."""
         import torch
 
         torch.cuda.empty_cache()  # copies of the scheme before
         free, _ = torch.cuda.mem_get_info()
         need = max(1, bytes_of(self._arguments))
-        if 3 * need > ROOM * free:
+        if 3 * need > MEMORY_SHARE * free:
             raise MeasurementFailed(
-                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {ROOM} of {free}"
+                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {MEMORY_SHARE} of {free}"
             )
-        return min(sets, int(ROOM * free / need))
+        return min(sets, int(MEMORY_SHARE * free / need))
 
 
 def compare(reference: Copies, copies: Copies, number: str) -> None:
@@ -199,13 +196,13 @@ def compare(reference: Copies, copies: Copies, number: str) -> None:
             )
 
 
-def _rounding(dtype: Any) -> float:
+def _rounding(dtype: Dtype) -> float:
     import torch
 
     return ROUNDINGS * max(float(torch.finfo(dtype).eps), FINEST)
 
 
-def _scale(values: Any) -> float:
+def _scale(values: Tensor) -> float:
     """The root mean square of the finite ``values``."""
     total, count = 0.0, 0
     for piece in values.split(2**24):
@@ -218,12 +215,7 @@ def _scale(values: Any) -> float:
     return (total / count) ** 0.5 if count else 0.0
 
 
-def _same_bits(a: Any, b: Any) -> bool:
+def _same_bits(a: Tensor, b: Tensor) -> bool:
     import torch
 
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-
-
-def _line(error: BaseException) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, CannotPlan) else f"{type(error).__name__}: {first}".rstrip(": ")
+    return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))

@@ -1,0 +1,3 @@
+"""A kernel at the cut rewritten as a strategy says, text to text: on Hopper into partitions with rings of our own, on
+Blackwell with attributes that steer Triton's own warp specialisation.
+"""

@@ -6,7 +6,18 @@ before ``assign_latencies``, the first pass that reads a loop's attributes, and 
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.pipeline.cutting import Cut, cut, finish, read
+from warpplan.kernels.compiler.pipeline.cutting import CutModule, cut, finish, read
 from warpplan.kernels.compiler.pipeline.halves import RELEASES, halves, passes_for, run_after, run_before, run_stock
 
-__all__ = ["RELEASES", "Cut", "cut", "finish", "halves", "passes_for", "read", "run_after", "run_before", "run_stock"]
+__all__ = [
+    "RELEASES",
+    "CutModule",
+    "cut",
+    "finish",
+    "halves",
+    "passes_for",
+    "read",
+    "run_after",
+    "run_before",
+    "run_stock",
+]

@@ -11,11 +11,11 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from warpplan.kernels.compiler.pipeline.halves import run_after, run_before
 from warpplan.kernels.compiler.pipeline.steps import THREADS
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
+from warpplan.kernels.triton_types import AstSource, Backend, CompileOptions, GpuTarget, Json, MlirContext, MlirModule
 
 _FILE_NUMBER = 900
 _one_reads = threading.Lock()
@@ -23,15 +23,15 @@ _one_reads = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutModule:
     """``text`` is the module at the cut, with locations; ``options`` Triton's own parsed options of the compile."""
 
     text: str
-    options: Any
+    options: CompileOptions
     capability: int
 
 
-def cut(source: Any, target: Any, options: Mapping[str, Any] | None = None) -> Cut:
+def cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None) -> CutModule:
     """Compile ``source`` (a Triton ``ASTSource``) for ``target`` (a ``GPUTarget``) up to the cut.
 
     Runs no stage hook and touches no cache. Raises :class:`UnsupportedTriton`, :class:`InvalidInput` for a GPU older
@@ -48,12 +48,18 @@ def cut(source: Any, target: Any, options: Mapping[str, Any] | None = None) -> C
     )
     module = backend.make_ttir(module, {}, parsed, capability)
     run_before(module, parsed, capability)
-    return Cut(str(module), parsed, capability)
+    return CutModule(str(module), parsed, capability)
 
 
 def finish(
-    text: str, options: Any, capability: int, context: Any = None, *, pipelined: bool = False, scheduled: bool = False
-) -> Any:
+    text: str,
+    options: CompileOptions,
+    capability: int,
+    context: MlirContext | None = None,
+    *,
+    pipelined: bool = False,
+    scheduled: bool = False,
+) -> MlirModule:
     """The finished module of an edited cut, in ``context`` or a new one; the others as for :func:`run_after`.
 
     The caller keeps ``module.get_tensordesc_metadata()`` as ``metadata["tensordesc_meta"]``, as ``make_ttgir`` does.
@@ -69,7 +75,7 @@ def finish(
     return module
 
 
-def new_context(backend: Any) -> Any:
+def new_context(backend: Backend) -> MlirContext:
     """An MLIR context with the dialects of Triton and of ``backend``."""
     from triton._C.libtriton import ir
 
@@ -79,7 +85,7 @@ def new_context(backend: Any) -> Any:
     return context
 
 
-def read(text: str, context: Any) -> Any:
+def read(text: str, context: MlirContext) -> MlirModule:
     """Triton's module of ``text``. Raises :class:`MalformedIR` with the line and MLIR's own words."""
     from triton._C.libtriton import ir
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from warpplan.kernels.compiler.exceptions import UnsupportedTriton
 from warpplan.kernels.compiler.pipeline import v3_6, v3_7, v3_8, v3_9
-from warpplan.kernels.compiler.pipeline.steps import Halves, Step, run
+from warpplan.kernels.compiler.pipeline.steps import Halves, PassStep, run
+from warpplan.kernels.triton_types import CompileOptions, MlirModule
 from warpplan.planner.errors import InvalidInput
 
-RELEASES = {"3.6": v3_6, "3.7": v3_7, "3.8": v3_8, "3.9": v3_9}
+RELEASES: dict[str, tuple[Halves, Halves]] = {
+    "3.6": (v3_6.HOPPER, v3_6.BLACKWELL),
+    "3.7": (v3_7.HOPPER, v3_7.BLACKWELL),
+    "3.8": (v3_8.HOPPER, v3_8.BLACKWELL),
+    "3.9": (v3_9.HOPPER, v3_9.BLACKWELL),
+}
+"""By release: the passes for Hopper and for Blackwell."""
 
 PIPELINING = frozenset({"ttgpuir.assign_latencies", "ttgpuir.schedule_loops", "ttgpuir.pipeline"})
 SCHEDULING = frozenset({"ttgpuir.assign_latencies"})
@@ -35,16 +40,17 @@ def halves(version: str, capability: int) -> Halves:
             value=capability,
             limit=90,
         )  # fmt: skip
-    return release.HOPPER if capability // 10 == 9 else release.BLACKWELL
+    hopper, blackwell = release
+    return hopper if capability // 10 == 9 else blackwell
 
 
-def passes_for(version: str, capability: int) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+def passes_for(version: str, capability: int) -> tuple[tuple[PassStep, ...], tuple[PassStep, ...]]:
     """(before, after) the cut."""
     found = halves(version, capability)
     return found.before, found.after
 
 
-def run_before(module: Any, options: Any, capability: int) -> None:
+def run_before(module: MlirModule, options: CompileOptions, capability: int) -> None:
     """Take Triton's IR to the cut, in place."""
     from triton._C.libtriton import ir
 
@@ -53,12 +59,14 @@ def run_before(module: Any, options: Any, capability: int) -> None:
     run(_installed(capability).before, module, options, capability, "make_ttgir_before_cut")
 
 
-def run_stock(module: Any, options: Any, capability: int) -> None:
+def run_stock(module: MlirModule, options: CompileOptions, capability: int) -> None:
     """Triton's own pass at the cut, in place: nothing where it has none there. For comparisons only."""
     run(_installed(capability).stock, module, options, capability, "make_ttgir_stock")
 
 
-def run_after(module: Any, options: Any, capability: int, *, pipelined: bool = False, scheduled: bool = False) -> None:
+def run_after(
+    module: MlirModule, options: CompileOptions, capability: int, *, pipelined: bool = False, scheduled: bool = False
+) -> None:
     """Take the module from the cut to finished TTGIR, in place.
 
     The loops of a module that is ``pipelined`` already, by rings of its own, are left as they are: Triton's pipeliner

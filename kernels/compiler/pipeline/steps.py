@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from warpplan.kernels.triton_types import CompileOptions, MlirModule, PassArgument
 
 THREADS = 32
 
 
 @dataclass(frozen=True)
-class Step:
+class PassStep:
     """One pass: ``name`` is "group.pass" for the binding ``passes.group.add_pass`` (``nvidia.passes`` for its groups).
 
     An argument that is a string names what it is taken from: ``target``, ``capability``, ``debug`` or a field of the
@@ -21,24 +22,26 @@ class Step:
     only: str = ""
 
 
-def step(name: str, *arguments: str | int | bool, only: str = "") -> Step:
-    return Step(name, arguments, only)
+def step(name: str, *arguments: str | int | bool, only: str = "") -> PassStep:
+    return PassStep(name, arguments, only)
 
 
 @dataclass(frozen=True)
 class Halves:
     """``make_ttgir`` cut in two; ``stock`` is Triton's own pass at the cut, which the planned path leaves out."""
 
-    before: tuple[Step, ...]
-    after: tuple[Step, ...]
-    stock: tuple[Step, ...] = ()
+    before: tuple[PassStep, ...]
+    after: tuple[PassStep, ...]
+    stock: tuple[PassStep, ...] = ()
 
 
-def calls(steps: tuple[Step, ...], options: Any, capability: int, debug: bool) -> list[tuple[str, tuple[Any, ...]]]:
+def calls(
+    steps: tuple[PassStep, ...], options: CompileOptions, capability: int, debug: bool
+) -> list[tuple[str, tuple[PassArgument, ...]]]:
     """(name, arguments) of each pass that a compile with ``options`` runs, in order."""
     named = {"target": f"cuda:{capability}", "capability": capability, "debug": debug}
 
-    def argument(value: str | int | bool) -> Any:
+    def argument(value: str | int | bool) -> PassArgument:
         if not isinstance(value, str):
             return value
         return named[value] if value in named else getattr(options, value)
@@ -46,7 +49,7 @@ def calls(steps: tuple[Step, ...], options: Any, capability: int, debug: bool) -
     return [(s.name, tuple(map(argument, s.arguments))) for s in steps if not s.only or _asked(s.only, options)]
 
 
-def run(steps: tuple[Step, ...], module: Any, options: Any, capability: int, label: str) -> None:
+def run(steps: tuple[PassStep, ...], module: MlirModule, options: CompileOptions, capability: int, label: str) -> None:
     """Run the passes over ``module`` in place. Triton's own errors come through."""
     from triton._C.libtriton import ir, nvidia, passes
 
@@ -59,6 +62,6 @@ def run(steps: tuple[Step, ...], module: Any, options: Any, capability: int, lab
     manager.run(module, label)
 
 
-def _asked(option: str, options: Any) -> bool:
+def _asked(option: str, options: CompileOptions) -> bool:
     """Whether a flag is set, or a sanitizer is among those of ``instrumentation_mode``."""
     return bool(getattr(options, option, False)) or option in getattr(options, "instrumentation_mode", "").split(",")

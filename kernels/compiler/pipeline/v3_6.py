@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.pipeline.shared import (
-    BLACKWELL_LOOPS,
-    BLACKWELL_PIPELINE,
-    HOPPER_LOOPS,
-    HOPPER_PIPELINE,
-    HOPPER_STOCK,
-    LAYOUTS,
-    OPERANDS,
-    REORDER,
-    TIDY,
-    TIDY_LOOPS,
-)
+from warpplan.kernels.compiler.pipeline import shared
 from warpplan.kernels.compiler.pipeline.steps import Halves, step
 
 LOWERING = (
-    *TIDY_LOOPS,
+    *shared.TIDY_LOOPS,
     step("ttgpuir.prefetch"),
-    *OPERANDS,
+    *shared.OPERANDS,
     step("ttnvgpuir.tma_lowering"),
-    *REORDER,
-    *TIDY,
+    *shared.REORDER,
+    *shared.TIDY,
 )
 
-HOPPER = Halves(LAYOUTS + HOPPER_LOOPS, HOPPER_PIPELINE + LOWERING, stock=HOPPER_STOCK)
-BLACKWELL = Halves(LAYOUTS + BLACKWELL_LOOPS, BLACKWELL_PIPELINE + LOWERING)
+HOPPER = Halves(shared.LAYOUTS + shared.HOPPER_LOOPS, shared.HOPPER_PIPELINE + LOWERING, stock=shared.HOPPER_STOCK)
+BLACKWELL = Halves(shared.LAYOUTS + shared.BLACKWELL_LOOPS, shared.BLACKWELL_PIPELINE + LOWERING)

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.pipeline.shared import (
-    BLACKWELL_LOOPS,
-    BLACKWELL_PIPELINE,
-    HOPPER_LOOPS,
-    HOPPER_PIPELINE,
-    HOPPER_STOCK,
-    LAYOUTS,
-    OPERANDS,
-    REORDER,
-    TIDY,
-    TIDY_LOOPS,
-)
+from warpplan.kernels.compiler.pipeline import shared
 from warpplan.kernels.compiler.pipeline.steps import Halves, step
 
 SANITIZER = (
@@ -23,14 +12,14 @@ SANITIZER = (
     step("common.cse", only="fpsan"),
 )
 LOWERING = (
-    *TIDY_LOOPS,
-    *OPERANDS,
+    *shared.TIDY_LOOPS,
+    *shared.OPERANDS,
     step("ttnvgpuir.tmem_load_reduce"),
     step("ttnvgpuir.tma_lowering"),
-    *REORDER,
-    *TIDY,
+    *shared.REORDER,
+    *shared.TIDY,
     *SANITIZER,
 )
 
-HOPPER = Halves(LAYOUTS + HOPPER_LOOPS, HOPPER_PIPELINE + LOWERING, stock=HOPPER_STOCK)
-BLACKWELL = Halves(LAYOUTS + BLACKWELL_LOOPS, BLACKWELL_PIPELINE + LOWERING)
+HOPPER = Halves(shared.LAYOUTS + shared.HOPPER_LOOPS, shared.HOPPER_PIPELINE + LOWERING, stock=shared.HOPPER_STOCK)
+BLACKWELL = Halves(shared.LAYOUTS + shared.BLACKWELL_LOOPS, shared.BLACKWELL_PIPELINE + LOWERING)

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.pipeline.shared import (
-    BLACKWELL_LOOPS,
-    BLACKWELL_PIPELINE,
-    HOPPER_LOOPS,
-    HOPPER_PIPELINE,
-    HOPPER_STOCK,
-    OPERANDS,
-    REORDER,
-    TIDY,
-    TIDY_LOOPS,
-)
+from warpplan.kernels.compiler.pipeline import shared
 from warpplan.kernels.compiler.pipeline.steps import Halves, step
 
 LAYOUTS = (
@@ -39,20 +29,20 @@ SANITIZER = (
     step("common.cse", only="fpsan"),
 )
 COPIES = (
-    *TIDY_LOOPS,
-    *OPERANDS,
+    *shared.TIDY_LOOPS,
+    *shared.OPERANDS,
     step("ttnvgpuir.tmem_load_reduce"),
     step("ttnvgpuir.tma_lowering"),
 )
 LOWERING = (
-    *REORDER,
+    *shared.REORDER,
     step("ttnvgpuir.hoist_mbarrier_lifecycle", "capability"),
-    *TIDY,
+    *shared.TIDY,
     *SANITIZER,
 )
 
-HOPPER = Halves(LAYOUTS + HOPPER_LOOPS, HOPPER_PIPELINE + COPIES + LOWERING, stock=HOPPER_STOCK)
+HOPPER = Halves(LAYOUTS + shared.HOPPER_LOOPS, shared.HOPPER_PIPELINE + COPIES + LOWERING, stock=shared.HOPPER_STOCK)
 BLACKWELL = Halves(
-    LAYOUTS + BLACKWELL_LOOPS,
-    BLACKWELL_PIPELINE + COPIES + (step("ttnvgpuir.lower_clc"),) + LOWERING,
+    LAYOUTS + shared.BLACKWELL_LOOPS,
+    shared.BLACKWELL_PIPELINE + COPIES + (step("ttnvgpuir.lower_clc"),) + LOWERING,
 )

@@ -1,0 +1,5 @@
+"""What a plan comes down to for one kernel, on each GPU generation, behind one protocol.
+
+A strategy says which options of the compile it changes, how the module at the cut is lowered, by which key its compiles
+are kept, and what it is as JSON. :mod:`~.stage_hook` puts any of them into Triton's compile.
+"""

@@ -1,16 +1,21 @@
-"""How one kernel is specialised: what a plan comes down to once the loops are lowered."""
+"""Warp specialisation on Hopper: one producer that loads through TMA, consumers that multiply, rings between them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy, from_fields
+from warpplan.kernels.triton_types import Json
 from warpplan.planner.errors import InvalidConfig
 
-MOST_DEPTH = 8
+PRODUCER = "producer"
+HOPPER = 9
 
 
 @dataclass(frozen=True)
-class Scheme:
+class HopperStrategy(Strategy):
     """One producer that loads, and ``consumers`` partitions of ``warps`` warps that share out the tile's rows.
 
     ``depths`` are the slots of the rings, an entry for each loop that loads, in the order of the program; the last one
@@ -51,6 +56,67 @@ class Scheme:
     def depth(self, loop: int) -> int:
         """Slots of the rings of loop number ``loop``."""
         return self.depths[min(loop, len(self.depths) - 1)]
+
+    @property
+    def architecture(self) -> int:
+        return HOPPER
+
+    @property
+    def options(self) -> Mapping[str, int]:
+        return {"num_warps": self.warps}
+
+    @property
+    def key(self) -> str:
+        depths = ".".join(map(str, self.depths))
+        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}"
+
+    @property
+    def partitioning(self) -> str:
+        return f"{self.consumers} consumers"
+
+    @property
+    def family(self) -> tuple[int | str, ...]:
+        return self.consumers, self.warps, self.persistent
+
+    @property
+    def complexity(self) -> tuple[int, ...]:
+        return self.consumers, self.warps, *self.depths, self.persistent
+
+    @property
+    def walks_grid(self) -> bool:
+        return bool(self.persistent)
+
+    @property
+    def pipelined(self) -> bool:
+        return True
+
+    @property
+    def scheduled(self) -> bool:
+        return False
+
+    def ring_depths(self, loops: int) -> tuple[int, ...]:
+        return tuple(map(self.depth, range(loops)))
+
+    def partitions_outside(self, kind: str) -> tuple[str, ...]:
+        return (PRODUCER,) if kind == "tma_load" else tuple(f"consumer{i}" for i in range(self.consumers))
+
+    def require(self, capability: int) -> None:
+        if capability // 10 != HOPPER:
+            raise CannotPlan(f"sm_{capability}: schemes are lowered for sm_90 (Hopper)")
+
+    def lower(self, text: str) -> str:
+        # Imported here, for a job that only names a strategy needs no lowering.
+        from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
+
+        return specialize(text, self)
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json], where: object) -> HopperStrategy:
+        """Raises :class:`MalformedFile` naming ``where``."""
+        return from_fields(cls, value, {"depths": value["depths"]}, where)
 
     def __str__(self) -> str:
         depths = "/".join(map(str, self.depths))

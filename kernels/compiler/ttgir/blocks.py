@@ -9,7 +9,7 @@ Every way through has to end by itself: ways that meet again, or go round, are n
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 
 RETURN, BRANCH, JUMP = "tt.return", "cf.cond_br", "cf.br"
 
@@ -18,7 +18,7 @@ class Unstructured(Exception):
     """Why blocks cannot be read as branches within each other."""
 
 
-def structured(blocks: list[Region]) -> list[Operation]:
+def structured(blocks: list[Region]) -> list[IrOperation]:
     """The operations of a region of ``blocks``, the first its entry, as one block. Raises :class:`Unstructured`."""
     for block in blocks[1:]:
         if "(" in block.label:
@@ -28,13 +28,13 @@ def structured(blocks: list[Region]) -> list[Operation]:
     meeting = {name for name in entered if entered.count(name) > 1 and not _only_returns(named.get(name))}
     if meeting:
         raise Unstructured(f"ways through the kernel meet in {min(meeting)}: control flow other than scf is not read")
-    last = blocks[0].operations[-1] if blocks[0].operations else Operation(RETURN)
-    return [*_inlined(blocks[0], named), Operation(RETURN, location=last.location)]
+    last = blocks[0].operations[-1] if blocks[0].operations else IrOperation(RETURN)
+    return [*_inlined(blocks[0], named), IrOperation(RETURN, location=last.location)]
 
 
-def _inlined(block: Region, named: dict[str, Region]) -> list[Operation]:
+def _inlined(block: Region, named: dict[str, Region]) -> list[IrOperation]:
     """``block`` and all that follows it, without the return at the end."""
-    *body, last = block.operations or [Operation("")]
+    *body, last = block.operations or [IrOperation("")]
     if last.name == RETURN and not last.operands:
         return body
     targets = _targets(block)
@@ -49,11 +49,11 @@ def _inlined(block: Region, named: dict[str, Region]) -> list[Operation]:
     parts: list[str | Region] = [*tokenize(f" {last.operands[0]} "), then]
     if otherwise.operations:
         parts += [" ", "else", " ", otherwise]
-    return [*body, Operation("scf.if", (), parts, last.location)]
+    return [*body, IrOperation("scf.if", (), parts, last.location)]
 
 
 def _targets(block: Region) -> list[str]:
-    last = block.operations[-1] if block.operations else Operation("")
+    last = block.operations[-1] if block.operations else IrOperation("")
     return [token for token in last.tokens if token.startswith("^")] if last.name in (BRANCH, JUMP) else []
 
 

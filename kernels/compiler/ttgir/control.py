@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.ttgir.ir import MalformedIR, Operation, Region, is_value, split_list, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Region, is_value, split_list, tokenize
 
 
 @dataclass
-class Loop:
+class ForLoop:
     """``scf.for``: ``carried`` are its loop-carried values, (inside, initial, type, result outside) each."""
 
     variable: str
@@ -33,7 +33,7 @@ class Loop:
         return self.yielded[position]
 
 
-def read_loop(operation: Operation) -> Loop:
+def read_loop(operation: IrOperation) -> ForLoop:
     """Take an ``scf.for`` apart. Raises :class:`MalformedIR` for another form than Triton's."""
     tokens = operation.tokens
     variable, equal, lower, to, upper, by, step = tokens[:7]
@@ -55,10 +55,10 @@ def read_loop(operation: Operation) -> Loop:
         head.append(part)
     kind = "".join(head).rsplit(":", 1)[1].strip() if ":" in _outside(head) else "i32"
     carried = list(zip(inside, initial, types, operation.defined, strict=True))
-    return Loop(variable, lower, upper, step, carried, kind, operation.attributes, regions[0], operation.location)
+    return ForLoop(variable, lower, upper, step, carried, kind, operation.attributes, regions[0], operation.location)
 
 
-def write_loop(loop: Loop, name: str) -> tuple[Operation, dict[str, str]]:
+def write_loop(loop: ForLoop, name: str) -> tuple[IrOperation, dict[str, str]]:
     """The operation, its results in a pack called ``name``; and what each former result is now called."""
     carried = loop.carried
     text = f" {loop.variable} = {loop.lower} to {loop.upper} step {loop.step}"
@@ -67,14 +67,14 @@ def write_loop(loop: Loop, name: str) -> tuple[Operation, dict[str, str]]:
         text += f" iter_args({pairs}) -> ({', '.join(kind for _, _, kind, _ in carried)}) "
     text += f" : {loop.kind} "
     results, renamed = pack(name, [result for _, _, _, result in carried])
-    operation = Operation("scf.for", results, [*tokenize(text), loop.body], loop.location)
+    operation = IrOperation("scf.for", results, [*tokenize(text), loop.body], loop.location)
     for key, value in loop.attributes.items():
         operation.set_attribute(key, value)
     return operation, renamed
 
 
 @dataclass
-class While:
+class WhileLoop:
     """``scf.while``: ``carried`` are (inside ``before``, initial, type) each; ``handed``, what the condition at the end
     of ``before`` hands to the body ``after`` and in the end to what follows, are (inside ``after``, type, result
     outside) each."""
@@ -86,12 +86,12 @@ class While:
     location: str
 
     @property
-    def condition(self) -> Operation:
+    def condition(self) -> IrOperation:
         """``scf.condition``: whether the body runs, and what is handed on."""
         return self.before.operations[-1]
 
 
-def read_while(operation: Operation) -> While:
+def read_while(operation: IrOperation) -> WhileLoop:
     """Take an ``scf.while`` apart. Raises :class:`MalformedIR` for another form than Triton's."""
     before, after = operation.regions
     head = "".join(str(part) for part in operation.parts[: operation.parts.index(before)])
@@ -102,10 +102,10 @@ def read_while(operation: Operation) -> While:
     carried = list(zip(pairs[::2], pairs[1::2], split_list(_bracketed(inputs)), strict=True))
     labelled = [token for token in tokenize(after.label) if is_value(token)]
     handed = list(zip(labelled, split_list(_bracketed(outputs)), operation.defined, strict=True))
-    return While(carried, handed, before, after, operation.location)
+    return WhileLoop(carried, handed, before, after, operation.location)
 
 
-def write_while(loop: While, name: str) -> tuple[Operation, dict[str, str]]:
+def write_while(loop: WhileLoop, name: str) -> tuple[IrOperation, dict[str, str]]:
     """The operation, its results in a pack called ``name``; and what each former result is now called."""
     pairs = ", ".join(f"{inside} = {initial}" for inside, initial, _ in loop.carried)
     inputs, outputs = (", ".join(kinds) for kinds in ([c[2] for c in loop.carried], [h[1] for h in loop.handed]))
@@ -114,8 +114,8 @@ def write_while(loop: While, name: str) -> tuple[Operation, dict[str, str]]:
     arguments = ", ".join(f"{inside}: {kind} loc(unknown)" for inside, kind, _ in loop.handed)
     after = Region(loop.after.operations, f"^bb0({arguments}):" if arguments else "")
     results, renamed = pack(name, [result for *_, result in loop.handed])
-    parts = [*tokenize(text), loop.before, " ", "do", " ", after]
-    return Operation("scf.while", results, parts, loop.location), renamed
+    parts: list[str | Region] = [*tokenize(text), loop.before, " ", "do", " ", after]
+    return IrOperation("scf.while", results, parts, loop.location), renamed
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Branch:
     location: str
 
 
-def read_branch(operation: Operation) -> Branch:
+def read_branch(operation: IrOperation) -> Branch:
     """Take an ``scf.if`` apart."""
     condition = operation.tokens[0]
     types: list[str] = []
@@ -143,7 +143,7 @@ def read_branch(operation: Operation) -> Branch:
     return Branch(condition, results, regions[0], otherwise, operation.attributes, operation.location)
 
 
-def write_branch(branch: Branch, name: str) -> tuple[Operation, dict[str, str]]:
+def write_branch(branch: Branch, name: str) -> tuple[IrOperation, dict[str, str]]:
     """The operation, its results in a pack called ``name``; and what each former result is now called."""
     text = f" {branch.condition} "
     if branch.results:
@@ -152,7 +152,7 @@ def write_branch(branch: Branch, name: str) -> tuple[Operation, dict[str, str]]:
     parts: list[str | Region] = [*tokenize(text), branch.then]
     if branch.otherwise.operations:
         parts += [" ", "else", " ", branch.otherwise]
-    operation = Operation("scf.if", results, parts, branch.location)
+    operation = IrOperation("scf.if", results, parts, branch.location)
     for key, value in branch.attributes.items():
         operation.set_attribute(key, value)
     return operation, renamed
@@ -174,25 +174,25 @@ def yielded(region: Region) -> list[str]:
     return region.operations[-1].operands
 
 
-def yield_of(values: list[tuple[str, str]], location: str) -> Operation:
+def yield_of(values: list[tuple[str, str]], location: str) -> IrOperation:
     """``scf.yield`` of (value, type) pairs."""
     text = ""
     if values:
         text = f" {', '.join(v for v, _ in values)} : {', '.join(t for _, t in values)}"
-    return Operation("scf.yield", (), list(tokenize(text)), location)
+    return IrOperation("scf.yield", (), list(tokenize(text)), location)
 
 
-def handed(last: Operation) -> list[tuple[str, str]]:
+def handed(last: IrOperation) -> list[tuple[str, str]]:
     """What the terminator ``last``, a ``scf.yield`` or ``scf.condition``, hands on: (value, type) pairs."""
     values = last.operands[1:] if last.name == "scf.condition" else last.operands
     return list(zip(values, split_list(last.signature), strict=True)) if values else []
 
 
-def handing(last: Operation, values: list[tuple[str, str]]) -> Operation:
+def handing(last: IrOperation, values: list[tuple[str, str]]) -> IrOperation:
     """The terminator ``last`` with other ``values`` to hand on."""
     new = yield_of(values, last.location)
     if last.name == "scf.condition":
-        new = Operation(last.name, (), [*tokenize(f"({last.operands[0]})"), *new.parts], last.location)
+        new = IrOperation(last.name, (), [*tokenize(f"({last.operands[0]})"), *new.parts], last.location)
     return new
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, split_list
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, split_list
 
 
-def arguments(function: Operation) -> dict[str, str]:
+def arguments(function: IrOperation) -> dict[str, str]:
     """Name to type of the arguments of ``function``."""
     text = "".join(part for part in function.parts if isinstance(part, str))
     start = text.index("(")
@@ -22,13 +22,13 @@ def arguments(function: Operation) -> dict[str, str]:
     return found
 
 
-def with_body(function: Operation, body: list[Operation]) -> Operation:
+def with_body(function: IrOperation, body: list[IrOperation]) -> IrOperation:
     """``function`` with the operations ``body`` instead of its own."""
     parts = [Region(body) if isinstance(part, Region) else part for part in function.parts]
-    return Operation(function.name, function.results, parts, function.location)
+    return IrOperation(function.name, function.results, parts, function.location)
 
 
-def replace_function(module: Module, function: Operation) -> None:
+def replace_function(module: Module, function: IrOperation) -> None:
     """Make ``function`` the kernel of ``module``."""
     region = module.operation.regions[0]
     old = module.function

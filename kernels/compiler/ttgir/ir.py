@@ -32,8 +32,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_OPEN, _CLOSE = frozenset("([{<"), frozenset(")]}>")
-MOST_NESTED = 100
+OPENING, CLOSING = frozenset("([{<"), frozenset(")]}>")
 
 
 class MalformedIR(InvalidInput):
@@ -58,10 +57,10 @@ def pack_of(value: str) -> str:
 class Region:
     """The operations between two braces; ``label`` is the header of its block with the arguments, if printed."""
 
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[IrOperation] = field(default_factory=list)
     label: str = ""
 
-    def walk(self) -> Iterator[Operation]:
+    def walk(self) -> Iterator[IrOperation]:
         """Every operation in it, outer before inner, in order."""
         for operation in self.operations:
             yield operation
@@ -70,7 +69,7 @@ class Region:
 
 
 @dataclass
-class Operation:
+class IrOperation:
     """One operation. ``results`` as defined (``%x`` or ``%x:3``); ``parts`` are its tokens and regions in order, from
     after the name to before the location; ``location`` the text inside ``loc(…)``."""
 
@@ -118,7 +117,7 @@ class Operation:
         tokens = [part for part in self.parts if isinstance(part, str)]
         depth, start = 0, None
         for i, token in enumerate(tokens):
-            depth += (token in _OPEN) - (token in _CLOSE)
+            depth += (token in OPENING) - (token in CLOSING)
             if token == ":" and depth == 0:
                 start = i + 1
         return "" if start is None else "".join(tokens[start:]).strip()
@@ -163,7 +162,7 @@ class Operation:
                 continue
             if part == "{" and depth == 0:
                 start = i
-            depth += (part in _OPEN) - (part in _CLOSE)
+            depth += (part in OPENING) - (part in CLOSING)
             if part == "}" and depth == 0 and start is not None:
                 return start, i
         return None
@@ -172,17 +171,17 @@ class Operation:
         depth = 0
         for i, part in enumerate(self.parts):
             if isinstance(part, str):
-                depth += (part in _OPEN) - (part in _CLOSE)
+                depth += (part in OPENING) - (part in CLOSING)
                 if part == ":" and depth == 0:
                     return i - 1 if i and str(self.parts[i - 1]).isspace() else i
         return len(self.parts)
 
-    def walk(self) -> Iterator[Operation]:
+    def walk(self) -> Iterator[IrOperation]:
         yield self
         for region in self.regions:
             yield from region.walk()
 
-    def substituted(self, names: Mapping[str, str], *, deep: bool = True) -> Operation:
+    def substituted(self, names: Mapping[str, str], *, deep: bool = True) -> IrOperation:
         """A copy in which each value that ``names`` has, as it is written (``%x#1``), reads as it says there. Regions
         are copied too, or taken over as they are where not ``deep``."""
 
@@ -193,7 +192,7 @@ class Operation:
             return Region([operation.substituted(names) for operation in old.operations], label)
 
         parts = [names.get(p, p) if isinstance(p, str) else region(p) for p in self.parts]
-        return Operation(self.name, self.results, parts, self.location)
+        return IrOperation(self.name, self.results, parts, self.location)
 
     def text(self, indent: str = "") -> str:
         head = f"{', '.join(self.results)} = " if self.results else ""
@@ -215,17 +214,17 @@ class Module:
     """A printed module: the aliases before it, its one outermost operation, the locations after it."""
 
     aliases: list[str]
-    operation: Operation
+    operation: IrOperation
     locations: list[str]
 
     def __str__(self) -> str:
         return "\n".join([*self.aliases, self.operation.text(), *self.locations, ""])
 
-    def walk(self) -> Iterator[Operation]:
+    def walk(self) -> Iterator[IrOperation]:
         return self.operation.walk()
 
     @property
-    def function(self) -> Operation:
+    def function(self) -> IrOperation:
         """The kernel: the one public function."""
         for operation in (o for region in self.operation.regions for o in region.operations):
             if operation.name == "tt.func" and "public" in operation.tokens:
@@ -243,152 +242,15 @@ class Module:
         self.aliases.append(f"{name} = {text}")
         return name
 
-    def aliased(self, name: str) -> str:
-        """What alias ``name`` stands for; ``name`` itself where it is no alias."""
-        for line in self.aliases:
-            if line.startswith(f"{name} = "):
-                return line.partition(" = ")[2]
-        return name
-
-
-def parse(text: str) -> Module:
-    """Read a module that Triton printed with locations. Raises :class:`MalformedIR` with the line it stopped at."""
-    lines = text.rstrip("\n").split("\n")
-    first = next((i for i, line in enumerate(lines) if line.startswith(("module", '"builtin.module"'))), None)
-    if first is None:
-        raise MalformedIR("no module in the text: expected TTGIR as Triton prints it", field="ttgir")
-    last = max(i for i in range(first, len(lines)) if not lines[i].startswith("#") and lines[i].strip())
-    reader = _Reader(tokenize("\n".join(lines[first : last + 1])), first + 1)
-    operation = reader.operation()
-    reader.skip_space()
-    if reader.at < len(reader.tokens):
-        raise reader.error("text after the module")
-    return Module(lines[:first], operation, lines[last + 1 :])
-
-
-def parse_operation(text: str) -> Operation:
-    """One operation written out, with or without ``loc(…)``."""
-    return _Reader(tokenize(text if " loc(" in text else f"{text} loc(unknown)"), 1).operation()
-
 
 def split_list(text: str) -> list[str]:
     """``text`` cut at its commas outside of brackets and strings, each piece stripped."""
     pieces, depth, current = [], 0, ""
     for token in tokenize(text):
-        depth += (token in _OPEN) - (token in _CLOSE)
+        depth += (token in OPENING) - (token in CLOSING)
         if token == "," and depth == 0:
             pieces.append(current.strip())
             current = ""
         else:
             current += token
     return [*pieces, current.strip()] if current.strip() or pieces else []
-
-
-class _Reader:
-    def __init__(self, tokens: list[str], line: int) -> None:
-        self.tokens, self.at, self.first_line, self.nested = tokens, 0, line, 0
-
-    def error(self, what: str) -> MalformedIR:
-        line = self.first_line + "".join(self.tokens[: self.at]).count("\n")
-        return MalformedIR(f"line {line} of the TTGIR: {what}", field="ttgir", value=line)
-
-    def skip_space(self) -> None:
-        while self.at < len(self.tokens) and self.tokens[self.at].isspace():
-            self.at += 1
-
-    def peek(self) -> str:
-        if self.at >= len(self.tokens):
-            raise self.error("the text ends inside an operation")
-        return self.tokens[self.at]
-
-    def next(self) -> str:
-        token = self.peek()
-        self.at += 1
-        return token
-
-    def operation(self) -> Operation:
-        self.skip_space()
-        results: list[str] = []
-        while is_value(self.peek()):
-            name = self.next()
-            if self.peek() == ":":
-                self.at += 1
-                if not self.peek().isdecimal():
-                    raise self.error(f"expected how many results {name} stands for, not {self.peek()!r}")
-                name += ":" + self.next()
-            results.append(name)
-            self.skip_space()
-            if self.next() != ",":
-                break
-            self.skip_space()
-        if results and self.tokens[self.at - 1] != "=":
-            raise self.error(f"expected '=' after {', '.join(results)}")
-        self.skip_space()
-        name = self.next()
-        if not re.fullmatch(r'"?[A-Za-z_][\w$.]*"?', name):
-            raise self.error(f"expected an operation's name, not {name!r}")
-        operation = Operation(name, tuple(results))
-        depth = 0
-        while True:
-            token = self.next()
-            if token == "loc" and depth == 0 and self.peek() == "(":
-                operation.location = self.location()
-                break
-            if token == "{" and depth == 0 and self.at < len(self.tokens) and self.tokens[self.at].startswith("\n"):
-                operation.parts.append(self.region())
-                continue
-            depth += (token in _OPEN) - (token in _CLOSE)
-            if depth < 0:
-                raise self.error(f"{token!r} closes nothing in {name}")
-            operation.parts.append(token)
-        while operation.parts and isinstance(operation.parts[-1], str) and operation.parts[-1].isspace():
-            operation.parts.pop()
-        return operation
-
-    def location(self) -> str:
-        start, depth = self.at, 0
-        while True:
-            token = self.next()
-            depth += (token == "(") - (token == ")")
-            if depth == 0:
-                return "".join(self.tokens[start + 1 : self.at - 1])
-
-    def label(self) -> str:
-        """``^bb1(%x: i32):``, and past the comment that names its predecessors."""
-        depth, label = 0, ""
-        while True:
-            token = self.next()
-            label += token
-            depth += (token in _OPEN) - (token in _CLOSE)
-            if token == ":" and depth == 0:
-                break
-        while not self.peek().startswith("\n"):
-            self.at += 1
-        self.skip_space()
-        return label
-
-    def region(self) -> Region:
-        region = Region()
-        self.nested += 1
-        if self.nested > MOST_NESTED:
-            raise self.error(f"more than {MOST_NESTED} regions inside each other")
-        self.skip_space()
-        if self.peek().startswith("^"):
-            region.label = self.label()
-        blocks = [region]
-        while self.peek() != "}":
-            if self.peek().startswith("^"):
-                blocks.append(Region(label=self.label()))
-                continue
-            blocks[-1].operations.append(self.operation())
-            self.skip_space()
-        if len(blocks) > 1:
-            from warpplan.kernels.compiler.ttgir.blocks import Unstructured, structured  # made of regions
-
-            try:
-                region.operations = structured(blocks)
-            except Unstructured as error:
-                raise self.error(f"several blocks in one region: {error}") from None
-        self.at += 1
-        self.nested -= 1
-        return region

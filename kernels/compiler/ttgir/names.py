@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, is_value, pack_of, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, is_value, pack_of, tokenize
 
 
-def unique_names(function: Operation) -> Operation:
+def unique_names(function: IrOperation) -> IrOperation:
     """A copy of ``function`` in which no name is defined twice."""
     return _Renaming().operation(function, {})
 
@@ -24,7 +24,7 @@ class _Renaming:
         self.taken.add(new)
         return new
 
-    def operation(self, operation: Operation, scope: dict[str, str]) -> Operation:
+    def operation(self, operation: IrOperation, scope: dict[str, str]) -> IrOperation:
         inner = dict(scope)
         for name in header_definitions(operation):
             inner[name] = self.fresh(name)
@@ -34,7 +34,7 @@ class _Renaming:
             name, mark, count = result.partition(":")
             outer_names[name] = self.fresh(name)
             results.append(outer_names[name] + mark + count)
-        copy = Operation(operation.name, tuple(results), [], operation.location)
+        copy = IrOperation(operation.name, tuple(results), [], operation.location)
         for part in operation.parts:
             copy.parts.append(self.region(part, inner) if isinstance(part, Region) else _token(part, inner))
         scope.update(outer_names)
@@ -58,7 +58,7 @@ def with_suffix(name: str, suffix: str) -> str:
     return stem + suffix + mark + number
 
 
-def header_definitions(operation: Operation) -> list[str]:
+def header_definitions(operation: IrOperation) -> list[str]:
     """What the head of ``operation`` defines for its regions: arguments of a function, variables of a loop."""
     tokens = operation.tokens
     mark = ":" if operation.name == "tt.func" else "="

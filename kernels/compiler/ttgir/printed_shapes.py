@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, read_while
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, is_value, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, is_value, tokenize
 
 _SHAPE = re.compile(r"(?:\d+x)+")
 
@@ -45,7 +45,7 @@ def sliced(token: str, dim: int, size: int) -> str:
     return "x".join(numbers) + "x" + token[match.end() :]
 
 
-def result_shapes(operation: Operation) -> dict[str, tuple[int, ...]]:
+def result_shapes(operation: IrOperation) -> dict[str, tuple[int, ...]]:
     """The shape of each result that has one. For a loop also that of what it carries, by the names inside."""
     if operation.name == "scf.for":
         carried = read_loop(operation).carried
@@ -62,7 +62,7 @@ def result_shapes(operation: Operation) -> dict[str, tuple[int, ...]]:
     return {name: printed[0].shape for name, printed in shapes.items() if printed}
 
 
-def _plain_shapes(operation: Operation) -> dict[str, tuple[int, ...]]:
+def _plain_shapes(operation: IrOperation) -> dict[str, tuple[int, ...]]:
     names, parts = operation.defined, operation.parts
     printed = shapes_in(parts)
     if not names or not printed or operation.name == "tt.make_tensor_descriptor":
@@ -74,7 +74,7 @@ def _plain_shapes(operation: Operation) -> dict[str, tuple[int, ...]]:
     return dict(zip(names, after, strict=True)) if after else {}
 
 
-def operand_list(operation: Operation) -> list[str]:
+def operand_list(operation: IrOperation) -> list[str]:
     """The values that it uses, those of a reduction's body left out."""
     if operation.name in ('"tt.reduce"', '"tt.scan"'):
         parts = operation.tokens

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _NAMED = re.compile(r'"((?:[^"\\]|\\.)*)"\((.*)\)', re.DOTALL)
@@ -39,7 +39,7 @@ class Place:
 NOWHERE = Place()
 
 
-def source_line(module: Module, operation: Operation) -> str:
+def source_line(module: Module, operation: IrOperation) -> str:
     """``file.py:12`` of ``operation`` in ``module``, "" where nothing is known."""
     return str(Places(module).of(operation))
 
@@ -51,14 +51,14 @@ class Places:
         self._lines = (*module.aliases, *module.locations)
         self._known: dict[str, Place] = {}
 
-    def of(self, operation: Operation) -> Place:
+    def of(self, operation: IrOperation) -> Place:
         """The user's place of ``operation``; a library's where the user's is not known."""
         found = self._known.get(operation.location)
         if found is None:
             found = self._known[operation.location] = self._resolve(operation.location, _DEPTH)
         return found
 
-    def nearby(self, function: Operation) -> dict[int, str]:
+    def nearby(self, function: IrOperation) -> dict[int, str]:
         """``file.py:12`` of every operation in ``function``, by ``id``. What a lowering added has no place of its own
         and stands beside what it is for: the next operation that has one, or the one before, or what is around."""
         return self._nearby(function.regions[0], str(self.of(function)))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list, result_shapes, shapes_in
 
 Values = dict[str, Any]
@@ -81,7 +81,7 @@ class Block:
         order = np.argsort(addresses, kind="stable")
         return addresses[order], values[order]
 
-    def shapes(self, operation: Operation) -> dict[str, tuple[int, ...]]:
+    def shapes(self, operation: IrOperation) -> dict[str, tuple[int, ...]]:
         """The shapes that its results are held to."""
         return result_shapes(operation)
 
@@ -96,7 +96,7 @@ class Block:
                 values[name] = value
         return []
 
-    def _operation(self, operation: Operation, values: Values) -> list[Any]:
+    def _operation(self, operation: IrOperation, values: Values) -> list[Any]:
         if operation.name == "scf.for":
             loop = control.read_loop(operation)
             carried = [values[initial] for _, initial, _, _ in loop.carried]
@@ -123,7 +123,7 @@ class Block:
             return []
         return result if isinstance(result, list) else [result]
 
-    def _plain(self, operation: Operation, operands: list[Any]) -> Any:
+    def _plain(self, operation: IrOperation, operands: list[Any]) -> Any:
         name, text = operation.name.strip('"'), "".join(operation.tokens)
         short, shapes = name.partition(".")[2], [p.shape for p in shapes_in(operation.parts)]
         if name == "arith.constant":

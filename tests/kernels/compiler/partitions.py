@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from interpreter import Block, Values, operand_list
 
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.printed_shapes import shapes_in
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
@@ -108,11 +108,11 @@ class Partition(Block):
         self.name, self.turns = "default", self.TURNS(seed)
         self.flying: list[Product] = []
 
-    def shapes(self, operation: Operation) -> dict[str, tuple[int, ...]]:
+    def shapes(self, operation: IrOperation) -> dict[str, tuple[int, ...]]:
         unchecked = ("scf.", "ttg.local_alloc", "ttg.memdesc", "ttng.")
         return {} if operation.name.startswith(unchecked) else super().shapes(operation)
 
-    def _operation(self, operation: Operation, values: Values) -> list[Any]:
+    def _operation(self, operation: IrOperation, values: Values) -> list[Any]:
         if operation.name == "ttg.warp_specialize":
             return self._specialize(operation, values)
         if operation.name in ("scf.for", "scf.while", "scf.if"):
@@ -126,7 +126,7 @@ class Partition(Block):
         result = self._plain(operation, [_value(operand) for operand in operands])
         return result if isinstance(result, list) else [] if result is None else [result]
 
-    def _specialize(self, operation: Operation, values: Values) -> list[Any]:
+    def _specialize(self, operation: IrOperation, values: Values) -> list[Any]:
         heads, head = [], ""
         for part in operation.parts:
             heads, head = ([*heads, head], "") if isinstance(part, Region) else (heads, head + part)
@@ -167,28 +167,28 @@ class Partition(Block):
             self.values += other.values
         return yielded[self.name]
 
-    def _expect(self, operation: Operation, operands: list[Any]) -> None:
+    def _expect(self, operation: IrOperation, operands: list[Any]) -> None:
         size = re.search(r", (\d+)", _text(operation))
         assert size is not None
         assert operands[1]
         operands[0][0].change(1, int(size.group(1)))
         self.turns.pause(self.name)
 
-    def _init(self, operation: Operation, operands: list[Any]) -> None:
+    def _init(self, operation: IrOperation, operands: list[Any]) -> None:
         count = re.search(r", (\d+)", _text(operation))
         assert count is not None
         operands[0][0].count = operands[0][0].pending = int(count.group(1))
 
-    def _wait_barrier(self, _: Operation, operands: list[Any]) -> None:
+    def _wait_barrier(self, _: IrOperation, operands: list[Any]) -> None:
         barrier, parity = operands[0][0], int(operands[1])
         self.turns.pause(self.name, lambda: barrier.phase % 2 != parity)
 
-    def _arrive(self, _: Operation, operands: list[Any]) -> None:
+    def _arrive(self, _: IrOperation, operands: list[Any]) -> None:
         if len(operands) < 2 or operands[1]:
             operands[0][0].change(1, 0)
         self.turns.pause(self.name)
 
-    def _fill(self, operation: Operation, operands: list[Any]) -> None:
+    def _fill(self, operation: IrOperation, operands: list[Any]) -> None:
         descriptor, *coordinates, slot, barrier, condition = operands
         assert condition
         tile = self._load(*descriptor.box(coordinates, _type(operation, 0).shape), 0.0)
@@ -196,12 +196,12 @@ class Partition(Block):
         barrier[0].change(0, -_type(operation, -1).bytes)
         self.turns.pause(self.name)
 
-    def _drain(self, _: Operation, operands: list[Any]) -> None:
+    def _drain(self, _: IrOperation, operands: list[Any]) -> None:
         descriptor, *coordinates, slot = operands
         addresses, inside = descriptor.box(coordinates, slot.shape)
         self._store(addresses, slot.copy(), inside)
 
-    def _dot(self, operation: Operation, operands: list[Any]) -> Any:
+    def _dot(self, operation: IrOperation, operands: list[Any]) -> Any:
         a, b, accumulator = operands[:3]
         product = Product(lambda: np.asarray(_value(a)) @ np.asarray(_value(b)) + _value(accumulator))
         self.flying.append(product)
@@ -213,16 +213,16 @@ class Partition(Block):
         while len(self.flying) > pending:
             self.flying.pop(0).value()
 
-    def _wait_dots(self, operation: Operation, operands: list[Any]) -> list[Any]:
+    def _wait_dots(self, operation: IrOperation, operands: list[Any]) -> list[Any]:
         self._land(int(operation.attributes["pendings"].split()[0]))
         return operands
 
-    def _nothing(self, _: Operation, __: list[Any]) -> None: ...
+    def _nothing(self, _: IrOperation, __: list[Any]) -> None: ...
 
-    def _write(self, _: Operation, operands: list[Any]) -> None:
+    def _write(self, _: IrOperation, operands: list[Any]) -> None:
         operands[1][...] = _value(operands[0])
 
-    def _part(self, operation: Operation, operands: list[Any]) -> np.ndarray:
+    def _part(self, operation: IrOperation, operands: list[Any]) -> np.ndarray:
         first = re.search(r"\[([-\d, ]+)\]", _text(operation))
         assert first is not None
         sizes = shapes_in(operation.parts)[-1].shape
@@ -252,11 +252,11 @@ def _value(operand: Any) -> Any:
     return operand.value() if isinstance(operand, Product) else operand
 
 
-def _text(operation: Operation) -> str:
+def _text(operation: IrOperation) -> str:
     return "".join(part for part in operation.parts if isinstance(part, str))
 
 
-def _type(operation: Operation, at: int) -> ShapedType:
+def _type(operation: IrOperation, at: int) -> ShapedType:
     kind = parse_type(find_types(operation.signature)[at])
     assert kind is not None
     return kind

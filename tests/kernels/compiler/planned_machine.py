@@ -3,11 +3,17 @@ down."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
@@ -77,3 +83,17 @@ def gemm_arguments(m: int = 256, n: int = 256, k: int = 128) -> tuple[Any, ...]:
     """Positional arguments of ``kernels_under_test.gemm``: C = A·Bᵀ."""
     a, b = (TensorDescriptor.from_tensor(Tensor(rows, k), [128, 64]) for rows in (m, n))
     return a, b, Tensor(m, n), m, n, k, 128, 128, 64
+
+
+@contextmanager
+def running(cache: Path) -> Iterator[Machine]:
+    """A machine that Triton launches on, and compiles for into ``cache``, for as long as the block lasts."""
+    machine, before = Machine(), driver._active
+    with knobs.cache.scope():
+        knobs.cache.dir = str(cache)
+        driver.set_active(machine)
+        try:
+            yield machine
+        finally:
+            gc.collect()  # kernels unload themselves through the driver
+            driver.set_active(before)

@@ -15,8 +15,8 @@ from zoo import ZOO, source
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.ttgir import parsing
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ROWS, DEPTH = 128, 448
@@ -55,8 +55,8 @@ def tensors(*shapes: tuple[int, int]) -> tuple[list[Descriptor], list[np.ndarray
 
 
 def same(
-    text: str, scheme: Scheme, values: dict[str, Any], buffers: list[np.ndarray], grid: tuple[int, ...] = (1, 1, 1),
-    launched: int = 0, seeds: int = 2, only: tuple[int, ...] = (),
+    text: str, scheme: HopperStrategy, values: dict[str, Any], buffers: list[np.ndarray],
+    grid: tuple[int, ...] = (1, 1, 1), launched: int = 0, seeds: int = 2, only: tuple[int, ...] = (),
 ) -> str:  # fmt: skip
     """Assert that what the lowered programs of a grid store together is what the kernel's store; the lowered text.
 
@@ -64,10 +64,10 @@ def same(
     all of the grid.
     """
     programs = [only] if only else [p[::-1] for p in np.ndindex(*grid[::-1])]
-    module = ir.parse(text)
+    module = parsing.parse(text)
     wanted = _together([Block(module, values, buffers, program, grid).run() for program in programs])
     lowered = specialize(text, scheme)
-    planned = ir.parse(lowered)
+    planned = parsing.parse(lowered)
     if scheme.persistent:
         values = values | {f"wp_grid_{axis}": n for axis, n in zip("xyz", grid, strict=True)}
         programs, grid = [(i, 0, 0) for i in range(launched)], (launched, 1, 1)

@@ -19,14 +19,15 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  # noqa: E402
-from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.lowering.blackwell import annotate  # noqa: E402
 from warpplan.kernels.compiler.lowering.blackwell.annotate import Roles  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
 from warpplan.kernels.compiler.pipeline.halves import SCHEDULING  # noqa: E402
-from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, Steered  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, BlackwellStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.protocol import Strategy  # noqa: E402
+from warpplan.kernels.compiler.ttgir import parsing  # noqa: E402
 from warpplan.kernels.compiler.ttgir.source_locations import Places  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidInput  # noqa: E402
 
@@ -48,7 +49,7 @@ def cut(name: str) -> pipeline.Cut:
 
 def partitions(text: str) -> list[set[str]]:
     """Names of the operations in each partition, the default one first."""
-    (specialized,) = [op for op in ir.parse(text).walk() if op.name == "ttg.warp_specialize"]
+    (specialized,) = [op for op in parsing.parse(text).walk() if op.name == "ttg.warp_specialize"]
     return [{op.name for op in region.walk()} for region in specialized.regions]
 
 
@@ -59,7 +60,9 @@ def finished(cut: pipeline.Cut, roles: Roles | None) -> str:
 @pytest.mark.parametrize(("name", "depth"), [("gemm", 4), ("gemm_bias_relu", 2), ("attention", 2)])
 def test_a_kernel_that_never_asked_comes_out_specialised(name: str, depth: int, tmp_path: Path) -> None:
     """All the way to the binary: rings of the depth asked for, tensor memory that the device has."""
-    compiled = stage_hook.compile_with(source(name), TARGET, {"num_warps": 4}, Steered(APART, depth), tmp_path)
+    compiled = stage_hook.compile_with(
+        source(name), TARGET, {"num_warps": 4}, BlackwellStrategy(APART, depth), tmp_path
+    )
     assert len(compiled.asm["cubin"]) > 0
     assert 0 < compiled.metadata.tmem_size <= TMEM_COLUMNS
     text = compiled.asm["ttgir"]
@@ -71,10 +74,13 @@ def test_a_kernel_that_never_asked_comes_out_specialised(name: str, depth: int, 
 
 @pytest.mark.parametrize(
     ("scheme", "capability", "why"),
-    [(Steered(), 90, "only sm_100 and sm_103 have tensor memory"), (Scheme(1, (2,)), 100, "schemes are lowered for")],
+    [
+        (BlackwellStrategy(), 90, "only sm_100 and sm_103 have tensor memory"),
+        (HopperStrategy(1, (2,)), 100, "schemes are lowered for"),
+    ],
 )
 def test_a_scheme_of_the_other_kind_of_gpu_is_refused(
-    scheme: Scheme | Steered, capability: int, why: str, tmp_path: Path
+    scheme: Strategy, capability: int, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotPlan, match=f"sm_{capability}: {why}"):
         stage_hook.compile_with(source("gemm"), GPUTarget("cuda", capability, 32), {"num_warps": 4}, scheme, tmp_path)
@@ -83,7 +89,7 @@ def test_a_scheme_of_the_other_kind_of_gpu_is_refused(
 @pytest.mark.parametrize(("double", "columns"), [(1, 512), (0, 256)])
 def test_a_result_has_one_place_in_tensor_memory_or_two(double: int, columns: int, tmp_path: Path) -> None:
     """128 columns of scores, once or twice, 64 of weights and 64 of output; Triton takes a power of two of them."""
-    scheme = Steered(APART, 2, double=double)
+    scheme = BlackwellStrategy(APART, 2, double=double)
     compiled = stage_hook.compile_with(source("attention"), TARGET, {"num_warps": 4}, scheme, tmp_path)
     assert compiled.metadata.tmem_size == columns
     assert check_barriers(compiled.asm["ttgir"]).findings == ()
@@ -91,16 +97,16 @@ def test_a_result_has_one_place_in_tensor_memory_or_two(double: int, columns: in
 
 def test_every_way_to_steer_has_a_key_of_its_own() -> None:
     ways = [
-        Steered(),
-        Steered(depth=2),
-        Steered(double=0),
-        Steered(TOGETHER),
-        Steered(FOUND),
-        Steered(stages=(("a.py:1", 1),)),
+        BlackwellStrategy(),
+        BlackwellStrategy(depth=2),
+        BlackwellStrategy(double=0),
+        BlackwellStrategy(TOGETHER),
+        BlackwellStrategy(FOUND),
+        BlackwellStrategy(stages=(("a.py:1", 1),)),
     ]
     assert len({stage_hook.cache_key(way) for way in ways}) == len(ways)
-    assert stage_hook.cache_key(Steered(stages=(("a.py:1", 1),))) != stage_hook.cache_key(
-        Steered(stages=(("a.py:1", 2),))
+    assert stage_hook.cache_key(BlackwellStrategy(stages=(("a.py:1", 1),))) != stage_hook.cache_key(
+        BlackwellStrategy(stages=(("a.py:1", 2),))
     )
 
 
@@ -138,7 +144,7 @@ def test_kernels_of_every_style_come_out_specialised(name: str) -> None:
         with pytest.raises(CannotPlan, match=why):
             annotate.annotate(kernel.text, roles)
         roles = None
-    module = ir.parse(finished(kernel, roles))
+    module = parsing.parse(finished(kernel, roles))
     specialized = [op for op in module.walk() if op.name == "ttg.warp_specialize"]
     assert specialized
     for operation in specialized:
@@ -148,7 +154,7 @@ def test_kernels_of_every_style_come_out_specialised(name: str) -> None:
 
 
 def product_lines() -> list[str]:
-    module = ir.parse(cut("attention").text)
+    module = parsing.parse(cut("attention").text)
     places = Places(module)
     return [str(places.of(op)) for op in module.walk() if op.name == PRODUCT]
 
@@ -161,7 +167,7 @@ def test_stages_asked_for_are_kept_by_the_scheduler() -> None:
     after = [step for step in pipeline.passes_for(triton.__version__, 100)[1] if step.name not in SCHEDULING]
     assert after[0].name == "ttgpuir.schedule_loops"
     steps.run(after[:1], module, options, 100, "schedule")
-    scheduled = ir.parse(str(module))
+    scheduled = parsing.parse(str(module))
     places = Places(scheduled)
     kept = {
         str(places.of(op)): int(op.attributes["loop.stage"].split(" ")[0])
@@ -191,7 +197,7 @@ def test_a_staged_plan_overlaps_iterations() -> None:
 def test_every_operation_of_an_annotated_body_has_a_partition() -> None:
     """Triton 3.6 and 3.7 refuse a body in which one has none; the combiner of a reduction counts."""
     text = annotate.annotate(cut("attention").text, Roles())
-    assert str(ir.parse(text)) == text
+    assert str(parsing.parse(text)) == text
     inside = text[text.index("scf.for") : text.index("tt.warp_specialize")]
     body = [
         line for line in inside.splitlines()[1:] if " loc(" in line and "^bb" not in line and '"tt.reduce"' not in line
@@ -219,9 +225,9 @@ def test_roles_that_no_form_has_are_refused(load: int, product: int) -> None:
 
 
 def test_roles_are_those_of_the_scheme() -> None:
-    assert annotate.roles_of(Steered(APART, stages=(("a.py:5", 1),))) == Roles(2, 1, {"a.py:5": 1})
-    assert annotate.roles_of(Steered(TOGETHER)) == Roles(1, 1)
-    assert annotate.roles_of(Steered(FOUND)) is None
+    assert BlackwellStrategy(APART, stages=(("a.py:5", 1),)).roles() == Roles(2, 1, {"a.py:5": 1})
+    assert BlackwellStrategy(TOGETHER).roles() == Roles(1, 1)
+    assert BlackwellStrategy(FOUND).roles() is None
 
 
 @pytest.mark.parametrize(
@@ -237,4 +243,4 @@ def test_roles_are_those_of_the_scheme() -> None:
 )
 def test_ways_to_steer_that_no_form_has_are_refused(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidConfig, match=why):
-        Steered(**fields)
+        BlackwellStrategy(**fields)

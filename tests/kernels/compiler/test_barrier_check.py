@@ -22,18 +22,18 @@ from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport, check_barriers  # noqa: E402
 from warpplan.kernels.compiler.inspection.finished import finished_text  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 WAIT = "ttng.wait_barrier"
 SCHEMES = {
-    "matmul": Scheme(2, (3,)),
-    "attention": Scheme(2, (2,)),
-    "tutorial_causal": Scheme(2, (3,), 4, 0),
-    "persistent_split_epilogue": Scheme(1, (4,), 8),
-    "chosen_blocks": Scheme(1, (3,), 8),
-    "gathered_experts": Scheme(2, (3,)),
+    "matmul": HopperStrategy(2, (3,)),
+    "attention": HopperStrategy(2, (2,)),
+    "tutorial_causal": HopperStrategy(2, (3,), 4, 0),
+    "persistent_split_epilogue": HopperStrategy(1, (4,), 8),
+    "chosen_blocks": HopperStrategy(1, (3,), 8),
+    "gathered_experts": HopperStrategy(2, (3,)),
 }
 
 
@@ -214,7 +214,7 @@ def test_kernels_that_only_triton_pipelines_have_none_of_them(name: str, capabil
 
 @pytest.mark.parametrize("depth", [1, 2, 8])
 def test_rings_of_any_depth_are_played_to_the_end(depth: int) -> None:
-    text = finished_text(own_source("chosen_blocks"), HOPPER, {"num_warps": 4}, Scheme(1, (depth,), 4, 0))
+    text = finished_text(own_source("chosen_blocks"), HOPPER, {"num_warps": 4}, HopperStrategy(1, (depth,), 4, 0))
     report = check_barriers(text)
     assert report.findings == ()
     full, empty = (next(b for b in report.barriers if b.role == role) for role in ("full", "empty"))

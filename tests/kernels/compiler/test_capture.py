@@ -222,6 +222,6 @@ def test_damaged_text_is_refused_and_never_anything_else() -> None:
     ],
 )
 def test_a_location_of_any_form_gives_the_users_place(location: str, place: tuple[str, str, int]) -> None:
-    module = ir.Module([], ir.Operation("module"), ["#loc1 = loc(#loc2)", "#loc2 = loc(#loc1)"])
-    found = Places(module).of(ir.Operation("x", location=location))
+    module = ir.Module([], ir.IrOperation("module"), ["#loc1 = loc(#loc2)", "#loc2 = loc(#loc1)"])
+    found = Places(module).of(ir.IrOperation("x", location=location))
     assert (found.name, found.file, found.line) == place

@@ -14,23 +14,21 @@ pytest.importorskip("triton", reason="needs triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from inductor_recorded import CONFIG, GRID, KERNELS, STAGES, WARPS
-from planned_machine import Machine
-from triton import knobs
+from planned_machine import Machine, running
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.runtime.driver import driver
 
 from warpplan.kernels.compiler import pipeline
-from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.launching import decide, dispatch, inductor
-from warpplan.kernels.compiler.launching.dispatch import PlanWarning
+from warpplan.kernels.compiler.exceptions import CannotPlan, PlanWarning
+from warpplan.kernels.compiler.launching import decide, inductor
 from warpplan.kernels.compiler.launching.inductor import planned_inductor
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.lowering.stage_hook import compile_with
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with
+from warpplan.kernels.warn_once import forget_warnings
 
 TARGET = GPUTarget("cuda", 90, 32)
-SCHEME = Scheme(2, (3,))
+SCHEME = HopperStrategy(2, (3,))
 PLANNED = 12
 """Warps of two consumers and a producer."""
 
@@ -64,15 +62,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine
 
     monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
-    monkeypatch.setattr(dispatch, "_warned", set())
-    machine, before = Machine(), driver._active
-    with knobs.cache.scope():
-        knobs.cache.dir = str(tmp_path)
-        driver.set_active(machine)
-        try:
-            yield machine
-        finally:
-            driver.set_active(before)
+    forget_warnings()
+    with running(tmp_path) as machine:
+        yield machine
 
 
 def tuner(name: str, **more: Any) -> Any:

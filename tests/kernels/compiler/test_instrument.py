@@ -26,16 +26,16 @@ from triton.runtime import driver  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.inspection import instrument  # noqa: E402
-from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir, parsing  # noqa: E402
 from warpplan.planner.errors import UnknownName  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 TARGET = GPUTarget("cuda", 90, 32)
 BYTES_PER_WARP = 4096
-SCHEME = Scheme(2, (2,))
+SCHEME = HopperStrategy(2, (2,))
 WARPS = 12
 """Two consumers of four, and a producer whose one warp counts as four."""
 
@@ -80,7 +80,7 @@ def finished(name: str, capability: int = 90) -> str:
 
 
 def records(text: str) -> list[tuple[str, str]]:
-    return [(o.tokens[0], o.tokens[1]) for o in ir.parse(text).walk() if o.name == "proton.record"]
+    return [(o.tokens[0], o.tokens[1]) for o in parsing.parse(text).walk() if o.name == "proton.record"]
 
 
 def names_that_proton_reads(text: str) -> set[str]:
@@ -132,7 +132,7 @@ def test_a_planned_kernel_is_recorded_in_every_partition(name: str) -> None:
     assert names_that_proton_reads(text) == set(found)
     assert {"producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue"} <= kinds_of(found)
     assert ("math" in kinds_of(found)) == (name == "attention")
-    (specialized,) = [op for op in ir.parse(text).walk() if op.name == "ttg.warp_specialize"]
+    (specialized,) = [op for op in parsing.parse(text).walk() if op.name == "ttg.warp_specialize"]
     per_partition = [
         {o.tokens[1].strip('"').split("@")[0].split("#")[0] for o in region.walk() if o.name == "proton.record"}
         for region in specialized.regions
@@ -160,7 +160,7 @@ def test_an_unplanned_kernel_is_recorded_by_the_hook(
 def test_scopes_are_paired_and_nothing_else_changes(name: str, capability: int) -> None:
     text = finished(name, capability)
     recorded = instrument.instrument(text)
-    assert_paired(ir.parse(recorded).function.regions[0])
+    assert_paired(parsing.parse(recorded).function.regions[0])
     stripped = [line for line in recorded.splitlines() if "proton.record" not in line and "_inline_asm" not in line]
     assert [re.sub(r"%warpplan_zero_\d+", "%cst", line) for line in stripped] == [
         re.sub(r"%cst\w*", "%cst", line) if "warpplan_zero" in now else line

@@ -16,9 +16,9 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.compiler.ttgir import parsing  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -29,12 +29,16 @@ SHARED_LIMIT = 232_448
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "scheme"),
-    [("gemm", Scheme(1, (3,))), ("gemm_bias_relu", Scheme(2, (3,))), ("attention", Scheme(2, (2,), in_flight=0))],
+    [
+        ("gemm", HopperStrategy(1, (3,))),
+        ("gemm_bias_relu", HopperStrategy(2, (3,))),
+        ("attention", HopperStrategy(2, (2,), in_flight=0)),
+    ],
     ids=["gemm", "gemm_bias_relu", "attention"],
 )
-def test_a_planned_kernel_compiles_for_hopper(name: str, scheme: Scheme, tmp_path: Path) -> None:
+def test_a_planned_kernel_compiles_for_hopper(name: str, scheme: HopperStrategy, tmp_path: Path) -> None:
     compiled = stage_hook.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
-    (specialized,) = [op for op in ir.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"]
+    (specialized,) = [op for op in parsing.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"]
     *consumers, producer = specialized.regions
     assert len(consumers) == scheme.consumers
     for consumer in consumers:
@@ -50,7 +54,7 @@ def test_a_planned_kernel_compiles_for_hopper(name: str, scheme: Scheme, tmp_pat
 @pytest.mark.matrix
 def test_a_kernel_with_nothing_to_plan_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(CannotPlan, match="no TMA load"):
-        stage_hook.compile_with(source("softmax"), HOPPER, {"num_warps": 4}, Scheme(1, (2,)), tmp_path)
+        stage_hook.compile_with(source("softmax"), HOPPER, {"num_warps": 4}, HopperStrategy(1, (2,)), tmp_path)
 
 
 def test_the_matrix_has_every_release_that_has_passes() -> None:

@@ -16,11 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from interpreter import BUFFER
 from played import cut, same, tensors, zoo_cut
 
+from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import persistent
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.ttgir import parsing
 from warpplan.kernels.compiler.ttgir.functions import arguments
 
 M, N, K = 200, 240, 192
@@ -70,18 +71,22 @@ WALK_ALREADY = ("persistent_flattened", "persistent_split_epilogue", "grouped_tu
 ANY = ("tutorial_causal", "dual_swiglu", "int8_weights", "while_loop")
 
 
-@pytest.mark.parametrize("scheme", [Scheme(1, (3,)), Scheme(2, (2,)), Scheme(2, (1,), in_flight=0)], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [HopperStrategy(1, (3,)), HopperStrategy(2, (2,)), HopperStrategy(2, (1,), in_flight=0)], ids=str
+)
 @pytest.mark.parametrize("name", [*ANY, *WALK_ALREADY])
-def test_programs_store_what_the_kernel_stores(name: str, scheme: Scheme) -> None:
+def test_programs_store_what_the_kernel_stores(name: str, scheme: HopperStrategy) -> None:
     text, values, buffers, grid = case(name)
     same(text, scheme, values, buffers, grid, seeds=1, only=(grid[0] - 1, grid[1] - 1, 0))
 
 
 @pytest.mark.parametrize(
-    ("scheme", "launched"), [(Scheme(1, (3,), persistent=1), 1), (Scheme(2, (2,), persistent=1), 3)], ids=str
+    ("scheme", "launched"),
+    [(HopperStrategy(1, (3,), persistent=1), 1), (HopperStrategy(2, (2,), persistent=1), 3)],
+    ids=str,
 )
 @pytest.mark.parametrize("name", ANY)
-def test_few_programs_store_what_the_whole_grid_does(name: str, scheme: Scheme, launched: int) -> None:
+def test_few_programs_store_what_the_whole_grid_does(name: str, scheme: HopperStrategy, launched: int) -> None:
     text, values, buffers, grid = case(name)
     same(text, scheme, values, buffers, grid, launched, seeds=1)
 
@@ -89,33 +94,33 @@ def test_few_programs_store_what_the_whole_grid_does(name: str, scheme: Scheme, 
 def test_a_grid_of_one_is_walked_over() -> None:
     made, buffers = tensors((128, 192), (64, 192), (128, 64))
     values = {"a": made[0], "b": made[1], "c_ptr": 2 * BUFFER, "K": 192}
-    same(cut("twice"), Scheme(2, (2,), persistent=1), values, buffers, launched=1)
+    same(cut("twice"), HopperStrategy(2, (2,), persistent=1), values, buffers, launched=1)
 
 
 def test_parts_of_k_that_are_added_up_atomically() -> None:
     text, values, buffers, grid = case("stream_k")
-    same(text, Scheme(1, (2,)), values, buffers, grid)
-    same(text, Scheme(1, (2,), persistent=1), values, buffers, grid, launched=2)
+    same(text, HopperStrategy(1, (2,)), values, buffers, grid)
+    same(text, HopperStrategy(1, (2,), persistent=1), values, buffers, grid, launched=2)
 
 
 @pytest.mark.parametrize("name", WALK_ALREADY)
 def test_a_kernel_that_walks_is_left_to_itself(name: str) -> None:
     text = case(name)[0]
-    assert not persistent.walks(ir.parse(text))
+    assert not can_walk_grid(parsing.parse(text))
     with pytest.raises(CannotPlan, match="by itself already"):
-        specialize(text, Scheme(1, (2,), persistent=1))
+        specialize(text, HopperStrategy(1, (2,), persistent=1))
 
 
 @pytest.mark.parametrize("name", ["spinning", "swapping", "calling"])
 def test_programs_that_wait_for_one_another_cannot_take_turns(name: str) -> None:
     with pytest.raises(CannotPlan, match="cannot take turns") as refused:
-        persistent.walking(ir.parse(cut(name)))
+        persistent.walking(parsing.parse(cut(name)))
     assert refused.value.line.startswith("lowered_kernels.py:")
 
 
 def test_the_walk_takes_the_grid_as_arguments_and_asks_for_one_axis_of_programs_only() -> None:
     text = zoo_cut("dual_swiglu")
-    walking = persistent.walking(ir.parse(text))
+    walking = persistent.walking(parsing.parse(text))
     assert list(arguments(walking))[-3:] == list(persistent.GRID)
     asked = [op.tokens[0] for op in walking.walk() if op.name in ("tt.get_program_id", "tt.get_num_programs")]
     assert asked == ["x", "x"]

@@ -22,7 +22,7 @@ from triton.backends.nvidia import compiler as nvidia_compiler  # noqa: E402
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.exceptions import UnsupportedTriton  # noqa: E402
 from warpplan.kernels.compiler.pipeline import cutting, steps  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir, parsing  # noqa: E402
 from warpplan.planner.errors import InvalidInput  # noqa: E402
 
 pytestmark = pytest.mark.matrix
@@ -124,7 +124,10 @@ def uncut(name: str, target: Any, options: dict[str, Any]) -> Any:
 def assert_same_ir(ours: str, theirs: str) -> None:
     """Equal but for how locations are numbered."""
     shapes = [
-        [(op.name, op.results, "".join(p for p in op.parts if isinstance(p, str)).strip()) for op in ir.parse(t).walk()]
+        [
+            (op.name, op.results, "".join(p for p in op.parts if isinstance(p, str)).strip())
+            for op in parsing.parse(t).walk()
+        ]
         for t in (ours, theirs)
     ]
     assert shapes[0] == shapes[1]
@@ -136,7 +139,7 @@ def test_the_reader_loses_nothing_at_the_cut_or_at_the_end(name: str, capability
     cut = pipeline.cut(source(name), GPUTarget("cuda", capability, 32), {"num_warps": 4})
     finished = pipeline.finish(cut.text, cut.options, capability)
     for text in (cut.text, str(finished)):
-        module = ir.parse(text)
+        module = parsing.parse(text)
         assert str(module) == text
         assert all(operation.location for operation in module.walk())
         assert any(operation.location.startswith("#loc") for operation in module.function.walk())

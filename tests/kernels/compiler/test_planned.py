@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import gc
 import json
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ triton = pytest.importorskip("triton", reason="needs triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import kernels_under_test as kernels  # noqa: E402
-from planned_machine import Machine, Tensor, gemm_arguments  # noqa: E402
+from planned_machine import Machine, Tensor, gemm_arguments, running  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
-from triton.runtime.driver import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
@@ -32,14 +29,15 @@ from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import decide, dispatch, trial  # noqa: E402
 from warpplan.kernels.compiler.launching import packed as packing  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
-from warpplan.kernels.compiler.launching.decisions import scheme_from  # noqa: E402
-from warpplan.kernels.compiler.lowering.stage_hook import compile_with  # noqa: E402
-from warpplan.kernels.compiler.strategy.blackwell import Steered  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json  # noqa: E402
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
+from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
-SCHEME = Scheme(2, (3,))
+SCHEME = HopperStrategy(2, (3,))
 pytestmark = pytest.mark.matrix
 UNPLANNED, PLANNED = 4, 12
 """Warps of the GEMM as it is, and of its two consumers and a producer."""
@@ -59,17 +57,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Ite
     monkeypatch.setattr(planned_module, "_tables", {})
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
     monkeypatch.setattr(decide, "describe", lambda *a: {"arguments": [], "storages": []})
-    monkeypatch.setattr(dispatch, "_warned", set())
-    monkeypatch.setattr(planned_module, "_said", set())
-    machine, before = Machine(), driver._active
-    with knobs.cache.scope():
-        knobs.cache.dir = str(cache)
-        driver.set_active(machine)
-        try:
-            yield machine
-        finally:
-            gc.collect()  # kernels unload themselves through the driver
-            driver.set_active(before)
+    forget_warnings()
+    with running(cache) as machine:
+        yield machine
 
 
 @pytest.fixture
@@ -98,7 +88,7 @@ class Children:
             if isinstance(outcome, IsolatedResult):
                 return IsolatedResult(outcome.status, None, outcome.reason, 1.0, tuple(items))
             kernel = request["kernel"]
-            parsed = scheme_from(scheme, "a test")
+            parsed = strategy_from_json(scheme, "a test")
             files = packing.files_of(
                 compile_with(packing.source(kernel), packing.target(kernel), packing.options(kernel), parsed)
             )
@@ -247,7 +237,9 @@ def test_on_blackwell_plans_are_tried_and_the_faster_one_is_kept(
     assert blackwell.warps[1] > UNPLANNED
 
 
-@pytest.mark.parametrize(("scheme", "capability"), [(SCHEME, 100), (Steered(), 90)], ids=["hopper's", "blackwell's"])
+@pytest.mark.parametrize(
+    ("scheme", "capability"), [(SCHEME, 100), (BlackwellStrategy(), 90)], ids=["hopper's", "blackwell's"]
+)
 def test_a_plan_for_another_gpu_leaves_the_kernel(
     machine: Machine, fresh: Any, scheme: Any, capability: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +263,7 @@ def test_other_gpus_are_left_alone(machine: Machine, fresh: Any, monkeypatch: py
 
 def _given_scheme(request: Any) -> Any:
     def with_scheme(self: Any, packed: Any, device: str, launch: Any, schemes: Any) -> Any:
-        return request(self, packed, device, dispatch, schemes or [SCHEME])
+        return request(self, packed, device, launch, schemes or [SCHEME])
 
     return with_scheme
 
@@ -456,11 +448,11 @@ def test_nothing_is_tried_while_a_graph_is_captured(
     kernel = fresh(kernels.gemm)
     with planned(tmp_path):
         with monkeypatch.context() as capturing:
-            capturing.setattr(dispatch, "_is_capturing", lambda: True)
+            capturing.setattr(dispatch, "is_capturing", lambda: True)
             gemm(kernel)
         assert not tried.requests
         gemm(kernel)
-        monkeypatch.setattr(dispatch, "_is_capturing", lambda: True)
+        monkeypatch.setattr(dispatch, "is_capturing", lambda: True)
         gemm(kernel)
     assert machine.warps == [UNPLANNED, UNPLANNED, PLANNED], "what is known is captured"
 
@@ -576,11 +568,11 @@ def test_what_a_child_streams(machine: Machine, tmp_path: Path, fresh: Any, monk
             return {"planned_us": 1.0, "unplanned_us": 2.0}
 
     monkeypatch.setattr(trial, "Bench", Bench)
-    schemes = [Scheme(1, (2,)), SCHEME, Scheme(1, (3,))]
+    schemes = [HopperStrategy(1, (2,)), SCHEME, HopperStrategy(1, (3,))]
     request = {
         "kernel": json.loads(json.dumps(packing.pack(gemm(fresh(kernels.gemm))))),
         "launch": {"arguments": "as described"},
-        "schemes": [asdict(scheme) for scheme in schemes],
+        "schemes": [scheme.to_json() for scheme in schemes],
         "cache": str(tmp_path),
     }
     items: list[Item] = []

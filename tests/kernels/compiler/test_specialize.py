@@ -18,12 +18,12 @@ from played import DEPTH, ROWS, cut, same, tensors
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.ttgir import parsing
 
-TWO = Scheme(2, (2,))
-ONE_SLOT = Scheme(2, (1,), in_flight=0)
-PLAIN = Scheme(1, (3,))
+TWO = HopperStrategy(2, (2,))
+ONE_SLOT = HopperStrategy(2, (1,), in_flight=0)
+PLAIN = HopperStrategy(1, (3,))
 
 
 def product(**others: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -35,14 +35,16 @@ def product(**others: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 @pytest.mark.parametrize("scheme", [PLAIN, TWO, ONE_SLOT], ids=str)
 @pytest.mark.parametrize(("low", "high", "step"), [(0, 0, 1), (3, 4, 1), (0, 7, 3), (2, 7, 2)])
-def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: Scheme) -> None:
+def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: HopperStrategy) -> None:
     values, buffers = product(low=low, high=high)
     same(cut("between", (("STEP", step),)), scheme, values, buffers, seeds=1)
 
 
-@pytest.mark.parametrize("scheme", [PLAIN, TWO, Scheme(2, (1,))], ids=str)
+@pytest.mark.parametrize("scheme", [PLAIN, TWO, HopperStrategy(2, (1,))], ids=str)
 @pytest.mark.parametrize(("low", "high", "step"), [(0, 0, 1), (3, 4, 1), (1, 3, 1), (0, 7, 3), (2, 7, 2)])
-def test_a_product_ahead_of_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: Scheme) -> None:
+def test_a_product_ahead_of_a_loop_of_any_trip_count_and_step(
+    low: int, high: int, step: int, scheme: HopperStrategy
+) -> None:
     made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, 64))
     values = dict(zip("qkv", made, strict=False)) | {"c_ptr": 3 * BUFFER, "low": low, "high": high}
     lowered = same(cut("scores", (("STEP", step),)), scheme, values, buffers, seeds=1)
@@ -66,20 +68,20 @@ def test_a_product_ahead_of_a_loop_of_any_trip_count_and_step(low: int, high: in
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
-def test_loops_and_branches_in_every_combination(name: str, arguments: dict[str, int], scheme: Scheme) -> None:
+def test_loops_and_branches_in_every_combination(name: str, arguments: dict[str, int], scheme: HopperStrategy) -> None:
     values, buffers = product(**arguments)
     same(cut(name), scheme, values, buffers, seeds=1)
 
 
 @pytest.mark.parametrize(
     ("scheme", "launched"),
-    [(PLAIN, 0), (TWO, 0), (ONE_SLOT, 0), (Scheme(2, (2,), persistent=1), 2)],
-    ids=lambda value: str(value) if isinstance(value, Scheme) else None,
+    [(PLAIN, 0), (TWO, 0), (ONE_SLOT, 0), (HopperStrategy(2, (2,), persistent=1), 2)],
+    ids=lambda value: str(value) if isinstance(value, HopperStrategy) else None,
 )
 @pytest.mark.parametrize("count", [0, 2, 4])
 @pytest.mark.parametrize("name", ["early", "early_stored", "early_twice", "either"])
 def test_ways_out_of_a_kernel_are_taken_by_every_partition(
-    name: str, count: int, scheme: Scheme, launched: int
+    name: str, count: int, scheme: HopperStrategy, launched: int
 ) -> None:
     made, data = tensors((ROWS, 192), (4 * 64, 192), (ROWS, 4 * 64))
     values = {
@@ -104,7 +106,7 @@ def rings(text: str) -> list[str]:
 def barriers(text: str) -> dict[str, tuple[int, set[int]]]:
     """Slots of each array of barriers, and how many arrivals end a phase of them."""
     slots = {n: int(d) for n, d in re.findall(r"%wp_((?:full|empty)\d+) = .* -> !ttg.memdesc<(\d+)x1xi64", text)}
-    module, place, counts = ir.parse(text), {}, {name: set() for name in slots}
+    module, place, counts = parsing.parse(text), {}, {name: set() for name in slots}
     for operation in module.function.regions[0].operations:
         if operation.name == "ttg.memdesc_index":
             place[operation.result] = operation.operands[0].removeprefix("%wp_")
@@ -114,13 +116,13 @@ def barriers(text: str) -> dict[str, tuple[int, set[int]]]:
 
 
 def test_loads_that_are_read_together_share_barriers_that_all_consumers_free() -> None:
-    text = specialize(cut("between"), Scheme(2, (3,)))
+    text = specialize(cut("between"), HopperStrategy(2, (3,)))
     assert rings(text) == ["3x128x64", "3x64x64"]
     assert barriers(text) == {"full0": (3, {1}), "empty0": (3, {2})}
 
 
 def test_loads_that_are_read_apart_have_barriers_of_their_own_and_one_outside_of_loops_is_never_freed() -> None:
-    text = specialize(cut("scores"), Scheme(1, (4,)))
+    text = specialize(cut("scores"), HopperStrategy(1, (4,)))
     assert rings(text) == ["1x128x64", "4x64x64", "4x64x64"]
     expected = {"full0": (1, {1})} | {f"{n}{i}": (4, {1}) for i in (1, 2) for n in ("full", "empty")}
     assert barriers(text) == expected
@@ -128,18 +130,18 @@ def test_loads_that_are_read_apart_have_barriers_of_their_own_and_one_outside_of
 
 def test_loops_that_load_alike_go_on_with_the_same_rings_and_others_have_their_own_depth() -> None:
     assert rings(specialize(cut("twice"), TWO)) == ["2x128x64", "2x64x64"]
-    assert rings(specialize(cut("twice"), Scheme(2, (2, 3)))) == ["2x128x64", "2x64x64", "3x128x64", "3x64x64"]
+    assert rings(specialize(cut("twice"), HopperStrategy(2, (2, 3)))) == ["2x128x64", "2x64x64", "3x128x64", "3x64x64"]
     assert len(rings(specialize(cut("inside"), TWO))) == 4, "a tile held while a loop runs is not that loop's"
 
 
 def test_loads_in_a_branch_of_a_loop_have_the_depth_of_that_loop() -> None:
     """Rings of a branch within a branch are their own: they turn only where it is taken."""
-    assert rings(specialize(cut("some_blocks"), Scheme(2, (4,)))) == ["4x128x64", "4x64x64"] * 2
+    assert rings(specialize(cut("some_blocks"), HopperStrategy(2, (4,)))) == ["4x128x64", "4x64x64"] * 2
 
 
 def test_the_producer_computes_only_what_the_loads_need() -> None:
     text = specialize(cut("between"), TWO)
-    (block,) = (operation for operation in ir.parse(text).walk() if operation.name == "ttg.warp_specialize")
+    (block,) = (operation for operation in parsing.parse(text).walk() if operation.name == "ttg.warp_specialize")
     producer = {operation.name for operation in block.regions[-1].walk()}
     assert producer >= {"ttng.barrier_expect", "ttng.async_tma_copy_global_to_local", "ttng.wait_barrier", "scf.for"}
     assert not any(n.startswith("tt.") or n in ("ttng.warp_group_dot", "ttng.arrive_barrier") for n in producer)
@@ -150,10 +152,10 @@ def test_the_producer_computes_only_what_the_loads_need() -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "registers"),
-    [(Scheme(1, (2,)), [24]), (Scheme(1, (2,), 8), [24]), (Scheme(2, (2,)), [240, 24])],
+    [(HopperStrategy(1, (2,)), [24]), (HopperStrategy(1, (2,), 8), [24]), (HopperStrategy(2, (2,)), [240, 24])],
     ids=str,
 )
-def test_registers_go_from_the_producer_to_the_consumers(scheme: Scheme, registers: list[int]) -> None:
+def test_registers_go_from_the_producer_to_the_consumers(scheme: HopperStrategy, registers: list[int]) -> None:
     text = specialize(cut("between"), scheme)
     found = re.search(r"requestedRegisters = array<i32: ([\d, ]+)>", text)
     assert found is not None

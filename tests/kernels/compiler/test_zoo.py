@@ -18,8 +18,8 @@ from zoo import ZOO, source
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.kernels.compiler.ttgir import ir
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.ttgir import parsing
 
 pytestmark = pytest.mark.matrix
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
@@ -46,17 +46,17 @@ def test_a_kernel_reaches_the_cut(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ZOO if name not in UNSTRUCTURED])
 def test_what_reaches_the_cut_is_read_and_printed_back(name: str) -> None:
     text = compiled_to_the_cut(name)
-    assert str(ir.parse(text)) == text
+    assert str(parsing.parse(text)) == text
 
 
 @pytest.mark.parametrize("name", UNSTRUCTURED)
 def test_a_way_out_of_the_middle_is_read_as_a_branch(name: str) -> None:
     text = compiled_to_the_cut(name)
     assert "cf.cond_br" in text
-    printed = str(ir.parse(text))
+    printed = str(parsing.parse(text))
     assert " cf." not in printed
     assert printed.count("scf.if") == text.count("cf.cond_br")
-    assert str(ir.parse(printed)) == printed
+    assert str(parsing.parse(printed)) == printed
     assert str(pipeline.read(printed, pipeline.cutting.new_context(BACKEND))).count("scf.if") == 1
 
 
@@ -66,9 +66,9 @@ COUNTING = "stream_k"
 """Counts what it has added up by one atomic operation a tile, which only one consumer may."""
 
 
-def scheme(name: str) -> Scheme:
+def scheme(name: str) -> HopperStrategy:
     """Consumers of 64 rows."""
-    return Scheme(1 if name == COUNTING else max(1, ZOO[name].constants.get("BM", 64) // 64), (2,))
+    return HopperStrategy(1 if name == COUNTING else max(1, ZOO[name].constants.get("BM", 64) // 64), (2,))
 
 
 def at_the_cut(name: str) -> tuple[Any, str]:
@@ -90,7 +90,7 @@ def test_a_kernel_that_loads_by_tma_is_specialised_and_finishes(name: str) -> No
 
 def test_what_cannot_be_specialised_is_refused_with_the_users_line() -> None:
     with pytest.raises(CannotPlan, match="each would repeat it") as refused:
-        specialize(at_the_cut(COUNTING)[1], Scheme(2, (2,)))
+        specialize(at_the_cut(COUNTING)[1], HopperStrategy(2, (2,)))
     file, _, line = refused.value.line.partition(":")
     assert "lock_ptr + tile" in (Path(__file__).parent / file).read_text().splitlines()[int(line) - 1]
 
@@ -98,5 +98,5 @@ def test_what_cannot_be_specialised_is_refused_with_the_users_line() -> None:
 @pytest.mark.parametrize("name", [n for n in ZOO if not ZOO[n].loads and n != COPY])
 def test_a_kernel_without_loads_by_tma_is_left_alone_in_words(name: str) -> None:
     with pytest.raises(CannotPlan) as refused:
-        specialize(at_the_cut(name)[1], Scheme(1, (2,)))
+        specialize(at_the_cut(name)[1], HopperStrategy(1, (2,)))
     assert refused.value.reason

@@ -12,7 +12,7 @@ import pytest
 
 from warpplan.kernels.compiler.launching.decisions import Compiled, Decision, Folder, Situation, to_json
 from warpplan.kernels.compiler.launching.sources import Service
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.planner.errors import InvalidInput
 from warpplan.service.http.app import create_app
 from warpplan.service.store.answer_store import Store
@@ -21,7 +21,7 @@ from warpplan.service.workflow.configure import Workflow
 
 SITUATION = Situation("my.gemm\0", "abc", "(i32, 16)", (8, 9), "NVIDIA H200", "570.1", "3.6.0", "0.1.0")
 DECISION = Decision(
-    SITUATION, Scheme(2, (3,)), measured=True, planned_us=80.5, unplanned_us=100.0,
+    SITUATION, HopperStrategy(2, (3,)), measured=True, planned_us=80.5, unplanned_us=100.0,
     compiled=Compiled("x", (("gemm.cubin", "/home/job/gemm.cubin"),)),
 )  # fmt: skip
 LEFT = Decision(SITUATION, None, "has no loads through TMA descriptors", failed=True)
@@ -35,7 +35,7 @@ def test_kept_without_the_jobs_paths(store: Store) -> None:
     assert plans.settle(DECISION) == plans.get(SITUATION.key) == kept
     assert plans.settle(LEFT) == kept, "the first wins"
     with pytest.raises(InvalidInput, match="no decision"):
-        plans.settle(Decision(SITUATION, Scheme(1, (2,))))
+        plans.settle(Decision(SITUATION, HopperStrategy(1, (2,))))
 
 
 def test_jobs_that_decide_together_agree(url: str, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_over_http(http: httpx.Client) -> None:
     told = http.post("/v1/kernel-plans", json=to_json(DECISION))
     assert told.status_code == 200
     assert told.json() == http.get(f"/v1/kernel-plans/{SITUATION.key}").json()
-    assert told.json()["scheme"] == asdict(Scheme(2, (3,))) | {"depths": [3]}
+    assert told.json()["scheme"] == asdict(HopperStrategy(2, (3,))) | {"depths": [3]}
     assert told.json()["compiled"] is None
 
 

@@ -1,0 +1,1 @@
+"""Blackwell: attributes that steer Triton's own warp specialisation, which is kept there."""

@@ -10,7 +10,7 @@ passes' results on 3.6.0, 3.7.1, 3.8.0 and 3.9.0 (compiled, not run: tests/kerne
   pass away from a loop, too, but from 3.7 on it then waits for each product.)
 - The depth of the rings is the compile's ``num_stages``: the loop's ``tt.num_stages`` does not change it.
 - In one worker a product cannot have a later stage than a TMA load on 3.6, whose pipeliner cannot predicate the load.
-- What a product leaves in tensor memory has two places by turns where they fit, unless the loop has
+- What a product leaves in tensor memory alternates between two places where they fit, unless the loop has
   ``tt.disallow_acc_multi_buffer``.
 """
 
@@ -21,18 +21,9 @@ from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.strategy.blackwell import FOUND, TOGETHER, Steered
 from warpplan.kernels.compiler.ttgir.control import read_loop
-from warpplan.kernels.compiler.ttgir.ir import (
-    Module,
-    Operation,
-    Region,
-    is_value,
-    pack_of,
-    parse,
-    parse_operation,
-    tokenize,
-)
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, pack_of, tokenize
+from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
 from warpplan.kernels.compiler.ttgir.source_locations import Places
 from warpplan.planner.errors import InvalidConfig
 
@@ -65,13 +56,6 @@ class Roles:
             )  # fmt: skip
 
 
-def roles_of(steered: Steered) -> Roles | None:
-    """The roles that ``steered`` gives, ``None`` where Triton finds them."""
-    if steered.workers == FOUND:
-        return None
-    return Roles(1 if steered.workers == TOGETHER else 2, 1, dict(steered.stages), bool(steered.double))
-
-
 def annotate(text: str, roles: Roles | None = None) -> str:
     """``text``, a cut for sm_100, with every loop that loads through TMA and multiplies asked to be specialised, by
     ``roles`` or as Triton finds best. Raises :class:`CannotPlan` where there is no such loop, or one that ``roles`` do
@@ -87,7 +71,7 @@ def annotate(text: str, roles: Roles | None = None) -> str:
     return str(module)
 
 
-def _loops(function: Operation) -> Iterator[Operation]:
+def _loops(function: IrOperation) -> Iterator[IrOperation]:
     """Innermost loops with a TMA load and a product."""
     for operation in function.walk():
         if operation.name == "scf.for":
@@ -110,7 +94,7 @@ def _why_none(module: Module) -> str:
 class _Annotated:
     """One loop's body, and the partitions and stages that its operations get."""
 
-    def __init__(self, module: Module, loop: Operation, roles: Roles) -> None:
+    def __init__(self, module: Module, loop: IrOperation, roles: Roles) -> None:
         self.loop, self.roles, self.places = loop, roles, Places(module)
         body = loop.regions[0].operations
         self.body, self.end = body[:-1], body[-1]
@@ -124,7 +108,7 @@ class _Annotated:
                 # Triton 3.6 stops at it ("cpasync not supported yet") between partitions that it did not find itself.
                 why = "a product reads what is loaded through pointers: only Triton's own partitions fit it (no roles)"
                 raise CannotPlan(why, "tt.load", str(self.places.of(operation)))
-        self.users: dict[int, list[Operation]] = {}
+        self.users: dict[int, list[IrOperation]] = {}
         for operation in self.body:
             for value in operation.operands:
                 if pack_of(value) in self.maker:
@@ -168,7 +152,7 @@ class _Annotated:
                 found[id(operation)] = {REST}
         return found
 
-    def maker_of(self, operation: Operation, *names: str) -> bool:
+    def maker_of(self, operation: IrOperation, *names: str) -> bool:
         """Whether one of ``names`` in the body makes what ``operation`` reads first."""
         maker = self.maker.get(pack_of(operation.operands[0])) if operation.operands else None
         return maker is not None and maker.name in names
@@ -201,7 +185,7 @@ def _array(partitions: set[int]) -> str:
     return f"array<i32: {', '.join(map(str, sorted(partitions)))}>"
 
 
-def _set_deep(operation: Operation, name: str, value: str) -> None:
+def _set_deep(operation: IrOperation, name: str, value: str) -> None:
     """Set an attribute on ``operation`` and on those in the combiner of a reduction, which is printed in brackets."""
     parts = operation.parts
     start = next((i for i, p in enumerate(parts) if p == "{" and i and parts[i - 1] == "("), None)
@@ -220,7 +204,7 @@ def _printed(region: Region) -> str:
     return f"{{\n{region.label}\n{inner}}}"
 
 
-def _set_before_operands(operation: Operation, name: str, value: str) -> None:
+def _set_before_operands(operation: IrOperation, name: str, value: str) -> None:
     """``scf.yield`` prints its dictionary before its operands."""
     if any(is_value(token) for token in operation.tokens):
         operation.parts[:0] = tokenize(f" {{{name} = {value}}}")

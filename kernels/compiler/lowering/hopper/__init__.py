@@ -1,0 +1,5 @@
+"""Hopper: a kernel becomes one producer, which fills rings through TMA, and consumers, which split its tile by rows.
+
+:mod:`~.specialize` puts it together. Before that loops may be rewritten, so that the tensor cores have work while a
+consumer does arithmetic: by :mod:`~.lookahead` or by :mod:`~.overlap`, both on :mod:`~.loop_peeling`.
+"""

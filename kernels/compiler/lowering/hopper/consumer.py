@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     DESCRIBE,
-    LOAD,
     ROWS,
     VIEWS,
     BlockUse,
@@ -21,24 +21,23 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     load_number,
     uses,
 )
-from warpplan.kernels.compiler.lowering.hopper.overlap import AGAIN
+from warpplan.kernels.compiler.lowering.hopper.overlap import WAIT_AGAIN
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
-from warpplan.kernels.compiler.lowering.hopper.ring_positions import Turns
+from warpplan.kernels.compiler.lowering.hopper.ring_positions import RingPositions
 from warpplan.kernels.compiler.lowering.hopper.store_staging import Staging
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
-DOT = "ttng.warp_group_dot"
-READS_SHARED = frozenset({DOT, "ttng.warp_group_dot_wait", "ttg.local_load"})
+READS_SHARED = frozenset({WGMMA, "ttng.warp_group_dot_wait", "ttg.local_load"})
 
 
-class Consumer:
+class ConsumerWriter:
     """Writes a consumer's body from ``function``, the kernel or its part of the rows; ``module`` knows the source
     lines. Raises :class:`CannotPlan` where a slot is read by an operation that is not known."""
 
-    def __init__(self, module: Module, function: Operation, rings: Rings, builder: Builder, in_flight: bool) -> None:
+    def __init__(self, module: Module, function: IrOperation, rings: Rings, builder: Builder, in_flight: bool) -> None:
         self.module, self.function, self.rings, self.builder = module, function, rings, builder
         self.in_flight = in_flight
         self.staging = Staging(builder, builder.prefix.removeprefix("%wp_"))
@@ -46,9 +45,9 @@ class Consumer:
         self.views: dict[str, ShapedType] = {}
         self.slots: dict[str, str] = {}
         """The slot of each load, also while its tensor is in registers."""
-        self.kept = {name for op in function.walk() if op.name != LOAD for name in op.operands}
+        self.kept = {name for op in function.walk() if op.name != TMA_LOAD for name in op.operands}
 
-    def body(self) -> list[Operation]:
+    def body(self) -> list[IrOperation]:
         now = ring_positions.start(self.builder, self.rings)
         region, _ = self._region(self.function.regions[0], now, None)
         operations = [op for op in region.operations if op.name != "tt.return"]
@@ -56,24 +55,24 @@ class Consumer:
             self.staging.wait(operations)
         return [*self.builder.constants.values(), *operations]
 
-    def _inside(self, region: Region, now: Turns) -> tuple[Region, Turns]:
+    def _inside(self, region: Region, now: RingPositions) -> tuple[Region, RingPositions]:
         return self._region(region, now, None)
 
-    def _region(self, region: Region, now: Turns, chain: _Chain | None) -> tuple[Region, Turns]:
-        out: list[Operation] = []
+    def _region(self, region: Region, now: RingPositions, flight: _InFlight | None) -> tuple[Region, RingPositions]:
+        out: list[IrOperation] = []
         reads = {use.load: use for use in uses(region)}
         spans = self._spans(list(reads.values()))
         held: dict[int, tuple[str, str]] = {}
-        deferred = chain.groups if chain is not None else set()
+        deferred = flight.groups if flight is not None else set()
         for position, operation in enumerate(region.operations):
             for group, (first, _) in spans.items():
                 if first == position:
                     self._acquire(out, group, held[group], [u for u in reads.values() if self._group(u) == group])
-            if operation.name == LOAD:
+            if operation.name == TMA_LOAD:
                 if load_number(operation) in reads:  # what nobody reads is left out, and has no ring
-                    now = self._turn(out, reads[load_number(operation)], now, held)
+                    now = self._take_slot(out, reads[load_number(operation)], now, held)
             elif operation.name in VIEWS and self._is_slot(operation):
-                self._look(out, operation)
+                self._write_view(out, operation)
             elif self.staging.suits(operation) and region is not self.function.regions[0]:
                 self.staging.store(out, operation.substituted(self.names))
             elif operation.name == "scf.for":
@@ -85,13 +84,13 @@ class Consumer:
             elif operation.name != DESCRIBE or operation.result in self.kept:
                 if operation.name == DESCRIBE and region is not self.function.regions[0]:
                     self.staging.wait(out)  # it is made where the last one is, which a store under way may still read
-                if AGAIN in operation.attributes:
+                if WAIT_AGAIN in operation.attributes:
                     self._wait_again(out, operation, reads, held)
-                out.append(self._plain(operation, chain))
-            if chain is not None and position == chain.last:
-                self._wait_but_last(out, chain)
+                out.append(self._plain(operation, flight))
+            if flight is not None and position == flight.last:
+                self._wait_but_last(out, flight)
                 for group in sorted(deferred):
-                    self._release(out, group, held[group][0], before=chain.started(self.builder, out))
+                    self._release(out, group, held[group][0], before=flight.started(self.builder, out))
             for group, (_, last) in spans.items():
                 if last == position and group not in deferred:
                     self._release(out, group, held[group][0])
@@ -107,9 +106,9 @@ class Consumer:
             spans[self._group(use)] = (min(first, use.first), max(last, use.last))
         return spans
 
-    def _acquire(self, out: list[Operation], group: int, turn: tuple[str, str], reads: list[BlockUse]) -> None:
-        full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, turn[0])
-        self.builder.wait(out, full, turn[1])
+    def _acquire(self, out: list[IrOperation], group: int, position: tuple[str, str], reads: list[BlockUse]) -> None:
+        full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, position[0])
+        self.builder.wait(out, full, position[1])
         for use in reads:
             if use.in_registers:
                 slot = self.names[use.operation.result]
@@ -118,7 +117,11 @@ class Consumer:
                 self.names[use.operation.result] = self.builder.op(out, text, use.operation.location)
 
     def _wait_again(
-        self, out: list[Operation], operation: Operation, reads: dict[int, BlockUse], held: dict[int, tuple[str, str]]
+        self,
+        out: list[IrOperation],
+        operation: IrOperation,
+        reads: dict[int, BlockUse],
+        held: dict[int, tuple[str, str]],
     ) -> None:
         """Wait for the slot that ``operation`` reads and this block holds: it cannot have been filled anew."""
         for group in sorted({self._group(u) for u in reads.values() if u.views.intersection(operation.operands)}):
@@ -126,7 +129,7 @@ class Consumer:
             full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, slot)
             self.builder.wait(out, full, phase)
 
-    def _release(self, out: list[Operation], group: int, slot: str, before: str = "") -> None:
+    def _release(self, out: list[IrOperation], group: int, slot: str, before: str = "") -> None:
         """Give a slot back; with ``before``, the one before it, where that condition holds."""
         depth = self.rings.groups[group].depth
         if self.rings.groups[group].once:
@@ -136,17 +139,19 @@ class Consumer:
         empty = self.builder.barrier_at(out, f"%wp_empty{group}", depth, slot)
         self.builder.arrive(out, empty, before)
 
-    def _turn(self, out: list[Operation], use: BlockUse, now: Turns, held: dict[int, tuple[str, str]]) -> Turns:
+    def _take_slot(
+        self, out: list[IrOperation], use: BlockUse, now: RingPositions, held: dict[int, tuple[str, str]]
+    ) -> RingPositions:
         """At a load: which slot it is, for this block to hold, and where its group goes on."""
         group = self.rings.group_of(use.load)
         if group.number not in held:
             held[group.number] = now[group.number]
             if not group.once:
-                now = now | {group.number: self.builder.next_turn(out, *now[group.number], group.depth)}
-        self._view(out, use, held[group.number][0])
+                now = now | {group.number: self.builder.next_position(out, *now[group.number], group.depth)}
+        self._name_slot(out, use, held[group.number][0])
         return now
 
-    def _view(self, out: list[Operation], use: BlockUse, place: str) -> None:
+    def _name_slot(self, out: list[IrOperation], use: BlockUse, place: str) -> None:
         ring = self.rings.rings[use.load]
         slot, kind = self.builder.slot_at(out, ring.name, ring.type, place), ring.slot
         rows = use.operation.attributes.get(ROWS)
@@ -163,7 +168,7 @@ class Consumer:
     def _slot(self, name: str) -> str:
         return self.slots.get(name, self.names.get(name, name))
 
-    def _is_slot(self, operation: Operation) -> bool:
+    def _is_slot(self, operation: IrOperation) -> bool:
         name = self._slot(operation.operands[0]) if operation.operands else ""
         if name not in self.views:
             return False
@@ -172,7 +177,7 @@ class Consumer:
         made = parse_type(find_types(operation.signature)[-1])
         return made is not None and made.encoding == self.views[name].encoding
 
-    def _look(self, out: list[Operation], operation: Operation) -> None:
+    def _write_view(self, out: list[IrOperation], operation: IrOperation) -> None:
         """Another view of a slot. Copying the loaded tensor into shared memory of its own layout is the slot itself."""
         source = self._slot(operation.operands[0])
         if operation.name == "ttg.local_alloc":
@@ -195,7 +200,7 @@ class Consumer:
         out.append(new)
         self.views[operation.result] = result
 
-    def _plain(self, operation: Operation, chain: _Chain | None) -> Operation:
+    def _plain(self, operation: IrOperation, flight: _InFlight | None) -> IrOperation:
         new = operation.substituted(self.names)
         read = {i: str(self.views[name]) for i, name in enumerate(new.operands) if name in self.views}
         if any(name in self.views for inner in new.walk() if inner is not new for name in inner.operands):
@@ -204,28 +209,28 @@ class Consumer:
             if operation.name not in READS_SHARED:
                 raise self._refusal(operation, "it reads what TMA loads in a way that is not known")
             new = _retyped(new, read)
-        if chain is not None and operation.result_in(set(chain.results)):
+        if flight is not None and operation.result_in(set(flight.results)):
             new.set_attribute("isAsync", "true")
-        new.drop_attribute(AGAIN)
+        new.drop_attribute(WAIT_AGAIN)
         return new
 
-    def _loop(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:
+    def _loop(self, out: list[IrOperation], operation: IrOperation, now: RingPositions) -> RingPositions:
         loop = control.read_loop(operation.substituted(self.names, deep=False))
         original = control.read_loop(operation)
         keys = ring_positions.groups_inside(loop.body, self.rings)
-        chain = self._chain(original, loop) if self.in_flight else None
+        flight = self._kept_in_flight(original, loop) if self.in_flight else None
         new, renamed, after = ring_positions.carry_loop(
-            loop, now, keys, self.builder, lambda region, state: self._region(region, state, chain)
+            loop, now, keys, self.builder, lambda region, state: self._region(region, state, flight)
         )
         if keys:
             ring_positions.leave_alone(new)
         out.append(new)
         self.names |= renamed
-        if chain is not None:
-            self._drain(out, original, chain, after)
+        if flight is not None:
+            self._drain(out, original, flight, after)
         return after
 
-    def _while(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:
+    def _while(self, out: list[IrOperation], operation: IrOperation, now: RingPositions) -> RingPositions:
         loop = control.read_while(operation.substituted(self.names, deep=False))
         keys = ring_positions.groups_inside(loop.after, self.rings)
         new, renamed, after = ring_positions.carry_while(loop, now, keys, self.builder, self._inside)
@@ -233,7 +238,7 @@ class Consumer:
         self.names |= renamed
         return after
 
-    def _branch(self, out: list[Operation], operation: Operation, now: Turns) -> Turns:
+    def _branch(self, out: list[IrOperation], operation: IrOperation, now: RingPositions) -> RingPositions:
         branch = control.read_branch(operation.substituted(self.names, deep=False))
         keys = ring_positions.groups_of_branch(branch, self.rings)
         new, renamed, after = ring_positions.carry_branch(branch, now, keys, self.builder, self._inside)
@@ -241,12 +246,12 @@ class Consumer:
         self.names |= renamed
         return after
 
-    def _chain(self, loop: control.Loop, renamed: control.Loop) -> _Chain | None:
+    def _kept_in_flight(self, loop: control.ForLoop, renamed: control.ForLoop) -> _InFlight | None:
         """The multiplies of ``loop`` if all of them only add to accumulators that nothing else in the loop touches, and
         read both operands from slots of rings of two or more."""
         own = loop.body.operations
-        dots = [op for op in loop.body.walk() if op.name == DOT]
-        positions = [i for i, op in enumerate(own) if op.name == DOT]
+        dots = [op for op in loop.body.walk() if op.name == WGMMA]
+        positions = [i for i, op in enumerate(own) if op.name == WGMMA]
         reads = uses(loop.body)
         if not dots or len(positions) != len(dots) or not reads:
             return None
@@ -263,55 +268,55 @@ class Consumer:
                 return None
         read = {name for dot in dots for name in dot.operands[:2]}
         groups = {self._group(use) for use in reads if read & use.views}
-        return _Chain(positions[-1], [dot.result for dot in dots], groups, renamed)
+        return _InFlight(positions[-1], [dot.result for dot in dots], groups, renamed)
 
-    def _wait_but_last(self, out: list[Operation], chain: _Chain) -> None:
+    def _wait_but_last(self, out: list[IrOperation], flight: _InFlight) -> None:
         """Wait until only this iteration's multiplies are running."""
-        self._wait(out, chain.results, [self._type_of(out, name) for name in chain.results], len(chain.results))
+        self._wait(out, flight.results, [self._type_of(out, name) for name in flight.results], len(flight.results))
 
-    def _wait(self, out: list[Operation], values: list[str], kinds: list[str], pending: int) -> None:
+    def _wait(self, out: list[IrOperation], values: list[str], kinds: list[str], pending: int) -> None:
         names = [self.names.get(value, value) for value in values]
         made = self.builder.fresh("done")
         results, renamed = control.pack(made, values)
         text = f" {', '.join(names)} {{pendings = {pending} : i32}} : {', '.join(kinds)}"
-        out.append(Operation("ttng.warp_group_dot_wait", results, [*tokenize(text)]))
+        out.append(IrOperation("ttng.warp_group_dot_wait", results, [*tokenize(text)]))
         self.names |= renamed
 
-    def _type_of(self, out: list[Operation], name: str) -> str:
+    def _type_of(self, out: list[IrOperation], name: str) -> str:
         made = next(op for op in reversed(out) if name in op.defined)
         return find_types(made.signature)[-1]
 
-    def _drain(self, out: list[Operation], loop: control.Loop, chain: _Chain, after: Turns) -> None:
+    def _drain(self, out: list[IrOperation], loop: control.ForLoop, flight: _InFlight, after: RingPositions) -> None:
         """After the loop: its last multiplies end, and the slots that they read are given back."""
-        ends = [(result, kind) for _, _, kind, result in loop.carried if loop.yielded_as(result) in chain.results]
+        ends = [(result, kind) for _, _, kind, result in loop.carried if loop.yielded_as(result) in flight.results]
         self._wait(out, [result for result, _ in ends], [kind for _, kind in ends], 0)
-        ran = chain.ran(self.builder, out)
-        for group in sorted(chain.groups):
+        ran = flight.ran(self.builder, out)
+        for group in sorted(flight.groups):
             self._release(out, group, after[group][0], before=ran)
 
-    def _refusal(self, operation: Operation, reason: str) -> CannotPlan:
+    def _refusal(self, operation: IrOperation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name, source_line(self.module, operation))
 
 
-class _Chain:
+class _InFlight:
     """The multiplies of ``loop`` that are kept in flight: the position of the last one in its body, their results, and
     the groups that they read, whose slots are given back an iteration late."""
 
-    def __init__(self, last: int, results: list[str], groups: set[int], loop: control.Loop) -> None:
+    def __init__(self, last: int, results: list[str], groups: set[int], loop: control.ForLoop) -> None:
         self.last, self.results, self.groups, self.loop = last, results, groups, loop
 
-    def started(self, builder: Builder, out: list[Operation]) -> str:
+    def started(self, builder: Builder, out: list[IrOperation]) -> str:
         """Whether an iteration went before."""
         loop = self.loop
         return builder.op(out, f"$ = arith.cmpi sgt, {loop.variable}, {loop.lower} : {loop.kind}")
 
-    def ran(self, builder: Builder, out: list[Operation]) -> str:
+    def ran(self, builder: Builder, out: list[IrOperation]) -> str:
         """Whether the loop ran at all."""
         loop = self.loop
         return builder.op(out, f"$ = arith.cmpi sgt, {loop.upper}, {loop.lower} : {loop.kind}")
 
 
-def _retyped(operation: Operation, changed: dict[int, str]) -> Operation:
+def _retyped(operation: IrOperation, changed: dict[int, str]) -> IrOperation:
     """``operation`` with the printed types at the positions ``changed`` replaced; they stand in the order of the
     operands, the result's last."""
     head = [part for part in operation.parts if isinstance(part, str)]
@@ -326,4 +331,4 @@ def _retyped(operation: Operation, changed: dict[int, str]) -> Operation:
         at = found + len(former)
     new_signature = "".join(pieces) + signature[at:]
     start = text.rindex(signature)
-    return Operation(operation.name, operation.results, tokenize(text[:start] + new_signature), operation.location)
+    return IrOperation(operation.name, operation.results, [*tokenize(text[:start] + new_signature)], operation.location)

@@ -1,22 +1,21 @@
 """The rings of a specialised kernel: one for each TMA load, and which of them fill and empty together.
 
-Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers
-and turn together. Loops that run one after the other and load alike go on with the same rings.
+Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers,
+ring index and phase bit. Loops that run one after the other and load alike go on with the same rings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
+from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
-LOAD = "tt.descriptor_load"
 DESCRIBE = "tt.make_tensor_descriptor"
-LOOPS = frozenset({"scf.for", "scf.while"})
 NUMBER = "warpplan.load"
 SLOT = "warpplan.slot"
 """Attribute of a load: the layout of the slot that it fills."""
@@ -27,8 +26,27 @@ ROWS = "warpplan.rows"
 VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice"})
 
 
+class Partitioning(Protocol):
+    """One producer and ``consumers`` partitions of ``warps`` warps. ``in_flight``: products are overlapped with what
+    stands around them. ``persistent``: one program an SM walks over the programs of the grid.
+
+    :class:`~warpplan.kernels.compiler.strategy.hopper.HopperStrategy` is one, and says which values are valid.
+    """
+
+    @property
+    def consumers(self) -> int: ...
+    @property
+    def warps(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def persistent(self) -> int: ...
+    def depth(self, loop: int) -> int:
+        """Slots of the rings of loop number ``loop``, counted in the order of the program."""
+
+
 @dataclass(frozen=True)
-class Ring:
+class LoadRing:
     """``depth`` slots of type ``slot``, numbered by the first load that fills them."""
 
     number: int
@@ -58,17 +76,17 @@ class Group:
 class Rings:
     """All rings of a kernel, by the numbers of the loads that fill them, and their groups by number."""
 
-    rings: dict[int, Ring]
+    rings: dict[int, LoadRing]
     groups: dict[int, Group]
 
     def group_of(self, load: int) -> Group:
         return self.groups[self.rings[load].group]
 
-    def of_group(self, group: int) -> list[Ring]:
+    def of_group(self, group: int) -> list[LoadRing]:
         return [ring for ring in self.distinct if ring.group == group]
 
     @property
-    def distinct(self) -> list[Ring]:
+    def distinct(self) -> list[LoadRing]:
         return list({ring.number: ring for ring in self.rings.values()}.values())
 
 
@@ -78,7 +96,7 @@ class BlockUse:
     which it is read in shared memory, ``in_registers`` whether its tensor itself is read."""
 
     load: int
-    operation: Operation
+    operation: IrOperation
     position: int
     first: int
     last: int
@@ -86,9 +104,9 @@ class BlockUse:
     in_registers: bool
 
 
-def number_loads(function: Operation) -> int:
+def number_loads(function: IrOperation) -> int:
     """Write its number and its slot's layout into every TMA load of ``function``; how many loads there are."""
-    loads = [operation for operation in function.walk() if operation.name == LOAD]
+    loads = [operation for operation in function.walk() if operation.name == TMA_LOAD]
     for number, operation in enumerate(loads):
         operation.set_attribute(NUMBER, f"{number} : i64")
         encoding = _slot_encoding(function, operation)
@@ -97,7 +115,7 @@ def number_loads(function: Operation) -> int:
     return len(loads)
 
 
-def _slot_encoding(function: Operation, load: Operation) -> str:
+def _slot_encoding(function: IrOperation, load: IrOperation) -> str:
     """The descriptor's layout; where its block has leading dimensions of 1 that the result lacks, that of the shared
     memory which the result is copied to, or "" where it is not copied."""
     descriptor, tensor = (parse_type(text) for text in find_types(load.signature))
@@ -112,15 +130,15 @@ def _slot_encoding(function: Operation, load: Operation) -> str:
     return ""
 
 
-def load_number(operation: Operation) -> int:
+def load_number(operation: IrOperation) -> int:
     return int(operation.attributes[NUMBER].split()[0])
 
 
-def blocks(function: Operation) -> list[tuple[Region, Operation, tuple[Operation, ...]]]:
+def blocks(function: IrOperation) -> list[tuple[Region, IrOperation, tuple[IrOperation, ...]]]:
     """Every region of structured control flow in ``function``: itself, its operation, the operations around it."""
-    found: list[tuple[Region, Operation, tuple[Operation, ...]]] = []
+    found: list[tuple[Region, IrOperation, tuple[IrOperation, ...]]] = []
 
-    def visit(operation: Operation, around: tuple[Operation, ...]) -> None:
+    def visit(operation: IrOperation, around: tuple[IrOperation, ...]) -> None:
         for region in operation.regions:
             found.append((region, operation, around))
             for inner in region.operations:
@@ -136,7 +154,7 @@ def uses(region: Region) -> list[BlockUse]:
     out."""
     found = []
     for position, operation in enumerate(region.operations):
-        if operation.name != LOAD:
+        if operation.name != TMA_LOAD:
             continue
         views, tensor = {operation.result}, operation.result
         encoding = slot_type(operation).encoding
@@ -158,7 +176,7 @@ def uses(region: Region) -> list[BlockUse]:
     return found
 
 
-def is_view(operation: Operation, views: set[str], tensor: str, encoding: str) -> bool:
+def is_view(operation: IrOperation, views: set[str], tensor: str, encoding: str) -> bool:
     """Whether ``operation`` only looks at a slot in another way. A copy of the loaded tensor into shared memory of the
     slot's own layout is the slot itself."""
     if operation.name not in VIEWS or not views.intersection(operation.operands):
@@ -169,22 +187,22 @@ def is_view(operation: Operation, views: set[str], tensor: str, encoding: str) -
     return operation.name == "ttg.local_alloc" and result is not None and result.encoding == encoding
 
 
-def slot_type(load: Operation) -> ShapedType:
+def slot_type(load: IrOperation) -> ShapedType:
     """The shared memory that one numbered ``load`` fills. Raises :class:`CannotPlan` where its layout is not known."""
     tensor = parse_type(find_types(load.signature)[-1])
     assert tensor is not None
     if SLOT not in load.attributes:
-        raise CannotPlan("a block of more dimensions than its result, read in registers", LOAD)
+        raise CannotPlan("a block of more dimensions than its result, read in registers", TMA_LOAD)
     rest = (load.attributes[SLOT], "#smem", "mutable")
     return ShapedType("!ttg.memdesc", tensor.shape, tensor.element, rest)
 
 
-def plan_rings(module: Module, scheme: Scheme) -> Rings:
-    """The rings of the module's kernel under ``scheme``, its loads numbered. Raises :class:`CannotPlan` for loads under
-    control flow other than loops and branches."""
-    rings: dict[int, Ring] = {}
+def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
+    """The rings of the module's kernel under ``partitioning``, its loads numbered. Raises :class:`CannotPlan` for loads
+    under control flow other than loops and branches."""
+    rings: dict[int, LoadRing] = {}
     groups: dict[int, Group] = {}
-    depth_of = _depths(module.function, scheme)
+    depth_of = _depths(module.function, partitioning)
     shared: list[_Block] = []
     for region, operation, around in blocks(module.function):
         reads = uses(region)
@@ -194,9 +212,9 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
         where = source_line(module, reads[0].operation)
         for outer in (*around, operation):
             if outer.name not in ("tt.func", "scf.if", *LOOPS):
-                raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", LOAD, where)
+                raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", TMA_LOAD, where)
         if operation.name == "scf.while" and region is operation.regions[0]:
-            raise CannotPlan("a TMA load in the condition of a loop", LOAD, where)
+            raise CannotPlan("a TMA load in the condition of a loop", TMA_LOAD, where)
         depth = depth_of[id(inside_loop[-1])] if inside_loop else 1
         spans: dict[tuple[int, int], list[BlockUse]] = {}
         for use in reads:
@@ -212,27 +230,27 @@ def plan_rings(module: Module, scheme: Scheme) -> Rings:
         for span in spans.values():
             group = len(groups)
             groups[group] = Group(group, depth, once=not inside_loop)
-            own += [Ring(use.load, slot_type(use.operation), depth, group) for use in span]
+            own += [LoadRing(use.load, slot_type(use.operation), depth, group) for use in span]
         rings |= {ring.number: ring for ring in own}
         if inside_loop:
             shared.append(_Block([region], shape, tuple(own)))
     return Rings(rings, groups)
 
 
-def _depths(function: Operation, scheme: Scheme) -> dict[int, int]:
+def _depths(function: IrOperation, partitioning: Partitioning) -> dict[int, int]:
     """The slots of each loop that loads, directly or in its branches, by its identity: in the order of the program one
-    of the scheme's depths each."""
+    of its depths each."""
     found: dict[int, int] = {}
     loops = 0
     for operation in function.walk():
         if operation.name in LOOPS and _loads(operation):
             walks = WALK in operation.attributes
-            found[id(operation)] = 1 if walks else scheme.depth(loops)
+            found[id(operation)] = 1 if walks else partitioning.depth(loops)
             loops += not walks
     return found
 
 
-def _loads(operation: Operation) -> bool:
+def _loads(operation: IrOperation) -> bool:
     """Whether ``operation`` holds a load that somebody reads, outside of the loops in it."""
     inside = [inner for region in operation.regions for inner in region.operations if inner.name not in LOOPS]
     return any(uses(region) for region in operation.regions) or any(map(_loads, inside))
@@ -244,8 +262,8 @@ class _Block:
 
     regions: list[Region]
     shape: tuple[int, tuple[tuple[ShapedType, ...], ...]]
-    rings: tuple[Ring, ...]
+    rings: tuple[LoadRing, ...]
 
-    def around(self, outer: tuple[Operation, ...]) -> bool:
+    def around(self, outer: tuple[IrOperation, ...]) -> bool:
         """Whether one of them is a block of the operations ``outer``, which hold a slot while what is inside runs."""
         return any(region is own for own in self.regions for operation in outer for region in operation.regions)

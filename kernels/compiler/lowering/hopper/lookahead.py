@@ -1,4 +1,4 @@
-"""The next iteration's first multiply runs while this one's other work is done.
+"""Lookahead: the next iteration's first product is issued early, and runs while this iteration's other work is done.
 
 A loop such as attention's multiplies, works on the product, and multiplies again:
 
@@ -15,57 +15,33 @@ The first multiply needs nothing of the loop but its own loads, so it is issued 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD, VIEWS
+from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
+    WAIT,
+    copied,
+    count_to_last,
+    guarded,
+    is_lead,
+    lead_to,
+    located,
+)
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
-from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
+from warpplan.kernels.compiler.ttgir.names import with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types
 
-DOT = "ttng.warp_group_dot"
-WAIT = "ttng.warp_group_dot_wait"
 
-
-Rewrite = Callable[[Operation, control.Loop], list[Operation] | None]
-
-
-def rewrite_loops(function: Operation, *rewrites: Rewrite) -> Operation:
-    """``function`` with every loop rewritten by the first of ``rewrites`` that can, its names unique."""
-    changed = Operation(function.name, function.results, list(function.parts), function.location)
-    changed.parts = [_region(part, rewrites) if isinstance(part, Region) else part for part in function.parts]
-    return unique_names(changed)
-
-
-def _region(region: Region, rewrites: tuple[Rewrite, ...]) -> Region:
-    out: list[Operation] = []
-    for operation in region.operations:
-        if operation.name == "scf.for":
-            made = (rewrite(operation, control.read_loop(operation)) for rewrite in rewrites)
-            found = next((operations for operations in made if operations is not None), None)
-            if found is not None:
-                out += found
-                continue
-        if operation.name in ("scf.for", "scf.if"):
-            operation = Operation(operation.name, operation.results, list(operation.parts), operation.location)
-            operation.parts = [
-                _region(part, rewrites) if isinstance(part, Region) else part for part in operation.parts
-            ]
-        out.append(operation)
-    return Region(out, region.label)
-
-
-def multiply_ahead(operation: Operation, loop: control.Loop) -> list[Operation] | None:
+def add_lookahead(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation] | None:
     """``operation``, which is ``loop``, rewritten; ``None`` where it has not this form."""
     found = _find(loop)
     return None if found is None else _rewritten(operation, loop, *found)
 
 
-def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | None:
-    """What leads to the loop's first multiply, that multiply, and the loop's last one; ``None`` where the first needs
+def _find(loop: control.ForLoop) -> tuple[list[IrOperation], IrOperation, IrOperation] | None:
+    """What leads to the loop's first product, that product, and the loop's last one; ``None`` where the first needs
     what the loop carries, or is the only one."""
     operations = loop.body.operations
-    dots = [operation for operation in operations if operation.name == DOT]
+    dots = [operation for operation in operations if operation.name == WGMMA]
     if len(dots) < 2 or not loop.carried:
         return None
     first, last = dots[0], dots[-1]
@@ -81,84 +57,18 @@ def _find(loop: control.Loop) -> tuple[list[Operation], Operation, Operation] | 
     return lead, first, last
 
 
-def lead_to(loop: control.Loop, operands: list[str]) -> list[Operation] | None:
-    """What leads to ``operands`` in the body of ``loop``, in order: loads, views and addresses; ``None`` where that is
-    more, needs what the loop carries, or is not loaded."""
-    made = {name: operation for operation in loop.body.operations for name in operation.defined}
-    carried = {inside for inside, *_ in loop.carried}
-    lead: list[Operation] = []
-    work = list(operands)
-    while work:
-        name = work.pop()
-        if name in carried:
-            return None
-        operation = made.get(name)
-        if operation is None or operation in lead:
-            continue
-        if operation.regions or not (is_lead(operation) or operation.name.startswith("arith.")):
-            return None
-        lead.append(operation)
-        work += operation.operands
-    if not any(operation.name == LOAD for operation in lead):
-        return None
-    return [operation for operation in loop.body.operations if operation in lead]
-
-
-def is_lead(operation: Operation) -> bool:
-    """Whether ``operation`` is a load or a view of one."""
-    return operation.name in VIEWS or operation.name == LOAD
-
-
 def _rewritten(
-    operation: Operation, loop: control.Loop, lead: list[Operation], first: Operation, last: Operation
-) -> list[Operation]:
-    stem = with_suffix(loop.variable, "")
-    kind, where = loop.kind, operation.location
-    product = find_types(first.signature)[-1]
+    operation: IrOperation, loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation
+) -> list[IrOperation]:
+    stem, where = with_suffix(loop.variable, ""), operation.location
     views = {name for op in lead if is_lead(op) for name in op.defined}
     rest = [op for op in loop.body.operations[:-1] if op is not first and not views.intersection(op.defined)]
+    types = [kind for _, _, kind, _ in loop.carried]
+    shorter = f"{stem}_shorter"
 
-    def line(text: str) -> Operation:
-        made = parse_operation(text)
-        made.location = where
-        return made
-
-    def leading(to: str, suffix: str, asynchronous: bool) -> tuple[list[Operation], Operation]:
-        *before, dot = copied([*lead, first], {loop.variable: to}, suffix)
-        if asynchronous:
-            dot.set_attribute("isAsync", "true")
-        return before, dot
-
-    before, dot = leading(loop.lower, "_first", False)
-    shorter, following, current, packed = f"{stem}_shorter", f"{stem}_following", f"{stem}_product", f"{stem}_ahead"
-
-    ahead, next_dot = leading(following, "_next", True)
-    body = [line(f"{following} = arith.addi {loop.variable}, {loop.step} : {kind}"), *ahead, next_dot]
-    for op in rest:
-        new = op.substituted({first.result: current})
-        if op is not last:
-            body.append(new)
-            continue
-        new.set_attribute("isAsync", "true")
-        done = f"{stem}_done"
-        both = [new, next_dot]
-        read = [(n, t) for d in both for n, t in zip(d.operands[:2], find_types(d.signature)[:2], strict=True)]
-        shared = [(n, t) for n, t in dict(read).items() if t.startswith("!ttg.memdesc")]
-        values = [(new.result, find_types(new.signature)[-1]), (next_dot.result, product), *shared]
-        text = f" {', '.join(n for n, _ in values)} {{pendings = 0 : i32}} : {', '.join(t for _, t in values)}"
-        body += [new, Operation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], where)]
-    finished = {last.result: f"{stem}_done#0"}
-    at = next(i for i, op in enumerate(body) if op.name == WAIT)
-    body[at + 1 :] = [op.substituted(finished) for op in body[at + 1 :]]
-    values = [finished.get(value, value) for value in loop.yielded]
-    types = [c[2] for c in loop.carried]
-    ending = [*zip(values, types, strict=True), (f"{stem}_done#1", product)]
-    inner = control.Loop(
-        loop.variable, loop.lower, shorter, loop.step,
-        [*loop.carried, (current, dot.result, product, "%_product")],
-        kind, loop.attributes, Region([*body, control.yield_of(ending, where)]), where,
-    )  # fmt: skip
-    walked, results = control.write_loop(inner, packed)
+    before = copied([*lead, first], {loop.variable: loop.lower}, "_first")
+    all_but_last = _all_but_last(loop, lead, first, last, rest, (before[-1].result, shorter))
+    walked, results = control.write_loop(all_but_last, f"{stem}_lookahead")
 
     final, final_value = count_to_last(loop, stem, where)
     names = {inside: results[outside] for inside, _, _, outside in loop.carried}
@@ -166,49 +76,49 @@ def _rewritten(
     renamed = {name: with_suffix(name, "_last") for op in rest for name in op.defined}
     outcome = [renamed.get(value, names.get(value, value)) for value in loop.yielded]
     then = [
-        *before, dot, line(f"{shorter} = arith.subi {loop.upper}, {loop.step} : {kind}"), walked, *final_value, *tail,
-        control.yield_of(list(zip(outcome, types, strict=True)), where),
+        *before, located(f"{shorter} = arith.subi {loop.upper}, {loop.step} : {loop.kind}", where), walked,
+        *final_value, *tail, control.yield_of(list(zip(outcome, types, strict=True)), where),
     ]  # fmt: skip
-    otherwise = [control.yield_of([(c[1], c[2]) for c in loop.carried], where)]
-    branch = control.Branch(
-        f"{stem}_ran", [(c[2], c[3]) for c in loop.carried], Region(then), Region(otherwise), {}, where
-    )
-    name = operation.results[0].partition(":")[0]
-    made, _ = control.write_branch(branch, name)
-    return [
-        line(f"{stem}_one = arith.constant 1 : {kind}"),
-        line(f"{stem}_ran = arith.cmpi sgt, {loop.upper}, {loop.lower} : {kind}"),
-        made,
-    ]
+    return guarded(operation, loop, then)
 
 
-def count_to_last(loop: control.Loop, stem: str, where: str) -> tuple[str, list[Operation]]:
-    """The variable of ``loop`` in its last iteration, where it runs, and what computes it; ``stem``_one is 1."""
-    span, rounded, count, steps, final = (f"{stem}_{n}" for n in ("span", "rounded", "count", "steps", "final"))
-    texts = (
-        f"{span} = arith.subi {loop.upper}, {loop.lower} : {loop.kind}",
-        f"{rounded} = arith.subi {span}, {stem}_one : {loop.kind}",
-        f"{count} = arith.divsi {rounded}, {loop.step} : {loop.kind}",
-        f"{steps} = arith.muli {count}, {loop.step} : {loop.kind}",
-        f"{final} = arith.addi {loop.lower}, {steps} : {loop.kind}",
-    )
-    made = [parse_operation(text) for text in texts]
-    for operation in made:
-        operation.location = where
-    return final, made
+def _all_but_last(
+    loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation, rest: list[IrOperation],
+    given: tuple[str, str],
+) -> control.ForLoop:  # fmt: skip
+    """``loop`` up to its last iteration, each of its iterations issuing the next one's ``first`` product; ``given`` are
+    the first iteration's product and the upper bound."""
+    stem, where, product = with_suffix(loop.variable, ""), loop.location, find_types(first.signature)[-1]
+    following, current, done = f"{stem}_following", f"{stem}_product", f"{stem}_done"
+    *early, next_dot = copied([*lead, first], {loop.variable: following}, "_next")
+    next_dot.set_attribute("isAsync", "true")
+    body = [located(f"{following} = arith.addi {loop.variable}, {loop.step} : {loop.kind}", where), *early, next_dot]
+    finished: dict[str, str] = {}
+    for op in rest:
+        new = op.substituted({first.result: current} | finished)
+        body.append(new)
+        if op is last:
+            new.set_attribute("isAsync", "true")
+            body.append(_wait_for_both(new, next_dot, done, where))
+            finished = {last.result: f"{done}#0"}
+    yielded = [finished.get(value, value) for value in loop.yielded]
+    ending = [*zip(yielded, [kind for _, _, kind, _ in loop.carried], strict=True), (f"{done}#1", product)]
+    first_product, upper = given
+    return control.ForLoop(
+        loop.variable, loop.lower, upper, loop.step, [*loop.carried, (current, first_product, product, "%_product")],
+        loop.kind, loop.attributes, Region([*body, control.yield_of(ending, where)]), where,
+    )  # fmt: skip
 
 
-def copied(operations: list[Operation], names: dict[str, str], suffix: str) -> list[Operation]:
-    """Copies whose results have ``suffix`` and that read each other's and ``names``."""
-    names, copies = dict(names), []
-    for operation in operations:
-        copy = operation.substituted(names)
-        copy.results = tuple(_suffixed(result, suffix) for result in copy.results)
-        names |= dict(zip(operation.defined, copy.defined, strict=True))
-        copies.append(copy)
-    return copies
-
-
-def _suffixed(result: str, suffix: str) -> str:
-    name, mark, count = result.partition(":")
-    return with_suffix(name, suffix) + mark + count
+def _wait_for_both(last: IrOperation, following: IrOperation, name: str, location: str) -> IrOperation:
+    """Wait until both products are over; their results are then ``name``#0 and ``name``#1."""
+    types = [find_types(dot.signature) for dot in (last, following)]
+    read = {
+        v: kind
+        for dot, kinds in zip((last, following), types, strict=True)
+        for v, kind in zip(dot.operands[:2], kinds[:2], strict=True)
+    }
+    shared = [(value, kind) for value, kind in read.items() if kind.startswith("!ttg.memdesc")]
+    values = [(last.result, types[0][-1]), (following.result, types[1][-1]), *shared]
+    text = f" {', '.join(v for v, _ in values)} {{pendings = 0 : i32}} : {', '.join(kind for _, kind in values)}"
+    return IrOperation(WAIT, (f"{name}:{len(values)}",), [*tokenize(text)], location)

@@ -1,4 +1,4 @@
-"""The last multiply of an iteration runs beside the first one of the next.
+"""Overlap: the last product of an iteration runs while the first one of the next is computed.
 
 A loop such as attention's multiplies, works on the product, and multiplies again:
 
@@ -14,8 +14,8 @@ issued together, and the work on the first one's product is done while the last 
             wait for s;  p = softmax(s);  wait for acc;  acc = acc · alpha
         acc = dot(p, v[last], acc)
 
-It holds one product, where :mod:`ahead` holds two. Where that leaves registers, q is kept in them, and not read from
-shared memory again each time.
+It holds one product, where :mod:`~.lookahead` holds two. Where that leaves registers, q is kept in them, and not read
+from shared memory again each time.
 
 Source: Shah et al., FlashAttention-3 (2024), algorithm 2.
 """
@@ -25,17 +25,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
 from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
-from warpplan.kernels.compiler.lowering.hopper.lookahead import DOT, WAIT, copied, count_to_last, is_lead, lead_to
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
+    WAIT,
+    copied,
+    count_to_last,
+    guarded,
+    is_lead,
+    lead_to,
+    located,
+)
 from warpplan.kernels.compiler.lowering.hopper.producer import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse_operation, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
-AGAIN = "warpplan.again"
-"""Attribute of a wait for a multiply, before which its slot is waited for once more, which is over at once: ptxas moves
-no arithmetic past that branch, but would wait for the multiply before the work that is done beside it."""
+WAIT_AGAIN = "warpplan.again"
+"""Attribute of a wait for a product, before which the barrier of the product's slot, which has completed already, is
+waited for once more: the branch of that wait keeps ptxas from hoisting arithmetic above the wgmma wait."""
 HELD_REGISTERS = 200
 """Registers a thread for products and operands: the most that ``setmaxnreg`` gives, 240, less addresses and rows."""
 
@@ -46,26 +56,26 @@ class _Parts:
     the last reads, by themselves; the other operations without and with need of the accumulator, which is carried at
     ``position``."""
 
-    first: Operation
-    last: Operation
-    lead: list[Operation]
-    brought: list[Operation]
-    front: list[Operation]
-    back: list[Operation]
+    first: IrOperation
+    last: IrOperation
+    lead: list[IrOperation]
+    brought: list[IrOperation]
+    front: list[IrOperation]
+    back: list[IrOperation]
     position: int
 
 
-def multiply_beside(operation: Operation, loop: control.Loop, threads: int) -> list[Operation] | None:
+def add_overlap(operation: IrOperation, loop: control.ForLoop, threads: int) -> list[IrOperation] | None:
     """``operation``, which is ``loop``, rewritten for a consumer of ``threads``; ``None`` where it has not this
     form."""
     parts = _parts(loop)
     return None if parts is None else _rewritten(operation, loop, parts, threads)
 
 
-def _parts(loop: control.Loop) -> _Parts | None:
+def _parts(loop: control.ForLoop) -> _Parts | None:
     operations = loop.body.operations[:-1]
-    dots = [op for op in operations if op.name == DOT]
-    if len(dots) != 2 or sum(op.name == DOT for op in loop.body.walk()) != 2:
+    dots = [op for op in operations if op.name == WGMMA]
+    if len(dots) != 2 or sum(op.name == WGMMA for op in loop.body.walk()) != 2:
         return None
     first, last = dots
     reads = [name for op in loop.body.walk() for name in op.operands]
@@ -96,17 +106,12 @@ def _parts(loop: control.Loop) -> _Parts | None:
     return _Parts(first, last, lead, brought, [op for op in rest if op not in back], back, position)
 
 
-def _rewritten(operation: Operation, loop: control.Loop, parts: _Parts, threads: int) -> list[Operation]:
+def _rewritten(operation: IrOperation, loop: control.ForLoop, parts: _Parts, threads: int) -> list[IrOperation]:
     stem, kind, where = with_suffix(loop.variable, ""), loop.kind, operation.location
     last = parts.last
     left, _, accumulator = last.operands[:3]
     left_type, _, product_type = find_types(last.signature)
     made = {name for op in (*parts.front, *parts.back) for name in op.defined}
-
-    def line(text: str) -> Operation:
-        new = parse_operation(text)
-        new.location = where
-        return new
 
     held, first = _held(parts, threads, f"{stem}_held")
 
@@ -124,12 +129,13 @@ def _rewritten(operation: Operation, loop: control.Loop, parts: _Parts, threads:
     *brought, late = copied([*parts.brought, last], names, "_late")
     product, waited = _wait(dot, 1)
     total, landed = _wait(late, 0)
-    landed.set_attribute(AGAIN, "true")
+    landed.set_attribute(WAIT_AGAIN, "true")
     for flying in (dot, late):
         flying.set_attribute("isAsync", "true")
     now = {first.result: product, loop.carried[parts.position][0]: total}
     body = [
-        *before, dot, line(f"{previous} = arith.subi {loop.variable}, {loop.step} : {kind}"), *brought, late, waited,
+        *before, dot, located(f"{previous} = arith.subi {loop.variable}, {loop.step} : {kind}", where), *brought, late,
+        waited,
         *(op.substituted(now) for op in parts.front), landed, *(op.substituted(now) for op in parts.back),
     ]  # fmt: skip
     types = [kind for _, _, kind, _ in loop.carried]
@@ -138,10 +144,10 @@ def _rewritten(operation: Operation, loop: control.Loop, parts: _Parts, threads:
     values += [(scaled, accumulator, product_type, "%_scaled"), (operand, left, left_type, "%_operand")]
     carried = [(inside, begun.get(value, value), text, outside) for inside, value, text, outside in values]
     body.append(control.yield_of([(now.get(value, value), text) for _, value, text, _ in values], where))
-    inner = control.Loop(
+    inner = control.ForLoop(
         loop.variable, second, loop.upper, loop.step, carried, kind, loop.attributes, Region(body), where
     )
-    walked, results = control.write_loop(inner, f"{stem}_beside")
+    walked, results = control.write_loop(inner, f"{stem}_overlap")
 
     # The last multiply of all.
     final, end = count_to_last(loop, stem, where)
@@ -149,32 +155,23 @@ def _rewritten(operation: Operation, loop: control.Loop, parts: _Parts, threads:
     tail = copied([*parts.brought, last], names, "_last")
     outcome = [results.get(outside, tail[-1].result) for *_, outside in loop.carried]
     then = [
-        *head, line(f"{second} = arith.addi {loop.lower}, {loop.step} : {kind}"), walked, *end, *tail,
+        *head, located(f"{second} = arith.addi {loop.lower}, {loop.step} : {kind}", where), walked, *end, *tail,
         control.yield_of(list(zip(outcome, types, strict=True)), where),
     ]  # fmt: skip
-    otherwise = [control.yield_of([(c[1], c[2]) for c in loop.carried], where)]
-    branch = control.Branch(
-        f"{stem}_ran", [(c[2], c[3]) for c in loop.carried], Region(then), Region(otherwise), {}, where
-    )
-    return [
-        *held,
-        line(f"{stem}_one = arith.constant 1 : {kind}"),
-        line(f"{stem}_ran = arith.cmpi sgt, {loop.upper}, {loop.lower} : {kind}"),
-        control.write_branch(branch, operation.results[0].partition(":")[0])[0],
-    ]
+    return [*held, *guarded(operation, loop, then)]
 
 
-def _wait(dot: Operation, pending: int) -> tuple[str, Operation]:
+def _wait(dot: IrOperation, pending: int) -> tuple[str, IrOperation]:
     """Wait for ``dot`` with ``pending`` younger ones running: the name of its product after that, and the wait."""
     kinds = find_types(dot.signature)
     values = {dot.result: kinds[-1]}
     values |= {name: text for name, text in zip(dot.operands, kinds[:2], strict=False) if "memdesc" in text}
     text = f" {', '.join(values)} {{pendings = {pending} : i32}} : {', '.join(values.values())}"
     done = with_suffix(dot.result, "_done")
-    return f"{done}#0", Operation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], dot.location)
+    return f"{done}#0", IrOperation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], dot.location)
 
 
-def _held(parts: _Parts, threads: int, name: str) -> tuple[list[Operation], Operation]:
+def _held(parts: _Parts, threads: int, name: str) -> tuple[list[IrOperation], IrOperation]:
     """The first multiply with its left operand in registers, called ``name``, and what loads that; as it is where the
     operand changes from one iteration to the next, or does not fit."""
     first = parts.first
@@ -193,7 +190,7 @@ def _held(parts: _Parts, threads: int, name: str) -> tuple[list[Operation], Oper
     text = "".join(part for part in dot.parts if isinstance(part, str))
     at = text.rindex(dot.signature)
     parts_of = tokenize(text[:at] + text[at:].replace(kinds[0], kind, 1))
-    return [load], Operation(dot.name, dot.results, [*parts_of], dot.location)
+    return [load], IrOperation(dot.name, dot.results, [*parts_of], dot.location)
 
 
 def _bits(text: str) -> int:

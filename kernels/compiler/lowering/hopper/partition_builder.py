@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.ttgir.ir import Operation, parse_operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 BARRIER = "!ttg.memdesc<1xi64, ALIAS, #smem, mutable>"
@@ -10,12 +11,12 @@ BARRIER_LAYOUT = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, ord
 
 
 class Builder:
-    """Writes operations whose names start with ``prefix``; constants are made once, ahead of everything else."""
+    """Writes operations whose names start with ``prefix``; constants are made once, before everything else."""
 
     def __init__(self, barrier_alias: str, prefix: str) -> None:
         self.barrier = BARRIER.replace("ALIAS", barrier_alias)
         self.prefix = f"%wp_{prefix}"
-        self.constants: dict[str, Operation] = {}
+        self.constants: dict[str, IrOperation] = {}
         self.count = 0
 
     def fresh(self, stem: str) -> str:
@@ -33,7 +34,7 @@ class Builder:
         self.constants.setdefault(name, parse_operation(f"{name} = arith.constant true"))
         return name
 
-    def op(self, out: list[Operation], text: str, location: str = "unknown") -> str:
+    def op(self, out: list[IrOperation], text: str, location: str = "unknown") -> str:
         """Append the operation that ``text`` is; its result, named here where the text has ``$`` for it."""
         name = self.fresh("v")
         operation = parse_operation(text.replace("$", name))
@@ -41,25 +42,26 @@ class Builder:
         out.append(operation)
         return name
 
-    def barrier_at(self, out: list[Operation], ring: str, depth: int, index: str) -> str:
+    def barrier_at(self, out: list[IrOperation], ring: str, depth: int, index: str) -> str:
         """The barrier of one slot, of the ``depth`` of ``ring``."""
         many = self.barrier.replace("<1xi64", f"<{depth}x1xi64")
         return self.op(out, f"$ = ttg.memdesc_index {ring}[{index}] : {many} -> {self.barrier}")
 
-    def slot_at(self, out: list[Operation], ring: str, kind: ShapedType, index: str) -> str:
+    def slot_at(self, out: list[IrOperation], ring: str, kind: ShapedType, index: str) -> str:
         """One slot of ``ring``, whose whole type is ``kind``."""
         slot = kind.with_shape(kind.shape[1:])
         return self.op(out, f"$ = ttg.memdesc_index {ring}[{index}] : {kind} -> {slot}")
 
-    def wait(self, out: list[Operation], barrier: str, phase: str) -> None:
+    def wait(self, out: list[IrOperation], barrier: str, phase: str) -> None:
         self.op(out, f"ttng.wait_barrier {barrier}, {phase} : {self.barrier}")
 
-    def arrive(self, out: list[Operation], barrier: str, condition: str = "") -> None:
+    def arrive(self, out: list[IrOperation], barrier: str, condition: str = "") -> None:
         guard = f", {condition}" if condition else ""
         self.op(out, f"ttng.arrive_barrier {barrier}, 1{guard} : {self.barrier}")
 
-    def next_turn(self, out: list[Operation], index: str, phase: str, depth: int) -> tuple[str, str]:
-        """Slot and phase after (``index``, ``phase``): the phase flips where the ring of ``depth`` slots wraps."""
+    def next_position(self, out: list[IrOperation], index: str, phase: str, depth: int) -> tuple[str, str]:
+        """Ring index and phase bit after (``index``, ``phase``): the bit flips where the ring of ``depth`` slots
+        wraps."""
         one = self.constant(1)
         if depth == 1:
             return index, self.op(out, f"$ = arith.xori {phase}, {one} : i32")
@@ -69,7 +71,7 @@ class Builder:
         flipped = self.op(out, f"$ = arith.xori {phase}, {one} : i32")
         return slot, self.op(out, f"$ = arith.select {wraps}, {flipped}, {phase} : i32")
 
-    def slot_before(self, out: list[Operation], index: str, depth: int) -> str:
+    def slot_before(self, out: list[IrOperation], index: str, depth: int) -> str:
         """The slot before ``index`` on the ring."""
         back = self.op(out, f"$ = arith.addi {index}, {self.constant(-1)} : i32")
         first = self.op(out, f"$ = arith.cmpi eq, {index}, {self.constant(0)} : i32")

@@ -9,41 +9,33 @@ as three more arguments, and is launched on as many programs as run at once; :fu
 from __future__ import annotations
 
 import copy
-from typing import Any
 
-from warpplan.kernels.compiler.analysis.load_hazards import spins
-from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.analysis.grid_walk import require_grid_walk
 from warpplan.kernels.compiler.lowering.hopper.load_rings import WALK
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import arguments
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, parse_operation, tokenize
-from warpplan.kernels.compiler.ttgir.source_locations import source_line
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
+from warpplan.kernels.triton_types import CompiledKernel, KernelArgument
 
 GRID = ("%wp_grid_x", "%wp_grid_y", "%wp_grid_z")
 MARK = "warpplan_persistent"
 """Field of a compiled kernel's metadata."""
 _AXES = ("x", "y", "z")
-_ORDERED = frozenset({"tt.atomic_cas", "tt.call", "ttng.cluster_arrive", "ttng.cluster_wait"})
 _MOVABLE = ("arith.", "tt.splat", "tt.make_range", "tt.make_tensor_descriptor")
 
 
-def walking(module: Module) -> Operation:
+def walking(module: Module) -> IrOperation:
     """The kernel of ``module`` as one that walks over the grid, its names unique.
 
-    Raises :class:`CannotPlan` where programs wait for one another, which takes all of them at once, or where the kernel
-    walks by itself already.
+    Raises what :func:`require_grid_walk` does.
     """
+    require_grid_walk(module)
     function = module.function
-    waiting = set(map(id, spins(function)))
-    for operation in function.walk():
-        if operation.name in _ORDERED or id(operation) in waiting:
-            raise CannotPlan("its programs cannot take turns", operation.name, source_line(module, operation))
     body = function.regions[0].operations
-    if _strides_over_grid(function):
-        raise CannotPlan("it walks over its tiles by itself already")
     outside = set(arguments(function))
-    before: list[Operation] = []
-    inside: list[Operation] = []
+    before: list[IrOperation] = []
+    inside: list[IrOperation] = []
     for operation in body:
         if operation.name == "tt.return":
             continue
@@ -65,26 +57,17 @@ def walking(module: Module) -> Operation:
         f"%wp_id_y = arith.remsi %wp_row, {GRID[1]} : i32",
         f"%wp_id_z = arith.divsi %wp_row, {GRID[1]} : i32",
     ]
-    loop = control.Loop(
+    loop = control.ForLoop(
         "%wp_program", "%wp_first", "%wp_programs", "%wp_launched", [], "i32", {WALK: ""},
         Region([*map(parse_operation, place), *inside]), function.location,
     )  # fmt: skip
     walk, _ = control.write_loop(loop, "%wp_walk")
-    region = Region([*before, *map(parse_operation, head), walk, Operation("tt.return")], function.regions[0].label)
-    return Operation(function.name, function.results, _with_grid(function, region), function.location)
+    region = Region([*before, *map(parse_operation, head), walk, IrOperation("tt.return")], function.regions[0].label)
+    return IrOperation(function.name, function.results, _with_grid(function, region), function.location)
 
 
-def walks(module: Module) -> bool:
-    """Whether :func:`walking` can be had of the kernel of ``module``."""
-    try:
-        walking(module)
-    except CannotPlan:
-        return False
-    return True
-
-
-def launched(kernel: Any) -> Any:
-    """``kernel``, a ``CompiledKernel``; one that walks over the grid is launched on as many programs as run at once."""
+def launched(kernel: CompiledKernel) -> CompiledKernel:
+    """``kernel``; one that walks over the grid is launched on as many programs as run at once."""
     if not getattr(kernel.metadata, MARK, False):
         return kernel
     kernel.src = copy.copy(kernel.src)
@@ -97,7 +80,7 @@ def launched(kernel: Any) -> Any:
         prepare()
         launch, resident = kernel._run, _multiprocessors()
 
-        def run(x: int, y: int, z: int, *rest: Any) -> Any:
+        def run(x: int, y: int, z: int, *rest: KernelArgument) -> object:
             return launch(min(x * y * z, resident), 1, 1, *rest, x, y, z)
 
         kernel._run = run
@@ -113,20 +96,7 @@ def _multiprocessors() -> int:
     return int(active.utils.get_device_properties(active.get_current_device())["multiprocessor_count"])
 
 
-def _strides_over_grid(function: Operation) -> bool:
-    """Whether a loop of the kernel starts at a program's number, or carries it on: it deals out tiles by itself."""
-    numbers = {op.result for op in function.walk() if op.name == "tt.get_program_id"}
-    starts: set[str] = set()
-    for operation in function.walk():
-        if operation.name == "scf.for":
-            loop = control.read_loop(operation)
-            starts |= {loop.lower, *(initial for _, initial, _, _ in loop.carried)}
-        elif operation.name == "scf.while":
-            starts |= {initial for _, initial, _ in control.read_while(operation).carried}
-    return not numbers.isdisjoint(starts)
-
-
-def _of_grid(operation: Operation) -> Operation:
+def _of_grid(operation: IrOperation) -> IrOperation:
     """A copy whose program ids and counts, at any depth, are those of the grid that was asked for."""
     for axis, name in zip(_AXES, GRID, strict=True):
         if operation.name in ("tt.get_program_id", "tt.get_num_programs") and axis in operation.tokens:
@@ -135,7 +105,7 @@ def _of_grid(operation: Operation) -> Operation:
             made = parse_operation(text)
             made.location = operation.location
             return made
-    new = Operation(operation.name, operation.results, list(operation.parts), operation.location)
+    new = IrOperation(operation.name, operation.results, list(operation.parts), operation.location)
     new.parts = [
         Region([_of_grid(inner) for inner in part.operations], part.label) if isinstance(part, Region) else part
         for part in operation.parts
@@ -143,7 +113,7 @@ def _of_grid(operation: Operation) -> Operation:
     return new
 
 
-def _with_grid(function: Operation, body: Region) -> list[str | Region]:
+def _with_grid(function: IrOperation, body: Region) -> list[str | Region]:
     """The parts of ``function`` with three more arguments and another body."""
     parts: list[str | Region] = []
     depth, done = 0, False

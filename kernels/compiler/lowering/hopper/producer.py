@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from warpplan.kernels.compiler.analysis.load_hazards import is_volatile, refuse_hazards
+from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
 from warpplan.kernels.compiler.analysis.value_flow import CARRIED, HANDED, definitions
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
-from warpplan.kernels.compiler.lowering.hopper.load_rings import DESCRIBE, LOAD, LOOPS, Rings, load_number
+from warpplan.kernels.compiler.lowering.hopper.load_rings import DESCRIBE, Rings, load_number
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
-from warpplan.kernels.compiler.lowering.hopper.ring_positions import Turns
+from warpplan.kernels.compiler.lowering.hopper.ring_positions import RingPositions
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import Module, Operation, Region, is_value
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
 from warpplan.kernels.compiler.ttgir.names import header_definitions
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
@@ -48,12 +49,12 @@ class Slice:
         self.carried: dict[int, set[int]] = {}
         self.handed: dict[int, set[int]] = {}
         self._definitions = definitions(module.function)
-        self._around: dict[int, tuple[Operation, ...]] = {}
+        self._around: dict[int, tuple[IrOperation, ...]] = {}
         self._nest(module.function, ())
         self._needed: set[str] = set()
         self._work: list[str] = []
         for operation in module.function.walk():
-            if operation.name == LOAD and load_number(operation) in rings.rings:
+            if operation.name == TMA_LOAD and load_number(operation) in rings.rings:
                 self._enclose(operation)
                 self._work += operation.operands
         while self._work:
@@ -73,22 +74,22 @@ class Slice:
                     return True
         return False
 
-    def describes_again(self, operation: Operation) -> bool:
+    def describes_again(self, operation: IrOperation) -> bool:
         """Whether ``operation`` makes a descriptor in a loop: each time in the same place in memory."""
         return operation.name == DESCRIBE and any(outer.name in LOOPS for outer in self._around[id(operation)])
 
-    def _nest(self, operation: Operation, around: tuple[Operation, ...]) -> None:
+    def _nest(self, operation: IrOperation, around: tuple[IrOperation, ...]) -> None:
         self._around[id(operation)] = around
         for region in operation.regions:
             for inner in region.operations:
                 self._nest(inner, (*around, operation))
 
-    def _enclose(self, operation: Operation) -> None:
+    def _enclose(self, operation: IrOperation) -> None:
         for outer in self._around[id(operation)]:
             if outer.name != "tt.func":
                 self._keep(outer)
 
-    def _keep(self, operation: Operation) -> None:
+    def _keep(self, operation: IrOperation) -> None:
         """Keep control flow, and with it what steers it."""
         if id(operation) in self.kept:
             return
@@ -123,7 +124,7 @@ class Slice:
             self._work += [v for inner in operation.walk() for v in inner.operands if v not in own | labels]
         self._enclose(operation)
 
-    def _refusal(self, operation: Operation, reason: str) -> CannotPlan:
+    def _refusal(self, operation: IrOperation, reason: str) -> CannotPlan:
         return CannotPlan(reason, operation.name, source_line(self.module, operation))
 
 
@@ -136,27 +137,27 @@ class _Filling:
     left: int
 
 
-class Producer:
+class ProducerWriter:
     """Writes the producer's body from ``part``."""
 
     def __init__(self, part: Slice, builder: Builder) -> None:
         self.slice, self.rings, self.builder = part, part.rings, builder
         self.names: dict[str, str] = {}
-        self.filling: Turns = {}
+        self.filling: RingPositions = {}
         """The groups of which some loads are still to come, and where they were before."""
 
-    def body(self) -> list[Operation]:
+    def body(self) -> list[IrOperation]:
         function = self.slice.module.function.regions[0]
         region, _ = self._region(function, ring_positions.start(self.builder, self.rings))
         return [*self.builder.constants.values(), *region.operations]
 
-    def _region(self, region: Region, now: Turns) -> tuple[Region, Turns]:
-        out: list[Operation] = []
+    def _region(self, region: Region, now: RingPositions) -> tuple[Region, RingPositions]:
+        out: list[IrOperation] = []
         acquired: dict[int, _Filling] = {}
         landed = False
         for operation in region.operations:
-            landed = landed and operation.name not in (LOAD, *CONTROL)
-            if operation.name == LOAD and load_number(operation) in self.rings.rings:
+            landed = landed and operation.name not in (TMA_LOAD, *CONTROL)
+            if operation.name == TMA_LOAD and load_number(operation) in self.rings.rings:
                 now = self._load(out, operation, now, acquired)
             elif id(operation) not in self.slice.kept:
                 continue
@@ -171,7 +172,7 @@ class Producer:
                 out.append(operation.substituted(self.names))
         return Region(out, region.label), now
 
-    def _control(self, operation: Operation, now: Turns) -> tuple[Operation, dict[str, str], Turns]:
+    def _control(self, operation: IrOperation, now: RingPositions) -> tuple[IrOperation, dict[str, str], RingPositions]:
         """A loop or branch with what the loads need of it, the positions carried through."""
         read, build = operation.substituted(self.names, deep=False), self.builder
         carried, handed = (which.get(id(operation), set()) for which in (self.slice.carried, self.slice.handed))
@@ -200,7 +201,7 @@ class Producer:
         """Emit a region that yields only what is kept of what is ``carried``, or its condition of what is ``handed``
         on."""
 
-        def emit(region: Region, now: Turns) -> tuple[Region, Turns]:
+        def emit(region: Region, now: RingPositions) -> tuple[Region, RingPositions]:
             new, after = self._region(region, now)
             last = region.operations[-1] if region.operations else None
             if last is not None and last.name in ("scf.yield", "scf.condition"):
@@ -211,7 +212,7 @@ class Producer:
 
         return emit
 
-    def _land(self, out: list[Operation], now: Turns) -> None:
+    def _land(self, out: list[IrOperation], now: RingPositions) -> None:
         """Wait until every copy under way is done: none may still read the descriptor that is made anew."""
         for group, (slot, phase) in (now | self.filling).items():
             depth = self.rings.groups[group].depth
@@ -222,7 +223,9 @@ class Producer:
                 lap = self.builder.op(out, f"$ = arith.extui {before} : i1 to i32")
                 self.builder.wait(out, full, self.builder.op(out, f"$ = arith.xori {phase}, {lap} : i32"))
 
-    def _load(self, out: list[Operation], operation: Operation, now: Turns, acquired: dict[int, _Filling]) -> Turns:
+    def _load(
+        self, out: list[IrOperation], operation: IrOperation, now: RingPositions, acquired: dict[int, _Filling]
+    ) -> RingPositions:
         """Fill a slot. The first load of a group waits until it is free and says how many bytes all of them bring."""
         build, number = self.builder, load_number(operation)
         ring, group = self.rings.rings[number], self.rings.group_of(number)
@@ -232,7 +235,7 @@ class Producer:
                 empty = build.barrier_at(out, f"%wp_empty{group.number}", group.depth, slot)
                 flipped = build.op(out, f"$ = arith.xori {phase}, {build.constant(1)} : i32")
                 build.wait(out, empty, flipped)
-                now = now | {group.number: build.next_turn(out, slot, phase, group.depth)}
+                now = now | {group.number: build.next_position(out, slot, phase, group.depth)}
             full = build.barrier_at(out, f"%wp_full{group.number}", group.depth, slot)
             members = self.rings.of_group(group.number)
             size = sum(member.slot.bytes for member in members)

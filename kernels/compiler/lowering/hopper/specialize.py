@@ -15,18 +15,19 @@ from __future__ import annotations
 from functools import partial
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.hopper.consumer import Consumer
+from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
-from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, number_loads, plan_rings
-from warpplan.kernels.compiler.lowering.hopper.lookahead import multiply_ahead, rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.overlap import multiply_beside
+from warpplan.kernels.compiler.lowering.hopper.load_rings import Partitioning, Rings, number_loads, plan_rings
+from warpplan.kernels.compiler.lowering.hopper.lookahead import add_lookahead
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
-from warpplan.kernels.compiler.lowering.hopper.producer import Producer, Slice
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
-from warpplan.kernels.compiler.ttgir.ir import Operation, Region, parse, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 REGISTERS_PER_SM = 65_536
@@ -39,8 +40,8 @@ OTHER_PRODUCER_REGISTERS = 24
 """Addresses of nested tile loops need more than 24; only three consumers leave no room for that."""
 
 
-def specialize(text: str, scheme: Scheme) -> str:
-    """The TTGIR ``text`` at the cut, compiled for ``scheme.warps`` warps, as a specialised module.
+def specialize(text: str, partitioning: Partitioning) -> str:
+    """The TTGIR ``text`` at the cut, compiled for ``partitioning.warps`` warps, as a specialised module.
 
     Raises :class:`CannotPlan` with the operation and the source line that stand in the way, and
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print.
@@ -48,46 +49,49 @@ def specialize(text: str, scheme: Scheme) -> str:
     module = parse(text)
     if module.operation.attributes.get("ttg.num-ctas", "1").split()[0] != "1":
         raise CannotPlan("num_ctas above 1: rings of a cluster's blocks are not lowered")
-    if scheme.persistent:
+    if partitioning.persistent:
         replace_function(module, walking(module))
     function = unique_names(module.function)
     replace_function(module, function)
     if number_loads(function) == 0:
         raise CannotPlan("no TMA load (tt.descriptor_load): nothing for a producer to do")
-    rings = plan_rings(module, scheme)
+    rings = plan_rings(module, partitioning)
     if all(group.once for group in rings.groups.values()):
         raise CannotPlan("no TMA load in a loop: nothing for a producer to run ahead of")
     part = Slice(module, rings)
     barrier = module.alias(BARRIER_LAYOUT)
     module.alias("#ttg.shared_memory", "smem")
-    clones = [unique_names(clone.function) for clone in split(module, scheme.consumers)]
-    if scheme.in_flight:
-        # One consumer has nobody whose work runs beside its waits: it keeps the next product in flight all the while.
-        beside = partial(multiply_beside, threads=WARP * scheme.warps)
-        rewrites = (beside, multiply_ahead) if scheme.consumers > 1 else (multiply_ahead,)
+    clones = [unique_names(clone.function) for clone in split(module, partitioning.consumers)]
+    if partitioning.in_flight:
+        # While one consumer waits, another one's products run. A single consumer has none beside it, and keeps its next
+        # product in flight instead.
+        overlap = partial(add_overlap, threads=WARP * partitioning.warps)
+        rewrites = (overlap, add_lookahead) if partitioning.consumers > 1 else (add_lookahead,)
         clones = [rewrite_loops(clone, *rewrites) for clone in clones]
 
     bodies = []
     memory = {ring.name: ring.type for ring in rings.distinct}
     for number, clone in enumerate(clones):
-        consumer = Consumer(module, clone, rings, Builder(barrier, f"consumer{number}"), bool(scheme.in_flight))
-        bodies.append((consumer.body(), scheme.warps, "consumer"))
+        consumer = ConsumerWriter(
+            module, clone, rings, Builder(barrier, f"consumer{number}"), bool(partitioning.in_flight)
+        )
+        bodies.append((consumer.body(), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
-    producer = Producer(part, Builder(barrier, "producer")).body()
-    bodies.append((producer, scheme.warps if part.has_tensors else 1, "producer"))
+    producer = ProducerWriter(part, Builder(barrier, "producer")).body()
+    bodies.append((producer, partitioning.warps if part.has_tensors else 1, "producer"))
     header = clones[0]
     builder = Builder(barrier, "block")
-    prologue = _prologue(memory, rings, builder, scheme.consumers)
-    partitions = _partitions(header, memory, rings, bodies, barrier, scheme)
-    body = [*builder.constants.values(), *prologue, partitions, Operation("tt.return")]
+    prologue = _prologue(memory, rings, builder, partitioning.consumers)
+    partitions = _partitions(header, memory, rings, bodies, barrier, partitioning)
+    body = [*builder.constants.values(), *prologue, partitions, IrOperation("tt.return")]
     replace_function(module, with_body(header, body))
     return str(module)
 
 
-def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, consumers: int) -> list[Operation]:
-    out: list[Operation] = []
-    for name, kind in memory.items():
-        builder.op(out, f"{name} = ttg.local_alloc : () -> {kind}")
+def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, consumers: int) -> list[IrOperation]:
+    out: list[IrOperation] = []
+    for name, tile in memory.items():
+        builder.op(out, f"{name} = ttg.local_alloc : () -> {tile}")
     for group in rings.groups.values():
         kind = builder.barrier.replace("<1xi64", f"<{group.depth}x1xi64")
         arrivals = {"full": 1} | ({} if group.once else {"empty": consumers})
@@ -100,13 +104,13 @@ def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, con
 
 
 def _partitions(
-    header: Operation,
+    header: IrOperation,
     memory: dict[str, ShapedType],
     rings: Rings,
-    bodies: list[tuple[list[Operation], int, str]],
+    bodies: list[tuple[list[IrOperation], int, str]],
     barrier: str,
-    scheme: Scheme,
-) -> Operation:
+    partitioning: Partitioning,
+) -> IrOperation:
     kinds = arguments(header)
     kinds |= {name: str(kind) for name, kind in memory.items()}
     for group in rings.groups.values():
@@ -116,27 +120,27 @@ def _partitions(
             kinds[f"%wp_empty{group.number}"] = kind
     workers = [body for body, _, _ in bodies[1:]]
     captured = [name for name in kinds if any(_mentions(body, name) for body in workers)]
-    registers = ", ".join(map(str, _registers(scheme, [(warps, role) for _, warps, role in bodies])))
+    registers = ", ".join(map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies])))
     parts: list[str | Region] = [
         *tokenize(f"({', '.join(captured)}) attributes {{requestedRegisters = array<i32: {registers}>}}\ndefault "),
-        Region([*bodies[0][0], Operation("ttg.warp_yield")]),
+        Region([*bodies[0][0], IrOperation("ttg.warp_yield")]),
     ]
     for number, (body, warps, _) in enumerate(bodies[1:]):
         inside = {name: f"%wp_arg{number}_{i}" for i, name in enumerate(captured)}
         header_text = ", ".join(f"{inside[name]}: {kinds[name]}" for name in captured)
         parts += tokenize(f"\npartition{number}({header_text}) num_warps({warps}) ")
-        parts.append(Region([*(op.substituted(inside) for op in body), Operation("ttg.warp_return")]))
+        parts.append(Region([*(op.substituted(inside) for op in body), IrOperation("ttg.warp_return")]))
     parts += tokenize(f" : ({', '.join(kinds[name] for name in captured)}) -> ()")
-    return Operation("ttg.warp_specialize", (), parts)
+    return IrOperation("ttg.warp_specialize", (), parts)
 
 
-def _registers(scheme: Scheme, partitions: list[tuple[int, str]]) -> list[int]:
+def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]]) -> list[int]:
     """Registers that each worker asks for: few for the producer, what it leaves in equal parts for the consumers.
 
     Triton starts all warps alike, with 65,536 / (32 · warps) rounded down to a multiple of 8, and gives the default
     partition what the workers leave (its AllocateWarpGroups pass); warps count in groups of four.
     """
-    consumers = scheme.consumers * scheme.warps
+    consumers = partitioning.consumers * partitioning.warps
     producer_warps = -(-partitions[-1][0] // 4) * 4
     total = consumers + producer_warps
     start = REGISTERS_PER_SM // (WARP * total) // GRANULE * GRANULE
@@ -145,5 +149,5 @@ def _registers(scheme: Scheme, partitions: list[tuple[int, str]]) -> list[int]:
     return [producer if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
 
 
-def _mentions(body: list[Operation], name: str) -> bool:
+def _mentions(body: list[IrOperation], name: str) -> bool:
     return any(name in inner.operands for operation in body for inner in operation.walk())

@@ -7,7 +7,7 @@ belongs to the store, and the wait stands before the next use of it.
 from __future__ import annotations
 
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 STORE = "tt.descriptor_store"
@@ -21,14 +21,14 @@ class Staging:
         self.buffers: dict[str, ShapedType] = {}
 
     @staticmethod
-    def suits(operation: Operation) -> bool:
+    def suits(operation: IrOperation) -> bool:
         """Whether ``operation`` is a TMA store whose tile has the dimensions of its descriptor's box."""
         if operation.name != STORE:
             return False
         shapes = [parse_type(text) for text in find_types(operation.signature)]
         return len({len(shape.shape) for shape in shapes if shape is not None}) == 1
 
-    def store(self, out: list[Operation], operation: Operation) -> None:
+    def store(self, out: list[IrOperation], operation: IrOperation) -> None:
         """Write ``operation``, a TMA store, through a buffer of its own."""
         *descriptor_and_place, value = operation.operands
         descriptor, *place = descriptor_and_place
@@ -48,6 +48,6 @@ class Staging:
         copy = f"ttng.async_tma_copy_local_to_global {descriptor}[{', '.join(place)}] {name} : {box}, {kind}"
         build.op(out, copy, where)
 
-    def wait(self, out: list[Operation]) -> None:
+    def wait(self, out: list[IrOperation]) -> None:
         """Until every store has read its buffer; before Triton 3.9 that is all the operation can mean."""
         self.builder.op(out, "ttng.async_tma_store_wait {pendings = 0 : i32, read_only}")

@@ -11,22 +11,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
-from warpplan.kernels.compiler.costing.blackwell_graph import steered_loop, tensor_columns
+from warpplan.kernels.compiler.costing.blackwell_graph import blackwell_loop, tensor_columns
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
-from warpplan.kernels.compiler.costing.loop_graph import Shape
-from warpplan.kernels.compiler.costing.pressure import shared_bytes
-from warpplan.kernels.compiler.costing.ranked_schemes import (
+from warpplan.kernels.compiler.costing.hopper_ranking import (
     LEAST_DEPTH,
     MORE_SECONDS,
     SOLVE_SECONDS,
     WORTH_TRYING,
-    Model,
-    RankedScheme,
+    KernelModel,
+    RankedStrategy,
 )
+from warpplan.kernels.compiler.costing.loop_graph import Shape
+from warpplan.kernels.compiler.costing.pressure import shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.blackwell.annotate import Roles, annotate
-from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, Steered
-from warpplan.kernels.compiler.strategy.hopper import MOST_DEPTH
+from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, BlackwellStrategy
+from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.device import Device
@@ -37,7 +37,7 @@ from warpplan.planner.values.profile import Profile
 
 def rank(
     captured: Captured, text: str, profile: Profile, device: Device, *, stages: int = 3
-) -> tuple[RankedScheme, ...]:
+) -> tuple[RankedStrategy, ...]:
     """Every way that the cut ``text``, which ``captured`` was read from, can be steered, best first, and leaving the
     kernel alone among them, with what stands in the way where there is no other.
 
@@ -51,13 +51,13 @@ def rank(
     try:
         annotate(text)
     except CannotPlan as error:
-        return (RankedScheme(None, (), (), 0.0, 1.0, str(error)),)
-    model = _Steering(captured, profile, device, stages)
+        return (RankedStrategy(None, (), (), 0.0, 1.0, str(error)),)
+    model = BlackwellModel(captured, profile, device, stages)
     alone = model.alone()
     found, refused = [], ""
     try:
         annotate(text, Roles())
-        found = [r for workers in (APART, TOGETHER) for r in model.steered(workers)]
+        found = [r for workers in (APART, TOGETHER) for r in model.specialized_with(workers)]
     except CannotPlan as error:
         refused = str(error)
     own = model.found_by_triton(found, refused)
@@ -67,7 +67,7 @@ def rank(
 
 def schemes(
     captured: Captured, text: str, profile: Profile, device: Device, *, stages: int = 3
-) -> tuple[RankedScheme, ...]:
+) -> tuple[RankedStrategy, ...]:
     """As :func:`rank`, without what is predicted to be clearly slower than leaving the kernel alone. Raises
     :class:`CannotPlan` where nothing is left."""
     ranked = rank(captured, text, profile, device, stages=stages)
@@ -90,10 +90,11 @@ def stages_of(plan: Plan, loop: Body) -> dict[str, int]:
     return {line: stage - first for line, stage in found.items()} if len(set(found.values())) > 1 else {}
 
 
-class _Steering(Model):
-    """Loops planned by Blackwell's rules; what is around them, and the kernel left alone, as in ``Model``."""
+class BlackwellModel(KernelModel):
+    """Loops planned by Blackwell's rules; the rest of the kernel, and the kernel left alone, as in
+    :class:`KernelModel`."""
 
-    def steered(self, workers: str) -> list[RankedScheme]:
+    def specialized_with(self, workers: str) -> list[RankedStrategy]:
         """The plan with its stages, where it has some, and with the schedule left to Triton; none where it does not
         fit."""
         loops = self.captured.loading
@@ -113,25 +114,25 @@ class _Steering(Model):
             for plan, loop in zip(plans, loops, strict=True):
                 stages |= stages_of(plan, loop)
         double = int(workers != APART or _wants_two(plans, loops))
-        schemes = [Steered(workers, depth, tuple(sorted(stages.items())), double)] if stages else []
-        schemes.append(Steered(workers, depth, double=double))
-        return [RankedScheme(scheme, plans, intervals, cycles, 1.0, why) for scheme in schemes]
+        schemes = [BlackwellStrategy(workers, depth, tuple(sorted(stages.items())), double)] if stages else []
+        schemes.append(BlackwellStrategy(workers, depth, double=double))
+        return [RankedStrategy(scheme, plans, intervals, cycles, 1.0, why) for scheme in schemes]
 
-    def found_by_triton(self, known: list[RankedScheme], refused: str) -> RankedScheme:
+    def found_by_triton(self, known: list[RankedStrategy], refused: str) -> RankedStrategy:
         """Triton's own partitions, predicted as the best of ``known``: what it finds is not known before."""
         best = min(known, key=lambda r: r.predicted_cycles, default=None)
         why = refused or "Triton finds partitions and schedule itself; predicted as ours"
-        if best is None or not isinstance(best.scheme, Steered):
+        if best is None or best.scheme is None:
             alone = self.alone()
-            return replace(alone, scheme=Steered(FOUND, max(LEAST_DEPTH, self.stages)), plans=(), reason=why)
-        return replace(best, scheme=Steered(FOUND, best.scheme.depth), plans=(), reason=why)
+            return replace(alone, scheme=BlackwellStrategy(FOUND, max(LEAST_DEPTH, self.stages)), plans=(), reason=why)
+        return replace(best, scheme=BlackwellStrategy(FOUND, best.scheme.ring_depths(1)[0]), plans=(), reason=why)
 
     def _solved(self, loop: Body, workers: str) -> Outcome:
         often = steady(loop)
         fused, _ = fuse(often, producer_slice(often))
-        room = self.device.smem_bytes_per_block - shared_bytes(self.captured, (0,) * len(self.captured.loading))
+        capacity = self.device.smem_bytes_per_block - shared_bytes(self.captured, (0,) * len(self.captured.loading))
         warps = max(4, self.captured.warps)
-        made = steered_loop(fused, workers, warps, self.profile.costs, self.device, smem_bytes=room)
+        made = blackwell_loop(fused, workers, warps, self.profile.costs, self.device, smem_bytes=capacity)
         options = SolveOptions(SOLVE_SECONDS, pinned=made.pins, partitions=made.partitions)
         outcome = solve(made.graph, options)
         if outcome.status == "unknown":
@@ -143,7 +144,7 @@ class _Steering(Model):
         return outcome
 
     def _depth(self, plans: tuple[Plan, ...]) -> int | None:
-        """Slots that all rings of loads have room for, at most what one of them wants."""
+        """Slots that fit for all rings of loads, at most what one of them wants."""
         loops = self.captured.loading
         wanted = max(c.depth for plan, loop in zip(plans, loops, strict=True) for c in _loads_only(plan, loop).channels)
         for depth in range(min(MOST_DEPTH, max(LEAST_DEPTH, wanted)), LEAST_DEPTH - 1, -1):

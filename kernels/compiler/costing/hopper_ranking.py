@@ -19,20 +19,19 @@ from warpplan.kernels.compiler.analysis.capture import Body, Captured, Obstacle,
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.loop_graph import BASE_REGISTERS as PRODUCER_REGISTERS
 from warpplan.kernels.compiler.costing.loop_graph import (
-    PRODUCER,
     THREADS,
     Shape,
     cost_of,
     in_flight,
+    lookahead_product,
     loop_graph,
     pinned,
     registers_for,
-    runs_ahead,
 )
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes, slot_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import MOST_DEPTH, Scheme
+from warpplan.kernels.compiler.strategy.hopper import PRODUCER, HopperStrategy
+from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
 from warpplan.planner.solve import effective_ii, solve
@@ -61,12 +60,12 @@ MOST_BLOCKS = 8
 
 
 @dataclass(frozen=True)
-class RankedScheme:
+class RankedStrategy:
     """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
     kernel alone over this one's; ``reason`` says what bounds it or what stood in the way."""
 
-    scheme: Scheme | Steered | None
+    scheme: Strategy | None
     plans: tuple[Plan, ...]
     ii_cycles: tuple[int, ...]
     predicted_cycles: float
@@ -74,7 +73,7 @@ class RankedScheme:
     reason: str
 
 
-def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedScheme, ...]:
+def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
     """The schemes worth trying, best first: leaving the kernel alone, in its place, and those not predicted to be
     clearly slower. Raises :class:`CannotPlan` with the operation and the source line where there are none; else as
     :func:`rank`."""
@@ -88,7 +87,7 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     return found
 
 
-def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedScheme, ...]:
+def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
     """Every scheme that fits, best first, and leaving the kernel alone among them, with what stands in the way where
     nothing fits.
 
@@ -102,8 +101,8 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
         )  # fmt: skip
     obstacle = _obstacle(captured)
     if obstacle is not None:
-        return (RankedScheme(None, (), (), 0.0, 1.0, str(obstacle)),)
-    model = Model(captured, profile, device, stages)
+        return (RankedStrategy(None, (), (), 0.0, 1.0, str(obstacle)),)
+    model = KernelModel(captured, profile, device, stages)
     alone = model.alone()
     found = [s for shape in _shapes(captured) for s in model.specialized(shape)]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
@@ -118,17 +117,16 @@ def _obstacle(captured: Captured) -> Obstacle | None:
     )
 
 
-def _order(ranked: RankedScheme) -> tuple[object, ...]:
+def _order(ranked: RankedStrategy) -> tuple[object, ...]:
     s = ranked.scheme
-    size = (0, 0, 0, (), 0) if s is None else (1, s.consumers, s.warps, s.depths, s.persistent)
-    return (round(ranked.predicted_cycles), size)
+    return round(ranked.predicted_cycles), () if s is None else s.complexity
 
 
 def _shapes(captured: Captured) -> list[Shape]:
     """Consumers and warps that the tile's rows allow: 64 rows or more a consumer, in whole wgmma instructions."""
     rows = [loop.rows for loop in captured.loading if loop.rows is not None]
     flying = any(
-        runs_ahead(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
+        lookahead_product(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
         for loop in captured.loading
     )
     found = []
@@ -149,7 +147,7 @@ def _busiest(graph: DependenceGraph) -> int:
     return max((sum(op.occupancy for op in graph.ops if op.unit == unit) for unit, _ in graph.units), default=0)
 
 
-class Model:
+class KernelModel:
     """Predicts a captured kernel's time on one SM, left alone and under schemes."""
 
     def __init__(self, captured: Captured, profile: Profile, device: Device, stages: int) -> None:
@@ -158,13 +156,11 @@ class Model:
         self.constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
         ceilings = dict(profile.ceilings)
         clock, rate = ceilings.get("clock_hz_idle"), ceilings.get("l2_bytes_per_s")
-        known = clock is not None and rate is not None
         # 5.5 TB/s over the SMs at boost clock: the H100's published L2 read rate, for a profile without ceilings.
-        self.l2_bytes_per_cycle = (
-            rate.p50 / clock.p50 / device.sm_count if known else 5.5e12 / device.boost_clock_hz / device.sm_count
-        )  # type: ignore[union-attr]
+        known = rate.p50 / clock.p50 if rate is not None and clock is not None else 5.5e12 / device.boost_clock_hz
+        self.l2_bytes_per_cycle = known / device.sm_count
 
-    def alone(self) -> RankedScheme:
+    def alone(self) -> RankedStrategy:
         """The kernel as Triton pipelines it: one partition, resident as often as registers and memory allow."""
         shape = Shape(1, max(4, self.captured.warps), specialized=False)
         blocks = self.resident(shape)
@@ -181,18 +177,18 @@ class Model:
             plans.append(outcome.plan)
             terms.append(self.interval(loop, ii, max(0.5, self.stages - 2) * blocks))
         reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
-        return RankedScheme(None, tuple(plans), tuple(intervals), self.tile(terms, shape), 1.0, reason)
+        return RankedStrategy(None, tuple(plans), tuple(intervals), self.tile(terms, shape), 1.0, reason)
 
-    def specialized(self, shape: Shape) -> list[RankedScheme]:
+    def specialized(self, shape: Shape) -> list[RankedStrategy]:
         """The schemes of ``shape``: at the fewest slots that keep its interval, one fewer and one more; none where it
         does not fit."""
         registers = registers_for(shape, self.device)
         loops = self.captured.loading
-        ahead = shape.in_flight and any(runs_ahead(loop) is not None for loop in loops)
-        # What runs ahead takes registers that there may not be; then it stays in its place.
+        looks_ahead = shape.in_flight and any(lookahead_product(loop) is not None for loop in loops)
+        # A product that is issued an iteration early takes registers that there may not be; then none is.
         otherwise = replace(shape, in_flight=False)
         if any(live_registers(loop, shape) + PRODUCER_REGISTERS > registers for loop in loops):
-            return self.specialized(otherwise) if ahead else []
+            return self.specialized(otherwise) if looks_ahead else []
         most = self._fit([MOST_DEPTH] * len(loops))
         if most is None:
             return []
@@ -200,41 +196,38 @@ class Model:
         specs += (PartitionSpec(PRODUCER, 1, PRODUCER_REGISTERS),)
         solved = []
         for loop, limit in zip(loops, most, strict=True):
-            robust = self._robust(loop, shape, specs, limit)
-            if robust is None:
-                return self.specialized(otherwise) if ahead else []
-            solved.append(robust)
+            fewest = self._fewest_slots(loop, shape, specs, limit)
+            if fewest is None:
+                return self.specialized(otherwise) if looks_ahead else []
+            solved.append(fewest)
         plans = tuple(plan for plan in (outcome.plan for _, outcome in solved) if plan is not None)
         why = "; ".join(dict.fromkeys(outcome.reason for _, outcome in solved))
-        found: dict[tuple[int, ...], RankedScheme] = {}
+        # By programs that walk over the grid, what fills the first slots is loaded while the last tile is finished.
+        saved = {0: 0.0, 1: 0.0 if self._nested() else self._first(shape)}
+        found: dict[tuple[tuple[int, ...], int], RankedStrategy] = {}
         for step in (0, -1, 1):
-            wanted = [self._depth(loop, solved) + step for loop in loops]
+            wanted = [self._depth_of(loop, solved) + step for loop in loops]
             depths = tuple(min(limit, max(LEAST_DEPTH, d)) for d, limit in zip(wanted, most, strict=True))
-            if depths in found or shared_bytes(self.captured, depths) > self.device.smem_bytes_per_block:
+            if (depths, 0) in found or shared_bytes(self.captured, depths) > self.device.smem_bytes_per_block:
                 continue
             intervals = tuple(
-                effective_ii(plan, depth) if depth < robust else plan.schedule.ii_cycles
-                for plan, depth, (robust, _) in zip(plans, depths, solved, strict=True)
+                effective_ii(plan, depth) if depth < fewest else plan.schedule.ii_cycles
+                for plan, depth, (fewest, _) in zip(plans, depths, solved, strict=True)
             )
             terms = [self.interval(*each) for each in zip(loops, intervals, (d - 1 for d in depths), strict=True)]
-            scheme = Scheme(shape.consumers, depths, shape.warps, int(shape.in_flight))
-            found[depths] = RankedScheme(scheme, plans, intervals, self.tile(terms, shape), 1.0, why)
-        once = list(found.values())
-        return once + ([self._walking(each, shape) for each in once] if self.captured.walks else [])
+            cycles = self.tile(terms, shape)
+            for persistent in (0, 1) if self.captured.walks else (0,):
+                scheme = HopperStrategy(shape.consumers, depths, shape.warps, int(shape.in_flight), persistent)
+                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why)
+                found[depths, persistent] = ranked
+        return list(found.values())
 
-    def _walking(self, once: RankedScheme, shape: Shape) -> RankedScheme:
-        """The same by programs that walk over the grid: what filled the first slots is loaded meanwhile."""
-        assert once.scheme is not None
-        saved = 0.0 if self._nested() else self._first(shape)
-        scheme = replace(once.scheme, persistent=1)
-        return replace(once, scheme=scheme, predicted_cycles=once.predicted_cycles - saved)
-
-    def _depth(self, loop: Body, solved: list[tuple[int, Outcome]]) -> int:
+    def _depth_of(self, loop: Body, solved: list[tuple[int, Outcome]]) -> int:
         """The most slots that ``loop``, or another that can share its rings, wants."""
         loops = zip(self.captured.loading, solved, strict=True)
         return max(depth for other, (depth, _) in loops if loads_alike(other) == loads_alike(loop))
 
-    def _robust(
+    def _fewest_slots(
         self, loop: Body, shape: Shape, specs: tuple[PartitionSpec, ...], most: int
     ) -> tuple[int, Outcome] | None:
         """The fewest slots, from ``START_DEPTH``, beyond which the interval gets no shorter, and the plan with them.
@@ -287,7 +280,7 @@ class Model:
             term * (loop.trips if loop.trips is not None else NOMINAL_TRIPS)
             for loop, term in zip(loops, terms, strict=True)
         )
-        ahead = shape.specialized and self._nested()  # the producer loads the next tile meanwhile
+        preloaded = shape.specialized and self._nested()  # the producer loads the next tile meanwhile
         costs = self.profile.costs
         inner = {loop.id for loop in loops}
         ends = sum(
@@ -295,7 +288,7 @@ class Model:
             for body in (self.captured.body, *self.captured.loops) for work in body.work
             if work.kind not in ("tma_load", "loop") and (body.id not in inner or work.rare)
         )  # fmt: skip
-        return steady + (0.0 if ahead else self._first(shape)) + ends
+        return steady + (0.0 if preloaded else self._first(shape)) + ends
 
     def _nested(self) -> bool:
         """Whether the kernel walks over its tiles by itself."""

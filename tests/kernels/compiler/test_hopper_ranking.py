@@ -15,8 +15,8 @@ from cut_kernels import OWN, cut
 from zoo import ZOO
 
 from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy, rank, schemes
 from warpplan.kernels.compiler.costing.pressure import shared_bytes
-from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme, rank, schemes
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.costs import CostTable
@@ -29,7 +29,7 @@ READABLE = [*OWN, *ZOO]
 
 
 @cache
-def ranked(name: str, warps: int = 4) -> tuple[RankedScheme, ...]:
+def ranked(name: str, warps: int = 4) -> tuple[RankedStrategy, ...]:
     return rank(capture(cut(name, warps)), PROFILE, H200)
 
 

@@ -20,10 +20,11 @@ from triton.compiler import ASTSource  # noqa: E402
 from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD as LOAD  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split  # noqa: E402
-from warpplan.kernels.compiler.lowering.hopper.load_rings import LOAD, NUMBER, ROWS  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir, parsing  # noqa: E402
 from warpplan.kernels.compiler.ttgir.printed_shapes import shapes_in, sliced  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -122,7 +123,7 @@ def test_clones_store_together_what_the_kernel_stores(name: str) -> None:
 
 
 def compare(text: str, values: dict[str, Any], buffers: list[np.ndarray], programs: list[tuple[int, ...]]) -> None:
-    module = ir.parse(text)
+    module = parsing.parse(text)
     clones = split(module, 2)
     for program in programs:
         addresses, stored = Block(module, values, buffers, program).run()
@@ -190,14 +191,14 @@ def alone(module: ir.Module) -> str:
 def test_triton_takes_every_clone_through_the_remaining_passes(name: str) -> None:
     kernel, types, constants, *_ = case(name)
     before = cut(kernel, types, constants)
-    for clone in split(ir.parse(before.text), 2):
+    for clone in split(parsing.parse(before.text), 2):
         finished = str(pipeline.finish(alone(clone), before.options, before.capability))
         assert "ttng.warp_group_dot" in finished
 
 
 def test_loads_are_numbered_alike_and_keep_the_whole_tile() -> None:
     kernel, types, constants, *_ = case("box_store")
-    clones = split(ir.parse(cut(kernel, types, constants).text), 2)
+    clones = split(parsing.parse(cut(kernel, types, constants).text), 2)
     for consumer, clone in enumerate(clones):
         first, second = (operation for operation in clone.walk() if operation.name == LOAD)
         assert [load.attributes[NUMBER] for load in (first, second)] == ["0 : i64", "1 : i64"]
@@ -211,13 +212,13 @@ def test_loads_are_numbered_alike_and_keep_the_whole_tile() -> None:
 
 def test_what_is_stored_whole_is_stored_by_consumer_0() -> None:
     kernel, types, constants, *_ = case("normalised")
-    clones = split(ir.parse(cut(kernel, types, constants).text), 2)
+    clones = split(parsing.parse(cut(kernel, types, constants).text), 2)
     assert [sum(operation.name == "tt.store" for operation in clone.walk()) for clone in clones] == [3, 2]
 
 
 def test_one_part_is_the_kernel_with_its_loads_numbered() -> None:
     kernel, types, constants, *_ = case("box_store")
-    module = ir.parse(cut(kernel, types, constants).text)
+    module = parsing.parse(cut(kernel, types, constants).text)
     (only,) = split(module, 1)
     assert [operation.name for operation in only.walk()] == [operation.name for operation in module.walk()]
     assert [o.attributes[NUMBER] for o in only.walk() if o.name == LOAD] == ["0 : i64", "1 : i64"]
@@ -226,9 +227,9 @@ def test_one_part_is_the_kernel_with_its_loads_numbered() -> None:
 def test_the_module_given_is_left_as_it_was() -> None:
     kernel, types, constants, *_ = case("causal")
     text = cut(kernel, types, constants).text
-    module = ir.parse(text)
+    module = parsing.parse(text)
     split(module, 2)
-    assert str(module) == str(ir.parse(text))
+    assert str(module) == str(parsing.parse(text))
 
 
 PLAIN = {"a": A, "b": BT, "c_ptr": F32, **I32}
@@ -251,7 +252,7 @@ PLAIN = {"a": A, "b": BT, "c_ptr": F32, **I32}
 def test_rows_that_cannot_be_told_apart_are_refused(
     kernel: Any, types: dict[str, Any], constants: dict[str, int], parts: int, operation: str, reason: str
 ) -> None:
-    module = ir.parse(cut(kernel, types, constants).text)
+    module = parsing.parse(cut(kernel, types, constants).text)
     with pytest.raises(CannotPlan, match=reason) as refused:
         split(module, parts)
     assert refused.value.operation == operation

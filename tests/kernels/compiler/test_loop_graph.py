@@ -21,14 +21,14 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     cost_of,
     estimated,
     in_flight,
+    lookahead_product,
     loop_graph,
     pinned,
     registers_for,
-    runs_ahead,
 )
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
-from warpplan.kernels.compiler.lowering import stage_hook
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy import stage_hook
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable
@@ -109,9 +109,9 @@ def test_one_product_alone_stays_in_flight_and_one_that_is_read_does_not() -> No
 def test_a_product_that_needs_only_loads_runs_ahead() -> None:
     """Attention's next scores are multiplied during this iteration's softmax: shorter, for the registers of a tile."""
     body = loop("attention")
-    assert runs_ahead(body) == body.of_kind("dot")[0].id
-    assert runs_ahead(loop("matmul")) is None
-    assert runs_ahead(loop("dual_swiglu")) is None  # both products are carried
+    assert lookahead_product(body) == body.of_kind("dot")[0].id
+    assert lookahead_product(loop("matmul")) is None
+    assert lookahead_product(loop("dual_swiglu")) is None  # both products are carried
     assert live_registers(body, TWO) > live_registers(body, replace(TWO, in_flight=False))
     fused, _ = fuse(body)
     intervals = []
@@ -192,7 +192,7 @@ def test_shared_memory_counts_rings_once_for_loops_that_load_alike() -> None:
 
 def test_shared_memory_is_what_the_compiler_takes(tmp_path: Path) -> None:
     """Rings, two staged tiles of a split epilogue, barriers: an upper bound, and a close one."""
-    scheme = Scheme(2, (4,))
+    scheme = HopperStrategy(2, (4,))
     compiled = stage_hook.compile_with(source("persistent_split_epilogue"), HOPPER, {"num_warps": 4}, scheme, tmp_path)
     bound = shared_bytes(capture(cut("persistent_split_epilogue")), scheme.depths)
     assert compiled.metadata.shared <= bound <= compiled.metadata.shared + 1024

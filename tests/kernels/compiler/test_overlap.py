@@ -18,26 +18,26 @@ from played import DEPTH, HOPPER, ROWS, cut, same, tensors, zoo_cut
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
-from warpplan.kernels.compiler.lowering.hopper.lookahead import rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.overlap import AGAIN, HELD_REGISTERS, multiply_beside
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.overlap import HELD_REGISTERS, WAIT_AGAIN, add_overlap
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.lowering.stage_hook import compile_with
-from warpplan.kernels.compiler.strategy.hopper import Scheme
-from warpplan.kernels.compiler.ttgir import control, ir
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with
+from warpplan.kernels.compiler.ttgir import control, parsing
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
-TWO = Scheme(2, (2,))
+TWO = HopperStrategy(2, (2,))
 HELD = re.compile(r"ttg\.local_load .* -> tensor<64x64xbf16, #ttg\.dot_op<\{opIdx = 0")
 
 
-def rewritten(text: str, threads: int = 128) -> list[list[Operation]]:
+def rewritten(text: str, threads: int = 128) -> list[list[IrOperation]]:
     """What each loop of the kernel becomes, where it is rewritten."""
-    module = ir.parse(text)
+    module = parsing.parse(text)
     number_loads(module.function)
     found = []
 
-    def rewrite(operation: Operation, loop: control.Loop) -> list[Operation] | None:
-        made = multiply_beside(operation, loop, threads)
+    def rewrite(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation] | None:
+        made = add_overlap(operation, loop, threads)
         if made is not None:
             found.append(made)
         return made
@@ -46,20 +46,22 @@ def rewritten(text: str, threads: int = 128) -> list[list[Operation]]:
     return found
 
 
-@pytest.mark.parametrize("scheme", [TWO, Scheme(2, (1,)), Scheme(2, (3,), persistent=1)], ids=str)
+@pytest.mark.parametrize("scheme", [TWO, HopperStrategy(2, (1,)), HopperStrategy(2, (3,), persistent=1)], ids=str)
 @pytest.mark.parametrize(("low", "high", "step"), [(0, 0, 1), (3, 4, 1), (1, 3, 1), (0, 7, 3), (2, 7, 2)])
-def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: Scheme) -> None:
+def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: HopperStrategy) -> None:
     made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, 64))
     values = dict(zip("qkv", made, strict=False)) | {"c_ptr": 3 * BUFFER, "low": low, "high": high}
     lowered = same(cut("scores", (("STEP", step),)), scheme, values, buffers, seeds=1, launched=1)
     assert lowered.count("{pendings = 1 : i32}") == scheme.consumers
-    assert AGAIN not in lowered
+    assert WAIT_AGAIN not in lowered
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
-@pytest.mark.parametrize("scheme", [TWO, Scheme(2, (1,))], ids=str)
+@pytest.mark.parametrize("scheme", [TWO, HopperStrategy(2, (1,))], ids=str)
 @pytest.mark.parametrize(("name", "loops"), [("weighted_scores", 1), ("loaded_left", 1), ("one_tile_twice", 0)])
-def test_other_loads_of_the_loop_keep_their_iteration(name: str, loops: int, scheme: Scheme, count: int) -> None:
+def test_other_loads_of_the_loop_keep_their_iteration(
+    name: str, loops: int, scheme: HopperStrategy, count: int
+) -> None:
     made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, DEPTH), (ROWS, 64), (ROWS, 1))
     values = dict(zip("qkva", made, strict=False)) | {"c_ptr": 4 * BUFFER, "d_ptr": 5 * BUFFER, "count": count}
     assert len(rewritten(cut(name))) == loops  # a tile of both products would be read in two iterations
@@ -67,7 +69,7 @@ def test_other_loads_of_the_loop_keep_their_iteration(name: str, loops: int, sch
 
 
 def test_one_consumer_multiplies_ahead_instead() -> None:
-    assert "{pendings = 1 : i32}" not in specialize(cut("scores"), Scheme(1, (2,)))
+    assert "{pendings = 1 : i32}" not in specialize(cut("scores"), HopperStrategy(1, (2,)))
 
 
 @pytest.mark.parametrize("name", ["between", "read_twice", "twice"])

@@ -15,7 +15,7 @@ from interpreter import Values
 from partitions import Partition, Turns, _allocated, _type, _value
 
 from warpplan.kernels.compiler.inspection.finished import completed
-from warpplan.kernels.compiler.ttgir.ir import Operation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 
 class TensorCores(Turns):
@@ -36,12 +36,12 @@ class TensorCores(Turns):
         super()._next()
 
 
-class SteeredPartition(Partition):
+class BlackwellPartition(Partition):
     """One partition of a kernel for Blackwell."""
 
     TURNS = TensorCores
 
-    def _operation(self, operation: Operation, values: Values) -> list[Any]:
+    def _operation(self, operation: IrOperation, values: Values) -> list[Any]:
         if operation.name not in ("ttng.tc_gen5_mma", "ttng.tc_gen5_commit"):
             return super()._operation(operation, values)
         named = [(values[name], values[when] if when else True) for name, when in completed(operation)]
@@ -61,30 +61,30 @@ class SteeredPartition(Partition):
         self.turns.pause(self.name)
         return []
 
-    def shapes(self, operation: Operation) -> dict[str, tuple[int, ...]]:
+    def shapes(self, operation: IrOperation) -> dict[str, tuple[int, ...]]:
         return {} if operation.name.startswith("ttg.") else super().shapes(operation)
 
-    def _wait_barrier(self, operation: Operation, operands: list[Any]) -> None:
+    def _wait_barrier(self, operation: IrOperation, operands: list[Any]) -> None:
         if len(operands) < 3 or operands[2]:
             super()._wait_barrier(operation, operands)
 
-    def _expect(self, operation: Operation, operands: list[Any]) -> None:
+    def _expect(self, operation: IrOperation, operands: list[Any]) -> None:
         if operands[1]:
             super()._expect(operation, operands)
 
-    def _fill(self, operation: Operation, operands: list[Any]) -> None:
+    def _fill(self, operation: IrOperation, operands: list[Any]) -> None:
         if operands[-1]:
             super()._fill(operation, operands)
 
-    def _allocate(self, operation: Operation, operands: list[Any]) -> np.ndarray:
+    def _allocate(self, operation: IrOperation, operands: list[Any]) -> np.ndarray:
         return np.array(_value(operands[0])) if operands else _allocated(_type(operation, -1))
 
-    def _columns(self, operation: Operation, operands: list[Any]) -> np.ndarray:
+    def _columns(self, operation: IrOperation, operands: list[Any]) -> np.ndarray:
         named = operation.attributes.get("N") or operation.attributes["offset"]  # since 3.9
         first, size = int(named.split()[0]), _type(operation, -1).shape[-1]
         return operands[0][..., first : first + size]
 
-    def _store_tile(self, _: Operation, operands: list[Any]) -> None:
+    def _store_tile(self, _: IrOperation, operands: list[Any]) -> None:
         tile, place, runs = operands
         if runs:
             place[...] = _value(tile)

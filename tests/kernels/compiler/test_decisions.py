@@ -24,16 +24,17 @@ from warpplan.kernels.compiler.launching.decisions import (
     to_json,
 )
 from warpplan.kernels.compiler.launching.dispatch import size_class
-from warpplan.kernels.compiler.launching.sources import Given, Service, default_profile, open_source, scheme_text
+from warpplan.kernels.compiler.launching.sources import Given, Service, default_profile, open_source
 from warpplan.kernels.compiler.launching.sources import given as plan_given
-from warpplan.kernels.compiler.strategy.blackwell import Steered
-from warpplan.kernels.compiler.strategy.hopper import Scheme
+from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_text
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 from warpplan.planner.values import codec
 from warpplan.planner.values.profile import Profile
 
 SITUATION = Situation("my.gemm", "abc", "(i32, 16)", (8, 9), "NVIDIA H200", "570.1", "3.6.0", "0.1.0")
-DECISION = Decision(SITUATION, Scheme(2, (3, 2)), measured=True, planned_us=80.5, unplanned_us=100.25)
+DECISION = Decision(SITUATION, HopperStrategy(2, (3, 2)), measured=True, planned_us=80.5, unplanned_us=100.25)
 LEFT = Decision(SITUATION, None, "softmax has no loop with TMA loads", failed=True)
 
 texts = st.text(max_size=20)
@@ -44,7 +45,7 @@ decisions = st.builds(
         Situation, texts, texts, texts, st.lists(st.integers(0, 64), max_size=5).map(tuple), texts, texts, texts, texts,
         texts,
     ),
-    st.none() | st.builds(Scheme, st.just(2), st.lists(st.integers(1, 8), min_size=1, max_size=3).map(tuple)),
+    st.none() | st.builds(HopperStrategy, st.just(2), st.lists(st.integers(1, 8), min_size=1, max_size=3).map(tuple)),
     texts, st.booleans(), st.booleans(), times, times,
     st.none() | st.builds(Compiled, texts, st.lists(st.tuples(texts, texts), max_size=3).map(tuple)),
 )  # fmt: skip
@@ -118,7 +119,7 @@ def test_the_first_to_decide_wins(tmp_path: Path) -> None:
 
 
 def test_what_was_tried_outranks_a_prediction(tmp_path: Path) -> None:
-    predicted = Decision(SITUATION, Scheme(1, (4,)))
+    predicted = Decision(SITUATION, HopperStrategy(1, (4,)))
     folder = Folder(tmp_path)
     assert folder.settle(predicted) == predicted
     assert folder.settle(DECISION) == DECISION
@@ -148,7 +149,7 @@ def test_a_given_plan_is_for_its_kernel(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(to_json(DECISION)))
     plan = plan_given(str(tmp_path / "plan.json"))
     assert plan is not None
-    assert plan.scheme("my.gemm", "abc") == Scheme(2, (3, 2))
+    assert plan.scheme("my.gemm", "abc") == HopperStrategy(2, (3, 2))
     with pytest.raises(CannotPlan, match=r"is for the kernel my\.gemm"):
         plan.scheme("my.attention", "abc")
     with pytest.raises(CannotPlan, match="another state of the kernel's source"):
@@ -157,12 +158,12 @@ def test_a_given_plan_is_for_its_kernel(tmp_path: Path) -> None:
         Given(to_json(LEFT)).scheme("my.gemm", "abc")
 
 
-STEERED = Steered("apart", 4, (("a.py:6", 0), ("a.py:9", 1)), double=0)
+STEERED = BlackwellStrategy("apart", 4, (("a.py:6", 0), ("a.py:9", 1)), double=0)
 
 
 def test_ways_to_steer_are_plans_too() -> None:
     assert Given(STEERED).scheme("any", "") == STEERED
-    assert Given(json.loads(scheme_text(STEERED))).scheme("any", "") == STEERED
+    assert Given(json.loads(strategy_text(STEERED))).scheme("any", "") == STEERED
     decision = replace(LEFT, scheme=STEERED)
     assert from_json(json.loads(json.dumps(to_json(decision))), "here") == decision
     for broken in ({"workers": "both"}, {"workers": "apart", "stages": [["a.py:6"]]}, {"workers": "apart", "speed": 1},
@@ -172,8 +173,8 @@ def test_ways_to_steer_are_plans_too() -> None:
 
 
 def test_bare_schemes_are_plans() -> None:
-    assert Given(Scheme(1, (4,))).scheme("any", "") == Scheme(1, (4,))
-    assert Given({"consumers": 1, "depths": [4]}).scheme("any", "") == Scheme(1, (4,))
+    assert Given(HopperStrategy(1, (4,))).scheme("any", "") == HopperStrategy(1, (4,))
+    assert Given({"consumers": 1, "depths": [4]}).scheme("any", "") == HopperStrategy(1, (4,))
     with pytest.raises(MalformedFile, match="consumers 7"):
         Given({"consumers": 7, "depths": [4]}).scheme("any", "")
 

@@ -19,7 +19,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import arguments as arguments_module  # noqa: E402
 from warpplan.kernels.compiler.launching.arguments import Copies, describe  # noqa: E402
 from warpplan.kernels.compiler.launching.trial import Bench, compare, diverse  # noqa: E402
-from warpplan.kernels.compiler.strategy.hopper import Scheme  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 
 
 def copies(described: dict[str, Any]) -> Copies:
@@ -148,7 +148,14 @@ def test_the_same_infinities_are_right(tmp_path: Path) -> None:
 
 
 def test_unlike_schemes_come_first() -> None:
-    ranked = [Scheme(1, (6,)), Scheme(1, (5,)), Scheme(2, (4,)), Scheme(1, (4,)), Scheme(2, (3,)), Scheme(1, (3,), 8)]
+    ranked = [
+        HopperStrategy(1, (6,)),
+        HopperStrategy(1, (5,)),
+        HopperStrategy(2, (4,)),
+        HopperStrategy(1, (4,)),
+        HopperStrategy(2, (3,)),
+        HopperStrategy(1, (3,), 8),
+    ]
     assert [ranked.index(scheme) for scheme in diverse(ranked)] == [0, 2, 5, 1, 4, 3]
 
 

@@ -22,16 +22,16 @@ from zoo import ZOO, source  # noqa: E402
 
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, capture  # noqa: E402
-from warpplan.kernels.compiler.analysis.loop_work import Work  # noqa: E402
-from warpplan.kernels.compiler.costing import ranked_steerings  # noqa: E402
-from warpplan.kernels.compiler.costing.blackwell_graph import steered_loop, tensor_columns  # noqa: E402
-from warpplan.kernels.compiler.costing.ranked_schemes import RankedScheme  # noqa: E402
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork  # noqa: E402
+from warpplan.kernels.compiler.costing import blackwell_ranking  # noqa: E402
+from warpplan.kernels.compiler.costing.blackwell_graph import blackwell_loop, tensor_columns  # noqa: E402
+from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  # noqa: E402
 from warpplan.kernels.compiler.inspection.where import Placed, placed  # noqa: E402
-from warpplan.kernels.compiler.lowering import stage_hook  # noqa: E402
-from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, Steered  # noqa: E402
-from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
+from warpplan.kernels.compiler.strategy import stage_hook  # noqa: E402
+from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, BlackwellStrategy  # noqa: E402
+from warpplan.kernels.compiler.ttgir import ir, parsing  # noqa: E402
 from warpplan.planner.check.plan_check import check  # noqa: E402
 from warpplan.planner.errors import InvalidInput  # noqa: E402
 from warpplan.planner.solve import solve  # noqa: E402
@@ -66,8 +66,8 @@ def captured(name: str) -> Captured:
 
 
 @cache
-def ranked(name: str) -> tuple[RankedScheme, ...]:
-    return ranked_steerings.rank(captured(name), text(name), PROFILE, B200)
+def ranked(name: str) -> tuple[RankedStrategy, ...]:
+    return blackwell_ranking.rank(captured(name), text(name), PROFILE, B200)
 
 
 def main_loop(name: str) -> Body:
@@ -140,7 +140,7 @@ def test_registers_hold_what_is_read_from_tensor_memory_once() -> None:
 @pytest.mark.parametrize("name", ["gemm", "attention", "linear_attention", "int8_weights"])
 def test_a_loop_is_planned_by_the_rules_of_blackwell(name: str, workers: str) -> None:
     loop = main_loop(name)
-    made = steered_loop(loop, workers, 4, PROFILE.costs, B200)
+    made = blackwell_loop(loop, workers, 4, PROFILE.costs, B200)
     kept = {w.id for w in loop.work if w.tensor is not None and not w.tensor.held}
     assert {op.memory for op in made.graph.ops if op.id in kept and op.buffer_bytes} <= {"tmem"}
     options = SolveOptions(1.0, pinned=made.pins, partitions=made.partitions)
@@ -163,13 +163,13 @@ def test_a_planned_kernel_compiles_for_blackwell(name: str, tmp_path: Path) -> N
     """The best plan of each kernel: to the binary, within tensor memory, loads and products where it has them, and
     without a known cause of hangs."""
     best = next(r for r in ranked(name) if r.scheme is not None)
-    assert isinstance(best.scheme, Steered)
+    assert isinstance(best.scheme, BlackwellStrategy)
     ast, options = made(name)
     compiled = stage_hook.compile_with(ast, TARGET, options, best.scheme, tmp_path)
     assert len(compiled.asm["cubin"]) > 0
     assert 0 < compiled.metadata.tmem_size <= B200.tmem_columns
     assert compiled.metadata.shared <= B200.smem_bytes_per_block
-    for block in (op for op in ir.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"):
+    for block in (op for op in parsing.parse(compiled.asm["ttgir"]).walk() if op.name == "ttg.warp_specialize"):
         holders = [{op.name for op in region.walk()} & {LOAD, PRODUCT} for region in block.regions]
         if best.scheme.workers != FOUND:
             expected = [{LOAD, PRODUCT}] if best.scheme.workers == TOGETHER else [{LOAD}, {PRODUCT}]
@@ -181,7 +181,7 @@ def test_a_planned_kernel_compiles_for_blackwell(name: str, tmp_path: Path) -> N
 
 def test_a_kernel_that_forgets_to_give_tensor_memory_back_is_found_to_hang() -> None:
     ast, options = made("attention")
-    finished = stage_hook.finished_text(ast, TARGET, options, Steered(APART, 2))
+    finished = stage_hook.finished_text(ast, TARGET, options, BlackwellStrategy(APART, 2))
     default = finished.index("default {")
     at = finished.index("ttng.arrive_barrier", default)
     line = finished[finished.rindex("\n", 0, at) : finished.index("\n", at)]
@@ -191,17 +191,17 @@ def test_a_kernel_that_forgets_to_give_tensor_memory_back_is_found_to_hang() -> 
 
 def test_the_ranking_has_every_way_and_leaving_it_alone() -> None:
     found = ranked("attention")
-    ways = {(r.scheme.workers, bool(r.scheme.stages)) for r in found if isinstance(r.scheme, Steered)}
+    ways = {(r.scheme.workers, bool(r.scheme.stages)) for r in found if isinstance(r.scheme, BlackwellStrategy)}
     assert ways == {(APART, True), (APART, False), (TOGETHER, False), (FOUND, False)}
     (alone,) = (r for r in found if r.scheme is None)
     assert alone.gain == 1
     times = [round(r.predicted_cycles) for r in found]
     assert times == sorted(times)
-    assert ranked_steerings.rank(captured("attention"), text("attention"), PROFILE, B200) == found
+    assert blackwell_ranking.rank(captured("attention"), text("attention"), PROFILE, B200) == found
 
 
 def test_control_flow_inside_of_a_loop_leaves_the_partitions_to_triton() -> None:
-    ways = [r.scheme.workers for r in ranked("persistent_flattened") if isinstance(r.scheme, Steered)]
+    ways = [r.scheme.workers for r in ranked("persistent_flattened") if isinstance(r.scheme, BlackwellStrategy)]
     assert ways == [FOUND]
     why = next(r.reason for r in ranked("persistent_flattened") if r.scheme is not None)
     assert "control flow inside the loop" in why
@@ -211,16 +211,16 @@ def test_a_kernel_that_cannot_be_steered_is_left_alone_with_the_reason() -> None
     (alone,) = ranked("while_loop")
     assert alone.scheme is None
     with pytest.raises(CannotPlan, match="no counted one"):
-        ranked_steerings.schemes(captured("while_loop"), text("while_loop"), PROFILE, B200)
+        blackwell_ranking.schemes(captured("while_loop"), text("while_loop"), PROFILE, B200)
     with pytest.raises(InvalidInput, match="expected a GPU with tensor memory"):
-        ranked_steerings.rank(captured("gemm"), text("gemm"), PROFILE, H200)
+        blackwell_ranking.rank(captured("gemm"), text("gemm"), PROFILE, H200)
 
 
 def placements(*stages: int) -> Plan:
     names = ("s@a.py:6", "o@a.py:9")
     return Plan(
         "loop",
-        Schedule(100, tuple(Placement(n, 0, s, 0, 1) for n, s in zip(names, stage_hook, strict=True))),
+        Schedule(100, tuple(Placement(n, 0, s, 0, 1) for n, s in zip(names, stages, strict=True))),
         (),
         (),
         (),
@@ -229,10 +229,10 @@ def placements(*stages: int) -> Plan:
 
 
 def test_stages_of_products_count_from_the_first() -> None:
-    work = tuple(Work(id, "dot", (), id.partition("@")[2], (), (), ()) for id in ("s@a.py:6", "o@a.py:9"))
+    work = tuple(LoopWork(id, "dot", (), id.partition("@")[2], (), (), ()) for id in ("s@a.py:6", "o@a.py:9"))
     loop = Body("loop@a.py:4", "a.py:4", "scf.for", "", work, (), 128, None)
-    assert ranked_steerings.stages_of(placements(3, 5), loop) == {"a.py:6": 0, "a.py:9": 2}
-    assert ranked_steerings.stages_of(placements(4, 4), loop) == {}, "nothing to say"
+    assert blackwell_ranking.stages_of(placements(3, 5), loop) == {"a.py:6": 0, "a.py:9": 2}
+    assert blackwell_ranking.stages_of(placements(4, 4), loop) == {}, "nothing to say"
 
 
 def test_lines_are_placed_in_partitions_stages_and_buffers() -> None:
@@ -241,7 +241,7 @@ def test_lines_are_placed_in_partitions_stages_and_buffers() -> None:
     assert [found[name].partitions for name in ("k", "s", "p.exp2", "acc.tmem_store")] == [
         ("loads",), ("products",), ("default",), ("default",)
     ]  # fmt: skip
-    assert isinstance(best.scheme, Steered)
+    assert isinstance(best.scheme, BlackwellStrategy)
     assert found["k"].buffer == f"{best.scheme.depth} x 16384 bytes of shared memory"
     assert found["s"].buffer == "128 columns of 128 lanes of tensor memory"
     assert found["acc"].stage is not None
