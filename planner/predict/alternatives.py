@@ -72,7 +72,7 @@ class Race:
 
 
 @dataclass(frozen=True)
-class Loop:
+class RankedLoop:
     """A candidate's main loop with its plan, and the cycles of the epilogue that follows it (not in the graph)."""
 
     graph: DependenceGraph

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from warpplan.kernels import registry
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.service.cli.options import DeviceName, Json, ProfileFile, open_workflow, print_json
 
@@ -39,7 +40,7 @@ def export(
     shapes: Shapes = None,
     target: TargetName = "triton",
     store: StoreName = None,
-    kernel: KernelOption = "gemm",
+    kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
     profile: ProfileFile = None,
     rename: Renames = None,
@@ -68,7 +69,7 @@ def verify(
     shapes: Shapes = None,
     target: TargetName = "triton",
     store: StoreName = None,
-    kernel: KernelOption = "gemm",
+    kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
     profile: ProfileFile = None,
     rename: Renames = None,

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from threading import Lock
 
@@ -15,6 +16,7 @@ from warpplan.planner.errors import InvalidConfig, StoreError, WarpplanError
 from warpplan.planner.predict.ranking import RankedPlan
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Kept, Measurement, Store
 from warpplan.service.workflow.answers import (
@@ -199,7 +201,7 @@ class Workflow:
     def _plan(self, c: _Checked) -> Kept:
         with self._planning:
             best = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=1)[0]
-            plan = self._loop(c, best.config)
+            plan = self._loop(c, best.config, best.solve)
         return Kept(
             c.problem, c.source.key, planner_version(), config_json(best.config), plan, prediction_json(best.prediction)
         )
@@ -249,14 +251,15 @@ class Workflow:
         prediction = next((r.prediction for r in ranked if r.config == config), None)
         return plan, prediction_json(prediction) if prediction else None
 
-    def _loop(self, c: _Checked, config: TuningConfig) -> str:
-        """The solved loop behind ``config`` as canonical JSON, without the seconds that solving took here."""
-        key = (c.kernel.name, config, c.problem.dtype, c.problem.device, c.source.key)
+    def _loop(self, c: _Checked, config: TuningConfig, solve: Callable[[], Outcome] | None = None) -> str:
+        """The solved loop behind ``config`` as canonical JSON, without the seconds that solving took here; ``solve``
+        where the kernel's ranking has bound its candidate already."""
+        key = (c.problem.kernel, config, c.problem.dtype, c.problem.device, c.source.key)
         known = self._loops.get(key)
         if isinstance(known, str):
             return known
-        outcome = c.kernel.plan(config, c.problem.dtype, c.device, c.source.profile)
-        fields = codec.to_json(outcome)
+        solve = solve or partial(c.kernel.plan, config, c.problem.dtype, c.device, c.source.profile)
+        fields = codec.to_json(solve())
         del fields["solve_seconds"]
         plan = canonical_json(fields).decode()
         self._loops.put(key, plan)
