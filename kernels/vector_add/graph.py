@@ -53,7 +53,7 @@ def pass_graph(config: VectorAddConfig, dtype: str, device: Device, costs: CostT
 def plan_candidate(config: VectorAddConfig, dtype: str, device: Device, costs: CostTable) -> Outcome:
     """The pass of ``config``, solved: one partition of its warps. Raises :class:`MissingCosts`."""
     graph = pass_graph(config, dtype, device, costs)
-    registers = -(-config.registers(ELEMENT_BYTES[dtype]) // REGISTER_STEP) * REGISTER_STEP
+    registers = -(-config.registers // REGISTER_STEP) * REGISTER_STEP
     return solve(graph, SolveOptions(partitions=(PartitionSpec("program", config.num_warps, registers),)))
 
 

@@ -10,15 +10,17 @@ from warpplan.planner.values.device import Device
 from warpplan.planner.values.tuning import TuningConfig
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-BLOCK_SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
+BLOCK_SIZES = (128, 256, 512, 1024, 2048, 4096)
 WARP_COUNTS = (1, 2, 4, 8)
 WARP = 32
-MAX_ELEMENTS_PER_THREAD = 32
-"""Of two float32 operands these are 64 registers, which compile without a spill (tests compile every candidate)."""
+MAX_ELEMENTS_PER_THREAD = 16
+"""With 32 and operands off 16 bytes, ptxas spills (Triton 3.6.0, sm_90; tests compile every candidate both ways)."""
 ACCESS_BYTES = 16
 """The widest access of one thread (PTX ISA, "ld.global", vectors of 128 bits)."""
 BASE_REGISTERS = 24
-"""Addresses and offsets beside the operands: ptxas reports at most that many (tests compare it with the compiler)."""
+ELEMENT_REGISTERS = 6
+"""A thread's registers for each of its elements, at most: the operands, and under the mask an address and a predicate.
+Tests compare both numbers with what ptxas reports of every candidate (16 elements: 115)."""
 BLOCKS_PER_SM = 32
 """Resident blocks of an SM (CUDA C++ Programming Guide, "Compute Capabilities", 9.0)."""
 
@@ -34,13 +36,14 @@ class VectorAddConfig:
     def elements_per_thread(self) -> int:
         return self.block_size // (WARP * self.num_warps)
 
-    def registers(self, element_bytes: int) -> int:
-        """Registers a thread at most: both operands, the sum takes the place of one."""
-        return BASE_REGISTERS + 2 * -(-self.elements_per_thread * element_bytes // 4)
+    @property
+    def registers(self) -> int:
+        """Registers a thread, at most."""
+        return BASE_REGISTERS + ELEMENT_REGISTERS * self.elements_per_thread
 
-    def resident_blocks(self, element_bytes: int, device: Device) -> int:
+    def resident_blocks(self, device: Device) -> int:
         """Blocks that are on an SM at once: bound by blocks, warps or registers."""
-        registers = self.registers(element_bytes) * WARP * self.num_warps
+        registers = self.registers * WARP * self.num_warps
         return min(BLOCKS_PER_SM, device.warps_per_sm // self.num_warps, device.registers_per_sm // registers)
 
     def accesses(self, element_bytes: int) -> int:

@@ -59,7 +59,7 @@ def predict(config: VectorAddConfig, length: int, dtype: str, device: Device, pr
     ops = graph.by_id
     pass_us = (ops["load_y"].latency + ops["add"].latency + ops["store"].issue) * us_per_cycle
     blocks = -(-length // config.block_size)
-    waves = -(-blocks // (device.sm_count * config.resident_blocks(element, device)))
+    waves = -(-blocks // (device.sm_count * config.resident_blocks(device)))
     latency = waves * pass_us
     issue = -(-blocks // device.sm_count) * interval_cycles(graph) * us_per_cycle
     dram = OPERANDS * length * element / ceilings.copy_bytes_per_s * 1e6

@@ -1,10 +1,10 @@
 """Runs the Gluon GEMM's own source, as Python, on a machine of mbarriers, TMA copies and asynchronous multiplies.
 
-Nothing of the kernel is copied here: its module, and those of ``kernels/device`` that it imports, are executed with this
+Nothing of the kernel is copied here: its module, and those of ``kernels/device`` that it imports, run with this
 machine in place of Triton. Every partition of every CTA is a thread of which one runs at a time; at each primitive a
-seeded choice picks who goes on next: a partition that is not blocked, or an asynchronous operation in flight, which then
-reads or writes memory. A slot that is overwritten early, released early or never, a wait that nothing satisfies, or a
-lost C chunk shows as a wrong result or as ``ProtocolError``. Threads inside a partition are not modelled (the compile
+seeded choice picks who goes on next: a partition that is not blocked, or an asynchronous operation in flight, which
+then reads or writes memory. A slot that is overwritten early, released early or never, a wait that nothing satisfies or
+a lost C chunk shows as a wrong result or as ``ProtocolError``. Threads inside a partition are not modelled (the compile
 tests look at the barriers between them), and memory is sequentially consistent.
 """
 
