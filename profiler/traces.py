@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape
 from warpplan.kernels.gemm.work import epilogue_cycles
-from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.isolate import Json, run_isolated
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
 from warpplan.planner.simulate.simulation import simulate, steady_ii
 from warpplan.planner.values.costs import CostTable, Quantiles
@@ -83,7 +82,7 @@ def parse(path: Path, scopes: Collection[str] = (*SCOPES, EMPTY_SCOPE)) -> tuple
     return tuple(sorted(events, key=lambda e: (e.launch, e.warp, e.start_cycles)))
 
 
-def _event(path: Path, index: int, raw: Any, scopes: Collection[str]) -> Iterator[Event]:
+def _event(path: Path, index: int, raw: Json, scopes: Collection[str]) -> Iterator[Event]:
     if not isinstance(raw, dict) or raw.get("ph") != "X" or not isinstance(name := raw.get("name"), str):
         return
     scope = re.split("[@#]", name, maxsplit=1)[0]
@@ -250,7 +249,7 @@ def record(
     return Path(result.value)
 
 
-def trace_in_process(stem: str, config_fields: dict[str, Any], dtype: str, shape: Sequence[int]) -> str:
+def trace_in_process(stem: str, config_fields: dict[str, Json], dtype: str, shape: Sequence[int]) -> str:
     """The child's part of :func:`record`: compile with Proton's records, launch once, write the trace."""
     import torch
 

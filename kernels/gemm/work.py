@@ -283,4 +283,5 @@ def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: 
     forgotten_b = np.clip((b_bytes + strip_bytes) / resident - 1.0, 0.0, 1.0)
     forgotten_a = np.clip(strip_bytes / resident - 1.0, 0.0, 1.0)
     again = b_bytes * (strips - 1.0) * forgotten_b + a_bytes * (waves - 1.0) * forgotten_a
-    return a_bytes + b_bytes + g.rows.astype(np.float64) * g.columns * element + again
+    c_bytes = g.rows.astype(np.float64) * g.columns * element
+    return np.asarray(a_bytes + b_bytes + c_bytes + again)
