@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import triton
 
-
 OLDEST, NEWEST = (3, 6), (3, 9)
 
 
