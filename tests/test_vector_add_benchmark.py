@@ -43,11 +43,8 @@ def test_a_row_names_the_chosen_and_the_best(bench: ModuleType) -> None:
     times = {name: Timing(10.0 + i, 9.0, 12.0, 12) for i, name in enumerate([*names, bench.PEER])}
     row = bench.row(123_457, "float32", times)
     assert row["best_us"] == 10.0
-    assert (
-        bench.name_of(candidates("float32")[0])
-        == f"{row['best_config']['block_size']}x{row['best_config']['num_warps']}"
-    )
-    assert row["chosen_us"] == times[f"{row['config']['block_size']}x{row['config']['num_warps']}"].median_us
+    assert VectorAddConfig(**row["best_config"]) == candidates("float32")[0]
+    assert row["chosen_us"] == times[bench.name_of(VectorAddConfig(**row["config"]))].median_us
     assert row["split"] == "heldout"
     assert row["peers"] == {"torch.add": 10.0 + len(names)}
 
