@@ -48,7 +48,7 @@ golden: $(VENV)/.test  ## rewrite the recorded plans after a deliberate change o
 lint: $(VENV)/.test imports  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=$(IMPORTS) $(BIN)/mypy -p warpplan.planner -p warpplan.service
+	MYPYPATH=$(IMPORTS) $(BIN)/mypy -p warpplan.planner -p warpplan.kernels -p warpplan.profiler -p warpplan.service
 	PYTHONPATH=$(IMPORTS) $(BIN)/lint-imports
 
 format: $(VENV)/.test  ## let ruff rewrite what it can

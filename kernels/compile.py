@@ -8,18 +8,18 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.triton_types import AstSource, JitFunction
 from warpplan.planner.errors import InvalidConfig, UnknownName
 
-TRITON_TYPES = {"bfloat16": "bf16", "float16": "fp16"}
+TRITON_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 WARP = 32
 
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -51,41 +51,29 @@ class CompiledReport:
         return self.spill_bytes == 0 and not self.wgmma_serialized
 
 
-def compile_gemm(config: GemmConfig, dtype: str, *, tma_store: bool = True, target: int = 90) -> CompiledReport:
-    """Compile ``config`` of the GEMM for capability ``target`` (major · 10 + minor), about a second of work.
-
-    ``tma_store`` False compiles the plain stores that rows of C off 16 bytes take. Raises :class:`InvalidConfig` where
-    Triton or ptxas refuses, in one line.
-    """
-    if dtype not in TRITON_TYPES:
-        raise UnknownName("dtype", dtype, TRITON_TYPES)
-    source, options = gemm_source(config, TRITON_TYPES[dtype], tma_store)
-    return compile_report(source, options, target, what=repr(config))
-
-
-def gemm_source(config: GemmConfig, element: str, tma_store: bool) -> tuple[Any, dict[str, int]]:
-    """(source, compile options) of one specialisation; ``element`` is Triton's short name of the operands' type."""
-    if config.specialized:
-        from warpplan.kernels.gemm import gluon as module
-        from warpplan.kernels.triton_compat import GluonASTSource as Source
-    else:
-        from warpplan.kernels.gemm import tl as module
-
-        Source = ASTSource
-    kernel = module.gemm_kernel
-    signature, constants, aligned = module.signature(config, element, tma_store)
+def specialized(
+    kernel: JitFunction, signature: dict[str, str], constants: dict[str, object], aligned: Sequence[str], *,
+    source: Callable[..., AstSource] = ASTSource,
+) -> AstSource:  # fmt: skip
+    """``kernel`` as a launch would specialise it: types of its runtime arguments by name, its constants, and which of
+    the arguments are divisible by 16. ``source`` is Gluon's own class for a Gluon kernel."""
     names = [parameter.name for parameter in kernel.params]
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
-    source = Source(
+    return source(
         kernel,
         {name: signature.get(name, "constexpr") for name in names},
         {(names.index(name),): value for name, value in constants.items()},
-        attributes,
+        {(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
-    return source, module.launch_options(config)
 
 
-def compile_report(source: Any, options: dict[str, int], target: int, *, what: str) -> CompiledReport:
+def element_type(dtype: str) -> str:
+    """Triton's short name of ``dtype``; :class:`UnknownName` lists the known ones."""
+    if dtype not in TRITON_TYPES:
+        raise UnknownName("dtype", dtype, TRITON_TYPES)
+    return TRITON_TYPES[dtype]
+
+
+def compile_report(source: AstSource, options: dict[str, int], target: int, *, what: str) -> CompiledReport:
     """Compile ``source`` afresh, past Triton's cache, which keeps no assembler log."""
     log = io.StringIO()
     try:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
+Json = Any
+"""A JSON value: whoever reads it knows what it asked for."""
 Status = Literal["ok", "error", "crash", "timeout"]
 EXIT_GRACE_S = 5.0
 """A child that has answered may still hang while its libraries shut down; it is not waited for longer."""
@@ -33,20 +35,20 @@ class IsolatedResult:
     without an answer; "timeout" it was silent for too long and was killed. ``reason`` is one line, empty when ok."""
 
     status: Status
-    value: Any
+    value: Json
     reason: str
     seconds: float
-    items: tuple[Any, ...] = ()
+    items: tuple[Json, ...] = ()
 
 
 def run_isolated(
     target: str,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[Json] = (),
+    kwargs: Mapping[str, Json] | None = None,
     *,
     time_limit_s: float,
     start_limit_s: float | None = None,
-    on_item: Callable[[Any], None] | None = None,
+    on_item: Callable[[Json], None] | None = None,
 ) -> IsolatedResult:
     """Call ``target`` ("module:function") with JSON arguments in a child process.
 
@@ -57,7 +59,7 @@ def run_isolated(
     begin = time.monotonic()
     request = json.dumps({"target": target, "args": list(args), "kwargs": dict(kwargs or {})})
     reader, writer = os.pipe()
-    items: list[Any] = []
+    items: list[Json] = []
     with tempfile.TemporaryFile() as output:
         try:
             child = subprocess.Popen(
@@ -96,8 +98,8 @@ def _environment() -> dict[str, str]:
 
 
 def _listen(
-    reader: int, limit_s: float, time_limit_s: float, items: list[Any], on_item: Callable[[Any], None] | None
-) -> tuple[Status, Any, str]:
+    reader: int, limit_s: float, time_limit_s: float, items: list[Json], on_item: Callable[[Json], None] | None
+) -> tuple[Status, Json, str]:
     """Collect the child's lines until it answers, closes its end or is silent for too long."""
     pending = b""
     while True:
@@ -149,7 +151,7 @@ def _answer(descriptor: int) -> None:
     request = json.load(sys.stdin)
     with os.fdopen(descriptor, "w", buffering=1) as answers:
 
-        def say(message: dict[str, Any]) -> None:
+        def say(message: dict[str, Json]) -> None:
             answers.write(json.dumps(message) + "\n")
 
         try:

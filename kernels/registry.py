@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
+from warpplan.kernels.declaration import Declaration, Shape
 from warpplan.planner.errors import UnknownName
-from warpplan.planner.predict.ranking import RankedPlan
-from warpplan.planner.values.device import Device
-from warpplan.planner.values.plan import Outcome
-from warpplan.planner.values.profile import Profile
-from warpplan.planner.values.tuning import TuningConfig
 
-Shape = tuple[int, ...]
+if TYPE_CHECKING:
+    from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
+    from warpplan.planner.predict.ranking import RankedPlan
+    from warpplan.planner.values.device import Device
+    from warpplan.planner.values.plan import Outcome
+    from warpplan.planner.values.profile import Profile
+    from warpplan.planner.values.tuning import TuningConfig
+
+_KERNELS: dict[str, str] = {
+    "gemm": "warpplan.kernels.gemm.kernel:Gemm",
+    "vector_add": "warpplan.kernels.vector_add.kernel:VectorAdd",
+}
+"""Name → ``module:class``; imported when it is first asked for. Adding a kernel adds a line."""
+
+DEFAULT = "gemm"
+"""The kernel that is meant where a batch item or a line of a file names none."""
 
 
 class Kernel(Protocol):
-    """What the service needs of a kernel. ``dimensions`` names the sizes of a shape, in order."""
+    """What the service needs of a kernel. A shape is its sizes in the order of the declaration's fields."""
 
     @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> str: ...
-    @property
-    def dimensions(self) -> tuple[str, ...]: ...
-    @property
-    def dtypes(self) -> tuple[str, ...]: ...
+    def declaration(self) -> Declaration: ...
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
         """The sizes in order. Raises :class:`InvalidShape` naming the first that is missing, unknown or unusable, and
@@ -34,37 +40,56 @@ class Kernel(Protocol):
         ...
 
     def rank(
-        self,
-        shape: Shape,
-        dtype: str,
-        device: Device,
-        profile: Profile,
-        *,
-        limit: int = 8,
-        schemes: tuple[str, ...] | None = None,
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8, portable: bool = False
     ) -> tuple[RankedPlan, ...]:
-        """The ``limit`` best candidates, best first. Raises :class:`Infeasible` where none is left."""
+        """The ``limit`` best candidates, best first; with ``portable`` only those that an ordinary Triton kernel of
+        somebody else can be launched with. Raises :class:`Infeasible` where none is left."""
         ...
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
-        """The solved loop behind ``config``: partitions, schedule, channels, buffers."""
+        """The solved loop behind a configuration that came from outside: partitions, schedule, channels, buffers.
+
+        Raises :class:`InvalidConfig` where the kernel cannot run it. (A candidate of :meth:`rank` has its own
+        :attr:`~warpplan.planner.predict.ranking.RankedPlan.solve`.)
+        """
+        ...
+
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+        """The same with its graph: what ``warpplan explain`` draws."""
+        ...
+
+    def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates | None:
+        """The best candidates of unlike structures, to be compared number by number; ``None`` for a kernel that does
+        not use the time model of :mod:`warpplan.planner.predict.time_model`."""
         ...
 
 
-@cache
-def _kernels() -> dict[str, Kernel]:
-    from warpplan.kernels.gemm.kernel import Gemm
-
-    return {k.name: k for k in (Gemm(),)}
-
-
 def names() -> tuple[str, ...]:
-    return tuple(_kernels())
+    """The names of all kernels; imports none of them."""
+    return tuple(_KERNELS)
+
+
+def register(name: str, place: str) -> None:
+    """Add the kernel at ``module:class`` for this process. Kernels of this package have their line in this module."""
+    _KERNELS[name] = place
 
 
 def kernel(name: str) -> Kernel:
     """The kernel called ``name``; :class:`UnknownName` lists the known ones."""
-    try:
-        return _kernels()[name]
-    except KeyError:
-        raise UnknownName("kernel", name, _kernels()) from None
+    if name not in _KERNELS:
+        raise UnknownName("kernel", name, _KERNELS)
+    return _load(name, _KERNELS[name])
+
+
+def declarations() -> tuple[Declaration, ...]:
+    """What every kernel says about itself."""
+    return tuple(kernel(name).declaration for name in names())
+
+
+@cache
+def _load(name: str, place: str) -> Kernel:
+    module, _, attribute = place.partition(":")
+    found = cast(Kernel, getattr(import_module(module), attribute)())
+    if found.declaration.name != name:
+        raise ValueError(f"the kernel at {place} is registered as {name!r} and declares {found.declaration.name!r}")
+    return found

@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from warpplan.kernels.torch_types import CudaGraph
 from warpplan.planner.errors import MeasurementFailed
 
 Call = Callable[[int], object]
@@ -72,7 +73,7 @@ def summarize_rounds(rounds: Sequence[Mapping[str, float]], baseline: str | None
     return {name: summarize(column, columns[baseline] if baseline else None) for name, column in columns.items()}
 
 
-def _positive(samples_us: Sequence[float]) -> np.ndarray:
+def _positive(samples_us: Sequence[float]) -> NDArray[np.float64]:
     samples = np.asarray(samples_us, dtype=np.float64)
     if samples.size == 0 or not np.all(np.isfinite(samples)) or samples.min() <= 0:
         raise MeasurementFailed(f"not a series of positive times: {list(samples_us)[:4]}")
@@ -113,7 +114,7 @@ def paired(
     """
     import torch
 
-    graphs: dict[str, tuple[Any, int]] = {}
+    graphs: dict[str, tuple[CudaGraph, int]] = {}
     for name, call in candidates.items():
         try:
             n = launches or _launches_for(call, sets, round_ms)
@@ -150,11 +151,11 @@ def _launches_for(call: Call, sets: int, round_ms: float) -> int:
         call(i % sets)
     end.record()
     end.synchronize()
-    each_ms = max(1e-3, begin.elapsed_time(end) / 8)
+    each_ms = max(1e-3, float(begin.elapsed_time(end)) / 8)
     return max(4, min(2000, round(round_ms / each_ms)))
 
 
-def _capture(call: Call, sets: int, launches: int) -> Any:
+def _capture(call: Call, sets: int, launches: int) -> CudaGraph:
     import torch
 
     side = torch.cuda.Stream()
@@ -169,7 +170,7 @@ def _capture(call: Call, sets: int, launches: int) -> Any:
     return graph
 
 
-def _replay_us(graph: Any, launches: int) -> float:
+def _replay_us(graph: CudaGraph, launches: int) -> float:
     import torch
 
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -177,4 +178,4 @@ def _replay_us(graph: Any, launches: int) -> float:
     graph.replay()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) * 1e3 / launches
+    return float(begin.elapsed_time(end)) * 1e3 / launches

@@ -16,3 +16,7 @@ InductorResult = Any
 """``torch._inductor.runtime.triton_heuristics.TritonCompileResult``."""
 InductorLauncher = Any
 """The function that a ``TritonCompileResult`` makes to launch its kernel."""
+CudaGraph = Any
+"""``torch.cuda.CUDAGraph``."""
+TorchResult = Any
+"""What a torch function gave and nobody looks at."""

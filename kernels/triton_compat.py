@@ -6,8 +6,6 @@ side or the other by themselves.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 
 OLDEST, NEWEST = (3, 6), (3, 9)
@@ -46,11 +44,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
 from triton.profiler import language as proton  # noqa: E402
 
-tma_load: Any = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-tma_store: Any = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-tma_store_wait: Any = tma.store_wait
-thread_barrier: Any = getattr(gl, "barrier", None) or gl.thread_barrier
-reinterpret: Any = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
+tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+tma_store_wait = tma.store_wait
+thread_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
 __all__ = [
     "GPUTarget",

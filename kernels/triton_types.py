@@ -45,3 +45,9 @@ TritonModule = Any
 """A module, a class or another object of Triton's own, imported at run time."""
 Json = Any
 """A JSON value, not yet read: checked where it is turned into a value of ours."""
+TmaDescriptor = Any
+"""A host-made TMA descriptor, Triton's or Gluon's."""
+Launcher = Any
+"""A :data:`JitFunction` with its grid: ``kernel[grid]``."""
+GluonLayout = Any
+"""A layout of ``triton.experimental.gluon.language``."""

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from warpplan.kernels.isolate import IsolatedResult, run_isolated
+from warpplan.kernels.isolate import IsolatedResult, Json, run_isolated
 from warpplan.planner.errors import InvalidInput, MalformedFile, MeasurementFailed, WarpplanError
 from warpplan.planner.values.profile import Calibration, Failure, Identity, Profile
 from warpplan.profiler import stability
@@ -40,7 +39,7 @@ class Partial:
     path: Path
     identity: Identity
     passes: int
-    done: dict[str, list[Any]] = field(default_factory=dict)
+    done: dict[str, list[Json]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def save(self) -> None:
@@ -51,7 +50,7 @@ class Partial:
         key = _key(number, family, label)
         return key in self.done or key in self.failed
 
-    def records(self, number: int) -> list[Any]:
+    def records(self, number: int) -> list[Json]:
         return [r for key, records in self.done.items() if key.startswith(f"{number}/") for r in records]
 
 
@@ -175,10 +174,10 @@ class _Listener:
     def __init__(self, partial: Partial, number: int, family: str, tell: Callable[[str], None]) -> None:
         self.partial, self.number, self.family, self.tell = partial, number, family, tell
         self.running: str | None = None
-        self.records: list[Any] = []
+        self.records: list[Json] = []
         self.finished = 0
 
-    def __call__(self, item: Any) -> None:
+    def __call__(self, item: Json) -> None:
         if "start" in item:
             self.running, self.records = item["start"], []
             self.tell(item["start"])
@@ -189,7 +188,7 @@ class _Listener:
         else:
             self.records.append(item)
 
-    def _close(self, where: dict[str, Any], what: Any) -> None:
+    def _close(self, where: dict[str, Json], what: Json) -> None:
         where[_key(self.number, self.family, str(self.running))] = what
         self.running = None
         self.finished += 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
+from warpplan.kernels.isolate import Json
 from warpplan.planner.errors import InvalidInput, MalformedFile
 from warpplan.planner.values import codec
 from warpplan.planner.values.profile import Profile
@@ -26,7 +26,7 @@ def load(path: Path) -> Profile:
     return profile
 
 
-def write_json(value: Any, path: Path) -> None:
+def write_json(value: Json, path: Path) -> None:
     """Write JSON beside ``path`` and move it there: a reader, or a crash, never sees half a file."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -38,7 +38,7 @@ def write_json(value: Any, path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> Json:
     """The JSON value in ``path``."""
     try:
         return json.loads(read_bytes(path))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from warpplan.kernels.isolate import Json
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Parameters, Quantiles
 from warpplan.planner.values.profile import Failure, Identity, Profile, Rate
 
-Record = Mapping[str, Any]
+Record = Mapping[str, Json]
 PARTS = ("latency", "occupancy", "issue")
 
 

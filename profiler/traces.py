@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape
 from warpplan.kernels.gemm.work import epilogue_cycles
-from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.isolate import Json, run_isolated
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
 from warpplan.planner.simulate.simulation import simulate, steady_ii
 from warpplan.planner.values.costs import CostTable, Quantiles
@@ -61,7 +60,7 @@ class TraceSummary:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TraceComparison:
     """A cost read from a trace beside the same cost put together from probes, in cycles."""
 
     name: str
@@ -83,7 +82,7 @@ def parse(path: Path, scopes: Collection[str] = (*SCOPES, EMPTY_SCOPE)) -> tuple
     return tuple(sorted(events, key=lambda e: (e.launch, e.warp, e.start_cycles)))
 
 
-def _event(path: Path, index: int, raw: Any, scopes: Collection[str]) -> Iterator[Event]:
+def _event(path: Path, index: int, raw: Json, scopes: Collection[str]) -> Iterator[Event]:
     if not isinstance(raw, dict) or raw.get("ph") != "X" or not isinstance(name := raw.get("name"), str):
         return
     scope = re.split("[@#]", name, maxsplit=1)[0]
@@ -144,7 +143,7 @@ def _quantiles(samples: Sequence[float]) -> Quantiles:
     return Quantiles(float(p50), float(p90), len(samples))
 
 
-def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTable) -> tuple[Comparison, ...]:
+def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTable) -> tuple[TraceComparison, ...]:
     """The trace beside the probes: initiation interval against the busiest unit, the producer's issue, the epilogue.
 
     Raises :class:`~warpplan.planner.errors.MissingCosts` where the probes lack an operation.
@@ -157,17 +156,17 @@ def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTa
     instructions = config.block_m // 64 * (config.block_k // (32 // element))
     tensor = instructions * _median(wgmma.occupancy)
     transfer = sum(_median(load.occupancy) for load in loads)
-    found = [Comparison("ii", summary.ii.p50, max(tensor, transfer))]
+    found = [TraceComparison("ii", summary.ii.p50, max(tensor, transfer))]
     issue = summary.scope("tma_issue")
     if issue is not None:
-        found.append(Comparison("tma_issue", issue.p50, sum(_median(load.issue) for load in loads)))
+        found.append(TraceComparison("tma_issue", issue.p50, sum(_median(load.issue) for load in loads)))
     epilogue = summary.scope("epilogue")
     if epilogue is not None:
         # A probe's tile is one warp group's; the groups of a consumer store side by side.
         groups = config.consumer_warps // 4
         chunk = config.consumer_rows * config.block_n // config.epilogue_split // groups
         each = _median(costs.lookup("epilogue_store", chunk).latency)
-        found.append(Comparison("epilogue", epilogue.p50, config.epilogue_split * each))
+        found.append(TraceComparison("epilogue", epilogue.p50, config.epilogue_split * each))
     return tuple(found)
 
 
@@ -250,7 +249,7 @@ def record(
     return Path(result.value)
 
 
-def trace_in_process(stem: str, config_fields: dict[str, Any], dtype: str, shape: Sequence[int]) -> str:
+def trace_in_process(stem: str, config_fields: dict[str, Json], dtype: str, shape: Sequence[int]) -> str:
     """The child's part of :func:`record`: compile with Proton's records, launch once, write the trace."""
     import torch
 

@@ -6,32 +6,22 @@ import numpy as np
 
 from warpplan.kernels.gemm.candidates import tabulate
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
-from warpplan.kernels.gemm.kernel import Gemm, _constants
-from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning
-from warpplan.kernels.gemm.work import epilogue_cycles, solve_table, structure, work
+from warpplan.kernels.gemm.space import GemmConfig, tuning
+from warpplan.kernels.gemm.work import calibrated_constants, epilogue_cycles, solve_table, work
 from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
-from warpplan.planner.values.tuning import TuningConfig
 
 _COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cycles", "dram_latency_cycles")
-"""Columns of ``planner.predict.time_model.DeviceWork`` that follow from measured costs."""
+"""Columns of the time model's work that follow from measured costs."""
 
 
 def race(
-    shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, *, contenders: int = 5
+    configs: tuple[GemmConfig, ...], shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, kernel: str
 ) -> RankedCandidates:
-    """The best candidate of each of the ``contenders`` best block structures, best first.
-
-    Raises what :meth:`Gemm.ranked` raises.
-    """
-    best: dict[str, GemmConfig] = {}
-    for config, _ in Gemm().ranked(shape, dtype, device, profile):
-        if len(best) == contenders:
-            break
-        best.setdefault(structure(config), config)
-    configs = tuple(best.values())
+    """``configs``, one of each block structure and best first, as what an explanation compares; ``kernel`` is the name
+    under which their time model is calibrated."""
     m, n, k = shape
     table = tabulate(configs, [0] * len(configs), device)
     asked, _ = work(solve_table(dtype, device, profile.costs, table), dtype, device, (m, n, k))
@@ -46,17 +36,16 @@ def race(
         asked.take(np.arange(len(configs))),
         dtype,
         profile,
-        _constants(profile, asked.structures),
+        calibrated_constants(profile, kernel, asked.structures),
         loop,
     )
 
 
-def loop(config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
-    """The main loop behind ``config``, solved. Raises :class:`MissingCosts` naming what the profile lacks."""
-    candidate, costs = config_of(config), profile.costs
-    graph = loop_graph(candidate, dtype, device, costs)
-    outcome = plan_candidate(candidate, dtype, device, costs)
-    return RankedLoop(graph, outcome, round(epilogue_cycles(candidate, dtype, costs)))
+def ranked_loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> RankedLoop:
+    """The main loop of ``config``, solved. Raises :class:`MissingCosts` naming what the profile lacks."""
+    graph = loop_graph(config, dtype, device, costs)
+    outcome = plan_candidate(config, dtype, device, costs)
+    return RankedLoop(graph, outcome, round(epilogue_cycles(config, dtype, costs)))
 
 
 def _name(config: GemmConfig) -> str:

@@ -5,11 +5,8 @@ C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation. One warp, the producer, 
 ``SPLIT_K`` ranges of its K; the first ``WHOLE_TILES`` units are tiles that are not split. CTA p of G takes units p,
 p + G, p + 2G, …
 
-    ring       full[s]: its TMA bytes have landed      empty[s]: every consumer of the slot has let go of it
-    turn[c]    ping-pong: consumer c may run its main loop; the consumers take units alternately
-
-Barrier phases: the n-th use of slot s waits for ``full`` with parity n & 1 and for ``empty`` with the opposite one,
-which a fresh barrier satisfies at once.
+Ring and barriers are those of :mod:`warpplan.kernels.device.rings`. Beside them, in the ping-pong scheme, barrier
+``turn[c]`` says that consumer c may run its main loop; the consumers take units alternately.
 """
 
 from __future__ import annotations
@@ -17,6 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout, split_columns, store_staged
+from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
@@ -27,7 +27,6 @@ from warpplan.kernels.triton_compat import (
     reinterpret,
     thread_barrier,
     tma_load,
-    tma_store,
     tma_store_wait,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -100,24 +99,6 @@ def block(scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_i
     )  # fmt: skip
 
 
-@gluon.constexpr_function
-def shared_layout(shape, dtype):
-    """The swizzle that TMA and wgmma share."""
-    return gl.NVMMASharedLayout.get_default_for(list(shape), dtype)
-
-
-@gluon.constexpr_function
-def accumulator_layout(columns, warps):
-    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, columns, 16])
-
-
-@gluon.constexpr_function
-def row_layout(tile, warps):
-    """Lanes side by side along a row of ``tile``: the widest stores that rows of any alignment allow."""
-    lanes = min(32, tile[1])
-    return gl.BlockedLayout([1, 1], [32 // lanes, lanes], [warps, 1], [1, 0])
-
-
 @gluon.jit
 def unit_count(sizes, BLOCK: gl.constexpr):
     whole, split = tile_counts(sizes, BLOCK)
@@ -159,15 +140,9 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
 
 @gluon.jit
 def tile_origin(unit, sizes, BLOCK: gl.constexpr):
-    """First row and column of a unit's tile: bands of ``group_m`` tile rows, column by column, for reuse in L2."""
+    """First row and first column of a unit's tile."""
     tile = place(unit, sizes, BLOCK)[0]
-    row_tiles = gl.cdiv(sizes.rows, BLOCK.block_m)
-    column_tiles = gl.cdiv(sizes.columns, BLOCK.block_n)
-    band = sizes.group_m * column_tiles
-    first = tile // band * sizes.group_m
-    height = gl.minimum(row_tiles - first, sizes.group_m)
-    inside = tile % band
-    return (first + inside % height) * BLOCK.block_m, inside // height * BLOCK.block_n
+    return banded_tile(tile, sizes.rows, sizes.columns, sizes.group_m, BLOCK.block_m, BLOCK.block_n)
 
 
 @gluon.jit
@@ -181,7 +156,7 @@ def producer(a_desc, b_desc, ring, sizes, BLOCK: gl.constexpr):
         for k in range(first, first + count):
             slot = index % BLOCK.depth
             with proton.scope("producer_wait"):
-                mbarrier.wait(ring.empty.index(slot), (index // BLOCK.depth & 1) ^ 1)
+                wait_empty(ring.empty, index, BLOCK.depth)
             with proton.scope("tma_issue"):
                 full = ring.full.index(slot)
                 mbarrier.expect(full, SLOT_BYTES)
@@ -220,19 +195,19 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
         for k in range(count):
             slot = index % BLOCK.depth
             with proton.scope("consumer_wait"):
-                mbarrier.wait(ring.full.index(slot), index // BLOCK.depth & 1)
+                wait_full(ring.full, index, BLOCK.depth)
             with proton.scope("mma"):
                 a = ring.a.index(slot * BLOCK.sharers + PART)
                 b = ring.b.index(slot).permute((1, 0))
                 pending = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
                 acc = warpgroup_mma_wait(num_outstanding=1, deps=[pending])
             # This multiply may still read its slot; the one before has finished with the previous slot.
-            mbarrier.arrive(ring.empty.index((index + BLOCK.depth - 1) % BLOCK.depth), count=1, pred=k > 0)
+            mbarrier.arrive(ring.empty.index(previous_slot(index, BLOCK.depth)), count=1, pred=k > 0)
             index += 1
         if PINGPONG:
             mbarrier.arrive(ring.turn.index(1 - ID), count=1)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
-        last = (index + BLOCK.depth - 1) % BLOCK.depth
+        last = previous_slot(index, BLOCK.depth)
         with proton.scope("epilogue"):
             if BLOCK.staging_in_ring:
                 # The other warps' multiplies read these bytes until here.
@@ -309,16 +284,6 @@ def finish(acc, unit, row, column, staging, out, sizes, BLOCK: gl.constexpr, PAR
 
 
 @gluon.jit
-def split_columns(x, PARTS: gl.constexpr):
-    """``x`` cut into ``PARTS`` (a power of two) blocks of adjacent columns; each thread keeps its own elements."""
-    if PARTS == 1:
-        return (x,)
-    else:
-        left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1).split()
-        return split_columns(left, PARTS // 2) + split_columns(right, PARTS // 2)
-
-
-@gluon.jit
 def partial(like, split, tiles, tile, out, BLOCK: gl.constexpr, PART: gl.constexpr, CHUNK: gl.constexpr):
     """Pointers to one chunk of partial sums, laid out as ``like``: workspace[split][tile][consumer][chunk]."""
     ROWS: gl.constexpr = BLOCK.rows
@@ -331,37 +296,17 @@ def partial(like, split, tiles, tile, out, BLOCK: gl.constexpr, PART: gl.constex
 
 @gluon.jit
 def store_chunk(chunk, row, column, staging, out, sizes, BLOCK: gl.constexpr):
-    """Convert ``chunk`` and send it to C through ``staging``; the TMA store may still read ``staging`` on return."""
-    if BLOCK.tma_store:
-        tma_store_wait(0)
-    thread_barrier()
-    value = chunk.to(staging.dtype)
+    """Send ``chunk`` to C through ``staging``; where the operands are swapped, it is a chunk of C's transpose."""
     if BLOCK.swap:
-        staging.permute((1, 0)).store(value)
-        c_row, c_column = column, row
+        store_staged(
+            chunk, column, row, staging, out.c, out.row_stride, sizes.columns, sizes.rows,
+            BLOCK.tile[0], BLOCK.tile[1], True, BLOCK.tma_store,
+        )  # fmt: skip
     else:
-        staging.store(value)
-        c_row, c_column = row, column
-    if BLOCK.tma_store:
-        fence_async_shared()
-        tma_store(out.c, [c_row, c_column], staging)
-    else:
-        thread_barrier()
-        store_rows(staging, c_row, c_column, out, sizes, BLOCK)
-
-
-@gluon.jit
-def store_rows(staging, row, column, out, sizes, BLOCK: gl.constexpr):
-    """Plain masked stores, for rows of C that TMA cannot address."""
-    LAYOUT: gl.constexpr = row_layout(BLOCK.tile, gl.num_warps())
-    if BLOCK.swap:
-        rows, columns = sizes.columns, sizes.rows
-    else:
-        rows, columns = sizes.rows, sizes.columns
-    r = row + gl.arange(0, BLOCK.tile[0], layout=gl.SliceLayout(1, LAYOUT))
-    c = column + gl.arange(0, BLOCK.tile[1], layout=gl.SliceLayout(0, LAYOUT))
-    pointers = out.c + gl.cast(r, gl.int64)[:, None] * out.row_stride + c[None, :]
-    gl.store(pointers, staging.load(LAYOUT), mask=(r < rows)[:, None] & (c < columns)[None, :])
+        store_staged(
+            chunk, row, column, staging, out.c, out.row_stride, sizes.rows, sizes.columns,
+            BLOCK.tile[0], BLOCK.tile[1], False, BLOCK.tma_store,
+        )  # fmt: skip
 
 
 RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "SPLIT_K", "WHOLE_TILES", "C_ROW_STRIDE"]
@@ -406,9 +351,7 @@ def gemm_kernel(
     b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, BLOCK_N, BLOCK_K], b_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(DEPTH):
-        mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=BLOCK.sharers)
+    init_ring(full, empty, DEPTH, BLOCK.sharers)
     if SCHEME == "pingpong":
         turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
         for i in gl.static_range(2):

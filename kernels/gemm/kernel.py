@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
+from warpplan.kernels.declaration import ConsumerNames, Declaration, ShapeField, require_elements
 from warpplan.kernels.gemm.candidates import tabulate
+from warpplan.kernels.gemm.explain import race, ranked_loop
 from warpplan.kernels.gemm.graph import plan_candidate
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
@@ -20,9 +22,9 @@ from warpplan.kernels.gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.gemm.work import SolvedTable, relatives, solve_table, work
-from warpplan.kernels.sizes import parse_sizes, require_elements
+from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, solve_table, structure, work
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
+from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
 from warpplan.planner.predict.time_model import Prediction, Rates, predictions, terms
 from warpplan.planner.values.device import Device
@@ -30,21 +32,44 @@ from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 
-RESIDUAL = "structure."
-"""Prefix of the constants that calibrate one structure (``planner.predict``)."""
+GEMM = Declaration(
+    name="gemm",
+    description="C[M, N] = A[M, K] · B[N, K]ᵀ, fp32 accumulation",
+    fields=(
+        ShapeField("M", "rows of A and of C"),
+        ShapeField("N", "rows of B, columns of C"),
+        ShapeField("K", "columns of A and of B; rows of a multiple of 16 bytes"),
+    ),
+    dtypes=tuple(ELEMENT_BYTES),
+    examples=((4096, 4096, 4096), (16, 14336, 4096), (512, 1024, 2048)),
+    shown_first=("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "SPLIT_K", "GROUP_M"),
+    consumers=ConsumerNames(
+        constants=(
+            ("BLOCK_M", ("BLOCK_M", "BLOCK_SIZE_M", "BM", "TILE_M", "TILE_SIZE_M")),
+            ("BLOCK_N", ("BLOCK_N", "BLOCK_SIZE_N", "BN", "TILE_N", "TILE_SIZE_N")),
+            ("BLOCK_K", ("BLOCK_K", "BLOCK_SIZE_K", "BK", "TILE_K", "TILE_SIZE_K")),
+            ("GROUP_M", ("GROUP_M", "GROUP_SIZE_M", "GM", "GROUP_SIZE")),
+        ),
+        # GROUP_M only orders tiles.
+        required=("BLOCK_M", "BLOCK_N", "BLOCK_K"),
+        tensors=("a", "b", "c"),
+    ),
+)
+
+PORTABLE_SCHEMES = ("pipelined",)
+"""What an ordinary ``tl`` kernel can be launched with: a plan of one partition."""
+CONTENDERS = 5
+"""Block structures that an explanation compares."""
 
 
 class Gemm:
     """C[M, N] = A[M, K] · B[N, K]ᵀ, accumulated in fp32."""
 
-    name = "gemm"
-    description = "C[M, N] = A[M, K] · B[N, K]ᵀ, fp32 accumulation"
-    dimensions = ("M", "N", "K")
-    dtypes = tuple(ELEMENT_BYTES)
+    declaration = GEMM
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
-        self._require_dtype(dtype)
-        m, n, k = parse_sizes(self.name, self.dimensions, sizes)
+        GEMM.require_dtype(dtype)
+        m, n, k = GEMM.parse_shape(sizes)
         if k * ELEMENT_BYTES[dtype] % ROW_ALIGNMENT_BYTES:
             step = ROW_ALIGNMENT_BYTES // ELEMENT_BYTES[dtype]
             raise InvalidShape(
@@ -65,13 +90,13 @@ class Gemm:
         profile: Profile,
         *,
         limit: int = 8,
-        schemes: tuple[str, ...] | None = None,
+        portable: bool = False,
     ) -> tuple[RankedPlan, ...]:
-        for scheme in schemes or ():
-            if scheme not in SCHEMES:
-                raise UnknownName("scheme", scheme, SCHEMES)
-        ranked = self.ranked(shape, dtype, device, profile, limit=limit, schemes=schemes)
-        return tuple(RankedPlan(tuning(config), prediction) for config, prediction in ranked)
+        schemes = PORTABLE_SCHEMES if portable else None
+        return tuple(
+            RankedPlan(tuning(config), prediction, partial(plan_candidate, config, dtype, device, profile.costs))
+            for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit, schemes=schemes)
+        )
 
     def ranked(
         self,
@@ -86,9 +111,13 @@ class Gemm:
         """The candidates with their predictions, best first; all of them where ``limit`` is ``None``.
 
         Candidates with operations that the profile lacks are left out. Raises :class:`Infeasible` where nothing fits
-        the shape and :class:`MissingCosts` where the profile lacks operations of everything that fits.
+        the shape, :class:`MissingCosts` where the profile lacks operations of everything that fits and
+        :class:`UnknownName` for a scheme that there is not.
         """
-        self._require_dtype(dtype)
+        GEMM.require_dtype(dtype)
+        for scheme in schemes or ():
+            if scheme not in SCHEMES:
+                raise UnknownName("scheme", scheme, SCHEMES)
         m, n, k = shape
         solved = _solved(dtype, device, profile)
         all_work, grid = work(solved, dtype, device, (m, n, k))
@@ -105,7 +134,8 @@ class Gemm:
                 f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
             )
         chosen = all_work.take(rows)
-        parts, time_us = terms(chosen, Rates.of(profile, dtype), _constants(profile, chosen.structures))
+        constants = calibrated_constants(profile, GEMM.name, chosen.structures)
+        parts, time_us = terms(chosen, Rates.of(profile, dtype), constants)
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
         return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
@@ -124,37 +154,38 @@ class Gemm:
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
         all_work, _ = work(solved, dtype, device, shape)
-        parts, time_us = terms(all_work, Rates.of(profile, dtype), _constants(profile, all_work.structures))
+        constants = calibrated_constants(profile, GEMM.name, all_work.structures)
+        parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
-        self._require_dtype(dtype)
+        return plan_candidate(self._candidate(config, dtype, device), dtype, device, profile.costs)
+
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+        """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
+        :class:`MissingCosts` naming what the profile lacks."""
+        return ranked_loop(self._candidate(config, dtype, device), dtype, device, profile.costs)
+
+    def race(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> RankedCandidates:
+        """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
+
+        Raises what :meth:`ranked` raises.
+        """
+        best: dict[str, GemmConfig] = {}
+        for config, _ in self.ranked(shape, dtype, device, profile):
+            if len(best) == CONTENDERS:
+                break
+            best.setdefault(structure(config), config)
+        return race(tuple(best.values()), shape, dtype, device, profile, GEMM.name)
+
+    def _candidate(self, config: TuningConfig, dtype: str, device: Device) -> GemmConfig:
+        GEMM.require_dtype(dtype)
         candidate = config_of(config)
         require_valid(candidate, dtype, device)
-        return plan_candidate(candidate, dtype, device, profile.costs)
-
-    def _require_dtype(self, dtype: str) -> None:
-        if dtype not in self.dtypes:
-            raise UnknownName("dtype", dtype, self.dtypes)
+        return candidate
 
 
 @lru_cache(maxsize=16)
 def _solved(dtype: str, device: Device, profile: Profile) -> SolvedTable:
     return solve_table(dtype, device, profile.costs)
-
-
-@lru_cache(maxsize=16)
-def _constants(profile: Profile, structures: tuple[str, ...]) -> Mapping[str, float]:
-    """The calibration's constants; a structure that it does not know has the residual of its nearest relatives, the
-    same block with another ring or epilogue: most of what the model misses lies in the block."""
-    calibration = profile.calibration(Gemm.name)
-    constants = dict(calibration.constants) if calibration else {}
-    known: dict[str, list[float]] = {}
-    for name, value in constants.items():
-        if name.startswith(RESIDUAL):
-            known.setdefault(relatives(name), []).append(value)
-    for name in structures:
-        if (key := RESIDUAL + name) not in constants and (kin := known.get(relatives(key))):
-            constants[key] = sum(kin) / len(kin)
-    return constants

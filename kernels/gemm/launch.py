@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
-from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, config_of, require_valid
+from warpplan.kernels.torch_types import Tensor
+from warpplan.kernels.triton_types import KernelArgument, Launcher, TmaDescriptor
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
 from warpplan.planner.values.device import DEVICES, H200, Device
 from warpplan.planner.values.tuning import TuningConfig
@@ -81,6 +81,7 @@ def grid_size(config: GemmConfig, shape: tuple[int, int, int], sm_count: int) ->
 
 
 def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool) -> Callable[[], None]:
+    from warpplan.kernels.device.epilogue import shared_layout
     from warpplan.kernels.gemm import gluon
     from warpplan.kernels.triton_compat import TensorDescriptor, gl
 
@@ -88,9 +89,9 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
     rows, columns, depth = config.computed(shape)
     element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[a.dtype]
 
-    def describe(tensor: Tensor, box: tuple[int, int]) -> Any:
+    def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
         return TensorDescriptor(
-            tensor, list(tensor.shape), _row_strides(tensor), list(box), gluon.shared_layout(box, element)
+            tensor, list(tensor.shape), _row_strides(tensor), list(box), shared_layout(box, element)
         )
 
     boxes = gluon.descriptor_blocks(config)
@@ -121,7 +122,7 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
 def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool) -> Callable[[], None]:
     from warpplan.kernels.gemm import tl
 
-    def describe(tensor: Tensor, box: tuple[int, int]) -> TlDescriptor:
+    def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
         return TlDescriptor(tensor, list(tensor.shape), _row_strides(tensor), list(box))
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
@@ -133,7 +134,7 @@ def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store:
     return lambda: _run(launch, arguments, keywords)
 
 
-def _run(launch: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+def _run(launch: Launcher, arguments: tuple[KernelArgument, ...], keywords: dict[str, object]) -> None:
     try:
         launch(*arguments, **keywords)
     except triton.runtime.errors.OutOfResources as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from warpplan.kernels.torch_types import Tensor
 
 
 def reference(a: Tensor, b: Tensor) -> Tensor:

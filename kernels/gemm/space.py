@@ -245,7 +245,7 @@ def require_valid(config: GemmConfig, dtype: str, device: Device, shape: Shape |
         raise InvalidConfig(f"invalid gemm configuration: {found[0]}", field="config", value=repr(config))
 
 
-EPILOGUES: tuple[tuple[Staging, int], ...] = tuple((s, n) for s in ("own", "ring") for n in (1, 2, 4))  # type: ignore[misc]
+EPILOGUES: tuple[tuple[Staging, int], ...] = tuple((s, n) for s in ("own", "ring") for n in (1, 2, 4))
 """(staging, split), best first: bytes of its own let the store overlap the next tile, few chunks are few waits."""
 
 # scheme, consumer warps, (rows, columns) of the tile, blocks an SM
@@ -375,7 +375,7 @@ def _read(tuning_config: TuningConfig) -> GemmConfig:
             value=scheme,
         )
     base = GemmConfig(
-        scheme,  # type: ignore[arg-type]
+        scheme,
         whole("BLOCK_M"),
         whole("BLOCK_N"),
         whole("BLOCK_K"),

@@ -8,20 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.space import GemmConfig
 
 RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "C_ROW_STRIDE"]
-
-
-@triton.jit
-def tile_origin(tile, M, N, GROUP_M, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """First row and first column of a tile: bands of ``GROUP_M`` tile rows, column by column, for reuse in L2."""
-    row_tiles = tl.cdiv(M, BLOCK_M)
-    band = GROUP_M * tl.cdiv(N, BLOCK_N)
-    first = tile // band * GROUP_M
-    height = min(row_tiles - first, GROUP_M)
-    inside = tile % band
-    return (first + inside % height) * BLOCK_M, inside // height * BLOCK_N
 
 
 @triton.jit(do_not_specialize=["c", *RUNTIME_INTEGERS])
@@ -42,7 +32,7 @@ def gemm_kernel(
     """``c`` is a descriptor, or a pointer to rows of ``C_ROW_STRIDE`` elements where ``TMA_STORE`` is off."""
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=1):
-        row, column = tile_origin(tile, M, N, GROUP_M, BLOCK_M, BLOCK_N)
+        row, column = banded_tile(tile, M, N, GROUP_M, BLOCK_M, BLOCK_N)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for k in tl.range(0, K, BLOCK_K):
             a = a_desc.load([row, k])

@@ -1,4 +1,5 @@
-"""What the candidates of the GEMM kernel ask of the device, for one shape: the input of ``planner.predict``."""
+"""What the candidates of the GEMM kernel ask of the device, for one shape: the input of
+:mod:`warpplan.planner.predict.time_model`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,12 @@ from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.solve import effective_ii
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
 
 Floats = NDArray[np.float64]
 
+RESIDUAL = "structure."
+"""Prefix of the constants that calibrate one structure (:mod:`warpplan.planner.predict.time_model`)."""
 ACCUMULATOR_BYTES = 4
 LINE_BYTES = 128
 """A cache line; rows of another length make every box row straddle two."""
@@ -51,6 +55,22 @@ def structure(config: GemmConfig) -> str:
 def relatives(name: str) -> str:
     """What the names of structures that differ in ring or epilogue alone have in common."""
     return re.sub(r"-d\d+e\d+(own|ring)", "", name)
+
+
+@lru_cache(maxsize=16)
+def calibrated_constants(profile: Profile, kernel: str, structures: tuple[str, ...]) -> Mapping[str, float]:
+    """The calibration's constants of ``kernel``; a structure that it does not know has the residual of its nearest
+    relatives, the same block with another ring or epilogue: most of what the model misses lies in the block."""
+    calibration = profile.calibration(kernel)
+    constants = dict(calibration.constants) if calibration else {}
+    known: dict[str, list[float]] = {}
+    for name, value in constants.items():
+        if name.startswith(RESIDUAL):
+            known.setdefault(relatives(name), []).append(value)
+    for name in structures:
+        if (key := RESIDUAL + name) not in constants and (kin := known.get(relatives(key))):
+            constants[key] = sum(kin) / len(kin)
+    return constants
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +189,7 @@ def _ends(config: GemmConfig, costs: CostTable, element: int) -> dict[str, float
 
 
 @dataclass(frozen=True)
-class _Noting(CostTable):
+class _UnmeasuredNoted(CostTable):
     """Notes what was never measured and answers with a cost of nothing, so that one reading finds all of it."""
 
     noted: dict[str, None] = field(default_factory=dict)
@@ -184,7 +204,7 @@ class _Noting(CostTable):
 
 
 def _missing(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> tuple[str, ...]:
-    noting = _Noting(costs.entries)
+    noting = _UnmeasuredNoted(costs.entries)
     for read in (lambda: loop_graph(config, dtype, device, noting), lambda: _ends(config, noting, element)):
         try:
             read()
@@ -263,4 +283,5 @@ def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: 
     forgotten_b = np.clip((b_bytes + strip_bytes) / resident - 1.0, 0.0, 1.0)
     forgotten_a = np.clip(strip_bytes / resident - 1.0, 0.0, 1.0)
     again = b_bytes * (strips - 1.0) * forgotten_b + a_bytes * (waves - 1.0) * forgotten_a
-    return a_bytes + b_bytes + g.rows.astype(np.float64) * g.columns * element + again
+    c_bytes = g.rows.astype(np.float64) * g.columns * element
+    return np.asarray(a_bytes + b_bytes + c_bytes + again)

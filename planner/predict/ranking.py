@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.planner.predict.time_model import Prediction
+from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
 
 Candidate = TypeVar("Candidate")
@@ -17,10 +18,12 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class RankedPlan:
-    """One candidate with what it should take; plans come best first."""
+    """One candidate with what it should take; plans come best first. ``solve()`` gives the candidate's loop, solved:
+    the kernel has bound its own candidate to it, so that ``config`` is not parsed again."""
 
     config: TuningConfig
     prediction: Prediction
+    solve: Callable[[], Outcome] = field(compare=False, repr=False)
 
 
 def best_first(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from warpplan.planner.errors import UnknownName
 from warpplan.profiler.probes.points import FAMILIES, Point
+from warpplan.profiler.records import Record
+
+if TYPE_CHECKING:
+    from warpplan.profiler.probes.cases import Case
 
 _MODULES = {
     "tma": "tma",
@@ -27,13 +32,13 @@ def points(family: str) -> tuple[Point, ...]:
         raise UnknownName("probe", family, FAMILIES) from None
 
 
-def kernels(point: Point, family: str) -> tuple[Any, ...]:
+def kernels(point: Point, family: str) -> tuple[Case, ...]:
     """What ``point`` launches, as :class:`~warpplan.profiler.probes.cases.Case`; needs triton, no GPU."""
-    found: tuple[Any, ...] = _module(family).cases(point)
+    found: tuple[Case, ...] = _module(family).cases(point)
     return found
 
 
-def measure(family: str, skip: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def measure(family: str, skip: Sequence[str] = ()) -> Iterator[Record]:
     """Measure ``family`` on the current GPU, point by point, but for the labels in ``skip``.
 
     Yields ``{"start": label}``, the records of the point, ``{"done": label}`` or ``{"failed": label, "reason": …}``. A
@@ -55,7 +60,7 @@ def measure(family: str, skip: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
             yield {"done": point.label}
 
 
-def _module(family: str) -> Any:
+def _module(family: str) -> ModuleType:
     points(family)
     return importlib.import_module(f"{__name__}.{_MODULES[family]}")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_compat import GluonASTSource, TensorDescriptor, gl
+from warpplan.kernels.triton_types import AstSource, GluonLayout, JitFunction, KernelArgument, TmaDescriptor
 
 Constant = int | str | bool
 
@@ -38,7 +39,7 @@ class Pointer:
     def signature(self) -> str:
         return f"*{_TRITON_NAMES[self.dtype]}"
 
-    def live(self) -> Any:
+    def live(self) -> Tensor:
         return _tensor(self.dtype, (self.elements,), self.fill)
 
 
@@ -52,13 +53,13 @@ class Box:
     box: tuple[int, int]
     fill: str = "zeros"
 
-    def layout(self) -> Any:
+    def layout(self) -> GluonLayout:
         return gl.NVMMASharedLayout.get_default_for(list(self.box), _GLUON[self.dtype])
 
     def signature(self) -> str:
         return f"tensordesc<{_TRITON_NAMES[self.dtype]}{list(self.box)},{self.layout()!r}>"
 
-    def live(self) -> Any:
+    def live(self) -> TmaDescriptor:
         matrix = _tensor(self.dtype, (self.rows, self.columns), self.fill)
         return TensorDescriptor.from_tensor(matrix, list(self.box), self.layout())
 
@@ -67,7 +68,7 @@ class Box:
 class Case:
     """``arguments`` in the kernel's order: a Pointer, a Box, "i32" or "fp32" for a number given at launch."""
 
-    kernel: Any
+    kernel: JitFunction
     arguments: tuple[tuple[str, Pointer | Box | str], ...]
     constants: tuple[tuple[str, Constant], ...]
     num_warps: int
@@ -77,7 +78,7 @@ class Case:
         kinds = {n: a if isinstance(a, str) else a.signature() for n, a in self.arguments}
         return kinds | {name: "constexpr" for name, _ in self.constants}
 
-    def source(self) -> Any:
+    def source(self) -> AstSource:
         """What Triton compiles, specialised as a launch would be; no GPU is touched."""
         names = [name for name, _ in self.arguments]
         aligned = {
@@ -97,7 +98,7 @@ class Live:
     """A case whose buffers are allocated on the current GPU."""
 
     case: Case
-    buffers: Mapping[str, Any]
+    buffers: Mapping[str, KernelArgument]
 
     def launch(self, blocks: int, **numbers: float) -> None:
         """Start ``blocks`` blocks; ``numbers`` are the arguments that have no buffer."""
@@ -105,7 +106,7 @@ class Live:
         self.case.kernel[(blocks,)](*arguments, **dict(self.case.constants), **self.case.compile_options())
 
 
-def _tensor(dtype: str, shape: tuple[int, ...], fill: str) -> Any:
+def _tensor(dtype: str, shape: tuple[int, ...], fill: str) -> Tensor:
     import torch
 
     kind = getattr(torch, dtype)

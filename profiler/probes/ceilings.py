@@ -15,8 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
+from warpplan.kernels.torch_types import Tensor, TorchResult
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.profiler.probes.cases import Case, Pointer
 from warpplan.profiler.probes.device_code import clock, nanoseconds, probe_kernel
@@ -115,11 +115,11 @@ def _dtype(point: Point) -> str:
     return point.kind.split("flops_")[1]
 
 
-def _product(dtype: str) -> Callable[[], Any]:
+def _product(dtype: str) -> Callable[[], TorchResult]:
     """C = A · Bᵀ of random SIDE × SIDE matrices by cuBLAS."""
     import torch
 
-    def operand() -> Any:
+    def operand() -> Tensor:
         return torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16).to(getattr(torch, dtype))
 
     a, b = operand(), operand()
@@ -129,7 +129,7 @@ def _product(dtype: str) -> Callable[[], Any]:
     return lambda: torch._scaled_mm(a, b.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
-def _sustained(work: Callable[[], Any], warm_s: float) -> list[float]:
+def _sustained(work: Callable[[], TorchResult], warm_s: float) -> list[float]:
     """Seconds a call of ``work``, SAMPLES times, after ``warm_s`` of nothing but it. Samples last some 20 ms each."""
     import torch
 
@@ -140,7 +140,7 @@ def _sustained(work: Callable[[], Any], warm_s: float) -> list[float]:
             work()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) * 1e-3 / calls
+        return float(begin.elapsed_time(end)) * 1e-3 / calls
 
     timed(2)
     calls = max(1, round(0.02 / timed(4)))
@@ -163,7 +163,7 @@ def _launches(launches: int = 200) -> list[float]:
     return [s / launches * 1e6 for s in _sustained(graph.replay, 0.1)]
 
 
-def _clock(load: Callable[[], Any] | None) -> list[float]:
+def _clock(load: Callable[[], TorchResult] | None) -> list[float]:
     """SM cycles a second, one sample each millisecond, with ``load`` running on the rest of the device."""
     import torch
 
@@ -176,8 +176,9 @@ def _clock(load: Callable[[], Any] | None) -> list[float]:
     with torch.cuda.stream(beside):
         live.launch(1, samples=CLOCK_SAMPLES, interval_ns=CLOCK_INTERVAL_NS)
     # Enough calls queued for the whole count; the counter's SM is lost to the load, the others set the power.
-    for _ in range(CLOCK_SAMPLES if load is not None else 0):
-        load()
+    if load is not None:
+        for _ in range(CLOCK_SAMPLES):
+            load()
     torch.cuda.synchronize()
     stamps = live.buffers["stamps"].cpu().numpy().reshape(-1, 2)
     steps = (stamps[1:] - stamps[:-1])[2:]

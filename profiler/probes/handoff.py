@@ -22,6 +22,7 @@ from warpplan.profiler.probes.sampling import (
     REPETITIONS,
     WARM_REPETITIONS,
     Record,
+    Samples,
     cost,
     quantiles,
     sm_count,
@@ -113,9 +114,10 @@ def measure(point: Point) -> Iterator[Record]:
     live.launch(blocks, reps=REPETITIONS, stride=stride)
     torch.cuda.synchronize()
 
-    def stamps(name: str) -> np.ndarray:
+    def stamps(name: str) -> Samples:
         rows = live.buffers[name][: blocks * REPETITIONS * COLUMNS].cpu().numpy().reshape(blocks, REPETITIONS, COLUMNS)
-        return rows[::stride, WARM_REPETITIONS:].reshape(-1, COLUMNS)
+        worked: Samples = rows[::stride, WARM_REPETITIONS:].reshape(-1, COLUMNS)
+        return worked
 
     server, returner = stamps("server"), stamps("returner")
     overhead = float(np.median(server[:, 0]))

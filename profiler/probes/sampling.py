@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpplan.kernels.isolate import Json
 from warpplan.planner.values.costs import Quantiles
 from warpplan.profiler.probes.cases import Live
 
 Samples = NDArray[np.float64]
-Record = dict[str, Any]
+Record = dict[str, Json]
 
 REPETITIONS = 48
 WARM_REPETITIONS = 8
@@ -39,8 +39,9 @@ def sample(live: Live, columns: int = 1, *, sms: int = FEW_SMS, reps: int = REPE
     out = live.buffers["out"]
     live.launch(blocks, reps=reps, stride=stride, **numbers)
     torch.cuda.synchronize()
-    rows = out[: blocks * reps * columns].cpu().numpy().astype(np.float64).reshape(blocks, reps, columns)
-    return rows[::stride, WARM_REPETITIONS:].reshape(-1, columns)
+    rows: Samples = out[: blocks * reps * columns].cpu().numpy().astype(np.float64).reshape(blocks, reps, columns)
+    worked: Samples = rows[::stride, WARM_REPETITIONS:].reshape(-1, columns)
+    return worked
 
 
 def out_elements(columns: int = 1, reps: int = REPETITIONS, blocks: int = 160) -> int:
@@ -59,7 +60,7 @@ def slope(long: Samples, short: Samples, extra: float) -> Samples:
     return (long - np.median(short)) / extra
 
 
-def cost(kind: str, parameters: tuple[tuple[str, Any], ...], **parts: Quantiles | None) -> Record:
+def cost(kind: str, parameters: tuple[tuple[str, Json], ...], **parts: Quantiles | None) -> Record:
     """A record of one cost entry; ``parts`` are latency, occupancy and issue."""
     return {
         "kind": kind,

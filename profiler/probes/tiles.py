@@ -15,11 +15,11 @@ quarter of an instruction an element that consumes the result, ``shared_load`` a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from warpplan.kernels.triton_compat import fence_async_shared, gl, gluon, thread_barrier
+from warpplan.kernels.triton_types import JitFunction
 from warpplan.planner.values.costs import Quantiles
 from warpplan.profiler.probes.cases import Case, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
@@ -187,7 +187,9 @@ def shared_store(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr,
     _keep(sink, rows, TILE, ROWS)
 
 
-def _case(kernel: Any, columns: int, dtype: str, numbers: tuple[tuple[str, str], ...], **constants: str | int) -> Case:
+def _case(
+    kernel: JitFunction, columns: int, dtype: str, numbers: tuple[tuple[str, str], ...], **constants: str | int
+) -> Case:
     return Case(
         kernel,
         (
@@ -204,7 +206,7 @@ def _case(kernel: Any, columns: int, dtype: str, numbers: tuple[tuple[str, str],
     )
 
 
-def _float_case(kernel: Any, columns: int, operation: str, **constants: int) -> Case:
+def _float_case(kernel: JitFunction, columns: int, operation: str, **constants: int) -> Case:
     return _case(kernel, columns, "float32", (("scale", "fp32"), ("shift", "fp32")), OPERATION=operation, **constants)
 
 

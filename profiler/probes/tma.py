@@ -246,7 +246,7 @@ def measure(point: Point) -> Iterator[Record]:
         return
     dram = point.text("source") == "dram"
     mask = boxes(size, DRAM_ROWS if dram else L2_ROWS) - 1
-    group = dict(rate.case.constants)["GROUP"]
+    group = int(dict(rate.case.constants)["GROUP"])
     spread = (mask + 1) // 128 if dram else 17
     if dram:
         _flush()

@@ -9,11 +9,11 @@ issue      cycles the warps need to issue one of those four.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, warpgroup_mma, warpgroup_mma_wait
+from warpplan.kernels.triton_types import JitFunction
 from warpplan.profiler.probes.cases import Case, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record
 from warpplan.profiler.probes.points import Point
@@ -100,7 +100,7 @@ def _keep(sink, acc, M: gl.constexpr, N: gl.constexpr, ACC: gl.constexpr):
     gl.store(sink + rows[:, None] * N + columns[None, :], acc)
 
 
-def _case(kernel: Any, n: int, dtype: str, a: str, groups: int, *numbers: str, **constants: int) -> Case:
+def _case(kernel: JitFunction, n: int, dtype: str, a: str, groups: int, *numbers: str, **constants: int) -> Case:
     rows, k = 64 * groups, SWIZZLE_BYTES // ITEM_BYTES[dtype]
     return Case(
         kernel,

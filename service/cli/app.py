@@ -89,19 +89,16 @@ def _fail(message: str) -> int:
 
 @app.command()
 def kernels(as_json: Json = False) -> None:
-    """List what can be planned."""
+    """List what can be planned: kernels, their sizes and dtypes."""
     from warpplan.kernels import registry
+    from warpplan.service.cli.display import kernel_lines
 
-    found = [registry.kernel(name) for name in registry.names()]
+    found = registry.declarations()
     if as_json:
-        return print_json(
-            [
-                {"name": k.name, "description": k.description, "dimensions": k.dimensions, "dtypes": k.dtypes}
-                for k in found
-            ]
-        )
-    for k in found:
-        print(f"{k.name:<16} sizes {' '.join(k.dimensions)}, dtypes {', '.join(k.dtypes)}: {k.description}")
+        return print_json([declared.as_dict() for declared in found])
+    for declared in found:
+        for line in kernel_lines(declared):
+            print(line)
     return None
 
 
@@ -154,9 +151,8 @@ def plan(
         print(f"{problem.label} on {problem.device}")
         for number, r in enumerate(ranked, 1):
             p = r.prediction
-            print(
-                f"{number:>4} {p.time_us:>10.2f} us {p.tflops:>7.1f} TFLOP/s  {p.bound_by:<9} {config_line(r.config)}"
-            )
+            config = config_line(r.config, kernel)
+            print(f"{number:>4} {p.time_us:>10.2f} us {p.tflops:>7.1f} TFLOP/s  {p.bound_by:<9} {config}")
         return None
     answer = workflow.configure(item)
     if store and answer.notice:

@@ -6,14 +6,25 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from warpplan.kernels import registry
+from warpplan.kernels.declaration import Declaration
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.workflow.answers import ConfigAnswer
-from warpplan.service.workflow.request import Problem
+from warpplan.service.workflow.request import ConfigRequest
 
-_FIRST = ("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "SPLIT_K", "GROUP_M")
 HEADER = (
     f"{'name':<28} {'kernel':<8} {'shape':<28} {'dtype':<9} {'us':>10} {'TFLOP/s':>8} {'bound by':<9} configuration"
 )
+
+
+def kernel_lines(declared: Declaration) -> Iterator[str]:
+    """What a kernel declares: a line for it, one for each size, one with an example."""
+    sizes, dtypes = " ".join(declared.dimensions), ", ".join(declared.dtypes)
+    yield f"{declared.name:<16} sizes {sizes}, dtypes {dtypes}: {declared.description}"
+    for field in declared.fields:
+        yield f"  {field.name:<14} {field.meaning}, {field.least} to {field.greatest}"
+    example = " ".join(f"{name}={size}" for name, size in declared.named(declared.examples[0]).items())
+    yield f"  such as        warpplan plan {declared.name} {example}"
 
 
 def row(name: str, answer: ConfigAnswer) -> str:
@@ -28,7 +39,7 @@ def row(name: str, answer: ConfigAnswer) -> str:
     return (
         f"{name or '-':<28} {answer.problem.kernel:<8} {_sizes(answer.problem):<28} {answer.problem.dtype:<9} "
         f"{_number(time_us, 2) + ('*' if answer.measured else ''):>10} {_number(tflops, 1):>8} {bound:<9} "
-        f"{config_line(answer.tuning)}"
+        f"{config_line(answer.tuning, answer.problem.kernel)}"
     )
 
 
@@ -36,7 +47,7 @@ def details(answer: ConfigAnswer) -> Iterator[str]:
     """One answer at length."""
     identity = answer.identity
     yield f"{answer.problem.label} on {answer.problem.device}"
-    yield f"  configuration  {config_line(answer.tuning)}"
+    yield f"  configuration  {config_line(answer.tuning, answer.problem.kernel)}"
     if answer.prediction:
         p = json.loads(answer.prediction)
         yield f"  predicted      {p['time_us']:.2f} us, {p['tflops']:.1f} TFLOP/s, bound by {p['bound_by']}"
@@ -49,9 +60,11 @@ def details(answer: ConfigAnswer) -> Iterator[str]:
     yield f"  match          {answer.kind}{', kept' if answer.kept else ', not kept: ' + answer.notice}"
 
 
-def config_line(config: TuningConfig) -> str:
-    """``SCHEME=single BLOCK_M=128 … num_warps=8``: tiles first, Triton's rarer fields where they are set."""
-    kwargs = sorted(config.kwargs, key=lambda pair: (_FIRST.index(pair[0]) if pair[0] in _FIRST else len(_FIRST), pair))
+def config_line(config: TuningConfig, kernel: str) -> str:
+    """``SCHEME=single BLOCK_M=128 … num_warps=8``: first what the kernel declares as first, Triton's rarer fields where
+    they are set."""
+    first = registry.kernel(kernel).declaration.shown_first
+    kwargs = sorted(config.kwargs, key=lambda pair: (first.index(pair[0]) if pair[0] in first else len(first), pair))
     fields = [*kwargs, ("num_warps", config.num_warps), ("num_stages", config.num_stages)]
     if config.num_ctas != 1:
         fields.append(("num_ctas", config.num_ctas))
@@ -75,7 +88,7 @@ def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"    channel      {channel['name']}: depth {channel['depth']} of {channel['slot_bytes']} B"
 
 
-def _sizes(problem: Problem) -> str:
+def _sizes(problem: ConfigRequest) -> str:
     return " ".join(f"{name}={size}" for name, size in problem.shape.items())
 
 

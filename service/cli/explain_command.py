@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,10 +28,14 @@ from warpplan.service.cli.solve_command import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from warpplan.planner.predict.alternatives import RankedCandidates
+    from warpplan.planner.predict.ranking import RankedPlan
+    from warpplan.planner.predict.time_model import Prediction
     from warpplan.planner.values.dependence_graph import DependenceGraph
     from warpplan.planner.values.options import SolveOptions
     from warpplan.planner.values.plan import Outcome
     from warpplan.planner.values.timeline import Timeline
+    from warpplan.planner.values.tuning import TuningConfig
     from warpplan.profiler.traces import Event
     from warpplan.service.views.sections import Section
 
@@ -42,8 +46,10 @@ QUESTION_SECONDS = 20.0
 STEADY_ITERATIONS = 64
 """A comparison with measured phases plays so many iterations, so that the first ones do not decide the medians."""
 
-Subject = Annotated[str, typer.Argument(help='A kernel, such as gemm, or a graph file, or "-".', metavar="SUBJECT")]
-Sizes = Annotated[list[str] | None, typer.Argument(help="A kernel's sizes, such as M=4096.", metavar="[NAME=SIZE]...")]
+Subject = Annotated[str, typer.Argument(help='A kernel, or a graph file, or "-".', metavar="SUBJECT")]
+Sizes = Annotated[
+    list[str] | None, typer.Argument(help="A kernel's sizes (see: warpplan kernels).", metavar="[NAME=SIZE]...")
+]
 Iterations = Annotated[int, typer.Option(min=1, max=1000, help="Iterations of the loop in the time line.")]
 SvgFile = Annotated[Path | None, typer.Option("--svg", help="Write the time line as a picture.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write everything as one page that needs no network.")]
@@ -134,9 +140,6 @@ def _graph(path: str, options: SolveOptions) -> Explained:
 
 
 def _kernel(name: str, sizes: dict[str, object], dtype: str, device: str | None, profile: Path | None) -> Explained:
-    from importlib import import_module
-
-    from warpplan.planner.predict.alternatives import flips, needs
     from warpplan.planner.predict.explanation import demands
     from warpplan.planner.values import codec
     from warpplan.service.cli.display import config_line
@@ -145,28 +148,20 @@ def _kernel(name: str, sizes: dict[str, object], dtype: str, device: str | None,
     from warpplan.service.workflow.request import Item, check
 
     profiles = Profiles.load(profile) if profile else Profiles()
-    problem, _, gpu = check(Item(name, tuple(sizes.items()), dtype, device), profiles.default_device)
+    problem, kernel, gpu = check(Item(name, tuple(sizes.items()), dtype, device), profiles.default_device)
     measurements = profiles.of(gpu.name).profile
-    asked = import_module(f"warpplan.kernels.{name}.explain")
-    race = asked.race(problem.sizes, dtype, gpu, measurements)
-    predicted = race.predictions()
-    loop = asked.loop(race.configs[0], dtype, gpu, measurements)
-    filled = demands(loop.graph, loop.outcome.plan)
-    with _questions("asking which measurement decides") as progress:
-        doubts = flips(race, progress=progress)
-    lacking = needs(race) if len(race.names) > 1 else ()
-    best = predicted[0]
+    race = kernel.race(problem.sizes, dtype, gpu, measurements)
+    compared = _raced(race) if race else _ranked(kernel.rank(problem.sizes, dtype, gpu, measurements), name)
+    loop = kernel.loop(compared.configs[0], dtype, gpu, measurements)
+    filled = demands(loop.graph, loop.outcome.plan) if loop.outcome.plan else ()
+    best = compared.predicted[0]
     lead = (
-        config_line(race.configs[0]),
+        config_line(compared.configs[0], name),
         f"predicted {best.time_us:.2f} us, {best.tflops:.1f} TFLOP/s, bound by {best.bound_by}",
     )
-    shown = [sections.terms(best), sections.bounds(loop.outcome, filled)]
-    if lacking:
-        shown += [sections.contenders(race, predicted), sections.what_the_next_needs(race, lacking)]
-        shown.append(sections.choice(race, doubts))
     rivals = [
         {"structure": n, "config": c.as_dict(), "predicted": asdict(p) | {"parts": dict(p.parts)}}
-        for n, c, p in zip(race.names, race.configs, predicted, strict=True)
+        for n, c, p in zip(compared.names, compared.configs, compared.predicted, strict=True)
     ]
     body = {
         "kernel": name,
@@ -176,12 +171,54 @@ def _kernel(name: str, sizes: dict[str, object], dtype: str, device: str | None,
         "outcome": codec.to_json(loop.outcome),
         "demands": [asdict(d) for d in filled],
         "contenders": rivals,
-        "next_needs": [asdict(n) for n in lacking],
-        "flips": {**asdict(doubts), "flips": [{**asdict(f), "within_spread": f.within_spread} for f in doubts.flips]},
+        **compared.body,
         "epilogue_cycles": loop.epilogue_cycles,
     }
     title = f"{problem.label} on {problem.device}"
-    return Explained(title, lead, loop.graph, loop.outcome, tuple(shown), body, True, loop.epilogue_cycles)
+    shown = (sections.terms(best), sections.bounds(loop.outcome, filled), *compared.sections)
+    return Explained(title, lead, loop.graph, loop.outcome, shown, body, True, loop.epilogue_cycles)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """The best candidate and those it is compared with, best first; what the comparison adds to page and JSON."""
+
+    names: tuple[str, ...]
+    configs: tuple[TuningConfig, ...]
+    predicted: tuple[Prediction, ...]
+    sections: tuple[Section, ...] = ()
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+def _raced(race: RankedCandidates) -> _Compared:
+    """Unlike structures compared number by number: what the next would need, which measurement flips the choice."""
+    from warpplan.planner.predict.alternatives import flips, needs
+    from warpplan.service.views import sections
+
+    predicted = race.predictions()
+    with _questions("asking which measurement decides") as progress:
+        doubts = flips(race, progress=progress)
+    lacking = needs(race) if len(race.names) > 1 else ()
+    shown: tuple[Section, ...] = ()
+    if lacking:
+        shown = (
+            sections.contenders(race, predicted),
+            sections.what_the_next_needs(race, lacking),
+            sections.choice(race, doubts),
+        )
+    body = {
+        "next_needs": [asdict(n) for n in lacking],
+        "flips": {**asdict(doubts), "flips": [{**asdict(f), "within_spread": f.within_spread} for f in doubts.flips]},
+    }
+    return _Compared(race.names, race.configs, predicted, shown, body)
+
+
+def _ranked(ranked: tuple[RankedPlan, ...], kernel: str) -> _Compared:
+    """The first of the ranking, for a kernel with a time model of its own."""
+    from warpplan.service.cli.display import config_line
+
+    configs = tuple(r.config for r in ranked)
+    return _Compared(tuple(config_line(c, kernel) for c in configs), configs, tuple(r.prediction for r in ranked))
 
 
 def _no_plan(found: Explained, as_json: bool) -> int:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from warpplan.kernels import registry
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.service.cli.options import DeviceName, Json, ProfileFile, open_workflow, print_json
 
 if TYPE_CHECKING:
     from warpplan.service.feeds import ExportRow, Options
     from warpplan.service.workflow.configure import Workflow
-    from warpplan.service.workflow.request import Problem
+    from warpplan.service.workflow.request import ConfigRequest
 
 Shapes = Annotated[
     str | None,
@@ -39,7 +40,7 @@ def export(
     shapes: Shapes = None,
     target: TargetName = "triton",
     store: StoreName = None,
-    kernel: KernelOption = "gemm",
+    kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
     profile: ProfileFile = None,
     rename: Renames = None,
@@ -68,7 +69,7 @@ def verify(
     shapes: Shapes = None,
     target: TargetName = "triton",
     store: StoreName = None,
-    kernel: KernelOption = "gemm",
+    kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
     profile: ProfileFile = None,
     rename: Renames = None,
@@ -109,7 +110,7 @@ def _rows(
     ]
 
 
-def _from_file(workflow: Workflow, shapes: str) -> Iterator[Problem]:
+def _from_file(workflow: Workflow, shapes: str) -> Iterator[ConfigRequest]:
     from warpplan.service.workflow.bundled_shapes import bundled
     from warpplan.service.workflow.request import check
     from warpplan.service.workflow.shape_files import read_shapes

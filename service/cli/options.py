@@ -14,8 +14,10 @@ from warpplan.planner.errors import InvalidShape, StoreError
 if TYPE_CHECKING:
     from warpplan.service.workflow.configure import Workflow
 
-KernelName = Annotated[str, typer.Argument(help="Kernel, such as gemm (see: warpplan kernels).", metavar="KERNEL")]
-SizeList = Annotated[list[str], typer.Argument(help="Sizes, such as M=4096 N=4096 K=4096.", metavar="NAME=SIZE...")]
+KernelName = Annotated[str, typer.Argument(help="Kernel (see: warpplan kernels).", metavar="KERNEL")]
+SizeList = Annotated[
+    list[str], typer.Argument(help="The kernel's sizes (see: warpplan kernels).", metavar="NAME=SIZE...")
+]
 Dtype = Annotated[str, typer.Option(help="torch's name of the dtype.")]
 DeviceName = Annotated[str | None, typer.Option(help="The GPU's full name (see: warpplan devices).")]
 ProfileFile = Annotated[Path | None, typer.Option("--profile", help="Plan with this profile, not the embedded one.")]
@@ -59,12 +61,15 @@ def open_workflow(
 
 
 def named(words: Sequence[str]) -> dict[str, object]:
-    """``["M=4096", …]`` as sizes by name; :class:`InvalidShape` for a word that is none, or twice the same."""
+    """``["NAME=SIZE", …]`` as sizes by name; :class:`InvalidShape` for a word that is none, or twice the same."""
+    from warpplan.service.workflow.request import example_size
+
     sizes: dict[str, object] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise InvalidShape(f"{word!r} is no size: write NAME=SIZE, such as M=4096", field="sizes", value=word)
+            (example,) = (f"{name}={size}" for name, size in example_size().items())
+            raise InvalidShape(f"{word!r} is no size: write NAME=SIZE, such as {example}", field="sizes", value=word)
         if name in sizes:
             raise InvalidShape(f"{name} is given twice: {sizes[name]} and {value}", field=name, value=value)
         sizes[name] = value

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from warpplan.kernels.declaration import ConsumerNames, Declaration
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.planner.values.tuning import Scalar, TuningConfig
 
@@ -19,16 +21,6 @@ Launch = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments."""
 
 TENSOR_SUFFIX = "_ptr"
-TENSOR_NAMES = frozenset("abc")
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "BLOCK_M": ("BLOCK_M", "BLOCK_SIZE_M", "BM", "TILE_M", "TILE_SIZE_M"),
-    "BLOCK_N": ("BLOCK_N", "BLOCK_SIZE_N", "BN", "TILE_N", "TILE_SIZE_N"),
-    "BLOCK_K": ("BLOCK_K", "BLOCK_SIZE_K", "BK", "TILE_K", "TILE_SIZE_K"),
-    "GROUP_M": ("GROUP_M", "GROUP_SIZE_M", "GM", "GROUP_SIZE"),
-}
-"""A plan's names and what consumers call them; compared in upper case."""
-REQUIRED = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
-"""Without these a plan says nothing to the consumer; GROUP_M only orders tiles."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Consumer:
+class ConsumerKernel:
     """A loaded kernel. ``outer`` is what jobs launch (the autotuner, perhaps inside ``triton.heuristics``), ``tuner``
     the Autotuner in it, ``function`` the JITFunction at the bottom. ``derived_names`` are parameters that
     ``triton.heuristics`` computes from the others."""
@@ -73,12 +65,13 @@ class Consumer:
         return tuple(dict.fromkeys(name for config in self.tuner.configs for name in config.kwargs))
 
 
-def load(spec: str) -> Consumer:
-    """The kernel at ``FILE.py:function`` or ``package.module:function``. Importing it runs its module.
+def load(spec: str, dimensions: Sequence[str]) -> ConsumerKernel:
+    """The kernel at ``FILE.py:function`` or ``package.module:function``. Importing it runs its module. ``dimensions``
+    are the sizes that its autotuner's key should name.
 
     Raises :class:`InvalidInput` where there is none, or where Triton would not keep its autotuning results on disk.
     """
-    return of_kernel(find(spec), spec)
+    return of_kernel(find(spec), spec, dimensions)
 
 
 def find(spec: str) -> Any:
@@ -94,7 +87,7 @@ def find(spec: str) -> Any:
     return found
 
 
-def of_kernel(outer: Any, spec: str) -> Consumer:
+def of_kernel(outer: Any, spec: str, dimensions: Sequence[str]) -> ConsumerKernel:
     """The same for a kernel object at hand."""
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
@@ -118,9 +111,10 @@ def of_kernel(outer: Any, spec: str) -> Consumer:
     if len(tuner.configs) < 2:
         raise _bad(spec, "it has a single configuration, and Triton then looks nothing up: list two or more")
     if not tuner.keys:
-        raise _bad(spec, 'its key is empty, so all shapes would share one entry: name the sizes, key=["M", "N", "K"]')
+        key = json.dumps(list(dimensions))
+        raise _bad(spec, f"its key is empty, so all shapes would share one entry: name the sizes, key={key}")
     derived = frozenset(name for layer in chain if isinstance(layer, Heuristics) for name in layer.values)
-    return Consumer(spec, outer, tuner, chain[-1], derived)
+    return ConsumerKernel(spec, outer, tuner, chain[-1], derived)
 
 
 def _module(spec: str, source: str) -> ModuleType:
@@ -153,8 +147,11 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def rename(consumer: Consumer, plan: TuningConfig, renames: Mapping[str, str]) -> TuningConfig:
-    """``plan`` in the consumer's names. ``renames`` maps a plan's name to the consumer's and outranks ``ALIASES``.
+def rename(
+    consumer: ConsumerKernel, plan: TuningConfig, renames: Mapping[str, str], names: ConsumerNames
+) -> TuningConfig:
+    """``plan`` in the consumer's names. ``renames`` maps a plan's name to the consumer's and outranks ``names``, which
+    the kernel declares and which are compared in upper case.
 
     A tuned constexpr that all the consumer's configurations agree on keeps that value. Raises :class:`InvalidInput`
     listing the names that are left without a value, or the tile sizes that the consumer does not tune.
@@ -164,7 +161,7 @@ def rename(consumer: Consumer, plan: TuningConfig, renames: Mapping[str, str]) -
     if unknown:
         raise _bad(consumer.spec, f"--rename {unknown[0]}: a plan has {', '.join(sorted(values))}")
     taken: dict[str, str] = {theirs: ours for ours, theirs in renames.items()}
-    for ours, aliases in ALIASES.items():
+    for ours, aliases in names.constants:
         if ours in values and ours not in renames:
             taken |= {t: ours for t in consumer.tuned_names if t.upper() in aliases and t not in taken}
     foreign = [theirs for theirs in taken if theirs not in consumer.tuned_names]
@@ -173,7 +170,7 @@ def rename(consumer: Consumer, plan: TuningConfig, renames: Mapping[str, str]) -
             consumer.spec,
             f"--rename to {foreign[0]}: its configurations set only {', '.join(consumer.tuned_names)}",
         )
-    missing = [ours for ours in REQUIRED if ours not in taken.values()]
+    missing = [ours for ours in names.required if ours not in taken.values()]
     if missing:
         raise _bad(
             consumer.spec,
@@ -202,8 +199,9 @@ def rename(consumer: Consumer, plan: TuningConfig, renames: Mapping[str, str]) -
 
 
 def call(
-    consumer: Consumer,
-    sizes: Mapping[str, int],
+    consumer: ConsumerKernel,
+    declared: Declaration,
+    shape: tuple[int, ...],
     dtype: str,
     *,
     key_map: Mapping[str, str],
@@ -212,12 +210,13 @@ def call(
 ) -> Launch:
     """The arguments of a launch, in the order of the kernel's signature.
 
-    ``sizes`` are the plan's dimensions; a parameter takes one whose name it has, or that ``key_map`` gives it. Tensors
-    are parameters that end in ``_ptr`` or are called a, b or c; ``tensors`` adds others with a dtype or takes one out
-    with "none". (A ``TensorDescriptor`` has no dtype and so no part in Triton's key.) ``arguments`` are values for the
-    rest; one that the key needs and nobody gave raises :class:`InvalidInput`.
+    A parameter takes the size whose declared name or alias it has, or that ``key_map`` gives it. Tensors are parameters
+    that end in ``_ptr`` or have a name that is declared for tensors; ``tensors`` adds others with a dtype or takes one
+    out with "none". (A ``TensorDescriptor`` has no dtype and so no part in Triton's key.) ``arguments`` are values for
+    the rest; one that the key needs and nobody gave raises :class:`InvalidInput`.
     """
     parameters = {p.name: p for p in consumer.function.params}
+    sizes = declared.named(shape)
     for option, given in (("--key", key_map), ("--tensor", tensors), ("--set", arguments)):
         for name in given:
             if name not in parameters:
@@ -225,7 +224,7 @@ def call(
     for name, dimension in key_map.items():
         if dimension not in sizes:
             raise _bad(consumer.spec, f"--key {name}={dimension}: the dimensions are {', '.join(sizes)}")
-    by_lower = {name.lower(): size for name, size in sizes.items()}
+    by_lower = {alias: sizes[field.name] for field in declared.fields for alias in (field.name.lower(), *field.aliases)}
     values: dict[str, object] = {}
     for name, parameter in parameters.items():
         if name in arguments:
@@ -236,7 +235,7 @@ def call(
             values[name] = sizes[key_map[name]]
         elif name in consumer.tuned_names or name in consumer.derived_names:
             continue
-        elif not parameter.is_constexpr and (name.endswith(TENSOR_SUFFIX) or name in TENSOR_NAMES):
+        elif not parameter.is_constexpr and (name.endswith(TENSOR_SUFFIX) or name in declared.consumers.tensors):
             values[name] = Tensor(dtype)
         elif name.lower() in by_lower:
             values[name] = by_lower[name.lower()]

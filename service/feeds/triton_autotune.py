@@ -21,16 +21,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from warpplan.kernels import registry
+from warpplan.kernels.registry import Kernel
 from warpplan.planner.errors import Infeasible, InvalidInput, StoreError
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.tuning import Scalar, TuningConfig
-from warpplan.service.feeds.consumer_kernel import Consumer, Launch, call, load, rename
+from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, call, load, rename
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, ExportRow, VerifiedEntry, VerifyReport
 from warpplan.service.feeds.paper_launch import read_entry, target_of, tuning_of, write_entry
 
 TARGET = "triton"
-SCHEMES = ("pipelined",)
-"""Consumers are ordinary ``tl`` kernels: only a one-partition plan can be said in their names."""
 EVERY_PLAN = 1_000_000
 
 Identity = tuple[tuple[str, str], ...]
@@ -46,7 +45,7 @@ class Options:
     ``only_listed`` keeps to configurations in the consumer's own list (Triton accepts others).
     """
 
-    kernel: str = "gemm"
+    kernel: str = registry.DEFAULT
     renames: Mapping[str, str] = field(default_factory=dict)
     key_map: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
@@ -65,14 +64,15 @@ def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     is in the consumer's list, under ``only_listed``) and :class:`StoreError` (``out`` cannot be written).
     """
     options = options or Options()
-    loaded = _load(consumer)
-    chosen = [(row, *_choose(loaded, row, options)) for row in map(ExportRow._make, rows)]
+    kernel = registry.kernel(options.kernel)
+    loaded = _load(consumer, kernel)
+    chosen = [(row, *_choose(loaded, kernel, row, options)) for row in map(ExportRow._make, rows)]
     if not chosen:
         raise InvalidInput("there is nothing to export: give shapes, or a store that holds some", field="rows")
     # Looked up first, so that rows in conflict leave the cache as it was.
     seen: dict[str, tuple[ExportRow, TuningConfig]] = {}
     for row, config, _ in chosen:
-        path = read_entry(loaded, _launch(loaded, row, options), device(row.device), out).path
+        path = read_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), out).path
         other, theirs = seen.setdefault(path, (row, config))
         if theirs != config:
             raise InvalidInput(
@@ -83,7 +83,7 @@ def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
             )
     entries = []
     for row, config, time_us in chosen:
-        written = write_entry(loaded, _launch(loaded, row, options), device(row.device), config, time_us, out)
+        written = write_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), config, time_us, out)
         entries.append(ExportedEntry(row.shape, row.dtype, row.device, written.key, written.path, config, time_us))
     identity = _identity(loaded, [row.device for row, _, _ in chosen])
     _write_manifest(loaded, out, identity)
@@ -97,13 +97,14 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     and the environment of the job. Raises as :func:`export_triton` does.
     """
     options = options or Options()
-    loaded = _load(consumer)
+    kernel = registry.kernel(options.kernel)
+    loaded = _load(consumer, kernel)
     wanted = [ExportRow._make(row) for row in rows]
     identity = _identity(loaded, [row.device for row in wanted])
     entries = []
     for row in wanted:
-        planned, _ = _choose(loaded, row, options)
-        found = read_entry(loaded, _launch(loaded, row, options), device(row.device), out)
+        planned, _ = _choose(loaded, kernel, row, options)
+        found = read_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), out)
         if found.damage:
             reason = f"the entry is damaged and the launch will fail ({found.damage}): remove {found.path}"
         elif found.config is None:
@@ -115,29 +116,30 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries))
 
 
-def _load(consumer: str) -> Consumer:
+def _load(consumer: str, kernel: Kernel) -> ConsumerKernel:
     if find_spec("triton") is None:
         raise InvalidInput(
             "exporting to Triton's cache needs the job's own triton here: pip install 'warpplan[gpu]'",
             field="target",
             value=TARGET,
         )
-    return load(consumer)
+    return load(consumer, kernel.declaration.dimensions)
 
 
-def _choose(consumer: Consumer, row: ExportRow, options: Options) -> tuple[TuningConfig, float]:
+def _choose(consumer: ConsumerKernel, kernel: Kernel, row: ExportRow, options: Options) -> tuple[TuningConfig, float]:
     """The best-ranked plan that can be said in the consumer's names, in those names, and its predicted time in µs."""
-    ranked = registry.kernel(options.kernel).rank(
+    # Consumers are ordinary ``tl`` kernels: only a portable plan can be said in their names.
+    ranked = kernel.rank(
         row.shape,
         row.dtype,
         device(row.device),
         row.profile,
         limit=EVERY_PLAN if options.only_listed else 1,
-        schemes=SCHEMES,
+        portable=True,
     )
     listed = [tuning_of(c) for c in consumer.tuner.configs]
     for plan in ranked:
-        config = rename(consumer, plan.config, options.renames)
+        config = rename(consumer, plan.config, options.renames, kernel.declaration.consumers)
         if not options.only_listed or config in listed:
             return config, plan.prediction.time_us
     raise Infeasible(
@@ -148,18 +150,18 @@ def _choose(consumer: Consumer, row: ExportRow, options: Options) -> tuple[Tunin
     )
 
 
-def _launch(consumer: Consumer, row: ExportRow, options: Options) -> Launch:
-    sizes = dict(zip(registry.kernel(options.kernel).dimensions, row.shape, strict=True))
+def _launch(consumer: ConsumerKernel, kernel: Kernel, row: ExportRow, options: Options) -> Launch:
     return call(
-        consumer, sizes, row.dtype, key_map=options.key_map, tensors=options.tensors, arguments=options.arguments
-    )
+        consumer, kernel.declaration, row.shape, row.dtype,
+        key_map=options.key_map, tensors=options.tensors, arguments=options.arguments,
+    )  # fmt: skip
 
 
 def _label(row: ExportRow) -> str:
     return f"{'x'.join(map(str, row.shape))} {row.dtype} on {row.device}"
 
 
-def _identity(consumer: Consumer, devices: Iterable[str]) -> Identity:
+def _identity(consumer: ConsumerKernel, devices: Iterable[str]) -> Identity:
     """What entries are valid for, beside their own keys. Only compared and shown: Triton makes its own hash of it."""
     import triton
     from triton._C.libtriton import get_cache_invalidating_env_vars
@@ -182,12 +184,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _manifest(consumer: Consumer, out: Path) -> Path:
+def _manifest(consumer: ConsumerKernel, out: Path) -> Path:
     # Triton looks into folders named by hashes only, so a file beside them is never in its way.
     return out / f"warpplan-{consumer.name}.json"
 
 
-def _write_manifest(consumer: Consumer, out: Path, identity: Identity) -> None:
+def _write_manifest(consumer: ConsumerKernel, out: Path, identity: Identity) -> None:
     path = _manifest(consumer, out)
     try:
         path.write_text(json.dumps({"target": TARGET, "consumer": consumer.name, "identity": dict(identity)}, indent=2))
@@ -195,7 +197,7 @@ def _write_manifest(consumer: Consumer, out: Path, identity: Identity) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}", field="out", value=str(out)) from error
 
 
-def _why_missing(consumer: Consumer, out: Path, identity: Identity) -> str:
+def _why_missing(consumer: ConsumerKernel, out: Path, identity: Identity) -> str:
     try:
         exported = json.loads(_manifest(consumer, out).read_text())["identity"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from warpplan.service.http import decision_routes, plan_routes, problem_json
-from warpplan.service.http.config_routes import router
+from warpplan.service.http.config_routes import kernel_operations, router
 from warpplan.service.http.metrics import Metrics
 from warpplan.service.http.problem_json import TooLarge
 from warpplan.service.solving.plan_queue import Plans
@@ -61,6 +61,7 @@ def create_app(
         app.state.solvers = Solvers(app.state.plans, app.state.metrics, count=solvers, grace_s=solver_grace_s)
     problem_json.install(app)
     app.include_router(router)
+    app.include_router(kernel_operations())
     app.include_router(plan_routes.router)
     app.include_router(decision_routes.router)
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)

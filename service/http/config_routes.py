@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from warpplan.kernels import registry
+from warpplan.kernels.declaration import Declaration
 from warpplan.planner.errors import InvalidInput, StoreError, WarpplanError
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES
@@ -19,20 +21,9 @@ from warpplan.service.workflow.answers import ConfigAnswer
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item, canonical_json
 
-router = APIRouter(responses={"4XX": {"model": config_schemas.Problem}, "5XX": {"model": config_schemas.Problem}})
-
-
-def _query(name: str, description: str, *, required: bool = False, default: object = None) -> dict[str, Any]:
-    kind = "integer" if required else "string"
-    schema = {"type": kind} | ({"default": default} if default else {})
-    return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
-
-
-_CONFIG_QUERY = [
-    *(_query(n, f"Size {n} (gemm)", required=True) for n in ("M", "N", "K")),
-    _query("dtype", "torch's name of the dtype", default=DEFAULT_DTYPE),
-    _query("device", "the GPU's full name", default=DEFAULT_DEVICE),
-]
+router = APIRouter(
+    responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}}
+)
 
 
 def _workflow(request: Request) -> Workflow:
@@ -49,14 +40,46 @@ def _count(request: Request, answer: ConfigAnswer) -> None:
         _metrics(request).add("warpplan_answers_not_kept_total")
 
 
-@router.get(
-    "/v1/configs/{kernel}",
-    responses={200: {"model": config_schemas.Answer}, 304: {"description": "the client's copy is current"}},
-    openapi_extra={"parameters": _CONFIG_QUERY},
-)
-def get_config(kernel: str, request: Request, if_none_match: str | None = Header(default=None)) -> Response:
-    """The configuration for one shape; planned on the spot and kept where it was never asked for. Strong ETag."""
-    answer = _workflow(request).configure(_item(kernel, request))
+def kernel_operations() -> APIRouter:
+    """One operation for each registered kernel, described from what it declares. The last route, which the OpenAPI
+    document leaves out, answers for kernels registered since and says which kernels there are."""
+    operations = APIRouter(responses=router.responses)
+    answers: dict[int | str, dict[str, Any]] = {
+        200: {"model": config_schemas.Answer},
+        304: {"description": "the client's copy is current"},
+    }
+    for declared in registry.declarations():
+        operations.add_api_route(
+            f"/v1/configs/{declared.name}",
+            _operation(declared),
+            methods=["GET"],
+            operation_id=f"get_config_{declared.name}",
+            summary=f"Configuration of {declared.name}",
+            description=f"{declared.description}. {_PLANNED_OR_KEPT}",
+            responses=answers,
+            openapi_extra={"parameters": config_schemas.query_parameters(declared)},
+        )
+    operations.add_api_route("/v1/configs/{kernel}", _get_any_config, methods=["GET"], include_in_schema=False)
+    return operations
+
+
+_PLANNED_OR_KEPT = "The configuration for one shape; planned on the spot and kept where it was never asked for."
+
+
+def _get_any_config(kernel: str, request: Request, if_none_match: str | None = Header(default=None)) -> Response:
+    return _answer(registry.kernel(kernel).declaration, request, if_none_match)
+
+
+def _operation(declared: Declaration) -> Callable[..., Response]:
+    def get_config(request: Request, if_none_match: str | None = Header(default=None)) -> Response:
+        return _answer(declared, request, if_none_match)
+
+    return get_config
+
+
+def _answer(declared: Declaration, request: Request, if_none_match: str | None) -> Response:
+    """The answer with a strong entity tag, or 304 where the client holds it."""
+    answer = _workflow(request).configure(_item(declared, request))
     _count(request, answer)
     headers = {"ETag": answer.etag, "Cache-Control": "no-cache"}
     held = _matching(if_none_match, answer)
@@ -65,8 +88,8 @@ def get_config(kernel: str, request: Request, if_none_match: str | None = Header
     return Response(answer.body, media_type="application/json", headers=headers)
 
 
-def _item(kernel: str, request: Request) -> Item:
-    dimensions = registry.kernel(kernel).dimensions
+def _item(declared: Declaration, request: Request) -> Item:
+    dimensions = declared.dimensions
     expected = (*dimensions, "dtype", "device")
     given: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
@@ -79,7 +102,7 @@ def _item(kernel: str, request: Request) -> Item:
             raise InvalidInput(f"query parameter {name!r} is given twice: give it once", field=name, value=value)
         given[name] = value
     sizes = tuple((name, given[name]) for name in dimensions if name in given)
-    return Item(kernel, sizes, given.get("dtype", DEFAULT_DTYPE), given.get("device", DEFAULT_DEVICE))
+    return Item(declared.name, sizes, given.get("dtype", DEFAULT_DTYPE), given.get("device", DEFAULT_DEVICE))
 
 
 def _matching(if_none_match: str | None, answer: ConfigAnswer) -> str | None:
@@ -132,14 +155,8 @@ def record(body: config_schemas.MeasurementRequest, request: Request, response: 
 
 @router.get("/v1/kernels")
 def kernels() -> dict[str, Any]:
-    """What can be planned, with the names of its sizes."""
-    found = [registry.kernel(name) for name in registry.names()]
-    return {
-        "kernels": [
-            {"name": k.name, "description": k.description, "dimensions": k.dimensions, "dtypes": k.dtypes}
-            for k in found
-        ]
-    }
+    """What can be planned: each kernel with its sizes and what they mean, its dtypes, example shapes."""
+    return {"kernels": [declared.as_dict() for declared in registry.declarations()]}
 
 
 @router.get("/v1/devices")

@@ -6,14 +6,42 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from warpplan.kernels import registry
+from warpplan.kernels.declaration import Declaration
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.workflow.request import DEFAULT_DTYPE, Item
+from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+def query_parameters(declared: Declaration) -> list[dict[str, Any]]:
+    """The query of a kernel's operation as OpenAPI parameters: its sizes, the dtype, the device."""
+
+    def query(name: str, description: str, required: bool, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
+
+    sizes = [
+        query(
+            field.name, field.meaning, True,
+            {"type": "integer", "minimum": field.least, "maximum": field.greatest, "example": size},
+        )
+        for field, size in zip(declared.fields, declared.examples[0], strict=True)
+    ]  # fmt: skip
+    dtypes = {"type": "string", "default": DEFAULT_DTYPE, "enum": list(declared.dtypes)}
+    return [
+        *sizes,
+        query("dtype", "torch's name of the dtype", False, dtypes),
+        query("device", "the GPU's full name", False, {"type": "string", "default": DEFAULT_DEVICE}),
+    ]
+
+
+def _batch_example() -> list[dict[str, Any]]:
+    """An item of each kernel."""
+    return [{"kernel": d.name, "shape": d.named(d.examples[0])} for d in registry.declarations()]
 
 
 class Config(_Strict):
@@ -81,7 +109,7 @@ class Answer(BaseModel):
     provenance: Provenance
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """RFC 9457 problem details, with what was at fault."""
 
     type: str
@@ -94,9 +122,10 @@ class Problem(BaseModel):
 
 
 class BatchRequest(_Strict):
-    """``items``: each ``{"kernel", "shape": {"M": …}, "dtype", "device"}``; sizes may stand beside the other fields."""
+    """``items``: each ``{"kernel", "shape", "dtype", "device"}``, the shape an object of the sizes that the kernel
+    declares; sizes may stand beside the other fields."""
 
-    items: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    items: Annotated[list[dict[str, Any]], Field(min_length=1, examples=[_batch_example()])]
 
 
 class BatchEntry(BaseModel):
@@ -104,7 +133,7 @@ class BatchEntry(BaseModel):
 
     status: int
     answer: Answer | None = None
-    error: Problem | None = None
+    error: ProblemDetails | None = None
 
 
 class BatchAnswer(BaseModel):

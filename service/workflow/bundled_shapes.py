@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from warpplan.kernels import registry
 from warpplan.service.workflow.request import Item
 
+KERNEL = "gemm"
 TOKENS = (1, 16, 128, 1024, 4096, 8192)
 
 
@@ -68,9 +70,10 @@ LAYERS = (
 
 def bundled() -> Iterator[tuple[int, Item]]:
     """Each layer at each token count, as a numbered item."""
+    declared = registry.kernel(KERNEL).declaration
     number = 0
     for layer in LAYERS:
         for tokens in TOKENS:
             number += 1
-            sizes = (("M", tokens), ("N", layer.n), ("K", layer.k))
-            yield number, Item("gemm", sizes, name=f"{layer.model} {layer.name}")
+            sizes = tuple(declared.named((tokens, layer.n, layer.k)).items())
+            yield number, Item(declared.name, sizes, name=f"{layer.model} {layer.name}")

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from threading import Lock
 
@@ -15,6 +16,7 @@ from warpplan.planner.errors import InvalidConfig, StoreError, WarpplanError
 from warpplan.planner.predict.ranking import RankedPlan
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Kept, Measurement, Store
 from warpplan.service.workflow.answers import (
@@ -26,7 +28,7 @@ from warpplan.service.workflow.answers import (
     tuning_of,
 )
 from warpplan.service.workflow.profiles import Profiles, Source, planner_version
-from warpplan.service.workflow.request import Item, Problem, canonical_json, check
+from warpplan.service.workflow.request import ConfigRequest, Item, canonical_json, check
 
 CHUNK = 64
 """Problems planned between two commits of a batch: what an interruption can cost."""
@@ -45,7 +47,7 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class _Checked:
-    problem: Problem
+    problem: ConfigRequest
     kernel: Kernel
     device: Device
     source: Source
@@ -104,7 +106,7 @@ class Workflow:
         while part := list(islice(remaining, chunk)):
             yield from self._chunk(part, must_keep)
 
-    def candidates(self, item: Item, limit: int) -> tuple[Problem, tuple[RankedPlan, ...]]:
+    def candidates(self, item: Item, limit: int) -> tuple[ConfigRequest, tuple[RankedPlan, ...]]:
         """The ``limit`` best predicted candidates of a problem, best first; the store is not asked."""
         c = self._check(item)
         return c.problem, c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=limit)
@@ -150,7 +152,7 @@ class Workflow:
                 failed[at] = error
         unique = {c.problem: c for c in checked.values()}
         answers = self._answers_or_errors(list(unique.values()), must_keep)
-        given: set[Problem] = set()
+        given: set[ConfigRequest] = set()
         for at, (line, item) in enumerate(part):
             outcome = failed.get(at) or answers[checked[at].problem]
             known = None if isinstance(item, WarpplanError) else item
@@ -163,11 +165,11 @@ class Workflow:
 
     def _answers_or_errors(
         self, wanted: Sequence[_Checked], must_keep: bool
-    ) -> dict[Problem, ConfigAnswer | WarpplanError]:
+    ) -> dict[ConfigRequest, ConfigAnswer | WarpplanError]:
         """Answer distinct problems: look all of them up, plan the misses, keep those in one transaction."""
         found = self._find(wanted)
-        outcomes: dict[Problem, ConfigAnswer | WarpplanError] = {}
-        fresh: dict[Problem, Kept] = {}
+        outcomes: dict[ConfigRequest, ConfigAnswer | WarpplanError] = {}
+        fresh: dict[ConfigRequest, Kept] = {}
         for c in wanted:
             if c.problem not in found:
                 try:
@@ -185,10 +187,10 @@ class Workflow:
                 outcomes[c.problem] = answer
         return outcomes
 
-    def _find(self, wanted: Sequence[_Checked]) -> dict[Problem, Kept]:
+    def _find(self, wanted: Sequence[_Checked]) -> dict[ConfigRequest, Kept]:
         if self.store is None:
             return {}
-        found: dict[Problem, Kept] = {}
+        found: dict[ConfigRequest, Kept] = {}
         for key in {c.source.key for c in wanted}:
             mine = [c.problem for c in wanted if c.source.key == key]
             found |= self.store.find(mine, key, planner_version())
@@ -199,7 +201,7 @@ class Workflow:
     def _plan(self, c: _Checked) -> Kept:
         with self._planning:
             best = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=1)[0]
-            plan = self._loop(c, best.config)
+            plan = self._loop(c, best.config, best.solve)
         return Kept(
             c.problem, c.source.key, planner_version(), config_json(best.config), plan, prediction_json(best.prediction)
         )
@@ -249,21 +251,22 @@ class Workflow:
         prediction = next((r.prediction for r in ranked if r.config == config), None)
         return plan, prediction_json(prediction) if prediction else None
 
-    def _loop(self, c: _Checked, config: TuningConfig) -> str:
-        """The solved loop behind ``config`` as canonical JSON, without the seconds that solving took here."""
-        key = (c.kernel.name, config, c.problem.dtype, c.problem.device, c.source.key)
+    def _loop(self, c: _Checked, config: TuningConfig, solve: Callable[[], Outcome] | None = None) -> str:
+        """The solved loop behind ``config`` as canonical JSON, without the seconds that solving took here; ``solve``
+        where the kernel's ranking has bound its candidate already."""
+        key = (c.problem.kernel, config, c.problem.dtype, c.problem.device, c.source.key)
         known = self._loops.get(key)
         if isinstance(known, str):
             return known
-        outcome = c.kernel.plan(config, c.problem.dtype, c.device, c.source.profile)
-        fields = codec.to_json(outcome)
+        solve = solve or partial(c.kernel.plan, config, c.problem.dtype, c.device, c.source.profile)
+        fields = codec.to_json(solve())
         del fields["solve_seconds"]
         plan = canonical_json(fields).decode()
         self._loops.put(key, plan)
         return plan
 
 
-def _require_json(store: Store, problem: Problem, *texts: str | None) -> None:
+def _require_json(store: Store, problem: ConfigRequest, *texts: str | None) -> None:
     """Raise :class:`StoreError` where a kept row does not hold the objects that are written here."""
     for body in texts:
         try:

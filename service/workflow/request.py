@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from warpplan.kernels import registry
 from warpplan.kernels.registry import Kernel
-from warpplan.planner.errors import InvalidInput, UnknownName
+from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import Device, device
 
 DEFAULT_DTYPE = "bfloat16"
@@ -16,7 +16,7 @@ DEFAULT_DEVICE = "NVIDIA H200"
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigRequest:
     """A checked question. ``sizes`` are in the order of ``dimensions``; ``device`` is the GPU's full name."""
 
     kernel: str
@@ -51,7 +51,7 @@ class Item:
     name: str = ""
 
     @classmethod
-    def of(cls, fields: Mapping[str, object], *, kernel: str = "gemm") -> Item:
+    def of(cls, fields: Mapping[str, object], *, kernel: str = registry.DEFAULT) -> Item:
         """Read ``{"kernel", "dtype", "device", "name"}`` and sizes, either beside them or under ``shape``.
 
         ``kernel`` is what an absent one means. Raises :class:`InvalidInput` for a field of the wrong type; sizes are
@@ -69,7 +69,7 @@ class Item:
             elif field == "shape":
                 if not isinstance(value, Mapping):
                     raise InvalidInput(
-                        f"shape={value!r} is not an object of sizes such as {{'M': 4096}}", field=field, value=value
+                        f"shape={value!r} is not an object of sizes such as {example_size()}", field=field, value=value
                     )
                 sizes |= {str(name): size for name, size in value.items()}
             else:
@@ -83,17 +83,22 @@ class Item:
         )
 
 
-def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[Problem, Kernel, Device]:
+def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[ConfigRequest, Kernel, Device]:
     """The problem that ``item`` states, with its kernel and device.
 
     Raises :class:`UnknownName` for a kernel, dtype or device nobody knows and :class:`InvalidShape` for its sizes.
     """
     kernel = registry.kernel(item.kernel)
-    if item.dtype not in kernel.dtypes:
-        raise UnknownName("dtype", item.dtype, kernel.dtypes)
+    kernel.declaration.require_dtype(item.dtype)
     gpu = device(default_device if item.device is None else item.device)
     sizes = kernel.parse_shape(dict(item.sizes), item.dtype)
-    return Problem(kernel.name, kernel.dimensions, sizes, item.dtype, gpu.name), kernel, gpu
+    return ConfigRequest(item.kernel, kernel.declaration.dimensions, sizes, item.dtype, gpu.name), kernel, gpu
+
+
+def example_size() -> dict[str, int]:
+    """One size by its name, for messages: the first of the default kernel's first example."""
+    declared = registry.kernel(registry.DEFAULT).declaration
+    return {declared.dimensions[0]: declared.examples[0][0]}
 
 
 def canonical_json(value: object) -> bytes:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from warpplan.kernels import registry
 from warpplan.planner.errors import InvalidInput, MalformedFile, WarpplanError
-from warpplan.service.workflow.request import Item
+from warpplan.service.workflow.request import Item, example_size
 
 Line = tuple[int, Item | WarpplanError]
 
@@ -21,8 +22,9 @@ SUFFIXES = (".csv", ".jsonl", ".ndjson")
 def read_shapes(path: Path) -> Iterator[Line]:
     """Yield (line number from 1, :class:`Item`) for each problem, or :class:`MalformedFile` for a line that is none.
 
-    CSV needs a header of size names, such as ``M,N,K``, and may have ``kernel`` (default gemm), ``dtype``, ``device``
-    and ``name``. A JSON line has the same names. Blank lines are skipped; a byte order mark and CRLF are accepted.
+    CSV needs a header of the size names that the kernels declare, and may have ``kernel`` (without it
+    ``registry.DEFAULT``), ``dtype``, ``device`` and ``name``; a line of mixed kernels leaves the sizes of the others
+    empty. A JSON line has the same names. Blank lines are skipped; a byte order mark and CRLF are accepted.
     Sizes are not judged here. A file that cannot be opened, is empty, has another suffix, no usable header or nothing
     after it raises :class:`MalformedFile` at once, before any line is given.
     """
@@ -102,12 +104,16 @@ def _header(path: Path, number: int, header: str | MalformedFile) -> list[str]:
         found = "no column of sizes" if wrong is None else f"column {wrong!r}"
         raise MalformedFile(
             path,
-            f"the header {header[:80]!r} has {found}: expected each once, sizes such as M,N,K and optionally "
-            f"{', '.join(TEXT_COLUMNS)}",
+            f"the header {header[:80]!r} has {found}: expected each once, sizes such as {_example_header()} "
+            f"and optionally {', '.join(TEXT_COLUMNS)}",
             line=number,
             field="header",
         )
     return columns
+
+
+def _example_header() -> str:
+    return ",".join(registry.kernel(registry.DEFAULT).declaration.dimensions)
 
 
 def _csv_line(path: Path, number: int, text: str | MalformedFile, columns: list[str]) -> Line:
@@ -148,7 +154,8 @@ def _json_line(path: Path, number: int, text: str | MalformedFile) -> Line:
         # Python reads no number of thousands of digits, and says so in words for programmers.
         return number, MalformedFile(path, "not JSON that holds sizes: a number is too long", line=number)
     if not isinstance(fields, dict):
-        return number, MalformedFile(path, f'{text[:40]!r} is not an object such as {{"M": 4096, …}}', line=number)
+        example = json.dumps(example_size())[:-1]
+        return number, MalformedFile(path, f"{text[:40]!r} is not an object such as {example}, …}}", line=number)
     try:
         return number, Item.of(fields)
     except InvalidInput as error:

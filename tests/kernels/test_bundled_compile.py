@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
-from warpplan.kernels.compile import compile_gemm
+from warpplan.kernels.gemm.compile_gemm import compile_gemm
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig, config_of
 from warpplan.kernels.gemm.work import structure
 from warpplan.planner.values.device import H200

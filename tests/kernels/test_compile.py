@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
-from warpplan.kernels.compile import compile_gemm
+from warpplan.kernels.gemm.compile_gemm import compile_gemm
 from warpplan.kernels.gemm.space import SMEM_OVERHEAD_BYTES, GemmConfig, structures, violations
 from warpplan.planner.errors import InvalidConfig, UnknownName
 from warpplan.planner.values.device import H200

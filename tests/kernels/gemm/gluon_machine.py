@@ -1,11 +1,11 @@
 """Runs the Gluon GEMM's own source, as Python, on a machine of mbarriers, TMA copies and asynchronous multiplies.
 
-Nothing of the kernel is copied here: its module is executed with this machine in place of Triton. Every partition of
-every CTA is a thread of which one runs at a time; at each primitive a seeded choice picks who goes on next: a partition
-that is not blocked, or an asynchronous operation in flight, which then reads or writes memory. A slot that is
-overwritten early, released early or never, a wait that nothing satisfies, or a lost C chunk shows as a wrong result or
-as ``ProtocolError``. Threads inside a partition are not modelled (the compile tests look at the barriers between them),
-and memory is sequentially consistent.
+Nothing of the kernel is copied here: its module, and those of ``kernels/device`` that it imports, run with this
+machine in place of Triton. Every partition of every CTA is a thread of which one runs at a time; at each primitive a
+seeded choice picks who goes on next: a partition that is not blocked, or an asynchronous operation in flight, which
+then reads or writes memory. A slot that is overwritten early, released early or never, a wait that nothing satisfies or
+a lost C chunk shows as a wrong result or as ``ProtocolError``. Threads inside a partition are not modelled (the compile
+tests look at the barriers between them), and memory is sequentially consistent.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+DEVICE = Path(__file__).parents[3] / "kernels" / "device"
 POISON = np.nan
 ELEMENT_BYTES = 2
 
@@ -478,13 +479,21 @@ _NAMES = itertools.count()
 
 
 def load_kernel(path: Path, edit: Callable[[str], str] = lambda source: source) -> types.ModuleType:
-    """The module at ``path`` on this machine; ``edit`` may break its source first, to see that a test notices."""
+    """The module at ``path`` on this machine, with the device modules that it imports; ``edit`` may break their sources
+    first, to see that a test notices."""
     source = edit(path.read_text())
     module = types.ModuleType(f"gluon_on_a_machine_{next(_NAMES)}")
     real_import = builtins.__import__
+    compat = fake_compat()
 
     def importing(name: str, *args: Any, **kwargs: Any) -> Any:
-        return fake_compat() if name == "warpplan.kernels.triton_compat" else real_import(name, *args, **kwargs)
+        if name == "warpplan.kernels.triton_compat":
+            return compat
+        if name in ("triton", "triton.language"):
+            return SimpleNamespace(jit=_jit, language=compat.gl)
+        if name.startswith("warpplan.kernels.device."):
+            return load_kernel(DEVICE / f"{name.rpartition('.')[2]}.py", edit)
+        return real_import(name, *args, **kwargs)
 
     module.__dict__["__builtins__"] = {**vars(builtins), "__import__": importing}
     sys.modules[module.__name__] = module

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from warpplan.kernels.gemm.explain import loop, race
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import config_of
 from warpplan.planner.predict.alternatives import QUANTITIES, RankedCandidates, flips, needs
@@ -25,7 +24,7 @@ def profile() -> Profile:
 
 @pytest.fixture(scope="module")
 def contest(profile: Profile) -> RankedCandidates:
-    return race(SHAPE, DTYPE, H200, profile, contenders=4)
+    return Gemm().race(SHAPE, DTYPE, H200, profile)
 
 
 def test_the_race_is_the_ranking(profile: Profile, contest: RankedCandidates) -> None:
@@ -33,7 +32,7 @@ def test_the_race_is_the_ranking(profile: Profile, contest: RankedCandidates) ->
     predicted = {r.config: r.prediction for r in ranked}
     assert contest.configs[0] == ranked[0].config
     assert [predicted[c] for c in contest.configs] == list(contest.predictions())
-    assert len(set(contest.names)) == len(contest.names) == 4
+    assert len(set(contest.names)) == len(contest.names) == 5
     times = [p.time_us for p in contest.predictions()]
     assert times == sorted(times)
 
@@ -81,7 +80,7 @@ def test_the_work_can_be_ended(contest: RankedCandidates) -> None:
 
 def test_the_loop_is_that_of_the_plan(profile: Profile, contest: RankedCandidates) -> None:
     config = contest.configs[0]
-    found = loop(config, DTYPE, H200, profile)
+    found = Gemm().loop(config, DTYPE, H200, profile)
     expected = Gemm().plan(config, DTYPE, H200, profile)
     assert found.outcome.plan == expected.plan
     assert found.graph.name == found.outcome.plan.graph

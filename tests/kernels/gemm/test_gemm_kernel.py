@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpplan.kernels import registry
+from warpplan.kernels.declaration import MAX_ELEMENTS
 from warpplan.kernels.gemm.candidates import candidates, planned_structures
 from warpplan.kernels.gemm.graph import loop_graph
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, config_of, structures, tuning, violations
 from warpplan.kernels.gemm.work import solve_table, structure
-from warpplan.kernels.sizes import MAX_ELEMENTS
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.values.costs import CostTable
@@ -34,8 +34,8 @@ def without(profile: Profile, *kinds: str) -> Profile:
 
 
 def test_registry():
-    assert registry.names() == ("gemm",)
-    assert registry.kernel("gemm").dimensions == ("M", "N", "K")
+    assert registry.names()[0] == registry.DEFAULT == "gemm"
+    assert registry.kernel("gemm").declaration.dimensions == ("M", "N", "K")
     with pytest.raises(UnknownName, match="unknown kernel 'gemv': expected one of gemm"):
         registry.kernel("gemv")
 
@@ -137,13 +137,24 @@ def test_schemes_are_a_filter(profile, scheme):
 
 
 def test_several_schemes(profile):
-    ranked = GEMM.rank(SQUARE, "bfloat16", H200, profile, limit=500, schemes=("single", "pingpong"))
-    assert {config_of(r.config).scheme for r in ranked} == {"single", "pingpong"}
+    ranked = GEMM.ranked(SQUARE, "bfloat16", H200, profile, limit=500, schemes=("single", "pingpong"))
+    assert {config.scheme for config, _ in ranked} == {"single", "pingpong"}
+
+
+def test_a_portable_plan_is_one_that_an_ordinary_kernel_can_be_launched_with(profile):
+    ranked = GEMM.rank(SQUARE, "bfloat16", H200, profile, portable=True)
+    assert {config_of(r.config).scheme for r in ranked} == {"pipelined"}
+
+
+def test_a_ranked_plan_solves_its_own_candidate(profile):
+    for ranked in GEMM.rank(SQUARE, "bfloat16", H200, profile, limit=3):
+        planned = GEMM.plan(ranked.config, "bfloat16", H200, profile)
+        assert replace(ranked.solve(), seconds=0.0) == replace(planned, seconds=0.0)
 
 
 def test_unknown_names(profile):
     with pytest.raises(UnknownName, match="unknown scheme 'magic': expected one of pipelined, single"):
-        GEMM.rank(SQUARE, "bfloat16", H200, profile, schemes=("single", "magic"))
+        GEMM.ranked(SQUARE, "bfloat16", H200, profile, schemes=("single", "magic"))
     for call in (
         lambda: GEMM.rank(SQUARE, "float8", H200, profile),
         lambda: GEMM.parse_shape(GOOD, "float8"),
@@ -222,7 +233,7 @@ def test_nothing_fits(profile):
     with pytest.raises(
         Infeasible, match="no gemm configuration of scheme pipelined fits M=64 N=16 K=64 on NVIDIA H200"
     ):
-        GEMM.rank((64, 16, 64), "bfloat16", H200, profile, schemes=("pipelined",))
+        GEMM.ranked((64, 16, 64), "bfloat16", H200, profile, schemes=("pipelined",))
 
 
 # Plans
@@ -231,9 +242,8 @@ def test_nothing_fits(profile):
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("shape", [SQUARE, (128, 4096, 8192), (300, 5000, 520)], ids=str)
 def test_the_plan_of_the_best_candidate_of_each_scheme_is_right(profile, scheme, shape):
-    best = GEMM.rank(shape, "bfloat16", H200, profile, limit=1, schemes=(scheme,))[0]
-    outcome = GEMM.plan(best.config, "bfloat16", H200, profile)
-    config = config_of(best.config)
+    config, _ = GEMM.ranked(shape, "bfloat16", H200, profile, limit=1, schemes=(scheme,))[0]
+    outcome = GEMM.plan(tuning(config), "bfloat16", H200, profile)
     assert outcome.plan is not None
     assert outcome.status == "optimal"
     graph = loop_graph(config, "bfloat16", H200, profile.costs)
@@ -276,13 +286,13 @@ def test_what_can_be_planned_without_handoffs_is(profile):
 @pytest.mark.parametrize(("shape", "schemes"), [(SQUARE, ("single", "pingpong")), ((4096, 16, 4096), None)])
 def test_missing_costs_of_everything_that_fits_are_named(profile, shape, schemes):
     with pytest.raises(MissingCosts) as caught:
-        GEMM.rank(shape, "bfloat16", H200, without(profile, "handoff"), schemes=schemes)
+        GEMM.ranked(shape, "bfloat16", H200, without(profile, "handoff"), schemes=schemes)
     assert sorted(caught.value.operations) == ["handoff(scope=group_to_warp)", "handoff(scope=warp_to_group)"]
 
 
 def test_what_does_not_fit_is_not_blamed_on_the_profile(profile):
     with pytest.raises(Infeasible, match="no gemm configuration of scheme pipelined fits"):
-        GEMM.rank((64, 16, 64), "bfloat16", H200, without(profile, "handoff"), schemes=("pipelined",))
+        GEMM.ranked((64, 16, 64), "bfloat16", H200, without(profile, "handoff"), schemes=("pipelined",))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ triton = pytest.importorskip("triton", reason="launching needs triton")
 
 from warpplan.kernels import compile as compiling  # noqa: E402
 from warpplan.kernels.gemm import gluon, launch, tl  # noqa: E402
+from warpplan.kernels.gemm.compile_gemm import gemm_source  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
 from warpplan.planner.values.tuning import TuningConfig  # noqa: E402
@@ -68,7 +69,7 @@ def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatc
     a, b, out = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((m, 256), (n, 256), (m, n)))
     kernel, grid = specialised(a, b, tuning(config), out)
     monkeypatch.undo()
-    source, _ = compiling.gemm_source(config, "bf16", launch.tma_stores(out))
+    source, _ = gemm_source(config, "bf16", launch.tma_stores(out))
     assert kernel.src.signature == source.signature
     assert kernel.src.constants == source.constants
     assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs

@@ -363,7 +363,7 @@ def test_register_constants_are_what_ptxas_reported():
 @pytest.mark.slow
 def test_ptxas_refuses_too_few_registers_at_launch():
     pytest.importorskip("triton", reason="compiling needs triton")
-    from warpplan.kernels.compile import compile_gemm
+    from warpplan.kernels.gemm.compile_gemm import compile_gemm
 
     config = GemmConfig("single", 64, 256, 64, 4, 2, epilogue_split=2, ctas_per_sm=2)
     with pytest.raises(InvalidConfig) as caught:

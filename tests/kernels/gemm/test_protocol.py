@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 HERE = Path(__file__).parent
-KERNEL = HERE.parent.parent / "kernels" / "gemm" / "gluon.py"
+KERNEL = HERE.parents[2] / "kernels" / "gemm" / "gluon.py"
 
 _spec = importlib.util.spec_from_file_location("gluon_machine", HERE / "gluon_machine.py")
 machine = importlib.util.module_from_spec(_spec)
@@ -114,18 +114,22 @@ TAIL = {"SCHEME": "pingpong", "split_k": 2, "whole_tiles": 4}
 # what breaks: (the source's text, its replacement, a plan that suffers)
 MUTATIONS = {
     "the slot of the multiply in flight is released": (
-        "(index + BLOCK.depth - 1) % BLOCK.depth), count=1, pred=k > 0",
+        "previous_slot(index, BLOCK.depth)), count=1, pred=k > 0",
         "slot), count=1",
         SINGLE,
     ),
     "the last slot is never released": (f"{RELEASE}                finish(", "finish(", SINGLE),
-    "the producer waits for no slot": ("(index // BLOCK.depth & 1) ^ 1", "None", SINGLE),
+    "the producer waits for no slot": ("(index // DEPTH & 1) ^ 1", "None", SINGLE),
     "the consumer waits for no bytes": (
-        "index // BLOCK.depth & 1)\n            with",
-        "None)\n            with",
+        "index % DEPTH), index // DEPTH & 1)",
+        "index % DEPTH), None)",
         SINGLE,
     ),
-    "staging is rewritten under its store": (f"{STORE_WAIT}    thread_barrier()", "    thread_barrier()", SINGLE),
+    "staging is rewritten under its store": (
+        "    if TMA_STORE:\n        tma_store_wait(0)\n    thread_barrier()",
+        "    thread_barrier()",
+        SINGLE,
+    ),
     "the writes are not fenced": ("        fence_async_shared()\n        tma_store", "        tma_store", SINGLE),
     "the kernel ends under its stores": (f"{STORE_WAIT}\n\n", "\n\n", SINGLE),
     "a slot is released under the store that reads it": (
@@ -149,7 +153,7 @@ MUTATIONS = {
         "",
         TAIL,
     ),
-    "one arrival frees a shared slot": ("count=BLOCK.sharers)", "count=1)", COOPERATIVE),
+    "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),
     "the halves swap": (
         "slot * BLOCK.sharers + PART)\n                b =",
         "slot * BLOCK.sharers + 1 - PART)\n                b =",
@@ -161,7 +165,8 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_noticed(name):
     old, new, plan = MUTATIONS[name]
-    assert KERNEL.read_text().count(old) == 1, "the source changed: adapt the mutation"
+    sources = [KERNEL, *machine.DEVICE.glob("*.py")]
+    assert sum(path.read_text().count(old) for path in sources) == 1, "the source changed: adapt the mutation"
     broken = machine.load_kernel(KERNEL, lambda text: text.replace(old, new))
 
     def any_schedule():

@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 from warpplan.kernels import registry
+from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.planner.errors import Infeasible, InvalidInput, StoreError, UnknownName
 from warpplan.planner.predict.ranking import RankedPlan
 from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Identity, Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service import feeds
@@ -40,19 +42,25 @@ def plan_config(**changes: Any) -> TuningConfig:
     return TuningConfig.of(kwargs | changes, num_warps=8, num_stages=3)
 
 
+def unsolved() -> Outcome:
+    raise AssertionError("an exporter needs no solved loop")
+
+
 class FixedKernel:
     """A planner that answers from a table: the exporter's own work is what is tested here."""
 
-    dimensions = ("M", "N", "K")
+    declaration = Gemm.declaration
 
     def __init__(self) -> None:
         self.plans: dict[tuple[int, ...], tuple[TuningConfig, ...]] = {}
-        self.schemes: list[object] = []
+        self.portable: list[bool] = []
 
-    def rank(self, shape: tuple[int, ...], *_: object, limit: int, schemes: object) -> tuple[RankedPlan, ...]:
-        self.schemes.append(schemes)
+    def rank(self, shape: tuple[int, ...], *_: object, limit: int, portable: bool) -> tuple[RankedPlan, ...]:
+        self.portable.append(portable)
         plans = self.plans.get(shape, (plan_config(),))
-        return tuple(RankedPlan(c, Prediction(100.0 + i, 1.0, "tensor", ())) for i, c in enumerate(plans))[:limit]
+        return tuple(RankedPlan(c, Prediction(100.0 + i, 1.0, "tensor", ()), unsolved) for i, c in enumerate(plans))[
+            :limit
+        ]
 
 
 @pytest.fixture
@@ -184,7 +192,7 @@ class TestHit:
         assert launched["BLOCK_SIZE_K"] == 64, "outside the consumer's own list, which has 32 only"
         assert launched["GROUP_SIZE_M"] == 16
         assert (launched["num_warps"], launched["num_stages"], launched["num_ctas"]) == (8, 3, 1)
-        assert planner.schemes == [("pipelined",)], "only one-partition plans can be said in tl"
+        assert planner.portable == [True], "only one-partition plans can be said in tl"
         assert Path(report.entries[0].path).is_relative_to(cache)
 
     def test_a_plain_tuple_is_a_row_and_a_module_a_source(

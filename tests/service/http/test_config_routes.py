@@ -10,6 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from warpplan.kernels import registry
 from warpplan.service.http.app import create_app
 from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow.configure import Workflow
@@ -184,7 +185,7 @@ def test_a_time_that_is_no_number(http: httpx.Client) -> None:
 
 def test_lists(http: httpx.Client) -> None:
     (gemm,) = (k for k in http.get("/v1/kernels").json()["kernels"] if k["name"] == "gemm")
-    assert gemm["dimensions"] == ["M", "N", "K"]
+    assert gemm["dimensions"] == [field["name"] for field in gemm["fields"]] == ["M", "N", "K"]
     assert gemm["dtypes"] == ["bfloat16", "float16"]
     devices = {d["name"]: d for d in http.get("/v1/devices").json()["devices"]}
     key = devices["NVIDIA H200"]["profile"]
@@ -201,13 +202,44 @@ def test_health_metrics_and_documentation(http: httpx.Client) -> None:
     http.get(GEMM, params=SIZES)
     http.get(GEMM, params=SIZES | {"M": 0})
     text = http.get("/metrics").text
-    assert 'warpplan_requests_total{method="GET",route="/v1/configs/{kernel}",status="200"} 1\n' in text
-    assert 'warpplan_requests_total{method="GET",route="/v1/configs/{kernel}",status="422"} 1\n' in text
+    assert 'warpplan_requests_total{method="GET",route="/v1/configs/gemm",status="200"} 1\n' in text
+    assert 'warpplan_requests_total{method="GET",route="/v1/configs/gemm",status="422"} 1\n' in text
     assert 'warpplan_answers_total{match="planned"} 1\n' in text
     assert "# TYPE warpplan_measurements_total counter" in text
     assert http.get("/docs").status_code == 200
+
+
+def test_the_documentation_has_an_operation_for_each_kernel(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
-    assert {p["name"] for p in paths["/v1/configs/{kernel}"]["get"]["parameters"]} >= {"kernel", "M", "N", "K", "dtype"}
+    for declared in registry.declarations():
+        operation = paths[f"/v1/configs/{declared.name}"]["get"]
+        query = {p["name"]: p for p in operation["parameters"] if p["in"] == "query"}
+        assert set(query) == {*declared.dimensions, "dtype", "device"}
+        for field, example in zip(declared.fields, declared.examples[0], strict=True):
+            schema = {"type": "integer", "minimum": field.least, "maximum": field.greatest, "example": example}
+            assert query[field.name]["schema"] == schema
+            assert query[field.name]["required"]
+            assert query[field.name]["description"] == field.meaning
+        assert query["dtype"]["schema"]["enum"] == list(declared.dtypes)
+    assert "/v1/configs/{kernel}" not in paths
+
+
+def test_every_example_of_every_kernel_is_answered(http: httpx.Client) -> None:
+    items = [{"kernel": d.name, "shape": d.named(shape)} for d in registry.declarations() for shape in d.examples]
+    results = http.post("/v1/configs:batch", json={"items": items}).json()["results"]
+    assert [r["status"] for r in results] == [200] * len(items)
+    for item, result in zip(items, results, strict=True):
+        single = http.get(f"/v1/configs/{item['kernel']}", params=item["shape"]).json()
+        assert single | {"match": None} == result["answer"] | {"match": None}
+        assert single["match"] == {"kind": "exact", "kept": True}
+        assert (single["kernel"], single["shape"]) == (item["kernel"], item["shape"])
+        assert single["plan"]["status"] == "optimal"
+
+
+def test_sizes_of_another_kernel(http: httpx.Client) -> None:
+    body = problem(http.get("/v1/configs/vector_add", params=SIZES), 422, "M")
+    assert body["limit"] == ["N", "dtype", "device"]
+    problem(http.get("/v1/configs/vector_add", params={"N": 2**31}), 422, "N")
 
 
 def test_many_at_once_get_one_answer(http: httpx.Client, store: Store) -> None:

@@ -1,0 +1,5 @@
+"""Device code that more than one kernel needs: functions that kernels import and call, and that the compiler inlines.
+
+``rings`` barriers of a ring of slots, ``tile_order`` which tile comes next, ``epilogue`` from registers to
+global memory. They take what they need as arguments; none knows a kernel's own structures.
+"""

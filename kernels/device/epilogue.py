@@ -1,0 +1,79 @@
+"""From an accumulator in registers through shared memory to a matrix in global memory, by TMA or by plain stores."""
+
+from __future__ import annotations
+
+from warpplan.kernels.triton_compat import (
+    fence_async_shared,
+    gl,
+    gluon,
+    thread_barrier,
+    tma_store,
+    tma_store_wait,
+)
+
+
+@gluon.constexpr_function
+def shared_layout(shape, dtype):
+    """The swizzle that TMA and wgmma share."""
+    return gl.NVMMASharedLayout.get_default_for(list(shape), dtype)
+
+
+@gluon.constexpr_function
+def accumulator_layout(columns, warps):
+    """Where a wgmma of 64 rows and ``columns`` columns leaves its result."""
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, columns, 16])
+
+
+@gluon.constexpr_function
+def row_layout(columns, warps):
+    """Lanes side by side along rows of ``columns``: the widest stores that rows of any alignment allow."""
+    lanes = min(32, columns)
+    return gl.BlockedLayout([1, 1], [32 // lanes, lanes], [warps, 1], [1, 0])
+
+
+@gluon.jit
+def split_columns(x, PARTS: gl.constexpr):
+    """``x`` cut into ``PARTS`` (a power of two) blocks of adjacent columns; each thread keeps its own elements."""
+    if PARTS == 1:
+        return (x,)
+    else:
+        left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1).split()
+        return split_columns(left, PARTS // 2) + split_columns(right, PARTS // 2)
+
+
+@gluon.jit
+def store_staged(
+    value, row, column, staging, out, row_stride, rows, columns,
+    TILE_ROWS: gl.constexpr, TILE_COLUMNS: gl.constexpr, TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
+):  # fmt: skip
+    """Convert ``value`` and send it to ``out`` at (``row``, ``column``) through ``staging``, which has a tile's size.
+
+    ``value`` is the tile, or its transpose where ``TRANSPOSED``. ``out`` is a TMA descriptor, or a pointer to ``rows``
+    rows of ``row_stride`` elements, ``columns`` of them used. On return a TMA store may still read ``staging``.
+    """
+    if TMA_STORE:
+        tma_store_wait(0)
+    thread_barrier()
+    converted = value.to(staging.dtype)
+    if TRANSPOSED:
+        staging.permute((1, 0)).store(converted)
+    else:
+        staging.store(converted)
+    if TMA_STORE:
+        fence_async_shared()
+        tma_store(out, [row, column], staging)
+    else:
+        thread_barrier()
+        store_rows(staging, row, column, out, row_stride, rows, columns, TILE_ROWS, TILE_COLUMNS)
+
+
+@gluon.jit
+def store_rows(
+    staging, row, column, out, row_stride, rows, columns, TILE_ROWS: gl.constexpr, TILE_COLUMNS: gl.constexpr
+):
+    """Plain masked stores, for rows that TMA cannot address."""
+    LAYOUT: gl.constexpr = row_layout(TILE_COLUMNS, gl.num_warps())
+    r = row + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, LAYOUT))
+    c = column + gl.arange(0, TILE_COLUMNS, layout=gl.SliceLayout(0, LAYOUT))
+    pointers = out + gl.cast(r, gl.int64)[:, None] * row_stride + c[None, :]
+    gl.store(pointers, staging.load(LAYOUT), mask=(r < rows)[:, None] & (c < columns)[None, :])
