@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from warpplan.kernels.vector_add.space import ELEMENT_BYTES, VectorAddConfig
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.problem.formulation import PartitionSpec, SolveOptions
 from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.options import PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Outcome
 
 REGISTER_STEP = 8
