@@ -32,8 +32,9 @@ Progress = Callable[[int, int], bool]
 REACH = 2.0
 """A measured number is doubted by at most this factor, up or down."""
 RESOLUTION = 0.005
+"""Bisection ends at this difference of logarithms: half a percent. Chosen by hand."""
 LEAST = 0.01
-"""Less than a hundredth of a quantity is not asked for."""
+"""The smallest factor tried on a quantity: below a hundredth of it, no need is reported. Chosen by hand."""
 QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "initiation interval": ("ii_cycles",),
     "bytes loaded": ("load_bytes", "loaded_bytes"),
@@ -131,7 +132,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Flips:
-    """``flips`` by the size of the change; ``examined`` of ``numbers`` measured numbers were looked at."""
+    """``flips`` by the size of the change; ``examined`` of ``numbers`` measured numbers were examined."""
 
     flips: tuple[Flip, ...]
     examined: int
@@ -146,7 +147,7 @@ def flips(ranked: RankedCandidates, *, progress: Progress | None = None) -> Flip
     """
     noted = [_NotedCosts(ranked.profile.costs.entries) for _ in ranked.names]
     base = [ranked.loop(i, costs) for i, costs in enumerate(noted)]
-    numbers = list(_numbers(ranked.profile, [n.asked for n in noted]))
+    numbers = list(_numbers(ranked.profile, [n.looked_up for n in noted]))
     found: list[Flip] = []
     examined = 0
     for number in numbers:
@@ -255,10 +256,10 @@ class _RateScaled:
 
 @dataclass(frozen=True)
 class _NotedCosts(CostTable):
-    """Notes which costs were asked for."""
+    """A cost table that records which costs were looked up."""
 
-    asked: set[Lookup] = field(default_factory=set, compare=False)
+    looked_up: set[Lookup] = field(default_factory=set, compare=False)
 
     def lookup(self, kind: str, size: int = 0, **text: str) -> OperationCost:
-        self.asked.add((kind, tuple(sorted(text.items())), size))
+        self.looked_up.add((kind, tuple(sorted(text.items())), size))
         return super().lookup(kind, size, **text)

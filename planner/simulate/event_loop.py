@@ -45,8 +45,8 @@ class Play:
             if step.unit is not None:
                 users[step.unit].append(i)
         self.programs = [compiled.instances(inside, trip_count) for inside in members]
-        self.turns = [compiled.instances(inside, trip_count) for inside in users]
-        self.turn = [next(turn, None) for turn in self.turns]
+        self.unit_orders = [compiled.instances(inside, trip_count) for inside in users]
+        self.unit_heads = [next(order, None) for order in self.unit_orders]
         self.head: list[tuple[int, int] | None] = [None for _ in partitions]
         self.issued = [0 for _ in partitions]
         self.last_start = [0 for _ in partitions]
@@ -116,15 +116,15 @@ class Play:
         step, record = self.steps[i], self.record
         start = when
         if step.unit is not None:
-            turn = self.turn[step.unit]
-            if self.planned and turn is not None and turn != head:
-                self._park(g, ready, *turn, "unit")
+            due = self.unit_heads[step.unit]
+            if self.planned and due is not None and due != head:
+                self._park(g, ready, *due, "unit")
                 return
             servers = self.servers[step.unit]
             if servers[0] > start:
                 start, why = servers[0], "unit"
             heapreplace(servers, start + step.occupancy)
-            self.turn[step.unit] = next(self.turns[step.unit], None)
+            self.unit_heads[step.unit] = next(self.unit_orders[step.unit], None)
         done = start + step.latency + (self.late[i][n] if self.late else 0)
         record.readies[i].append(ready)
         record.starts[i].append(start)

@@ -4,7 +4,7 @@ Barriers come from the plan (channels, depths, reuses), readers from the graph: 
 missing here as it would be in the kernel, and the simulation shows what comes of it.
 
     full[s]     of a ring's slot: its producer arrives when the value is there; readers elsewhere wait
-    empty[s]    every reader elsewhere arrives when it has left the slot; the producer waits from its second turn on
+    empty[s]    every reader elsewhere arrives when it has left the slot; the producer waits before it refills it
     reuse       rings on the same bytes: the readers of the one arrive, the producer of the other waits; a barrier for
                 each direction, whose phases count the iterations that have a partner in the other ring
     token       any other edge between partitions: counted, since the plan gives it no slots

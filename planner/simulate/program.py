@@ -105,8 +105,8 @@ class Program:
     def instances(self, members: Iterable[int], trip_count: int) -> Iterator[tuple[int, int]]:
         """(operation, iteration) of ``members`` in the plan's order: by tᵢ + n·II, ties by rank."""
         ii = self.plan.schedule.ii_cycles
-        turn = sorted((s.cycle % ii, s.rank, i, s.cycle // ii) for i in members for s in (self.steps[i],))
-        order = [(i, stage) for _, _, i, stage in turn]
+        by_phase = sorted((s.cycle % ii, s.rank, i, s.cycle // ii) for i in members for s in (self.steps[i],))
+        order = [(i, stage) for _, _, i, stage in by_phase]
         done = 0
         # Interval k of the loop has iteration k - stage of each operation. Intervals with no operation (long
         # latencies leave millions) are skipped.

@@ -83,7 +83,7 @@ def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
     """The first thing wrong with ``plan`` over a few trip counts, once with drawn latencies; empty for a good plan.
 
     That is a fault that :func:`simulate` raises, or an operation that is late although everything before it was in
-    time: the plan cannot keep its own interval. The longest count lets each ring turn and each distance span once more
+    time: the plan cannot keep its own interval. The longest count fills each ring and spans each distance once more
     after every stage has begun, as far as ``MOST_VERIFIED`` allows.
     """
     try:
@@ -91,9 +91,9 @@ def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
     except InvalidInput as error:
         return (str(error),)
     stages = min(plan.schedule.stages, MOST_STAGES)
-    turns = max((ring.depth for ring in compiled.rings), default=1)
+    deepest = max((ring.depth for ring in compiled.rings), default=1)
     reach = max((distance for _, _, distance, _ in compiled.dependences), default=0)
-    enough = min(stages + max(turns, reach) + 2, max(MOST_VERIFIED // max(len(graph.ops), 1), stages + 2))
+    enough = min(stages + max(deepest, reach) + 2, max(MOST_VERIFIED // max(len(graph.ops), 1), stages + 2))
     try:
         for trip_count in (1, stages, enough):
             _played(compiled, trip_count)

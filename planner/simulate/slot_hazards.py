@@ -29,7 +29,7 @@ class SlotFault:
 
 @dataclass(frozen=True)
 class PlayRecord:
-    """Cycles of every operation by iteration, as far as it came: when its partition turned to it, when it started, when
+    """Cycles of every operation by iteration, as far as it came: when its partition reached it, when it started, when
     its latency was over, when it had retired (its result usable), and what it waited for."""
 
     readies: list[list[int]]

@@ -13,7 +13,7 @@ from warpplan.planner.packing.pieces import bits
 from warpplan.planner.values.packing_params import PackingParams
 
 Between = tuple[int, int]
-"""The valley at which a failure is looked for."""
+"""The valley, as its sections [left, right), under which a failure is filed."""
 
 
 class FailureMemo:

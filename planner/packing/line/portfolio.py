@@ -1,7 +1,7 @@
 """A portfolio of packing searches on a line: first fit, skyline search with restarts, beams, CP-SAT, in rounds.
 
 None alone does everything. First fit settles most memories that are not nearly full. The skyline search and beams over
-its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever. CP-SAT, asked for the orders of the
+its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever. CP-SAT, over the orders of the
 pieces, packs most of the others, and proves small memories too small.
 
 Each round gives every search its share; the next round gives all of them more. The sequence depends on no limit: a

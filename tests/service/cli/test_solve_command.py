@@ -180,3 +180,13 @@ def test_solve_of_bad_graphs(capsys: pytest.CaptureFixture[str], text: str, says
 def test_solve_with_bad_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     Path("g.json").write_text(json.dumps(GRAPH))
     assert says in bad(capsys, "solve", *arguments)
+
+
+def test_solve_with_costs_beyond_64_bits_says_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json.loads(changed(load__latency=5 * 10**8, load__buffer_bytes=8))
+    Path("g.json").write_text(json.dumps({**body, "limits": {**body["limits"], "smem_bytes": 2**40}}))
+    err = bad(capsys, "solve", "g.json")
+    assert "latency of operation 'load' is 500000000 cycles" in err
+    assert "scale all cycles down" in err
+    Path("g.json").write_text(json.dumps(body))
+    assert run(capsys, "solve", "g.json")[0] == 0
