@@ -20,8 +20,9 @@ from gemm_table import RESULTS
 from results_file import head, write
 
 from warpplan.kernels.compile import TRITON_TYPES, CompiledReport, compile_report
+from warpplan.kernels.gemm.candidates import structures
 from warpplan.kernels.gemm.compile_gemm import gemm_source
-from warpplan.kernels.gemm.space import MAX_REGISTERS, PRODUCER_REGISTERS, WARP_GROUP, GemmConfig, structures
+from warpplan.kernels.gemm.space import MAX_REGISTERS, PRODUCER_REGISTERS, WARP_GROUP, GemmConfig
 from warpplan.planner.errors import InvalidConfig
 from warpplan.planner.values.device import H200
 

@@ -27,10 +27,10 @@ from gemm_table import RESULTS
 from results_file import head, write
 from scipy.stats import kendalltau
 
-from warpplan.kernels.gemm.candidates import grid, tabulate
+from warpplan.kernels.gemm.candidates import EPILOGUES, grid, structures, tabulate
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.kernels.gemm.space import EPILOGUES, MAX_DEPTH, GemmConfig, structures, violations
+from warpplan.kernels.gemm.space import MAX_DEPTH, GemmConfig, violations
 from warpplan.planner.errors import WarpplanError
 from warpplan.planner.simulate.simulation import simulate
 from warpplan.planner.values.device import device

@@ -1,0 +1,2 @@
+"""A GPU in, a profile out: probes run in child processes, their records become a cost table, ceilings and calibrations;
+traces of real kernels are read here too, and recorded profiles ship in ``data/``."""

@@ -6,7 +6,7 @@ C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation. One warp, the producer, 
 p + G, p + 2G, …
 
 Ring and barriers are those of :mod:`warpplan.kernels.device.rings`. Beside them, in the ping-pong scheme, barrier
-``turn[c]`` says that consumer c may run its main loop; the consumers take units alternately.
+``order[c]`` says that consumer c may run its main loop; the consumers take units alternately.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout, split_columns, store_staged
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
-from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.gemm.units import Sizes, k_range, place, tile_counts, tile_origin, unit_count
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
@@ -54,17 +54,6 @@ class Block:
     tile: tuple[int, int]
 
 
-class Sizes(NamedTuple):
-    """Of the computed matrix: C, or Cᵀ where the operands are swapped."""
-
-    rows: gl.tensor
-    columns: gl.tensor
-    depth: gl.tensor
-    group_m: gl.tensor
-    split_k: gl.tensor
-    whole_tiles: gl.tensor
-
-
 class Ring(NamedTuple):
     """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``."""
 
@@ -72,7 +61,7 @@ class Ring(NamedTuple):
     b: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
-    turn: gl.shared_memory_descriptor
+    order: gl.shared_memory_descriptor
 
 
 class Output(NamedTuple):
@@ -97,52 +86,6 @@ def block(scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_i
         chunk_columns=columns,
         tile=(columns, rows) if swap else (rows, columns),
     )  # fmt: skip
-
-
-@gluon.jit
-def unit_count(sizes, BLOCK: gl.constexpr):
-    whole, split = tile_counts(sizes, BLOCK)
-    return whole + split * sizes.split_k if BLOCK.split else whole
-
-
-@gluon.jit
-def tile_counts(sizes, BLOCK: gl.constexpr):
-    """Tiles that are one unit each, and tiles whose K is split."""
-    tiles = gl.cdiv(sizes.rows, BLOCK.block_m) * gl.cdiv(sizes.columns, BLOCK.block_n)
-    if BLOCK.split:
-        return sizes.whole_tiles, tiles - sizes.whole_tiles
-    else:
-        return tiles, 0
-
-
-@gluon.jit
-def place(unit, sizes, BLOCK: gl.constexpr):
-    """The tile of a unit, which range of the tile's K the unit is, and how many such ranges there are."""
-    if BLOCK.split:
-        beyond = gl.maximum(unit - sizes.whole_tiles, 0)
-        tile = gl.minimum(unit, sizes.whole_tiles) + beyond // sizes.split_k
-        return tile, beyond % sizes.split_k, gl.where(unit < sizes.whole_tiles, 1, sizes.split_k)
-    else:
-        return unit, 0, 1
-
-
-@gluon.jit
-def k_range(unit, sizes, BLOCK: gl.constexpr):
-    """The first K block of a unit and how many it has; the last split of a tile may have fewer."""
-    blocks = gl.cdiv(sizes.depth, BLOCK.block_k)
-    if BLOCK.split:
-        _, split, splits = place(unit, sizes, BLOCK)
-        each = gl.cdiv(blocks, splits)
-        return split * each, gl.minimum(each, blocks - split * each)
-    else:
-        return 0, blocks
-
-
-@gluon.jit
-def tile_origin(unit, sizes, BLOCK: gl.constexpr):
-    """First row and first column of a unit's tile."""
-    tile = place(unit, sizes, BLOCK)[0]
-    return banded_tile(tile, sizes.rows, sizes.columns, sizes.group_m, BLOCK.block_m, BLOCK.block_n)
 
 
 @gluon.jit
@@ -178,7 +121,7 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
     start = gl.program_id(0)
     stride = programs
     index = 0
-    turn = 0
+    done = 0
     if PINGPONG:
         start += ID * programs
         stride = 2 * programs
@@ -189,8 +132,8 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
         count = k_range(unit, sizes, BLOCK)[1]
         if PINGPONG:
             with proton.scope("consumer_wait"):
-                mbarrier.wait(ring.turn.index(ID), (turn & 1) ^ (1 - ID))
-            turn += 1
+                mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
+            done += 1
         acc = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
         for k in range(count):
             slot = index % BLOCK.depth
@@ -205,7 +148,7 @@ def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
             mbarrier.arrive(ring.empty.index(previous_slot(index, BLOCK.depth)), count=1, pred=k > 0)
             index += 1
         if PINGPONG:
-            mbarrier.arrive(ring.turn.index(1 - ID), count=1)
+            mbarrier.arrive(ring.order.index(1 - ID), count=1)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
         last = previous_slot(index, BLOCK.depth)
         with proton.scope("epilogue"):
@@ -309,6 +252,15 @@ def store_chunk(chunk, row, column, staging, out, sizes, BLOCK: gl.constexpr):
         )  # fmt: skip
 
 
+@gluon.jit
+def order_barriers():
+    """One barrier a ping-pong consumer: it may run its main loop."""
+    order = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(order.index(i), count=1)
+    return order
+
+
 RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "SPLIT_K", "WHOLE_TILES", "C_ROW_STRIDE"]
 
 
@@ -352,19 +304,16 @@ def gemm_kernel(
     full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     init_ring(full, empty, DEPTH, BLOCK.sharers)
+    # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
+    order = full
     if SCHEME == "pingpong":
-        turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        for i in gl.static_range(2):
-            mbarrier.init(turn.index(i), count=1)
-    else:
-        # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
-        turn = full
+        order = order_barriers()
     if STAGING_IN_RING:
         staging = a
     else:
         STAGING: gl.constexpr = shared_layout(BLOCK.tile, a_desc.dtype)
         staging = gl.allocate_shared_memory(a_desc.dtype, [BLOCK.consumers, BLOCK.tile[0], BLOCK.tile[1]], STAGING)
-    ring = Ring(a, b, full, empty, turn)
+    ring = Ring(a, b, full, empty, order)
     sizes = Sizes(M, N, K, GROUP_M, SPLIT_K, WHOLE_TILES)
     out = Output(c, C_ROW_STRIDE, staging, workspace, counters)
     if CONSUMERS == 1:

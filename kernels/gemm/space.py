@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 from warpplan.planner.errors import InvalidConfig
@@ -243,64 +242,6 @@ def require_valid(config: GemmConfig, dtype: str, device: Device, shape: Shape |
     found = violations(config, dtype, device, shape)
     if found:
         raise InvalidConfig(f"invalid gemm configuration: {found[0]}", field="config", value=repr(config))
-
-
-EPILOGUES: tuple[tuple[Staging, int], ...] = tuple((s, n) for s in ("own", "ring") for n in (1, 2, 4))
-"""(staging, split), best first: bytes of its own let the store overlap the next tile, few chunks are few waits."""
-
-# scheme, consumer warps, (rows, columns) of the tile, blocks an SM
-_STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = (
-    ("single", 8, ((128, 64), (128, 128), (128, 256), (256, 64), (256, 128)), 1),
-    ("single", 4, ((64, 16), (64, 32), (64, 64), (64, 128), (64, 256), (128, 16), (128, 32), (128, 64), (128, 128)), 1),
-    ("single", 4, ((64, 16), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128)), 2),
-    ("cooperative", 4, ((128, 128), (128, 256), (192, 128), (256, 128)), 1),
-    ("pingpong", 4, ((64, 128), (64, 256), (128, 64), (128, 128)), 1),
-    ("pipelined", 8, ((128, 256), (256, 128), (128, 128)), 1),
-    ("pipelined", 4, ((128, 128), (64, 128), (128, 64), (64, 64)), 1),
-)
-
-
-@lru_cache(maxsize=16)
-def structures(dtype: str, device: Device) -> tuple[GemmConfig, ...]:
-    """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults.
-
-    Depth is the largest that fits, at most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue
-    variant stays only where it buys depth. What depth the loop needs is the planner's to say
-    (``candidates.planned_structures``).
-    """
-    found: list[GemmConfig] = []
-    for scheme, warps, tiles, ctas in _STRUCTURES:
-        for block_m, block_n in tiles:
-            for block_k in (64, 128):
-                base = GemmConfig(scheme, block_m, block_n, block_k, warps, 2, ctas_per_sm=ctas)
-                found += _pipelined(base, dtype, device) if scheme == "pipelined" else _epilogues(base, dtype, device)
-    return tuple(dict.fromkeys(found))
-
-
-def _deepest(config: GemmConfig, dtype: str, device: Device) -> GemmConfig | None:
-    for depth in range(MAX_DEPTH, 1, -1):
-        candidate = replace(config, depth=depth)
-        if not violations(candidate, dtype, device):
-            return candidate
-    return None
-
-
-def _pipelined(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
-    deepest = _deepest(base, dtype, device)
-    if deepest is None or deepest.depth < 3:
-        return []
-    depth = min(deepest.depth, PIPELINED_DEPTH)
-    return [replace(base, depth=d) for d in (depth, depth - 1) if d >= 3]
-
-
-def _epilogues(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
-    """Staging of its own first: its store overlaps the next tile. Each further variant must buy a deeper ring."""
-    kept: list[GemmConfig] = []
-    for staging, split in EPILOGUES:
-        option = _deepest(replace(base, staging=staging, epilogue_split=split), dtype, device)
-        if option is not None and option.depth > max((c.depth for c in kept), default=2):
-            kept.append(option)
-    return kept
 
 
 def tuning(config: GemmConfig) -> TuningConfig:

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
+from warpplan.kernels.gemm.candidates import structures
 from warpplan.kernels.gemm.compile_gemm import compile_gemm
-from warpplan.kernels.gemm.space import SMEM_OVERHEAD_BYTES, GemmConfig, structures, violations
+from warpplan.kernels.gemm.space import SMEM_OVERHEAD_BYTES, GemmConfig, violations
 from warpplan.planner.errors import InvalidConfig, UnknownName
 from warpplan.planner.values.device import H200
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from warpplan.kernels.gemm.candidates import structures
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate, robust_depth
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, structures, violations
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, violations
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.solve import effective_ii, solve

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from warpplan.kernels.gemm.candidates import structures
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.kernels.gemm.space import structures, tuning
+from warpplan.kernels.gemm.space import tuning
 from warpplan.planner.errors import UnknownName
 from warpplan.planner.predict.time_model import Rates
 from warpplan.planner.values.device import H200

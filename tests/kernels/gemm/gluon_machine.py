@@ -1,6 +1,6 @@
 """Runs the Gluon GEMM's own source, as Python, on a machine of mbarriers, TMA copies and asynchronous multiplies.
 
-Nothing of the kernel is copied here: its module, and those of ``kernels/device`` that it imports, run with this
+Nothing of the kernel is copied here: its module, and the device modules that it imports, run with this
 machine in place of Triton. Every partition of every CTA is a thread of which one runs at a time; at each primitive a
 seeded choice picks who goes on next: a partition that is not blocked, or an asynchronous operation in flight, which
 then reads or writes memory. A slot that is overwritten early, released early or never, a wait that nothing satisfies or
@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-DEVICE = Path(__file__).parents[3] / "kernels" / "device"
+ROOT = Path(__file__).parents[3]
+DEVICE = ROOT / "kernels" / "device"
 POISON = np.nan
 ELEMENT_BYTES = 2
 
@@ -491,8 +492,8 @@ def load_kernel(path: Path, edit: Callable[[str], str] = lambda source: source) 
             return compat
         if name in ("triton", "triton.language"):
             return SimpleNamespace(jit=_jit, language=compat.gl)
-        if name.startswith("warpplan.kernels.device."):
-            return load_kernel(DEVICE / f"{name.rpartition('.')[2]}.py", edit)
+        if name.startswith("warpplan.kernels.device.") or name == "warpplan.kernels.gemm.units":
+            return load_kernel(ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py"), edit)
         return real_import(name, *args, **kwargs)
 
     module.__dict__["__builtins__"] = {**vars(builtins), "__import__": importing}

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from warpplan.kernels import registry
 from warpplan.kernels.declaration import MAX_ELEMENTS
-from warpplan.kernels.gemm.candidates import candidates, planned_structures
+from warpplan.kernels.gemm.candidates import candidates, planned_structures, structures
 from warpplan.kernels.gemm.graph import loop_graph
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, config_of, structures, tuning, violations
+from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, config_of, tuning, violations
 from warpplan.kernels.gemm.work import solve_table, structure
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName

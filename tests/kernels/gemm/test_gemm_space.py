@@ -17,6 +17,7 @@ from warpplan.kernels.gemm.candidates import (
     candidates,
     grid,
     planned_structures,
+    structures,
     table,
 )
 from warpplan.kernels.gemm.graph import robust_depth
@@ -32,7 +33,6 @@ from warpplan.kernels.gemm.space import (
     GemmConfig,
     config_of,
     require_valid,
-    structures,
     tuning,
     violations,
 )

@@ -142,7 +142,7 @@ MUTATIONS = {
         "index = 0",
         PINGPONG,
     ),
-    "the consumers wait for each other's turn": ("(turn & 1) ^ (1 - ID)", "turn & 1", PINGPONG),
+    "the consumers wait for each other's turn": ("(done & 1) ^ (1 - ID)", "done & 1", PINGPONG),
     "a consumer takes the other's unit to be as long as its own": (
         "k_range(unit + programs, sizes",
         "k_range(unit, sizes",
@@ -165,7 +165,7 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_noticed(name):
     old, new, plan = MUTATIONS[name]
-    sources = [KERNEL, *machine.DEVICE.glob("*.py")]
+    sources = [KERNEL, KERNEL.with_name("units.py"), *machine.DEVICE.glob("*.py")]
     assert sum(path.read_text().count(old) for path in sources) == 1, "the source changed: adapt the mutation"
     broken = machine.load_kernel(KERNEL, lambda text: text.replace(old, new))
 
