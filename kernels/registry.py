@@ -50,6 +50,10 @@ class Kernel(Protocol):
         """The solved loop behind ``config``: partitions, schedule, channels, buffers."""
         ...
 
+    def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
+        """Solve the loop of every candidate; what ``kernels.solved_loops`` records to ship."""
+        ...
+
 
 @cache
 def _kernels() -> dict[str, Kernel]:

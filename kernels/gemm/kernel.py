@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from warpplan.kernels.gemm.candidates import tabulate
-from warpplan.kernels.gemm.graph import plan_candidate
+from warpplan.kernels.gemm.candidates import table, tabulate
+from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
     ROW_ALIGNMENT_BYTES,
@@ -20,7 +20,7 @@ from warpplan.kernels.gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.gemm.work import SolvedTable, relatives, solve_table, work
+from warpplan.kernels.gemm.work import SolvedTable, loop_of, relatives, solve_table, work
 from warpplan.kernels.sizes import parse_sizes, require_elements
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -133,6 +133,11 @@ class Gemm:
         candidate = config_of(config)
         require_valid(candidate, dtype, device)
         return plan_candidate(candidate, dtype, device, profile.costs)
+
+    def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
+        """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
+        for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs).configs)):
+            sustained_ii(config, dtype, device, profile.costs)
 
     def _require_dtype(self, dtype: str) -> None:
         if dtype not in self.dtypes:

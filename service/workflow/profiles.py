@@ -92,13 +92,13 @@ def _require_possible(profile: Profile, path: Path) -> None:
 
 @cache
 def planner_version() -> str:
-    """The release with a digest of the planner's and the kernels' source.
+    """The release with a digest of the planner's and the kernels' source and of the solved loops that ship.
 
     The digest makes an answer of changed code a different answer, even where nobody raised the release.
     """
     digest = hashlib.sha256()
     for package in (warpplan.planner, warpplan.kernels):
         root = Path(str(package.__file__)).parent
-        for path in sorted(root.rglob("*.py")):
+        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".gz")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return f"{metadata.version('warpplan')}+{digest.hexdigest()[:12]}"
