@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from gemm_shapes import HELDOUT
-from gemm_table import RESULTS, TABLES, MeasuredShape, read
+from gemm_table import RESULTS, TABLES, SearchedShape, read
 from robust_depth import read as read_depths
 
 from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
@@ -22,24 +22,24 @@ from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
 from warpplan.planner.predict.time_model import Rates
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.profile import Profile
-from warpplan.profiler.fit import Measured, fit
+from warpplan.profiler.fit import MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
 
 DEPTHS = RESULTS / "robust_depth_h200.json"
 PROFILE = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"
 
 
-def measured(solved: SolvedTable, target: Device, m: MeasuredShape) -> Measured:
+def measured(solved: SolvedTable, target: Device, m: SearchedShape) -> MeasuredShape:
     """Line the table's rows up with the measured configurations."""
     all_work, grid = work(solved, m.dtype, target, m.shape)
     rows = {
         replace(solved.table.configs[i], group_m=int(grid.group_m[i])): i for i in np.flatnonzero(grid.valid).tolist()
     }
     kept = [(rows[c], t) for c, t in zip(m.configs, m.time_us, strict=True) if c in rows]
-    return Measured(m.shape, all_work.take(np.array([r for r, _ in kept])), np.array([t for _, t in kept]))
+    return MeasuredShape(m.shape, all_work.take(np.array([r for r, _ in kept])), np.array([t for _, t in kept]))
 
 
-def everything_measured(train: list[MeasuredShape], target: Device, profile: Profile) -> CandidateTable:
+def everything_measured(train: list[SearchedShape], target: Device, profile: Profile) -> CandidateTable:
     """The candidates, and what was measured beside them: rings of other depths."""
     known = candidate_table(train[0].dtype, target, profile.costs)
     listed = {replace(c, group_m=8) for c in known.configs}
@@ -48,7 +48,7 @@ def everything_measured(train: list[MeasuredShape], target: Device, profile: Pro
     return tabulate([*known.configs, *extra], [*known.group_below.tolist(), *[0] * len(extra)], target)
 
 
-def calibrated(profile: Profile, table: list[MeasuredShape], source: str) -> Profile:
+def calibrated(profile: Profile, table: list[SearchedShape], source: str) -> Profile:
     target = device(profile.identity.gpu)
     train = [m for m in table if m.shape not in HELDOUT]
     solved = solve_table(train[0].dtype, target, profile.costs, everything_measured(train, target, profile))

@@ -17,7 +17,7 @@ TABLES = tuple(RESULTS / f"gemm_exhaustive_h200_{split}.json" for split in ("tra
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredShape:
+class SearchedShape:
     """One shape's measured configurations.
 
     ``time_us`` is in their order, each scaled by how far cuBLAS read beside it stood from cuBLAS's median, so that the
@@ -31,15 +31,15 @@ class MeasuredShape:
     time_us: NDArray[np.float64]
 
 
-def read(*paths: Path) -> list[MeasuredShape]:
+def read(*paths: Path) -> list[SearchedShape]:
     """The shapes of all tables (those of ``TABLES`` that exist, where none is named)."""
     return [shape for path in paths or [t for t in TABLES if t.exists()] for shape in _read(path)]
 
 
-def _read(path: Path) -> list[MeasuredShape]:
+def _read(path: Path) -> list[SearchedShape]:
     data = json.loads(path.read_text())
     return [
-        MeasuredShape(
+        SearchedShape(
             tuple(row["shape"]),
             row["dtype"],
             row["split"],

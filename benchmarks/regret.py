@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from gemm_shapes import HELDOUT
-from gemm_table import MeasuredShape, read
+from gemm_table import SearchedShape, read
 from scipy.stats import kendalltau
 
 from warpplan.kernels.gemm.kernel import Gemm
@@ -23,7 +23,7 @@ from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 
 
-def replay(m: MeasuredShape, profile: Profile) -> dict[str, float | int]:
+def replay(m: SearchedShape, profile: Profile) -> dict[str, float | int]:
     """The ranking of one shape against its measured times."""
     times = dict(zip(m.configs, m.time_us.tolist(), strict=True))
     ranked = Gemm().ranked(m.shape, m.dtype, device(profile.identity.gpu), profile)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gemm_table import RESULTS, MeasuredShape
+from gemm_table import RESULTS, SearchedShape
 from plan_accuracy import DTYPE, TARGET, Shape, compile_all, measure, plans_of
 from results_file import head, write
 
@@ -111,7 +111,7 @@ def _spread(ratios: list[float]) -> dict[str, float]:
     }
 
 
-def read(path: Path) -> list[MeasuredShape]:
+def read(path: Path) -> list[SearchedShape]:
     """The measured rows as ``gemm_table`` gives those of the exhaustive search, for fitting."""
     data = json.loads(path.read_text())
     by_shape: dict[Shape, dict[GemmConfig, float]] = {}
@@ -123,7 +123,7 @@ def read(path: Path) -> list[MeasuredShape]:
             clipped = replace(config, group_m=min(config.group_m, row_tiles))
             by_shape.setdefault(shape, {})[clipped] = row["measured_us"]
     return [
-        MeasuredShape(shape, data["dtype"], "train", tuple(times), np.array(list(times.values())))
+        SearchedShape(shape, data["dtype"], "train", tuple(times), np.array(list(times.values())))
         for shape, times in by_shape.items()
     ]
 

@@ -52,7 +52,7 @@ SHRINKAGE = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredShape:
     """One shape's candidates and their measured times in µs, in the same order."""
 
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Measured:
     time_us: Floats
 
 
-def fit(kernel: str, measured: Sequence[Measured], rates: Rates, source: str) -> Calibration:
+def fit(kernel: str, measured: Sequence[MeasuredShape], rates: Rates, source: str) -> Calibration:
     """The calibration of ``kernel`` from ``measured``, which must all have the same families and structures.
 
     Raises ``ValueError`` where nothing was measured.
@@ -101,7 +101,7 @@ def _weights(time_us: Floats) -> Floats:
 
 
 def _structure_residuals(
-    measured: Sequence[Measured], weights: Sequence[Floats], rates: Rates, constants: Mapping[str, float]
+    measured: Sequence[MeasuredShape], weights: Sequence[Floats], rates: Rates, constants: Mapping[str, float]
 ) -> dict[str, float]:
     structures = measured[0].work.structures
     total, mass = np.zeros(len(structures)), np.zeros(len(structures))

@@ -24,7 +24,7 @@ _MATH = ("elementwise", "sfu", "reduce", "convert_layout")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredOperation:
     """The cycles of one scope over all warps and iterations; ``warps``: the median of each warp that ran it."""
 
     name: str
@@ -54,13 +54,13 @@ class Beside:
         return self.measured / self.predicted if self.predicted else 0.0
 
 
-def read_operations(path: Path) -> tuple[Measured, ...]:
+def read_operations(path: Path) -> tuple[MeasuredOperation, ...]:
     """What the trace in ``path`` says of each scope. Raises :class:`MalformedFile` where it is no trace,
     :class:`MeasurementFailed` where it holds no scope of a recorded kernel."""
     return operations(parse(path, KINDS), str(path))
 
 
-def operations(events: Sequence[Event], what: str = "the trace") -> tuple[Measured, ...]:
+def operations(events: Sequence[Event], what: str = "the trace") -> tuple[MeasuredOperation, ...]:
     """:func:`read_operations` of events, by name."""
     if not events:
         raise MeasurementFailed(f"{what} holds no scope of a recorded kernel: expected one of {', '.join(KINDS)}")
@@ -73,12 +73,12 @@ def operations(events: Sequence[Event], what: str = "the trace") -> tuple[Measur
         samples = np.concatenate([warps[w] for w in sorted(warps)])
         p50, p90 = np.percentile(samples, [50, 90])
         medians = tuple((w, float(np.median(warps[w]))) for w in sorted(warps))
-        found.append(Measured(name, Quantiles(float(p50), float(p90), len(samples)), medians))
+        found.append(MeasuredOperation(name, Quantiles(float(p50), float(p90), len(samples)), medians))
     return tuple(found)
 
 
 def beside_costs(
-    measured: Sequence[Measured], loop: Body, shape: Shape, costs: CostTable, recording: float = 0.0
+    measured: Sequence[MeasuredOperation], loop: Body, shape: Shape, costs: CostTable, recording: float = 0.0
 ) -> tuple[Beside, ...]:
     """``measured`` beside the costs of ``loop`` under ``shape``: the products of each line with the wait for them, and
     what the compiler puts together otherwise than the planner, as a whole: the issue of all loads, all arithmetic.
@@ -119,7 +119,7 @@ def with_measured(graph: DependenceGraph, loop: Body, rows: Sequence[Beside]) ->
     return replace(graph, ops=tuple(map(scaled, graph.ops)))
 
 
-def _inside(measured: Sequence[Measured], kind: str) -> list[Measured]:
+def _inside(measured: Sequence[MeasuredOperation], kind: str) -> list[MeasuredOperation]:
     """The scopes of ``kind`` that the loop runs: those peeled off it, or before it, have few samples."""
     found = [m for m in measured if m.kind == kind]
     most = max((m.cycles.count for m in found), default=0)

@@ -21,7 +21,7 @@ WARM = "another load or a hot card: see `nvidia-smi -q -d PERFORMANCE,CLOCK`, th
 
 
 @dataclass(frozen=True)
-class Finding:
+class StabilityFinding:
     """``subject`` is an operation's part or a ceiling, ``problem`` what was seen, ``advice`` the way out."""
 
     subject: str
@@ -34,7 +34,7 @@ class Finding:
 
 def spread(
     profile: Profile, *, cost_limit: float = COST_SPREAD, rate_limit: float = RATE_SPREAD
-) -> tuple[Finding, ...]:
+) -> tuple[StabilityFinding, ...]:
     """What varies too much within one profile, and what it lacks because a probe failed.
 
     A cost may reach its 90th percentile ``cost_limit`` above the median, a rate may span ``rate_limit`` of its median.
@@ -42,7 +42,7 @@ def spread(
     return tuple(_spread(profile, cost_limit, rate_limit))
 
 
-def compare(first: Profile, second: Profile, *, limit: float = DISAGREEMENT) -> tuple[Finding, ...]:
+def compare(first: Profile, second: Profile, *, limit: float = DISAGREEMENT) -> tuple[StabilityFinding, ...]:
     """Where two profiles of one machine disagree by more than ``limit`` of the first, or measured different things.
 
     Raises :class:`InvalidInput` where their identities are not comparable: such numbers are never mixed.
@@ -61,7 +61,7 @@ def compare(first: Profile, second: Profile, *, limit: float = DISAGREEMENT) -> 
     return tuple(_disagreements(first, second, limit))
 
 
-def report(findings: Iterable[Finding], measured: int) -> str:
+def report(findings: Iterable[StabilityFinding], measured: int) -> str:
     """The findings a line each, or one line that says there are none among ``measured`` numbers."""
     lines = [str(finding) for finding in findings]
     return "\n".join(lines) if lines else f"all {measured} numbers are stable"
@@ -81,31 +81,33 @@ def _parts(profile: Profile) -> Iterator[tuple[str, Quantiles]]:
                 yield f"{entry.label} {part}", quantiles
 
 
-def _spread(profile: Profile, cost_limit: float, rate_limit: float) -> Iterator[Finding]:
+def _spread(profile: Profile, cost_limit: float, rate_limit: float) -> Iterator[StabilityFinding]:
     for label, q in _parts(profile):
         if q.p90 - q.p50 > max(RESOLUTION_CYCLES, cost_limit * q.p50):
-            yield Finding(label, f"median {q.p50:.0f} but 90th percentile {q.p90:.0f} cycles of {q.count}", AGAIN)
+            yield StabilityFinding(
+                label, f"median {q.p50:.0f} but 90th percentile {q.p90:.0f} cycles of {q.count}", AGAIN
+            )
     for name, rate in profile.ceilings:
         wide = (rate.p90 - rate.p10) / rate.p50 if rate.p50 else 0.0
         if wide > rate_limit:
-            yield Finding(name, f"spans {wide:.0%} of its median over {rate.count} samples", WARM)
+            yield StabilityFinding(name, f"spans {wide:.0%} of its median over {rate.count} samples", WARM)
     for failure in profile.failures:
-        yield Finding(failure.probe, f"not measured: {failure.reason}", AGAIN)
+        yield StabilityFinding(failure.probe, f"not measured: {failure.reason}", AGAIN)
 
 
-def _disagreements(first: Profile, second: Profile, limit: float) -> Iterator[Finding]:
+def _disagreements(first: Profile, second: Profile, limit: float) -> Iterator[StabilityFinding]:
     mine, other = numbers(first), numbers(second)
     ceilings = dict(first.ceilings)
     for label, value in mine.items():
         if label not in other:
-            yield Finding(label, "measured once, missing the other time", AGAIN)
+            yield StabilityFinding(label, "measured once, missing the other time", AGAIN)
             continue
         grain = 0.0 if label in ceilings else RESOLUTION_CYCLES
         apart = abs(other[label] - value)
         if apart > max(grain, limit * value):
             share = apart / value if value else float("inf")
             problem = f"{value:.6g} once and {other[label]:.6g} the other time ({share:.0%} apart)"
-            yield Finding(label, problem, WARM if label in ceilings else AGAIN)
+            yield StabilityFinding(label, problem, WARM if label in ceilings else AGAIN)
     for label in other:
         if label not in mine:
-            yield Finding(label, "measured once, missing the other time", AGAIN)
+            yield StabilityFinding(label, "measured once, missing the other time", AGAIN)

@@ -61,7 +61,7 @@ class TraceSummary:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TraceComparison:
     """A cost read from a trace beside the same cost put together from probes, in cycles."""
 
     name: str
@@ -144,7 +144,7 @@ def _quantiles(samples: Sequence[float]) -> Quantiles:
     return Quantiles(float(p50), float(p90), len(samples))
 
 
-def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTable) -> tuple[Comparison, ...]:
+def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTable) -> tuple[TraceComparison, ...]:
     """The trace beside the probes: initiation interval against the busiest unit, the producer's issue, the epilogue.
 
     Raises :class:`~warpplan.planner.errors.MissingCosts` where the probes lack an operation.
@@ -157,17 +157,17 @@ def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTa
     instructions = config.block_m // 64 * (config.block_k // (32 // element))
     tensor = instructions * _median(wgmma.occupancy)
     transfer = sum(_median(load.occupancy) for load in loads)
-    found = [Comparison("ii", summary.ii.p50, max(tensor, transfer))]
+    found = [TraceComparison("ii", summary.ii.p50, max(tensor, transfer))]
     issue = summary.scope("tma_issue")
     if issue is not None:
-        found.append(Comparison("tma_issue", issue.p50, sum(_median(load.issue) for load in loads)))
+        found.append(TraceComparison("tma_issue", issue.p50, sum(_median(load.issue) for load in loads)))
     epilogue = summary.scope("epilogue")
     if epilogue is not None:
         # A probe's tile is one warp group's; the groups of a consumer store side by side.
         groups = config.consumer_warps // 4
         chunk = config.consumer_rows * config.block_n // config.epilogue_split // groups
         each = _median(costs.lookup("epilogue_store", chunk).latency)
-        found.append(Comparison("epilogue", epilogue.p50, config.epilogue_split * each))
+        found.append(TraceComparison("epilogue", epilogue.p50, config.epilogue_split * each))
     return tuple(found)
 
 

@@ -24,7 +24,7 @@ from warpplan.planner.predict.time_model import Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Calibration
 from warpplan.profiler.embedded import embedded
-from warpplan.profiler.fit import Measured
+from warpplan.profiler.fit import MeasuredShape
 
 SHAPE = (2048, 2048, 2048)
 COLUMNS = list(vars(GemmConfig("single", 64, 64, 64, 4, 2)))
@@ -38,7 +38,7 @@ def ranked(shape: tuple[int, int, int] = SHAPE) -> tuple[tuple[GemmConfig, ...],
 
 
 def measured(configs: tuple[GemmConfig, ...], times: np.ndarray, shape: tuple[int, int, int] = SHAPE) -> Any:
-    return gemm_table.MeasuredShape(shape, "bfloat16", "train", configs, times)
+    return gemm_table.SearchedShape(shape, "bfloat16", "train", configs, times)
 
 
 def write(path: Path, shapes: dict[tuple[int, int, int], np.ndarray]) -> Path:
@@ -174,11 +174,11 @@ def test_the_command_reports_both_kinds_of_shapes_apart(tmp_path, monkeypatch, c
 
 
 @pytest.fixture
-def handed(monkeypatch) -> list[Measured]:
+def handed(monkeypatch) -> list[MeasuredShape]:
     """What the command hands to the fit."""
-    given: list[Measured] = []
+    given: list[MeasuredShape] = []
 
-    def fit(kernel: str, measured: list[Measured], rates: Rates, source: str) -> Calibration:
+    def fit(kernel: str, measured: list[MeasuredShape], rates: Rates, source: str) -> Calibration:
         given.extend(measured)
         return Calibration(kernel, (("launch_scale", 2.0),), tuple(m.shape for m in measured), source)
 

@@ -168,7 +168,7 @@ def _ends(config: GemmConfig, costs: CostTable, element: int) -> dict[str, float
 
 
 @dataclass(frozen=True)
-class _Noting(CostTable):
+class _UnmeasuredNoted(CostTable):
     """Notes what was never measured and answers with a cost of nothing, so that one reading finds all of it."""
 
     noted: dict[str, None] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class _Noting(CostTable):
 
 
 def _missing(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> tuple[str, ...]:
-    noting = _Noting(costs.entries)
+    noting = _UnmeasuredNoted(costs.entries)
     for read in (lambda: loop_graph(config, dtype, device, noting), lambda: _ends(config, noting, element)):
         try:
             read()

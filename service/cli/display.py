@@ -8,7 +8,7 @@ from typing import Any
 
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.workflow.answers import ConfigAnswer
-from warpplan.service.workflow.request import Problem
+from warpplan.service.workflow.request import ConfigRequest
 
 _FIRST = ("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "SPLIT_K", "GROUP_M")
 HEADER = (
@@ -75,7 +75,7 @@ def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"    channel      {channel['name']}: depth {channel['depth']} of {channel['slot_bytes']} B"
 
 
-def _sizes(problem: Problem) -> str:
+def _sizes(problem: ConfigRequest) -> str:
     return " ".join(f"{name}={size}" for name, size in problem.shape.items())
 
 

@@ -15,7 +15,7 @@ from warpplan.service.cli.options import DeviceName, Json, ProfileFile, open_wor
 if TYPE_CHECKING:
     from warpplan.service.feeds import ExportRow, Options
     from warpplan.service.workflow.configure import Workflow
-    from warpplan.service.workflow.request import Problem
+    from warpplan.service.workflow.request import ConfigRequest
 
 Shapes = Annotated[
     str | None,
@@ -109,7 +109,7 @@ def _rows(
     ]
 
 
-def _from_file(workflow: Workflow, shapes: str) -> Iterator[Problem]:
+def _from_file(workflow: Workflow, shapes: str) -> Iterator[ConfigRequest]:
     from warpplan.service.workflow.bundled_shapes import bundled
     from warpplan.service.workflow.request import check
     from warpplan.service.workflow.shape_files import read_shapes

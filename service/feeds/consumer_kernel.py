@@ -52,7 +52,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Consumer:
+class ConsumerKernel:
     """A loaded kernel. ``outer`` is what jobs launch (the autotuner, perhaps inside ``triton.heuristics``), ``tuner``
     the Autotuner in it, ``function`` the JITFunction at the bottom. ``derived_names`` are parameters that
     ``triton.heuristics`` computes from the others."""
@@ -73,7 +73,7 @@ class Consumer:
         return tuple(dict.fromkeys(name for config in self.tuner.configs for name in config.kwargs))
 
 
-def load(spec: str) -> Consumer:
+def load(spec: str) -> ConsumerKernel:
     """The kernel at ``FILE.py:function`` or ``package.module:function``. Importing it runs its module.
 
     Raises :class:`InvalidInput` where there is none, or where Triton would not keep its autotuning results on disk.
@@ -94,7 +94,7 @@ def find(spec: str) -> Any:
     return found
 
 
-def of_kernel(outer: Any, spec: str) -> Consumer:
+def of_kernel(outer: Any, spec: str) -> ConsumerKernel:
     """The same for a kernel object at hand."""
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
@@ -120,7 +120,7 @@ def of_kernel(outer: Any, spec: str) -> Consumer:
     if not tuner.keys:
         raise _bad(spec, 'its key is empty, so all shapes would share one entry: name the sizes, key=["M", "N", "K"]')
     derived = frozenset(name for layer in chain if isinstance(layer, Heuristics) for name in layer.values)
-    return Consumer(spec, outer, tuner, chain[-1], derived)
+    return ConsumerKernel(spec, outer, tuner, chain[-1], derived)
 
 
 def _module(spec: str, source: str) -> ModuleType:
@@ -153,7 +153,7 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def rename(consumer: Consumer, plan: TuningConfig, renames: Mapping[str, str]) -> TuningConfig:
+def rename(consumer: ConsumerKernel, plan: TuningConfig, renames: Mapping[str, str]) -> TuningConfig:
     """``plan`` in the consumer's names. ``renames`` maps a plan's name to the consumer's and outranks ``ALIASES``.
 
     A tuned constexpr that all the consumer's configurations agree on keeps that value. Raises :class:`InvalidInput`
@@ -202,7 +202,7 @@ def rename(consumer: Consumer, plan: TuningConfig, renames: Mapping[str, str]) -
 
 
 def call(
-    consumer: Consumer,
+    consumer: ConsumerKernel,
     sizes: Mapping[str, int],
     dtype: str,
     *,

@@ -19,7 +19,7 @@ from typing import Any
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.feeds.consumer_kernel import Consumer, Launch
+from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch
 
 WARP_SIZE = 32
 
@@ -46,7 +46,7 @@ class _Damaged(Exception):
 
 
 def write_entry(
-    consumer: Consumer, launch: Launch, gpu: Device, config: TuningConfig, time_us: float, out: Path
+    consumer: ConsumerKernel, launch: Launch, gpu: Device, config: TuningConfig, time_us: float, out: Path
 ) -> Found:
     """Make the consumer store ``config`` as the outcome of its tuning for ``launch``, replacing an entry if there is
     one. ``time_us`` is what the plan predicts.
@@ -87,7 +87,7 @@ def write_entry(
     return Found(keys[0], paths[0], config)
 
 
-def read_entry(consumer: Consumer, launch: Launch, gpu: Device, out: Path) -> Found:
+def read_entry(consumer: ConsumerKernel, launch: Launch, gpu: Device, out: Path) -> Found:
     """What the consumer finds in ``out`` for ``launch``. Writes nothing, not even a folder."""
     paths: list[Path] = []
     keys: list[tuple[object, ...]] = []
@@ -135,7 +135,7 @@ def target_of(gpu: Device) -> Any:
 
 
 def _launch_on_paper(
-    consumer: Consumer, launch: Launch, gpu: Device, out: Path, manager: type[Any], check: Check
+    consumer: ConsumerKernel, launch: Launch, gpu: Device, out: Path, manager: type[Any], check: Check
 ) -> TuningConfig:
     """Launch a copy of the consumer up to the GPU and return the configuration that it would run with."""
     tuner = copy.copy(consumer.tuner)

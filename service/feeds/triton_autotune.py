@@ -24,7 +24,7 @@ from warpplan.kernels import registry
 from warpplan.planner.errors import Infeasible, InvalidInput, StoreError
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.tuning import Scalar, TuningConfig
-from warpplan.service.feeds.consumer_kernel import Consumer, Launch, call, load, rename
+from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, call, load, rename
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, ExportRow, VerifiedEntry, VerifyReport
 from warpplan.service.feeds.paper_launch import read_entry, target_of, tuning_of, write_entry
 
@@ -115,7 +115,7 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries))
 
 
-def _load(consumer: str) -> Consumer:
+def _load(consumer: str) -> ConsumerKernel:
     if find_spec("triton") is None:
         raise InvalidInput(
             "exporting to Triton's cache needs the job's own triton here: pip install 'warpplan[gpu]'",
@@ -125,7 +125,7 @@ def _load(consumer: str) -> Consumer:
     return load(consumer)
 
 
-def _choose(consumer: Consumer, row: ExportRow, options: Options) -> tuple[TuningConfig, float]:
+def _choose(consumer: ConsumerKernel, row: ExportRow, options: Options) -> tuple[TuningConfig, float]:
     """The best-ranked plan that can be said in the consumer's names, in those names, and its predicted time in µs."""
     ranked = registry.kernel(options.kernel).rank(
         row.shape,
@@ -148,7 +148,7 @@ def _choose(consumer: Consumer, row: ExportRow, options: Options) -> tuple[Tunin
     )
 
 
-def _launch(consumer: Consumer, row: ExportRow, options: Options) -> Launch:
+def _launch(consumer: ConsumerKernel, row: ExportRow, options: Options) -> Launch:
     sizes = dict(zip(registry.kernel(options.kernel).dimensions, row.shape, strict=True))
     return call(
         consumer, sizes, row.dtype, key_map=options.key_map, tensors=options.tensors, arguments=options.arguments
@@ -159,7 +159,7 @@ def _label(row: ExportRow) -> str:
     return f"{'x'.join(map(str, row.shape))} {row.dtype} on {row.device}"
 
 
-def _identity(consumer: Consumer, devices: Iterable[str]) -> Identity:
+def _identity(consumer: ConsumerKernel, devices: Iterable[str]) -> Identity:
     """What entries are valid for, beside their own keys. Only compared and shown: Triton makes its own hash of it."""
     import triton
     from triton._C.libtriton import get_cache_invalidating_env_vars
@@ -182,12 +182,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _manifest(consumer: Consumer, out: Path) -> Path:
+def _manifest(consumer: ConsumerKernel, out: Path) -> Path:
     # Triton looks into folders named by hashes only, so a file beside them is never in its way.
     return out / f"warpplan-{consumer.name}.json"
 
 
-def _write_manifest(consumer: Consumer, out: Path, identity: Identity) -> None:
+def _write_manifest(consumer: ConsumerKernel, out: Path, identity: Identity) -> None:
     path = _manifest(consumer, out)
     try:
         path.write_text(json.dumps({"target": TARGET, "consumer": consumer.name, "identity": dict(identity)}, indent=2))
@@ -195,7 +195,7 @@ def _write_manifest(consumer: Consumer, out: Path, identity: Identity) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}", field="out", value=str(out)) from error
 
 
-def _why_missing(consumer: Consumer, out: Path, identity: Identity) -> str:
+def _why_missing(consumer: ConsumerKernel, out: Path, identity: Identity) -> str:
     try:
         exported = json.loads(_manifest(consumer, out).read_text())["identity"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -19,7 +19,9 @@ from warpplan.service.workflow.answers import ConfigAnswer
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item, canonical_json
 
-router = APIRouter(responses={"4XX": {"model": config_schemas.Problem}, "5XX": {"model": config_schemas.Problem}})
+router = APIRouter(
+    responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}}
+)
 
 
 def _query(name: str, description: str, *, required: bool = False, default: object = None) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Answer(BaseModel):
     provenance: Provenance
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """RFC 9457 problem details, with what was at fault."""
 
     type: str
@@ -104,7 +104,7 @@ class BatchEntry(BaseModel):
 
     status: int
     answer: Answer | None = None
-    error: Problem | None = None
+    error: ProblemDetails | None = None
 
 
 class BatchAnswer(BaseModel):

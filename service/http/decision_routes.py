@@ -13,7 +13,7 @@ from warpplan.service.store.decision_store import KernelPlans
 
 router = APIRouter(
     prefix="/v1/kernel-plans",
-    responses={"4XX": {"model": config_schemas.Problem}, "5XX": {"model": config_schemas.Problem}},
+    responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
 )
 
 

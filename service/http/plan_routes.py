@@ -20,7 +20,8 @@ from warpplan.service.solving.workers import Solvers
 from warpplan.service.workflow.profiles import planner_version
 
 router = APIRouter(
-    prefix="/v1/plans", responses={"4XX": {"model": config_schemas.Problem}, "5XX": {"model": config_schemas.Problem}}
+    prefix="/v1/plans",
+    responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
 )
 
 PlanId = Annotated[str, Path(description="the id that POST /v1/plans gave", max_length=200)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from warpplan.service.http.config_schemas import Problem
+from warpplan.service.http.config_schemas import ProblemDetails
 from warpplan.service.solving.plan_queue import State
 
 MAX_TIME_LIMIT_S = 600.0
@@ -62,7 +62,7 @@ class Plan(PlanSummary):
 
     options: PlanOptions
     outcome: dict[str, Any] | None
-    problem: Problem | None
+    problem: ProblemDetails | None
 
 
 class PlanPage(BaseModel):

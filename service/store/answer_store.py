@@ -13,7 +13,7 @@ from sqlalchemy import column, select, table
 from sqlalchemy.sql.expression import TableClause
 
 from warpplan.service.store.database import Database, insert_new, now
-from warpplan.service.workflow.request import Problem, canonical_json
+from warpplan.service.workflow.request import ConfigRequest, canonical_json
 
 PLANS = table("plans", column("id"), column("body"))
 CONFIGS = table(
@@ -36,7 +36,7 @@ class Kept:
     ``profile`` is the key of the profile and ``planner`` the version of the planner that it came from.
     """
 
-    problem: Problem
+    problem: ConfigRequest
     profile: str
     planner: str
     config: str
@@ -52,7 +52,7 @@ class Measurement:
     ``run`` tells two reports of equal content apart.
     """
 
-    problem: Problem
+    problem: ConfigRequest
     config: str
     time_us: float
     samples: int = 1
@@ -105,9 +105,9 @@ class Store:
     def close(self) -> None:
         self.database.close()
 
-    def find(self, problems: Iterable[Problem], profile: str, planner: str) -> dict[Problem, Kept]:
+    def find(self, problems: Iterable[ConfigRequest], profile: str, planner: str) -> dict[ConfigRequest, Kept]:
         """What is kept for ``problems`` under this profile and planner; one that is missing was never planned so."""
-        found: dict[Problem, Kept] = {}
+        found: dict[ConfigRequest, Kept] = {}
         with self.database.reading() as connection:
             for group, chosen in _chunks(problems):
                 query = (
@@ -153,9 +153,9 @@ class Store:
             fresh = insert_new(connection, MEASUREMENTS).values(row).returning(MEASUREMENTS.c.id)
             return connection.execute(fresh).first() is not None
 
-    def measured(self, problems: Iterable[Problem]) -> dict[Problem, tuple[Measurement, ...]]:
+    def measured(self, problems: Iterable[ConfigRequest]) -> dict[ConfigRequest, tuple[Measurement, ...]]:
         """All measurements of each problem that has any, oldest first."""
-        found: dict[Problem, list[Measurement]] = {}
+        found: dict[ConfigRequest, list[Measurement]] = {}
         m = MEASUREMENTS.c
         with self.database.reading() as connection:
             for group, chosen in _chunks(problems):
@@ -172,7 +172,7 @@ class Store:
                     )
         return {problem: tuple(rows) for problem, rows in found.items()}
 
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[ConfigRequest, ...]:
         """Every problem with a planned answer, of any profile and planner, in a fixed order."""
         c = CONFIGS.c
         query = select(c.kernel, c.shape, c.dtype, c.device).distinct().order_by(c.kernel, c.dtype, c.device, c.shape)
@@ -180,7 +180,7 @@ class Store:
             rows = connection.execute(query).all()
         shapes = [json.loads(shape) for _, shape, _, _ in rows]
         return tuple(
-            Problem(kernel, tuple(shape), tuple(shape.values()), dtype, device)
+            ConfigRequest(kernel, tuple(shape), tuple(shape.values()), dtype, device)
             for (kernel, _, dtype, device), shape in zip(rows, shapes, strict=True)
         )
 
@@ -188,8 +188,8 @@ class Store:
 Group = tuple[str, str, str]
 
 
-def _chunks(problems: Iterable[Problem]) -> Iterator[tuple[Group, list[Problem]]]:
-    groups: dict[Group, dict[Problem, None]] = {}
+def _chunks(problems: Iterable[ConfigRequest]) -> Iterator[tuple[Group, list[ConfigRequest]]]:
+    groups: dict[Group, dict[ConfigRequest, None]] = {}
     for problem in problems:
         groups.setdefault((problem.kernel, problem.dtype, problem.device), {})[problem] = None
     for group, members in groups.items():
@@ -202,7 +202,7 @@ def _same(of: TableClause, group: Group) -> tuple[Any, ...]:
     return (of.c.kernel == group[0], of.c.dtype == group[1], of.c.device == group[2])
 
 
-def _row(problem: Problem) -> dict[str, Any]:
+def _row(problem: ConfigRequest) -> dict[str, Any]:
     return {
         "kernel": problem.kernel, "shape": problem.shape_json, "dtype": problem.dtype, "device": problem.device,
     }  # fmt: skip

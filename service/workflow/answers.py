@@ -14,7 +14,7 @@ from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.profile import Identity
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Measurement
-from warpplan.service.workflow.request import Problem, canonical_json
+from warpplan.service.workflow.request import ConfigRequest, canonical_json
 
 Kind = Literal["exact", "planned"]
 
@@ -39,7 +39,7 @@ class ConfigAnswer:
     ``notice`` says why not.
     """
 
-    problem: Problem
+    problem: ConfigRequest
     config: str
     plan: str | None
     prediction: str | None

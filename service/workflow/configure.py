@@ -26,7 +26,7 @@ from warpplan.service.workflow.answers import (
     tuning_of,
 )
 from warpplan.service.workflow.profiles import Profiles, Source, planner_version
-from warpplan.service.workflow.request import Item, Problem, canonical_json, check
+from warpplan.service.workflow.request import ConfigRequest, Item, canonical_json, check
 
 CHUNK = 64
 """Problems planned between two commits of a batch: what an interruption can cost."""
@@ -45,7 +45,7 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class _Checked:
-    problem: Problem
+    problem: ConfigRequest
     kernel: Kernel
     device: Device
     source: Source
@@ -104,7 +104,7 @@ class Workflow:
         while part := list(islice(remaining, chunk)):
             yield from self._chunk(part, must_keep)
 
-    def candidates(self, item: Item, limit: int) -> tuple[Problem, tuple[RankedPlan, ...]]:
+    def candidates(self, item: Item, limit: int) -> tuple[ConfigRequest, tuple[RankedPlan, ...]]:
         """The ``limit`` best predicted candidates of a problem, best first; the store is not asked."""
         c = self._check(item)
         return c.problem, c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=limit)
@@ -150,7 +150,7 @@ class Workflow:
                 failed[at] = error
         unique = {c.problem: c for c in checked.values()}
         answers = self._answers_or_errors(list(unique.values()), must_keep)
-        given: set[Problem] = set()
+        given: set[ConfigRequest] = set()
         for at, (line, item) in enumerate(part):
             outcome = failed.get(at) or answers[checked[at].problem]
             known = None if isinstance(item, WarpplanError) else item
@@ -163,11 +163,11 @@ class Workflow:
 
     def _answers_or_errors(
         self, wanted: Sequence[_Checked], must_keep: bool
-    ) -> dict[Problem, ConfigAnswer | WarpplanError]:
+    ) -> dict[ConfigRequest, ConfigAnswer | WarpplanError]:
         """Answer distinct problems: look all of them up, plan the misses, keep those in one transaction."""
         found = self._find(wanted)
-        outcomes: dict[Problem, ConfigAnswer | WarpplanError] = {}
-        fresh: dict[Problem, Kept] = {}
+        outcomes: dict[ConfigRequest, ConfigAnswer | WarpplanError] = {}
+        fresh: dict[ConfigRequest, Kept] = {}
         for c in wanted:
             if c.problem not in found:
                 try:
@@ -185,10 +185,10 @@ class Workflow:
                 outcomes[c.problem] = answer
         return outcomes
 
-    def _find(self, wanted: Sequence[_Checked]) -> dict[Problem, Kept]:
+    def _find(self, wanted: Sequence[_Checked]) -> dict[ConfigRequest, Kept]:
         if self.store is None:
             return {}
-        found: dict[Problem, Kept] = {}
+        found: dict[ConfigRequest, Kept] = {}
         for key in {c.source.key for c in wanted}:
             mine = [c.problem for c in wanted if c.source.key == key]
             found |= self.store.find(mine, key, planner_version())
@@ -263,7 +263,7 @@ class Workflow:
         return plan
 
 
-def _require_json(store: Store, problem: Problem, *texts: str | None) -> None:
+def _require_json(store: Store, problem: ConfigRequest, *texts: str | None) -> None:
     """Raise :class:`StoreError` where a kept row does not hold the objects that are written here."""
     for body in texts:
         try:

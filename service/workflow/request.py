@@ -16,7 +16,7 @@ DEFAULT_DEVICE = "NVIDIA H200"
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigRequest:
     """A checked question. ``sizes`` are in the order of ``dimensions``; ``device`` is the GPU's full name."""
 
     kernel: str
@@ -83,7 +83,7 @@ class Item:
         )
 
 
-def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[Problem, Kernel, Device]:
+def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[ConfigRequest, Kernel, Device]:
     """The problem that ``item`` states, with its kernel and device.
 
     Raises :class:`UnknownName` for a kernel, dtype or device nobody knows and :class:`InvalidShape` for its sizes.
@@ -93,7 +93,7 @@ def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[Problem, Ke
         raise UnknownName("dtype", item.dtype, kernel.dtypes)
     gpu = device(default_device if item.device is None else item.device)
     sizes = kernel.parse_shape(dict(item.sizes), item.dtype)
-    return Problem(kernel.name, kernel.dimensions, sizes, item.dtype, gpu.name), kernel, gpu
+    return ConfigRequest(kernel.name, kernel.dimensions, sizes, item.dtype, gpu.name), kernel, gpu
 
 
 def canonical_json(value: object) -> bytes:

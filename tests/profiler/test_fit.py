@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from warpplan.planner.predict.time_model import Work, constant_names, terms
-from warpplan.profiler.fit import BOUNDS, SHRINKAGE, Measured, fit
+from warpplan.profiler.fit import BOUNDS, SHRINKAGE, MeasuredShape, fit
 
 from ..planner.predict.works import RATES, works
 
@@ -60,13 +60,13 @@ def candidates(seed: int, rows: int = 60) -> Work:
     return replace(work, families=("a", "b"), structures=STRUCTURES, family=family, structure=structure)
 
 
-def measured(shapes: int, constants: dict[str, float], noise: float = 0.0) -> list[Measured]:
+def measured(shapes: int, constants: dict[str, float], noise: float = 0.0) -> list[MeasuredShape]:
     random = np.random.default_rng(99)
     found = []
     for i in range(shapes):
         work = candidates(i)
         times = terms(work, RATES, constants)[1]
-        found.append(Measured((i + 1, 1, 8), work, times * np.exp(noise * random.standard_normal(len(times)))))
+        found.append(MeasuredShape((i + 1, 1, 8), work, times * np.exp(noise * random.standard_normal(len(times)))))
     return found
 
 
@@ -136,7 +136,7 @@ def test_a_structure_measured_once_is_hardly_believed():
     times = terms(few, RATES, TRUTH)[1]
     once = few.structure == 1
     assert once.sum() == 1
-    found = dict(fit("toy", [Measured((1, 1, 8), few, np.where(once, 1.2 * times, times))], RATES, "").constants)
+    found = dict(fit("toy", [MeasuredShape((1, 1, 8), few, np.where(once, 1.2 * times, times))], RATES, "").constants)
     assert abs(found["structure.y"]) <= 0.2 / (1 + SHRINKAGE)
 
 

@@ -13,11 +13,11 @@ import pytest
 from warpplan.planner.errors import StoreError
 from warpplan.service.store.answer_store import Kept, Measurement, Store
 from warpplan.service.store.store_failures import ReadOnlyStore
-from warpplan.service.workflow.request import Problem
+from warpplan.service.workflow.request import ConfigRequest
 
 
-def problem(m: int = 64, dtype: str = "bfloat16") -> Problem:
-    return Problem("gemm", ("M", "N", "K"), (m, 128, 256), dtype, "NVIDIA H200")
+def problem(m: int = 64, dtype: str = "bfloat16") -> ConfigRequest:
+    return ConfigRequest("gemm", ("M", "N", "K"), (m, 128, 256), dtype, "NVIDIA H200")
 
 
 def kept(m: int = 64, **changes: object) -> Kept:
@@ -204,12 +204,12 @@ def test_read_only(tmp_path: Path, open_elsewhere: bool) -> None:
     script = textwrap.dedent(
         f"""
         import sys
-        from warpplan.service.workflow.request import Problem
+        from warpplan.service.workflow.request import ConfigRequest
         from warpplan.service.store.answer_store import Kept, Store
         from warpplan.planner.errors import StoreError
         store = Store.open({store.name!r}, timeout_s=0.05)
         print(store.readonly, [p.sizes for p in store.problems()])
-        p = Problem("gemm", ("M", "N", "K"), (9, 9, 9), "bfloat16", "NVIDIA H200")
+        p = ConfigRequest("gemm", ("M", "N", "K"), (9, 9, 9), "bfloat16", "NVIDIA H200")
         try:
             store.keep([Kept(p, "a", "b", "c", None, "d")])
         except StoreError as error:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Measurement
 from warpplan.service.workflow.answers import config_json, fastest, tuning_of
-from warpplan.service.workflow.request import Problem
+from warpplan.service.workflow.request import ConfigRequest
 
-PROBLEM = Problem("gemm", ("M", "N", "K"), (64, 128, 256), "bfloat16", "NVIDIA H200")
+PROBLEM = ConfigRequest("gemm", ("M", "N", "K"), (64, 128, 256), "bfloat16", "NVIDIA H200")
 
 
 def report(
