@@ -134,6 +134,15 @@ class Gemm:
         require_valid(candidate, dtype, device)
         return plan_candidate(candidate, dtype, device, profile.costs)
 
+    def floor_us(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> float:
+        """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, B and
+        C crossing L2 once (data that is used again and again may never leave it). 0 where a ceiling is missing."""
+        m, n, k = shape
+        ceilings = dict(profile.ceilings)
+        flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
+        moved_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES[dtype]
+        return 1e6 * max(2 * m * n * k / flops.p50 if flops else 0.0, moved_bytes / l2.p50 if l2 else 0.0)
+
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
         for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs).configs)):

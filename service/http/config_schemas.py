@@ -130,6 +130,25 @@ class MeasurementRequest(_Strict):
 
 
 class Recorded(BaseModel):
-    """``recorded`` is false where the same report was kept before."""
+    """``recorded`` is false where the same report was kept before; ``id`` is that of the measurement."""
 
     recorded: bool
+    id: str
+
+
+class KeptMeasurement(BaseModel):
+    """One report of a job, as it is kept."""
+
+    id: str
+    config: Config
+    time_us: float
+    samples: int
+    environment: dict[str, str]
+    run: str
+    created_at: str
+
+
+class KeptMeasurements(BaseModel):
+    """The reports of one problem, oldest first."""
+
+    measurements: list[KeptMeasurement]

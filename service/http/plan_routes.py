@@ -10,11 +10,11 @@ from fastapi.responses import Response
 
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
-from warpplan.service.http.metrics import Metrics
 from warpplan.service.http.plan_schemas import NewPlan, Plan, PlanPage, PlanSummary
 from warpplan.service.http.plan_timeline import MEDIA_TYPES, Format, accepted
 from warpplan.service.http.plan_timeline import timeline as drawn
 from warpplan.service.http.problem_json import document
+from warpplan.service.metrics import Metrics
 from warpplan.service.solving.plan_queue import KeptPlan, PlanRequest, Plans, QueueFull, State
 from warpplan.service.solving.workers import Solvers
 from warpplan.service.workflow.profiles import planner_version
