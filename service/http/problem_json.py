@@ -164,12 +164,13 @@ def _plain(value: object) -> object:
         return "(too long to show)"
 
 
-def encodable(document: dict[str, Any]) -> dict[str, Any]:
-    """``document`` with halves of characters (lone surrogates), which are no UTF-8, written as escapes."""
-    return {
-        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-        for name, value in document.items()
-    }
+def encodable(value: Any) -> Any:
+    """A problem document with halves of characters (lone surrogates), which are no UTF-8, written as escapes."""
+    if isinstance(value, dict):
+        return {name: encodable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [encodable(item) for item in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _short(text: str, most: int) -> str:

@@ -95,8 +95,8 @@ def test_unknown_kernel_route_and_method(http: httpx.Client) -> None:
     problem(reply, 405, "method")
     assert reply.headers["allow"] == "GET"
     for method, path, allowed in (
-        ("PUT", "/v1/plans", "GET, POST"), ("PATCH", "/v1/plans/x", "DELETE, GET"), ("PUT", "/v1/measurements", "GET, POST"),
-        ("GET", "/v1/measurements/x", "DELETE"), ("POST", "/healthz", "GET"),
+        ("PUT", "/v1/plans", "GET, POST"), ("PATCH", "/v1/plans/x", "DELETE, GET"), ("POST", "/healthz", "GET"),
+        ("PUT", "/v1/measurements", "GET, POST"), ("GET", "/v1/measurements/x", "DELETE"),
     ):  # fmt: skip
         reply = http.request(method, path)
         assert problem(reply, 405, "method")["limit"] == reply.headers["allow"] == allowed
