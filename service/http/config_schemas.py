@@ -10,7 +10,6 @@ from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.workflow.request import DEFAULT_DTYPE, Item
 
 
-
 def _whole(text: str) -> str:
     try:
         text.encode()
