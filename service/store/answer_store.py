@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import column, delete, select, table
+from sqlalchemy import Connection, column, delete, select, table
 from sqlalchemy.sql.expression import TableClause
 
 from warpplan.planner.errors import StoreError, UnknownName, WarpplanError
@@ -136,26 +136,39 @@ class Store:
 
         A damaged row is as good as missing: it is logged, and :meth:`keep` replaces it.
         """
-        found: dict[ConfigRequest, Kept] = {}
         with self.database.reading() as connection:
-            for group, chosen in _chunks(problems):
-                query = (
-                    select(*CONFIGS.c, PLANS.c.body)
-                    .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
-                    .where(*_same(CONFIGS, group), CONFIGS.c.profile == profile, CONFIGS.c.planner == planner)
-                    .where(CONFIGS.c.shape.in_([p.shape_json for p in chosen]))
-                )
-                by_shape = {p.shape_json: p for p in chosen}
-                for row in connection.execute(query).mappings():
-                    problem = by_shape.get(row["shape"])
-                    if problem is None:
-                        continue
-                    kept = _read_kept(problem, row, profile, planner)
-                    if kept is not None:
-                        found[problem] = kept
-                    else:
-                        self._damaged.add((problem, profile, planner))
-                        _log.warning("store %s is damaged: %s is planned anew", self.name, problem.label)
+            return self._find(connection, problems, profile, planner)
+
+    def look_up(
+        self, problems: Iterable[ConfigRequest], profile: str, planner: str
+    ) -> tuple[dict[ConfigRequest, Kept], dict[ConfigRequest, tuple[Measurement, ...]]]:
+        """:meth:`find`, and :meth:`measured` of what was found: an answer's two parts over one connection."""
+        with self.database.reading() as connection:
+            found = self._find(connection, problems, profile, planner)
+            return found, self._measured(connection, found) if found else {}
+
+    def _find(
+        self, connection: Connection, problems: Iterable[ConfigRequest], profile: str, planner: str
+    ) -> dict[ConfigRequest, Kept]:
+        found: dict[ConfigRequest, Kept] = {}
+        for group, chosen in _chunks(problems):
+            query = (
+                select(*CONFIGS.c, PLANS.c.body)
+                .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
+                .where(*_same(CONFIGS, group), CONFIGS.c.profile == profile, CONFIGS.c.planner == planner)
+                .where(CONFIGS.c.shape.in_([p.shape_json for p in chosen]))
+            )
+            by_shape = {p.shape_json: p for p in chosen}
+            for row in connection.execute(query).mappings():
+                problem = by_shape.get(row["shape"])
+                if problem is None:
+                    continue
+                kept = _read_kept(problem, row, profile, planner)
+                if kept is not None:
+                    found[problem] = kept
+                else:
+                    self._damaged.add((problem, profile, planner))
+                    _log.warning("store %s is damaged: %s is planned anew", self.name, problem.label)
         return found
 
     def keep(self, answers: Sequence[Kept]) -> None:
@@ -201,21 +214,26 @@ class Store:
 
         A damaged one cannot be measured anew here, and without it the answer would be another: :class:`StoreError`.
         """
+        with self.database.reading() as connection:
+            return self._measured(connection, problems)
+
+    def _measured(
+        self, connection: Connection, problems: Iterable[ConfigRequest]
+    ) -> dict[ConfigRequest, tuple[Measurement, ...]]:
         found: dict[ConfigRequest, list[Measurement]] = {}
         m = MEASUREMENTS.c
-        with self.database.reading() as connection:
-            for group, chosen in _chunks(problems):
-                by_shape = {p.shape_json: p for p in chosen}
-                query = (
-                    select(MEASUREMENTS)
-                    .where(*_same(MEASUREMENTS, group), m.shape.in_(list(by_shape)))
-                    .order_by(m.created_at, m.id)
-                )
-                for row in connection.execute(query).mappings():
-                    problem = by_shape.get(row["shape"])
-                    if problem is None:
-                        raise self._measurement_damaged(row)
-                    found.setdefault(problem, []).append(self._read_measurement(problem, row))
+        for group, chosen in _chunks(problems):
+            by_shape = {p.shape_json: p for p in chosen}
+            query = (
+                select(MEASUREMENTS)
+                .where(*_same(MEASUREMENTS, group), m.shape.in_(list(by_shape)))
+                .order_by(m.created_at, m.id)
+            )
+            for row in connection.execute(query).mappings():
+                problem = by_shape.get(row["shape"])
+                if problem is None:
+                    raise self._measurement_damaged(row)
+                found.setdefault(problem, []).append(self._read_measurement(problem, row))
         return {problem: tuple(rows) for problem, rows in found.items()}
 
     def forget_measurement(self, measurement_id: str) -> None:

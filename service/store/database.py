@@ -161,6 +161,8 @@ def insert_or_replace(
 
 
 def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
+    made_wal = False
+
     def connect() -> sqlite3.Connection:
         # isolation_level None: the begin event below opens transactions, DDL included (the driver would not).
         connection = sqlite3.connect(
@@ -168,8 +170,12 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
         )
         # A damaged text is not the end of the statement: its row fails its checksum.
         connection.text_factory = _lenient_text
+        nonlocal made_wal
         if not readonly:
-            connection.execute("PRAGMA journal_mode=WAL")
+            if not made_wal:
+                # The file remembers it, and to ask takes half of a lookup's time.
+                connection.execute("PRAGMA journal_mode=WAL")
+                made_wal = True
             # WAL with NORMAL loses no consistency, only the last commits on power loss: they can be planned again.
             connection.execute("PRAGMA synchronous=NORMAL")
         return connection

@@ -216,10 +216,12 @@ class Workflow:
         if self.store is None:
             return {}
         kept: dict[ConfigRequest, Kept] = {}
+        measured: dict[ConfigRequest, tuple[Measurement, ...]] = {}
         for key in {q.source.key for q in questions}:
             mine = [q.problem for q in questions if q.source.key == key]
-            kept |= self.store.find(mine, key, planner_version())
-        measured = self.store.measured(kept) if kept else {}
+            rows, reports = self.store.look_up(mine, key, planner_version())
+            kept |= rows
+            measured |= reports
         found: Outcomes = {}
         for q in questions:
             if q.problem in kept:
