@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -50,6 +51,7 @@ class PlanningPool:
         self._max_waiting = max_waiting
         # By question: equal problems under another profile are other questions.
         self._under_way: dict[tuple[ConfigRequest, str], Waiting] = {}
+        self._fresh: deque[Question] = deque()
         self._lock = Lock()
 
     def close(self) -> None:
@@ -94,7 +96,6 @@ class PlanningPool:
     def _begin(self, questions: Sequence[Question]) -> dict[ConfigRequest, Waiting]:
         """The plan to wait for, for each question: one under way, or a new one."""
         waiting: dict[ConfigRequest, Waiting] = {}
-        mine: list[Question] = []
         with self._lock:
             fresh = [q for q in questions if (q.problem, q.source.key) not in self._under_way]
             if fresh and len(self._under_way) + len(fresh) > self._max_waiting:
@@ -106,13 +107,19 @@ class PlanningPool:
                 key = (q.problem, q.source.key)
                 if key not in self._under_way:
                     self._under_way[key] = Future()
-                    mine.append(q)
+                    self._fresh.append(q)
                 waiting[q.problem] = self._under_way[key]
-        if mine:
-            self._planners.submit(self._plan, mine)
+        if fresh:
+            self._planners.submit(self._plan)
         return waiting
 
-    def _plan(self, questions: Sequence[Question]) -> None:
+    def _plan(self) -> None:
+        """Plan what waits, some of it at once: a transaction of the store costs as much as many plans. Each question came
+        with a call of this, so that none is left."""
+        with self._lock:
+            questions = [self._fresh.popleft() for _ in range(min(CHUNK, len(self._fresh)))]
+        if not questions:
+            return
         try:
             outcomes: Outcomes = self._workflow.answer(questions)
             error: BaseException | None = None
