@@ -43,7 +43,7 @@ class BatchResult:
 
 
 @dataclass(frozen=True)
-class Question:
+class CheckedItem:
     """A checked item with all that planning it needs."""
 
     problem: ConfigRequest
@@ -110,7 +110,7 @@ class Workflow:
         remaining = iter(lines)
         while part := list(islice(remaining, chunk)):
             checked = self.check_all(part)
-            answers = self.answer([q for q in checked if isinstance(q, Question)], must_keep=must_keep)
+            answers = self.answer([q for q in checked if isinstance(q, CheckedItem)], must_keep=must_keep)
             yield from results(part, checked, answers)
 
     def candidates(self, item: Item, limit: int) -> tuple[ConfigRequest, tuple[RankedPlan, ...]]:
@@ -159,14 +159,14 @@ class Workflow:
             )
         return self.store
 
-    def check(self, item: Item) -> Question:
+    def check(self, item: Item) -> CheckedItem:
         """The question that ``item`` states; raises :class:`InvalidInput` for one that makes no sense."""
         problem, kernel, device = check(item, self.profiles.default_device)
-        return Question(problem, kernel, device, self.profiles.of(device.name))
+        return CheckedItem(problem, kernel, device, self.profiles.of(device.name))
 
-    def check_all(self, part: Sequence[tuple[int, Item | WarpplanError]]) -> list[Question | WarpplanError]:
+    def check_all(self, part: Sequence[tuple[int, Item | WarpplanError]]) -> list[CheckedItem | WarpplanError]:
         """The same for numbered items, the errors of those that make none in their places."""
-        checked: list[Question | WarpplanError] = []
+        checked: list[CheckedItem | WarpplanError] = []
         for _, item in part:
             try:
                 checked.append(item if isinstance(item, WarpplanError) else self.check(item))
@@ -174,11 +174,11 @@ class Workflow:
                 checked.append(error)
         return checked
 
-    def remembered(self, question: Question) -> ConfigAnswer | None:
+    def remembered(self, question: CheckedItem) -> ConfigAnswer | None:
         """An answer given moments ago; memory alone is looked at."""
         return self._memory.get(question.problem)
 
-    def known(self, questions: Sequence[Question]) -> dict[ConfigRequest, ConfigAnswer]:
+    def known(self, questions: Sequence[CheckedItem]) -> dict[ConfigRequest, ConfigAnswer]:
         """Those of the answers that need no planning. Raises :class:`StoreError`."""
         found = self._found(questions, plan=False)
         answers = {problem: answer for problem, answer in found.items() if isinstance(answer, ConfigAnswer)}
@@ -186,7 +186,7 @@ class Workflow:
             self._memory.put(problem, answer)
         return answers
 
-    def answer(self, questions: Sequence[Question], *, must_keep: bool = False) -> Outcomes:
+    def answer(self, questions: Sequence[CheckedItem], *, must_keep: bool = False) -> Outcomes:
         """Look all of them up, plan the misses, keep those in one transaction.
 
         Raises :class:`StoreError` where the store cannot be read, with ``must_keep`` also where it cannot be written.
@@ -210,7 +210,7 @@ class Workflow:
                 self._memory.put(problem, replace(outcome, kind="exact") if outcome.kept else outcome)
         return outcomes
 
-    def _found(self, questions: Sequence[Question], *, plan: bool) -> Outcomes:
+    def _found(self, questions: Sequence[CheckedItem], *, plan: bool) -> Outcomes:
         """What is kept. Where a measured configuration takes a kept one's place, its own plan may have to be made:
         without ``plan`` such answers are left out until it is."""
         if self.store is None:
@@ -234,12 +234,12 @@ class Workflow:
                     found[q.problem] = answer
         return found
 
-    def _plan(self, q: Question) -> Kept:
+    def _plan(self, q: CheckedItem) -> Kept:
         best = self._rank(q, 1)[0]
         plan, prediction = self._loop(q, best.config), replace(best.prediction, parts=())
         return Kept(q.problem, q.source.key, planner_version(), best.config, plan, prediction)
 
-    def _rank(self, q: Question, limit: int) -> tuple[RankedPlan, ...]:
+    def _rank(self, q: CheckedItem, limit: int) -> tuple[RankedPlan, ...]:
         # The first of a table solves its loops: questions that meet them together must not all do that.
         with self._tables.setdefault(q.table, Lock()):
             return q.kernel.rank(q.problem.sizes, q.problem.dtype, q.device, q.source.profile, limit=limit)
@@ -258,13 +258,13 @@ class Workflow:
         return ""
 
     @overload
-    def _answer(self, q: Question, kept: Kept, measurements: Sequence[Measurement]) -> ConfigAnswer: ...
+    def _answer(self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement]) -> ConfigAnswer: ...
     @overload
     def _answer(
-        self, q: Question, kept: Kept, measurements: Sequence[Measurement], *, plan: bool
+        self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement], *, plan: bool
     ) -> ConfigAnswer | None: ...
     def _answer(
-        self, q: Question, kept: Kept, measurements: Sequence[Measurement], *, plan: bool = True
+        self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement], *, plan: bool = True
     ) -> ConfigAnswer | None:
         config, measured = fastest(kept.config, kept.prediction.time_us, measurements)
         loop: Outcome | None = kept.plan
@@ -282,7 +282,7 @@ class Workflow:
             kept.planner,
         )  # fmt: skip
 
-    def _measured_plan(self, q: Question, measured: Measured) -> tuple[Outcome, Prediction | None]:
+    def _measured_plan(self, q: CheckedItem, measured: Measured) -> tuple[Outcome, Prediction | None]:
         """Plan and prediction of a configuration that a job measured; no prediction where it is not a candidate."""
         key = (q.problem, q.source.key, measured.config)
         known = self._measured.get(key)
@@ -295,7 +295,7 @@ class Workflow:
         self._measured.put(key, made)
         return made
 
-    def _loop(self, q: Question, config: TuningConfig) -> Outcome:
+    def _loop(self, q: CheckedItem, config: TuningConfig) -> Outcome:
         """The solved loop behind ``config``, without the seconds that solving took here."""
         key = (*q.table, config)
         known = self._loops.get(key)
@@ -306,12 +306,12 @@ class Workflow:
 
 
 def results(
-    part: Sequence[tuple[int, Item | WarpplanError]], checked: Sequence[Question | WarpplanError], answers: Outcomes
+    part: Sequence[tuple[int, Item | WarpplanError]], checked: Sequence[CheckedItem | WarpplanError], answers: Outcomes
 ) -> Iterator[BatchResult]:
     """What became of each numbered item of ``part``; a problem that comes twice is an exact match the second time."""
     given: set[ConfigRequest] = set()
     for (line, item), question in zip(part, checked, strict=True):
-        outcome = answers[question.problem] if isinstance(question, Question) else question
+        outcome = answers[question.problem] if isinstance(question, CheckedItem) else question
         known = None if isinstance(item, WarpplanError) else item
         if isinstance(outcome, WarpplanError):
             yield BatchResult(line, known, None, outcome)

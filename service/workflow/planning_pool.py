@@ -19,7 +19,7 @@ from anyio import CapacityLimiter, to_thread
 
 from warpplan.planner.errors import StoreError, WarpplanError
 from warpplan.service.workflow.answers import ConfigAnswer
-from warpplan.service.workflow.configure import CHUNK, BatchResult, Outcomes, Question, Workflow, results
+from warpplan.service.workflow.configure import CHUNK, BatchResult, CheckedItem, Outcomes, Workflow, results
 from warpplan.service.workflow.request import ConfigRequest, Item
 
 PLANNERS = max(2, (os.cpu_count() or 1) // 2)
@@ -51,7 +51,7 @@ class PlanningPool:
         self._max_waiting = max_waiting
         # By question: equal problems under another profile are other questions.
         self._under_way: dict[tuple[ConfigRequest, str], Waiting] = {}
-        self._fresh: deque[Question] = deque()
+        self._fresh: deque[CheckedItem] = deque()
         self._lock = Lock()
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class PlanningPool:
         for start in range(0, len(lines), CHUNK):
             part = lines[start : start + CHUNK]
             checked = self._workflow.check_all(part)
-            answers = await self._answers([q for q in checked if isinstance(q, Question)])
+            answers = await self._answers([q for q in checked if isinstance(q, CheckedItem)])
             found += results(part, checked, answers)
         return found
 
@@ -84,7 +84,7 @@ class PlanningPool:
         """``call`` in one of the threads for short reads, where nothing that plans, draws or writes is before it."""
         return await to_thread.run_sync(call, limiter=self._readers)
 
-    async def _answers(self, questions: Sequence[Question]) -> Outcomes:
+    async def _answers(self, questions: Sequence[CheckedItem]) -> Outcomes:
         unique = {q.problem: q for q in questions}
         outcomes: Outcomes = dict(await self.read(partial(self._workflow.known, list(unique.values()))))
         waiting = self._begin([q for problem, q in unique.items() if problem not in outcomes])
@@ -93,7 +93,7 @@ class PlanningPool:
             outcomes[problem] = await asyncio.shield(asyncio.wrap_future(answer))
         return outcomes
 
-    def _begin(self, questions: Sequence[Question]) -> dict[ConfigRequest, Waiting]:
+    def _begin(self, questions: Sequence[CheckedItem]) -> dict[ConfigRequest, Waiting]:
         """The plan to wait for, for each question: one under way, or a new one."""
         waiting: dict[ConfigRequest, Waiting] = {}
         with self._lock:
@@ -114,8 +114,8 @@ class PlanningPool:
         return waiting
 
     def _plan(self) -> None:
-        """Plan what waits, some of it at once: a transaction of the store costs as much as many plans. Each question came
-        with a call of this, so that none is left."""
+        """Plan what waits, some of it at once: a transaction of the store costs as much as many plans. Each question
+        came with a call of this, so that none is left."""
         with self._lock:
             questions = [self._fresh.popleft() for _ in range(min(CHUNK, len(self._fresh)))]
         if not questions:
