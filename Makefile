@@ -21,7 +21,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test compile-matrix fuzz golden lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning build clean imports
+.PHONY: help run test compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ fuzz: $(VENV)/.test  ## solver, checker, simulator and brute force on thousands 
 
 golden: $(VENV)/.test  ## rewrite the recorded plans after a deliberate change of the model or the profile
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/kernels/test_golden.py
+
+solved-loops: $(VENV)/.test  ## solve the embedded profiles' loops and write the file that ships
+	$(BIN)/python -m warpplan.profiler.record_loops
 
 lint: $(VENV)/.test imports  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

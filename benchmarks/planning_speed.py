@@ -2,8 +2,9 @@
 
 Measured, each in fresh processes so that nothing is remembered from before:
 
-- ``cold_answer``: the first ranked answer of a process for one new shape, the kernel's loops unsolved; imports of the
-  planner are counted apart, as ``import``.
+- ``first_answer``: the first ranked answer of a process for one new shape, with the loops that ship with the package;
+  imports of the planner are counted apart, as ``import``.
+- ``cold_answer``: the same under a profile of one's own, whose loops have to be solved first.
 - ``warm_answer``: a ranked answer for another new shape, the loops solved.
 - ``batch``: ``warpplan batch`` of 10,000 mixed shapes, from the command to the last row in a new SQLite store.
 - ``batch_memory``: the largest resident set of that process.
@@ -24,12 +25,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from results_file import head, write
 
 RESULTS = Path(__file__).parent / "results" / "planning_speed.json"
 KERNEL, DEVICE, DTYPES = "gemm", "NVIDIA H200", ("bfloat16", "float16")
-GOALS = {"cold_answer": 1.0, "warm_answer": 0.002, "batch": 30.0, "batch_memory": 500.0}
+GOALS = {"first_answer": 0.1, "cold_answer": 1.0, "warm_answer": 0.002, "batch": 30.0, "batch_memory": 500.0}
 """The largest acceptable median, in the row's unit; the batch goal is for 10,000 shapes on 2 cores."""
 SEED = 20_261_120
 ALIGNMENT = 8
@@ -37,7 +39,7 @@ ALIGNMENT = 8
 # Run in a child: prints the seconds that its imports, its first answer and each later answer took.
 CHILD = f"""
 import json, sys, time
-shapes = json.loads(sys.argv[1])
+shapes, own_profile = json.loads(sys.argv[1])
 start = time.perf_counter()
 from warpplan.kernels import registry
 from warpplan.planner.values.device import device
@@ -46,13 +48,20 @@ kernel = registry.kernel({KERNEL!r})
 imported = time.perf_counter()
 gpu = device({DEVICE!r})
 profile = embedded(gpu.name)
+if own_profile:
+    # Every cost a little higher: nothing that ships fits it.
+    from dataclasses import replace
+    def slower(cost):
+        return replace(cost, latency=cost.latency and replace(cost.latency, p50=cost.latency.p50 + 2))
+    entries = tuple(replace(e, cost=slower(e.cost)) for e in profile.costs.entries)
+    profile = replace(profile, costs=replace(profile.costs, entries=entries))
 times = []
 for shape in shapes:
     before = time.perf_counter()
     ranked = kernel.rank(tuple(shape), "bfloat16", gpu, profile)
     times.append(time.perf_counter() - before)
     assert ranked
-print(json.dumps({{"import": imported - start, "cold": times[0], "warm": times[1:]}}))
+print(json.dumps({{"import": imported - start, "first": times[0], "warm": times[1:]}}))
 """
 
 
@@ -68,19 +77,34 @@ def mixed_shapes(count: int, seed: int = SEED) -> list[tuple[int, int, int]]:
 
 
 def measure_answers(repeats: int, warm: int) -> list[dict[str, object]]:
-    """Rows ``import``, ``cold_answer`` and ``warm_answer``, over ``repeats`` fresh processes of ``warm`` + 1 shapes."""
+    """Rows ``import``, ``first_answer``, ``cold_answer`` and ``warm_answer``, over ``repeats`` fresh processes each of
+    ``warm`` + 1 shapes, and as many of one shape under a profile of one's own."""
     shapes = mixed_shapes(repeats * (warm + 1))
-    imports, cold, later = [], [], []
+    imports, first, cold, later = [], [], [], []
     for repeat in range(repeats):
         mine = shapes[repeat * (warm + 1) : (repeat + 1) * (warm + 1)]
-        done = subprocess.run([sys.executable, "-c", CHILD, json.dumps(mine)], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"planning failed: {done.stderr.strip().splitlines()[-1]}")
-        times = json.loads(done.stdout)
+        times = in_child(mine, own_profile=False)
         imports.append(times["import"])
-        cold.append(times["cold"])
+        first.append(times["first"])
         later += times["warm"]
-    return [row("import", "s", imports), row("cold_answer", "s", cold), row("warm_answer", "s", later)]
+        cold.append(in_child(mine[:1], own_profile=True)["first"])
+    return [
+        row("import", "s", imports),
+        row("first_answer", "s", first),
+        row("cold_answer", "s", cold),
+        row("warm_answer", "s", later),
+    ]
+
+
+def in_child(shapes: list[tuple[int, int, int]], *, own_profile: bool) -> dict[str, Any]:
+    """What :data:`CHILD` prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps([shapes, own_profile])], capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"planning failed: {done.stderr.strip().splitlines()[-1]}")
+    times: dict[str, Any] = json.loads(done.stdout)
+    return times
 
 
 def measure_batch(count: int) -> list[dict[str, object]]:

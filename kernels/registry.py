@@ -63,6 +63,10 @@ class Kernel(Protocol):
         not use the time model of :mod:`warpplan.planner.predict.time_model`."""
         ...
 
+    def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
+        """Solve the loop of every candidate; what ``kernels.solved_loops`` records to ship."""
+        ...
+
 
 def names() -> tuple[str, ...]:
     """The names of all kernels; imports none of them."""

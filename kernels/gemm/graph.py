@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from warpplan.kernels import solved_loops
 from warpplan.kernels.gemm.space import (
     BASE_REGISTERS,
     ELEMENT_BYTES,
@@ -23,7 +24,6 @@ from warpplan.kernels.gemm.space import (
     GemmConfig,
 )
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
@@ -90,6 +90,27 @@ def plan_candidate(config: GemmConfig, dtype: str, device: Device, costs: CostTa
     longer. A ping-pong plan lists both consumers; the second runs the first one's operations, half a turn later.
     Raises :class:`MissingCosts` naming what the profile lacks.
     """
+    return solved_loops.solved(*_candidate_query(config, dtype, device, costs))
+
+
+def sustained_ii(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> int:
+    """The interval in cycles that the plan of ``config`` sustains with its ring (``planner.solve.effective_ii``).
+    Raises :class:`MissingCosts`."""
+    graph, options = _candidate_query(config, dtype, device, costs)
+
+    def compute() -> int:
+        from warpplan.planner.solve import effective_ii
+
+        outcome = solved_loops.solved(graph, options)
+        assert outcome.plan is not None  # every structure of the table is feasible by construction
+        return effective_ii(outcome.plan, config.depth)
+
+    return solved_loops.derived(graph, options, "sustained_ii", compute)
+
+
+def _candidate_query(
+    config: GemmConfig, dtype: str, device: Device, costs: CostTable
+) -> tuple[DependenceGraph, SolveOptions]:
     graph = loop_graph(config, dtype, device, costs)
     options = SolveOptions(
         depth=config.depth,
@@ -97,7 +118,7 @@ def plan_candidate(config: GemmConfig, dtype: str, device: Device, costs: CostTa
         partitions=_partitions(config),
         extra_buffers=_extra_buffers(config, ELEMENT_BYTES[dtype]),
     )
-    return solve(graph, options)
+    return graph, options
 
 
 def robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTable, source: Source = "l2") -> int:
@@ -109,6 +130,12 @@ def robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTabl
     graph = loop_graph(config, dtype, device, costs, source)
     graph = replace(graph, limits=replace(graph.limits, smem_bytes=UNLIMITED_BYTES))
     options = SolveOptions(pinned=_pinned(config, graph), partitions=_partitions(config))
+    return solved_loops.derived(graph, options, "robust_depth", lambda: _fewest_slots(graph, options))
+
+
+def _fewest_slots(graph: DependenceGraph, options: SolveOptions) -> int:
+    from warpplan.planner.solve import solve
+
     outcome = solve(graph, options)
     assert outcome.plan is not None  # memory alone could forbid a depth
     depth = max(channel.depth for channel in outcome.plan.channels)

@@ -9,9 +9,9 @@ from functools import lru_cache, partial
 import numpy as np
 
 from warpplan.kernels.declaration import ConsumerNames, Declaration, ShapeField, require_elements
-from warpplan.kernels.gemm.candidates import tabulate
+from warpplan.kernels.gemm.candidates import table, tabulate
 from warpplan.kernels.gemm.explain import race, ranked_loop
-from warpplan.kernels.gemm.graph import plan_candidate
+from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
     ROW_ALIGNMENT_BYTES,
@@ -22,7 +22,7 @@ from warpplan.kernels.gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, solve_table, structure, work
+from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, loop_of, solve_table, structure, work
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -184,6 +184,20 @@ class Gemm:
         candidate = config_of(config)
         require_valid(candidate, dtype, device)
         return candidate
+
+    def floor_us(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> float:
+        """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, B and
+        C crossing L2 once (data that is used again and again may never leave it). 0 where a ceiling is missing."""
+        m, n, k = shape
+        ceilings = dict(profile.ceilings)
+        flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
+        moved_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES[dtype]
+        return 1e6 * max(2 * m * n * k / flops.p50 if flops else 0.0, moved_bytes / l2.p50 if l2 else 0.0)
+
+    def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
+        """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
+        for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs).configs)):
+            sustained_ii(config, dtype, device, profile.costs)
 
 
 @lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable, Grid, grid, table
-from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
+from warpplan.kernels.gemm.graph import loop_graph, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
     ROW_ALIGNMENT_BYTES,
@@ -23,7 +23,6 @@ from warpplan.kernels.gemm.space import (
 )
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.predict.time_model import DeviceWork
-from warpplan.planner.solve import effective_ii
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -110,7 +109,8 @@ def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable 
     element = ELEMENT_BYTES[dtype]
     loops: dict[GemmConfig, Mapping[str, float]] = {}
     missing: dict[GemmConfig, tuple[str, ...]] = {}
-    for base in dict.fromkeys(map(_base, t.configs)):
+    bases = [loop_of(c) for c in t.configs]
+    for base in dict.fromkeys(bases):
         try:
             loops[base] = _loop(base, dtype, device, costs, element)
         except MissingCosts:
@@ -118,7 +118,7 @@ def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable 
     if not loops:
         raise MissingCosts(dict.fromkeys(name for names in missing.values() for name in names))
     unknown = dict.fromkeys(next(iter(loops.values())), math.nan)
-    by_row = [loops.get(_base(c), unknown) for c in t.configs]
+    by_row = [loops.get(base, unknown) for base in bases]
     family_names = tuple(sorted({family(c) for c in t.configs}))
     structure_names = tuple(dict.fromkeys(structure(c) for c in t.configs))
     family_index = {name: i for i, name in enumerate(family_names)}
@@ -143,20 +143,19 @@ def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable 
         np.array([c.scheme == "pingpong" or c.ctas_per_sm > 1 for c in t.configs], dtype=np.float64),
         np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
-        tuple(missing.get(_base(c), ()) for c in t.configs),
+        tuple(missing.get(base, ()) for base in bases),
     )
 
 
-def _base(config: GemmConfig) -> GemmConfig:
+def loop_of(config: GemmConfig) -> GemmConfig:
+    """``config`` without what its loop does not depend on: candidates of one loop have the same."""
     return replace(config, swap=False, group_m=8, split_k=1, split_tail=False)
 
 
 def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> dict[str, float]:
     ends = _ends(config, costs, element)
-    outcome = plan_candidate(config, dtype, device, costs)
-    assert outcome.plan is not None  # every structure of the table is feasible by construction
     return {
-        "ii": float(effective_ii(outcome.plan, config.depth)),
+        "ii": float(sustained_ii(config, dtype, device, costs)),
         "load_bytes": float(config.slot_bytes(element)),
         **ends,
     }

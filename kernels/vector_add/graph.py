@@ -13,9 +13,9 @@ many programs are resident is bounded in :mod:`~warpplan.kernels.vector_add.work
 
 from __future__ import annotations
 
+from warpplan.kernels.solved_loops import solved
 from warpplan.kernels.vector_add.space import ELEMENT_BYTES, VectorAddConfig
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
@@ -54,7 +54,7 @@ def plan_candidate(config: VectorAddConfig, dtype: str, device: Device, costs: C
     """The pass of ``config``, solved: one partition of its warps. Raises :class:`MissingCosts`."""
     graph = pass_graph(config, dtype, device, costs)
     registers = -(-config.registers // REGISTER_STEP) * REGISTER_STEP
-    return solve(graph, SolveOptions(partitions=(PartitionSpec("program", config.num_warps, registers),)))
+    return solved(graph, SolveOptions(partitions=(PartitionSpec("program", config.num_warps, registers),)))
 
 
 def interval_cycles(graph: DependenceGraph) -> int:

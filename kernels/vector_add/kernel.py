@@ -17,7 +17,7 @@ from warpplan.kernels.vector_add.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.vector_add.work import predict, tie_breaks
+from warpplan.kernels.vector_add.work import OPERANDS, predict, tie_breaks
 from warpplan.planner.predict.alternatives import RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
 from warpplan.planner.values.device import Device
@@ -80,6 +80,16 @@ class VectorAdd:
 
     def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> None:
         return None
+
+    def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
+        """Each element of x, y and out crossing L2 once: they may lie there already. 0 where the ceiling is missing."""
+        l2 = dict(profile.ceilings).get("l2_bytes_per_s")
+        return 1e6 * OPERANDS * shape[0] * ELEMENT_BYTES[dtype] / l2.p50 if l2 else 0.0
+
+    def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
+        """Solve the pass of every candidate, for ``kernels.solved_loops`` to record."""
+        for config in candidates(dtype):
+            plan_candidate(config, dtype, device, profile.costs)
 
     def _candidate(self, config: TuningConfig, dtype: str) -> VectorAddConfig:
         VECTOR_ADD.require_dtype(dtype)

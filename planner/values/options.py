@@ -60,4 +60,4 @@ class SolveOptions:
     partitions: tuple[PartitionSpec, ...] = ()
     extra_buffers: tuple[ExtraBuffer, ...] = ()
     spills: tuple[Spill, ...] = ()
-    search: SearchParams = field(default_factory=SearchParams)
+    search: SearchParams = field(default_factory=SearchParams, repr=False)

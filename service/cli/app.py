@@ -219,10 +219,16 @@ def serve(
     solvers: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Loops solved at once; half the cores if not given.")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name that clients may call the server by; * any. Repeat for more. If not given: any, on a "
+            "local address its own names."
+        ),
+    ] = None,
 ) -> None:
     """Serve configurations and plans over HTTP until interrupted."""
-    import uvicorn
-
+    from warpplan.service.http import server
     from warpplan.service.http.app import SOLVERS, create_app
 
     workflow = open_workflow(store, profile, timeout_s=2.0)
@@ -230,9 +236,8 @@ def serve(
     address, bound = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     print(f"warpplan: serving {store} on http://{shown}:{bound} (documentation at /docs)", file=sys.stderr, flush=True)
-    application = create_app(workflow, solvers=solvers or SOLVERS)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="warning", access_log=False))
-    server.run(sockets=[listener])
+    hosts = allowed_host or server.own_names(host)
+    server.serve(create_app(workflow, solvers=solvers or SOLVERS, allowed_hosts=hosts), listener)
 
 
 @app.command()

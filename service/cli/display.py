@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from warpplan.kernels import registry
 from warpplan.kernels.declaration import Declaration
+from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.workflow.answers import ConfigAnswer
 from warpplan.service.workflow.request import ConfigRequest
@@ -30,16 +29,16 @@ def kernel_lines(declared: Declaration) -> Iterator[str]:
 def row(name: str, answer: ConfigAnswer) -> str:
     """One line under :data:`HEADER`; a time that was measured has an asterisk."""
     time_us = answer.time_us
-    predicted: Mapping[str, Any] = json.loads(answer.prediction) if answer.prediction else {}
-    tflops, bound = predicted.get("tflops"), predicted.get("bound_by", "-")
-    if answer.measured is not None:
+    tflops, bound = None, "-"
+    if answer.prediction is not None and answer.measured is not None:
         # The same work in another time.
-        tflops = tflops * predicted["time_us"] / answer.measured.time_us if tflops else None
-        bound = "-"
+        tflops = answer.prediction.tflops * answer.prediction.time_us / answer.measured.time_us
+    elif answer.prediction is not None:
+        tflops, bound = answer.prediction.tflops, answer.prediction.bound_by
     return (
         f"{name or '-':<28} {answer.problem.kernel:<8} {_sizes(answer.problem):<28} {answer.problem.dtype:<9} "
         f"{_number(time_us, 2) + ('*' if answer.measured else ''):>10} {_number(tflops, 1):>8} {bound:<9} "
-        f"{config_line(answer.tuning, answer.problem.kernel)}"
+        f"{config_line(answer.config, answer.problem.kernel)}"
     )
 
 
@@ -47,14 +46,14 @@ def details(answer: ConfigAnswer) -> Iterator[str]:
     """One answer at length."""
     identity = answer.identity
     yield f"{answer.problem.label} on {answer.problem.device}"
-    yield f"  configuration  {config_line(answer.tuning, answer.problem.kernel)}"
+    yield f"  configuration  {config_line(answer.config, answer.problem.kernel)}"
     if answer.prediction:
-        p = json.loads(answer.prediction)
-        yield f"  predicted      {p['time_us']:.2f} us, {p['tflops']:.1f} TFLOP/s, bound by {p['bound_by']}"
+        p = answer.prediction
+        yield f"  predicted      {p.time_us:.2f} us, {p.tflops:.1f} TFLOP/s, bound by {p.bound_by}"
     if answer.measured:
         yield f"  measured       {answer.measured.time_us:.2f} us over {answer.measured.samples} runs"
     if answer.plan:
-        yield from _plan_lines(json.loads(answer.plan))
+        yield from _plan_lines(answer.plan)
     yield f"  profile        {answer.profile[:12]}, {identity.gpu}, driver {identity.driver}, {identity.date}"
     yield f"  planner        {answer.planner}"
     yield f"  match          {answer.kind}{', kept' if answer.kept else ', not kept: ' + answer.notice}"
@@ -73,19 +72,20 @@ def config_line(config: TuningConfig, kernel: str) -> str:
     return " ".join(f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in fields)
 
 
-def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
-    if "ii" not in plan:
-        yield f"  plan           {plan['status']}: {plan['reason']}"
+def _plan_lines(outcome: Outcome) -> Iterator[str]:
+    plan = outcome.plan
+    if plan is None:
+        yield f"  plan           {outcome.status}: {outcome.reason}"
         return
-    ii = f"II {plan['ii']} cycles (bound {plan['ii_lower_bound']})"
-    yield f"  plan           {plan['status']}, {ii}, {plan['smem_bytes']} B of shared memory"
-    for partition in plan["partitions"]:
+    ii = f"II {plan.schedule.ii_cycles} cycles (bound {outcome.bound})"
+    yield f"  plan           {outcome.status}, {ii}, {plan.smem_bytes} B of shared memory"
+    for partition in plan.partitions:
         yield (
-            f"    partition    {partition['name']}: {partition['warps']} warps, {partition['registers']} registers, "
-            f"{', '.join(partition['ops'])}"
+            f"    partition    {partition.name}: {partition.warps} warps, {partition.registers} registers, "
+            f"{', '.join(partition.ops)}"
         )
-    for channel in plan["channels"]:
-        yield f"    channel      {channel['name']}: depth {channel['depth']} of {channel['slot_bytes']} B"
+    for channel in plan.channels:
+        yield f"    channel      {channel.name}: depth {channel.depth} of {channel.slot_bytes} B"
 
 
 def _sizes(problem: ConfigRequest) -> str:

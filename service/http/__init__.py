@@ -1,0 +1,1 @@
+"""The HTTP service: the application and its guards, a module of routes for each noun, their schemas, the server."""

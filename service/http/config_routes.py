@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -15,10 +15,11 @@ from warpplan.planner.errors import InvalidInput, StoreError, WarpplanError
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES
 from warpplan.service.http import config_schemas
-from warpplan.service.http.metrics import Metrics
-from warpplan.service.http.problem_json import TooLarge, problem_of, status_of
+from warpplan.service.http.problem_json import TooLarge, encodable, problem_of, status_of
+from warpplan.service.metrics import Metrics
 from warpplan.service.workflow.answers import ConfigAnswer
 from warpplan.service.workflow.configure import Workflow
+from warpplan.service.workflow.planning_pool import PlanningPool
 from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item, canonical_json
 
 router = APIRouter(
@@ -28,6 +29,10 @@ router = APIRouter(
 
 def _workflow(request: Request) -> Workflow:
     return cast(Workflow, request.app.state.workflow)
+
+
+def _pool(request: Request) -> PlanningPool:
+    return cast(PlanningPool, request.app.state.pool)
 
 
 def _metrics(request: Request) -> Metrics:
@@ -66,20 +71,20 @@ def kernel_operations() -> APIRouter:
 _PLANNED_OR_KEPT = "The configuration for one shape; planned on the spot and kept where it was never asked for."
 
 
-def _get_any_config(kernel: str, request: Request, if_none_match: str | None = Header(default=None)) -> Response:
-    return _answer(registry.kernel(kernel).declaration, request, if_none_match)
+async def _get_any_config(kernel: str, request: Request, if_none_match: str | None = Header(default=None)) -> Response:
+    return await _answer(registry.kernel(kernel).declaration, request, if_none_match)
 
 
-def _operation(declared: Declaration) -> Callable[..., Response]:
-    def get_config(request: Request, if_none_match: str | None = Header(default=None)) -> Response:
-        return _answer(declared, request, if_none_match)
+def _operation(declared: Declaration) -> Callable[..., Awaitable[Response]]:
+    async def get_config(request: Request, if_none_match: str | None = Header(default=None)) -> Response:
+        return await _answer(declared, request, if_none_match)
 
     return get_config
 
 
-def _answer(declared: Declaration, request: Request, if_none_match: str | None) -> Response:
+async def _answer(declared: Declaration, request: Request, if_none_match: str | None) -> Response:
     """The answer with a strong entity tag, or 304 where the client holds it."""
-    answer = _workflow(request).configure(_item(declared, request))
+    answer = await _pool(request).configure(item_of_query(declared, request))
     _count(request, answer)
     headers = {"ETag": answer.etag, "Cache-Control": "no-cache"}
     held = _matching(if_none_match, answer)
@@ -88,9 +93,10 @@ def _answer(declared: Declaration, request: Request, if_none_match: str | None) 
     return Response(answer.body, media_type="application/json", headers=headers)
 
 
-def _item(declared: Declaration, request: Request) -> Item:
+def item_of_query(declared: Declaration, request: Request, *beside: str) -> Item:
+    """The question in a query string; parameters ``beside`` it are the route's own. Raises :class:`InvalidInput`."""
     dimensions = declared.dimensions
-    expected = (*dimensions, "dtype", "device")
+    expected = (*dimensions, "dtype", "device", *beside)
     given: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in expected:
@@ -114,7 +120,7 @@ def _matching(if_none_match: str | None, answer: ConfigAnswer) -> str | None:
 
 
 @router.post("/v1/configs:batch", responses={200: {"model": config_schemas.BatchAnswer}})
-def batch(body: config_schemas.BatchRequest, request: Request) -> Response:
+async def batch(body: config_schemas.BatchRequest, request: Request) -> Response:
     """The same for many, a status each; one bad item does not cost the others."""
     most = request.app.state.max_items
     if len(body.items) > most:
@@ -123,12 +129,12 @@ def batch(body: config_schemas.BatchRequest, request: Request) -> Response:
             field="items", value=len(body.items), limit=most,
         )  # fmt: skip
     results: list[dict[str, Any]] = []
-    for result in _workflow(request).batch((at, _parsed(fields)) for at, fields in enumerate(body.items, 1)):
+    for result in await _pool(request).batch([_parsed(fields) for fields in body.items]):
         if result.answer is not None:
             _count(request, result.answer)
             results.append({"status": 200, "answer": result.answer.as_dict()})
         elif result.error is not None:
-            results.append({"status": status_of(result.error), "error": problem_of(result.error)})
+            results.append({"status": status_of(result.error), "error": encodable(problem_of(result.error))})
     return Response(canonical_json({"results": results}), media_type="application/json")
 
 
@@ -139,28 +145,14 @@ def _parsed(fields: dict[str, Any]) -> Item | WarpplanError:
         return error
 
 
-@router.post("/v1/measurements", status_code=201, responses={200: {"model": config_schemas.Recorded}})
-def record(body: config_schemas.MeasurementRequest, request: Request, response: Response) -> config_schemas.Recorded:
-    """What a job measured for a configuration. It takes the place of that configuration's prediction from then on."""
-    fresh = _workflow(request).record(
-        body.item(), body.config.tuning(), body.time_us,
-        samples=body.samples, environment=canonical_json(body.environment).decode(), run=body.run,
-    )  # fmt: skip
-    if fresh:
-        _metrics(request).add("warpplan_measurements_total")
-    else:
-        response.status_code = 200
-    return config_schemas.Recorded(recorded=fresh)
-
-
 @router.get("/v1/kernels")
-def kernels() -> dict[str, Any]:
+async def kernels() -> dict[str, Any]:
     """What can be planned: each kernel with its sizes and what they mean, its dtypes, example shapes."""
     return {"kernels": [declared.as_dict() for declared in registry.declarations()]}
 
 
 @router.get("/v1/devices")
-def devices(request: Request) -> dict[str, Any]:
+async def devices(request: Request) -> dict[str, Any]:
     """The known GPUs; ``profile`` is the key of the profile that plans for it, null where there is none."""
     sources = _workflow(request).profiles.available()
     return {
@@ -171,7 +163,7 @@ def devices(request: Request) -> dict[str, Any]:
 
 
 @router.get("/v1/profiles/{profile_id}")
-def profile(profile_id: str, request: Request) -> Response:
+async def profile(profile_id: str, request: Request) -> Response:
     """A profile by its key: identity, costs, ceilings, calibrations, failures."""
     source = _workflow(request).profiles.by_key(profile_id)
     return JSONResponse(codec.to_json(source.profile), headers={"ETag": f'"{source.key}"'})
@@ -184,21 +176,21 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz")
-def readyz(request: Request) -> dict[str, str]:
+async def readyz(request: Request) -> dict[str, str]:
     """The store answers too, and there is a profile to plan with; else 503."""
     workflow = _workflow(request)
     if workflow.store is not None:
-        workflow.store.ping()
+        await _pool(request).read(workflow.store.ping)
     workflow.profiles.of(workflow.profiles.default_device)
     return {"status": "ready"}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-def metrics(request: Request) -> PlainTextResponse:
+async def metrics(request: Request) -> PlainTextResponse:
     """Counters for Prometheus; without those of the plans where the store does not answer."""
     plans = request.app.state.plans
     try:
-        states = plans.counts() if plans is not None else None
+        states = await _pool(request).read(plans.counts) if plans is not None else None
     except StoreError:
         states = None
     return PlainTextResponse(_metrics(request).text(states), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from warpplan.kernels import registry
 from warpplan.kernels.declaration import Declaration
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item
 
+
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a character (a lone surrogate)") from None
+    return text
+
+
+WholeText = Annotated[StrictStr, AfterValidator(_whole)]
+"""Text that can be printed and kept: pydantic takes lone surrogates."""
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 
 
@@ -47,7 +58,7 @@ def _batch_example() -> list[dict[str, Any]]:
 class Config(_Strict):
     """A tuning configuration: exactly the fields of ``triton.Config``."""
 
-    kwargs: dict[str, StrictBool | StrictInt | StrictStr]
+    kwargs: dict[WholeText, StrictBool | StrictInt | WholeText]
     num_warps: PositiveInt
     num_stages: Annotated[int, Field(strict=True, ge=0)]
     num_ctas: PositiveInt = 1
@@ -144,21 +155,40 @@ class MeasurementRequest(_Strict):
     """The median of ``samples`` runs. Times are compared within one ``environment`` only (such as driver, cuda, triton,
     torch); ``run`` tells equal reports of different jobs apart: a repeated report is kept once."""
 
-    kernel: StrictStr
+    kernel: WholeText
     shape: dict[str, Any]
-    dtype: StrictStr = DEFAULT_DTYPE
-    device: StrictStr | None = None
+    dtype: WholeText = DEFAULT_DTYPE
+    device: WholeText | None = None
     config: Config
     time_us: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
     samples: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 1
-    environment: Annotated[dict[str, StrictStr], Field(max_length=16)] = {}
-    run: Annotated[StrictStr, Field(max_length=200)] = ""
+    environment: Annotated[dict[WholeText, WholeText], Field(max_length=16)] = {}
+    run: Annotated[WholeText, Field(max_length=200)] = ""
 
     def item(self) -> Item:
         return Item(self.kernel, tuple(self.shape.items()), self.dtype, self.device)
 
 
 class Recorded(BaseModel):
-    """``recorded`` is false where the same report was kept before."""
+    """``recorded`` is false where the same report was kept before; ``id`` is that of the measurement."""
 
     recorded: bool
+    id: str
+
+
+class KeptMeasurement(BaseModel):
+    """One report of a job, as it is kept."""
+
+    id: str
+    config: Config
+    time_us: float
+    samples: int
+    environment: dict[str, str]
+    run: str
+    created_at: str
+
+
+class KeptMeasurements(BaseModel):
+    """The reports of one problem, oldest first."""
+
+    measurements: list[KeptMeasurement]

@@ -10,6 +10,7 @@ from warpplan.kernels.compiler.launching.decisions import from_json, to_json
 from warpplan.planner.errors import StoreError
 from warpplan.service.http import config_schemas
 from warpplan.service.store.decision_store import KernelPlans
+from warpplan.service.workflow.request import require_whole_text
 
 router = APIRouter(
     prefix="/v1/kernel-plans",
@@ -33,4 +34,6 @@ def get(key: Annotated[str, Path(max_length=200)], request: Request) -> dict[str
 @router.post("")
 def settle(body: Annotated[dict[str, Any], Body()], request: Request) -> dict[str, Any]:
     """Tell what a job tried. The first one to tell wins; the answer is what holds."""
+    for name, value in body.items():
+        require_whole_text(name, value)
     return to_json(_plans(request).settle(from_json(body, "body")))

@@ -10,11 +10,11 @@ from fastapi.responses import Response
 
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
-from warpplan.service.http.metrics import Metrics
-from warpplan.service.http.plan_schemas import NewPlan, Plan, PlanPage, PlanSummary
+from warpplan.service.http.plan_schemas import NewPlan, PlanPage, PlanStatus, PlanSummary
 from warpplan.service.http.plan_timeline import MEDIA_TYPES, Format, accepted
 from warpplan.service.http.plan_timeline import timeline as drawn
 from warpplan.service.http.problem_json import document
+from warpplan.service.metrics import Metrics
 from warpplan.service.solving.plan_queue import KeptPlan, PlanRequest, Plans, QueueFull, State
 from warpplan.service.solving.workers import Solvers
 from warpplan.service.workflow.profiles import planner_version
@@ -81,7 +81,7 @@ def _cursor(after: str | None) -> tuple[str, str] | None:
 
 
 @router.get("/{plan_id}")
-def get(plan_id: PlanId, request: Request, response: Response) -> Plan:
+def get(plan_id: PlanId, request: Request, response: Response) -> PlanStatus:
     """How far a plan is, and what became of it."""
     kept = _plans(request).get(plan_id)
     if kept.summary.state in ("queued", "running"):
@@ -89,8 +89,8 @@ def get(plan_id: PlanId, request: Request, response: Response) -> Plan:
     return _plan(kept)
 
 
-def _plan(kept: KeptPlan) -> Plan:
-    return Plan.model_validate(
+def _plan(kept: KeptPlan) -> PlanStatus:
+    return PlanStatus.model_validate(
         {
             **vars(kept.summary),
             "options": json.loads(kept.request)["options"],

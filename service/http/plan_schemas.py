@@ -56,7 +56,7 @@ class PlanSummary(BaseModel):
     finished_at: str | None
 
 
-class Plan(PlanSummary):
+class PlanStatus(PlanSummary):
     """``outcome`` is what ``warpplan solve --json`` prints (schema warpplan/outcome-1), once done; ``problem`` says why
     there is none."""
 

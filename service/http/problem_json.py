@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from warpplan.planner.errors import Infeasible, InvalidInput, MissingCosts, StoreError, UnknownName, WarpplanError
 
@@ -27,6 +28,10 @@ class NotAcceptable(InvalidInput):
     """No form of the answer is one that the client takes (HTTP 406)."""
 
 
+class UnknownHost(InvalidInput):
+    """A request for a name that this service does not go by (HTTP 421)."""
+
+
 class NotReady(WarpplanError):
     """What was asked for is not there yet, or will never be, in the state that things are in (HTTP 409)."""
 
@@ -34,6 +39,7 @@ class NotReady(WarpplanError):
 _STATUS: tuple[tuple[type[WarpplanError], int], ...] = (
     (TooLarge, 413),
     (NotAcceptable, 406),
+    (UnknownHost, 421),
     (UnknownName, 404),
     (InvalidInput, 422),
     (Infeasible, 422),
@@ -65,8 +71,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(WarpplanError)
     async def ours(request: Request, error: WarpplanError) -> Response:
-        headers = {"Retry-After": str(RETRY_AFTER_S)} if status_of(error) == 503 else {}
-        return respond(problem_of(error), headers)
+        return respond_to(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -89,7 +94,7 @@ def install(app: FastAPI) -> None:
                 document(404, "not-found", f"there is nothing at {path}: see /docs", field="path", value=path)
             )
         if error.status_code == 405:
-            allowed = headers.get("Allow", "another method")
+            headers["Allow"] = allowed = ", ".join(_methods(app, request))
             detail = f"{path} does not take {request.method}: use {allowed}"
             return respond(
                 document(405, "method-not-allowed", detail, field="method", value=request.method, limit=allowed),
@@ -104,7 +109,23 @@ def install(app: FastAPI) -> None:
         return respond(document(500, "internal-error", "the service failed unexpectedly: its log says where"))
 
 
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """Every method that some route takes at this path: the framework names the first route's only."""
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.routes)
+    ]
+
+
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 _LIMITS = ("gt", "ge", "lt", "le", "max_length", "min_length", "expected")
+
+
+def respond_to(error: WarpplanError, headers: dict[str, str] | None = None) -> Response:
+    """The answer to one of our errors; a 503 says when to come again."""
+    again = {"Retry-After": str(RETRY_AFTER_S)} if status_of(error) == 503 else {}
+    return respond(problem_of(error), again | (headers or {}))
 
 
 def respond(document: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
@@ -141,6 +162,15 @@ def _plain(value: object) -> object:
     except ValueError:
         # Python refuses to print whole numbers of thousands of digits.
         return "(too long to show)"
+
+
+def encodable(value: Any) -> Any:
+    """A problem document with halves of characters (lone surrogates), which are no UTF-8, written as escapes."""
+    if isinstance(value, dict):
+        return {name: encodable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [encodable(item) for item in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _short(text: str, most: int) -> str:

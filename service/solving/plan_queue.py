@@ -9,24 +9,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from sqlalchemy import ColumnElement, and_, case, column, delete, func, or_, select, table, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    and_,
+    case,
+    column,
+    delete,
+    func,
+    or_,
+    select,
+    table,
+    tuple_,
+    update,
+)
 
 from warpplan.planner.errors import InvalidInput, StoreError, UnknownName, WarpplanError
 from warpplan.planner.problem.validate import require_room, validate
 from warpplan.planner.values import codec
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
+from warpplan.service.store.checksums import SOLVE, checksum, digest, intact
 from warpplan.service.store.database import Database, insert_new, now
 from warpplan.service.workflow.request import canonical_json
 
 State = Literal["queued", "running", "done", "failed"]
+STATES: tuple[State, ...] = get_args(State)
 
 MOST_OF_A_NAME = 200
 """Characters of a graph's name that a list shows."""
@@ -36,9 +53,11 @@ MOST_CLAIMS = 3
 SOLVES = table(
     "solves", column("id"), column("name"), column("request"), column("planner"), column("state"), column("status"),
     column("submitted_at"), column("started_at"), column("finished_at"), column("claim"), column("claimed_until"),
-    column("claims"), column("progress"), column("outcome"), column("failure"),
+    column("claims"), column("progress"), column("outcome"), column("failure"), column("checksum"),
 )  # fmt: skip
 _S = SOLVES.c
+
+_log = logging.getLogger(__name__)
 
 
 class UnknownPlan(UnknownName):
@@ -137,6 +156,8 @@ class Claim:
     id: str
     token: str
     request: str
+    name: str
+    planner: str
 
     @property
     def time_limit_s(self) -> float:
@@ -163,9 +184,9 @@ class Plans:
         }  # fmt: skip
         plan_id = request.id
         with self.database.writing() as connection:
-            kept = connection.execute(_summaries().where(_S.id == plan_id)).first()
-            if kept is not None:
-                summary = _summary(kept)
+            kept = self._row(connection, plan_id)
+            if kept is not None and _is_whole(kept):
+                summary = self._summary(kept)
                 unfinished = summary.state in ("queued", "running")
                 if unfinished or (summary.state == "done" and summary.planner == planner):
                     return summary, False
@@ -175,21 +196,54 @@ class Plans:
                     f"{waiting} plans wait to be solved, the most that may: ask again later",
                     field="plans", value=waiting, limit=most_queued,
                 )  # fmt: skip
+            fresh["checksum"] = checksum(SOLVE, {**fresh, "id": plan_id})
             if kept is not None:
                 connection.execute(update(SOLVES).where(_S.id == plan_id).values(fresh))
             else:
                 connection.execute(insert_new(connection, SOLVES).values(id=plan_id, **fresh))
-            return _summary(connection.execute(_summaries().where(_S.id == plan_id)).one()), True
+            row = connection.execute(_summaries().where(_S.id == plan_id)).mappings().one()
+            return self._summary(row), True
 
     def get(self, plan_id: str) -> KeptPlan:
-        """One plan; :class:`UnknownPlan` where there is none."""
-        query = _summaries().add_columns(_S.request, _S.outcome, _S.failure).where(_S.id == plan_id)
+        """One plan; :class:`UnknownPlan` where there is none. One whose answer is damaged waits to be solved again;
+        :class:`StoreError` where the question itself is."""
         with self.database.reading() as connection:
-            row = connection.execute(query).first()
+            row = self._row(connection, plan_id)
         if row is None:
             raise UnknownPlan(plan_id)
-        *head, request, outcome, failure = row
-        return KeptPlan(_summary(head), request, outcome and json.loads(outcome), failure and json.loads(failure))
+        if not isinstance(row["request"], str) or digest(row["request"]) != plan_id:
+            raise self._damaged(plan_id, "forget it with DELETE and ask for it again")
+        if not _is_whole(row):
+            _log.warning("store %s is damaged: plan %s is solved anew", self.database.name, plan_id[:12])
+            self.submit(PlanRequest.read(row["request"]), "", most_queued=1 << 30)
+            with self.database.reading() as connection:
+                row = self._row(connection, plan_id)
+            if row is None:
+                raise UnknownPlan(plan_id)
+        outcome, failure = row["outcome"], row["failure"]
+        return KeptPlan(
+            self._summary(row), row["request"], outcome and json.loads(outcome), failure and json.loads(failure)
+        )
+
+    def _row(self, connection: Connection, plan_id: str) -> RowMapping | None:
+        query = _summaries().add_columns(_S.request, _S.outcome, _S.failure, _S.checksum).where(_S.id == plan_id)
+        return connection.execute(query).mappings().first()
+
+    def _summary(self, row: RowMapping) -> Summary:
+        """Of a row; :class:`StoreError` for one that cannot have been written here."""
+        try:
+            state, progress = row["state"], row["progress"]
+            if state not in STATES:
+                raise ValueError(state)
+            fields = {name: row[name] for name in _SUMMARY}
+            return Summary(**{**fields, "progress": progress and json.loads(progress)})
+        except (ValueError, TypeError):
+            way_out = "restore the store from a copy, or forget it with DELETE"
+            raise self._damaged(str(row["id"])[:64], way_out) from None
+
+    def _damaged(self, plan_id: str, way_out: str) -> StoreError:
+        name = self.database.name
+        return StoreError(f"store {name} is damaged: plan {plan_id}: {way_out}", field="store", value=name)
 
     def page(
         self, limit: int, *, after: tuple[str, str] | None = None, state: State | None = None
@@ -201,7 +255,7 @@ class Plans:
         if state is not None:
             query = query.where(_S.state == state)
         with self.database.reading() as connection:
-            return tuple(_summary(row) for row in connection.execute(query))
+            return tuple(self._summary(row) for row in connection.execute(query).mappings())
 
     def forget(self, plan_id: str) -> None:
         """Remove a plan; whoever solves it stops. :class:`UnknownPlan` where there is none."""
@@ -214,7 +268,8 @@ class Plans:
         found = dict.fromkeys(("queued", "running", "done", "failed"), 0)
         with self.database.reading() as connection:
             for state, count in connection.execute(select(_S.state, func.count()).group_by(_S.state)):
-                found[state] = count
+                if state in found:  # a damaged one is none of these
+                    found[state] = count
         return found
 
     def claim(self, lease_s: float, planner: str) -> Claim | None:
@@ -223,7 +278,7 @@ class Plans:
         A plan whose servers were lost :data:`MOST_CLAIMS` times fails instead.
         """
         waiting = or_(_S.state == "queued", and_(_S.state == "running", _S.claimed_until < self._clock()))
-        query = select(_S.id, _S.request, _S.claims).where(waiting).order_by(_S.submitted_at, _S.id).limit(1)
+        query = select(_S.id, _S.request, _S.claims, _S.name).where(waiting).order_by(_S.submitted_at, _S.id).limit(1)
         with self.database.reading() as connection:
             if connection.execute(query).first() is None:
                 return None  # most often so: no reason to keep other writers waiting
@@ -231,21 +286,24 @@ class Plans:
             row = connection.execute(query.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
-            plan_id, request, claims = row
+            plan_id, request, claims, name = row
             mine = update(SOLVES).where(_S.id == plan_id)
             if claims >= MOST_CLAIMS:
                 reason = f"the servers that solved it were lost {claims} times: given up"
                 failure = canonical_json({"kind": "lost", "reason": reason}).decode()
-                connection.execute(mine.values(state="failed", failure=failure, finished_at=now(), claim=None))
+                lost = {"name": name, "planner": planner, "status": None, "outcome": None, "failure": failure}
+                connection.execute(
+                    mine.values(state="failed", finished_at=now(), claim=None, checksum=_sum(plan_id, lost), **lost)
+                )
                 return None
             token = uuid.uuid4().hex
             connection.execute(
                 mine.values(
                     state="running", claim=token, claimed_until=self._clock() + lease_s, claims=claims + 1,
-                    planner=planner, started_at=now(),
+                    planner=planner, started_at=now(), checksum=_sum(plan_id, {"name": name, "planner": planner}),
                 )
             )  # fmt: skip
-        return Claim(plan_id, token, request)
+        return Claim(plan_id, token, request, name, planner)
 
     def holds(self, claim: Claim) -> bool:
         """Whether ``claim`` still stands: the plan was neither forgotten nor taken up by another server."""
@@ -258,15 +316,17 @@ class Plans:
 
     def finish(self, claim: Claim, outcome: Mapping[str, Any], progress: Mapping[str, Any] | None) -> bool:
         """Keep what the solver answered; False where the claim does not stand."""
+        answer = {"status": outcome["status"], "outcome": _text(outcome)}
         return self._change(
-            claim, state="done", status=outcome["status"], outcome=_text(outcome), progress=_text(progress),
-            finished_at=now(), claim=None,
+            claim, state="done", progress=_text(progress), finished_at=now(), claim=None,
+            checksum=_sum(claim.id, {"name": claim.name, "planner": claim.planner, **answer}), **answer,
         )  # fmt: skip
 
     def fail(self, claim: Claim, kind: str, reason: str) -> bool:
         """Keep why there is no answer; False where the claim does not stand."""
         failure = _text({"kind": kind, "reason": reason})
-        return self._change(claim, state="failed", failure=failure, finished_at=now(), claim=None)
+        whole = _sum(claim.id, {"name": claim.name, "planner": claim.planner, "failure": failure})
+        return self._change(claim, state="failed", failure=failure, finished_at=now(), claim=None, checksum=whole)
 
     def release(self, claim: Claim) -> bool:
         """Put the plan back into the queue, unharmed: this server stops."""
@@ -282,15 +342,20 @@ def _held(claim: Claim) -> ColumnElement[bool]:
     return and_(_S.id == claim.id, _S.claim == claim.token)
 
 
+_SUMMARY = ("id", "name", "state", "status", "progress", "planner", "submitted_at", "started_at", "finished_at")
+
+
 def _summaries() -> Any:
-    return select(
-        _S.id, _S.name, _S.state, _S.status, _S.progress, _S.planner, _S.submitted_at, _S.started_at, _S.finished_at
-    )
+    return select(*(_S[name] for name in _SUMMARY))
 
 
-def _summary(row: Any) -> Summary:
-    plan_id, name, state, status, progress, *rest = row
-    return Summary(plan_id, name, state, status, progress and json.loads(progress), *rest)
+def _sum(plan_id: str, fields: Mapping[str, Any]) -> str:
+    """The checksum of a row of which ``fields`` are set."""
+    return checksum(SOLVE, {"id": plan_id, "status": None, "outcome": None, "failure": None, **fields})
+
+
+def _is_whole(row: RowMapping) -> bool:
+    return intact(SOLVE, row) and row["state"] in STATES
 
 
 def _text(value: Mapping[str, Any] | None) -> str | None:

@@ -11,7 +11,7 @@ from threading import Condition, Event, Thread
 from typing import Any
 
 from warpplan.planner.errors import StoreError
-from warpplan.service.http.metrics import Metrics
+from warpplan.service.metrics import Metrics
 from warpplan.service.solving.plan_queue import Claim, Plans
 from warpplan.service.solving.solver_process import GRACE_S, Stopped, clock_limit_s, solve_apart
 from warpplan.service.workflow.profiles import planner_version

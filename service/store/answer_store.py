@@ -4,34 +4,51 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import column, select, table
+from sqlalchemy import Connection, column, delete, select, table
 from sqlalchemy.sql.expression import TableClause
 
-from warpplan.service.store.database import Database, insert_new, now
+from warpplan.planner.errors import StoreError, UnknownName, WarpplanError
+from warpplan.planner.predict.time_model import Prediction
+from warpplan.planner.values.plan import Outcome
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.store.checksums import CONFIG, MEASUREMENT, Row, checksum, digest, intact
+from warpplan.service.store.database import Database, insert_new, insert_or_replace, now
+from warpplan.service.store.row_values import (
+    Environment,
+    Unreadable,
+    config_text,
+    environment_text,
+    plan_text,
+    prediction_text,
+    read_config,
+    read_environment,
+    read_plan,
+    read_prediction,
+)
 from warpplan.service.workflow.request import ConfigRequest, canonical_json
 
 PLANS = table("plans", column("id"), column("body"))
-CONFIGS = table(
-    "configs", column("kernel"), column("shape"), column("dtype"), column("device"), column("profile"),
-    column("planner"), column("config"), column("plan"), column("prediction"), column("created_at"),
-)  # fmt: skip
-MEASUREMENTS = table(
-    "measurements", column("id"), column("kernel"), column("shape"), column("dtype"), column("device"),
-    column("config"), column("time_us"), column("samples"), column("environment"), column("run"), column("created_at"),
-)  # fmt: skip
+CONFIGS = table("configs", *(column(name) for name in (*CONFIG, "created_at", "checksum")))
+MEASUREMENTS = table("measurements", *(column(name) for name in (*MEASUREMENT, "checksum")))
+CONFIG_KEY = ("kernel", "shape", "dtype", "device", "profile", "planner")
 
 _IN_LIMIT = 500
 """Shapes asked for in one statement; old SQLite takes 999 parameters."""
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Kept:
-    """A planned answer. ``config``, ``plan`` and ``prediction`` are canonical JSON text; ``plan`` may be ``None``.
+    """A planned answer; ``plan`` is ``None`` where the kernel has no loop to plan. The plan's seconds are 0 and the
+    prediction has no parts: neither is kept.
 
     ``profile`` is the key of the profile and ``planner`` the version of the planner that it came from.
     """
@@ -39,28 +56,27 @@ class Kept:
     problem: ConfigRequest
     profile: str
     planner: str
-    config: str
-    plan: str | None
-    prediction: str
+    config: TuningConfig
+    plan: Outcome | None
+    prediction: Prediction
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a job measured for ``config`` (canonical JSON): the median of ``samples`` runs in microseconds.
+    """What a job measured for ``config``: the median of ``samples`` runs in microseconds.
 
-    ``environment`` is canonical JSON of what must be equal for times to be compared (driver, cuda, triton, torch);
-    ``run`` tells two reports of equal content apart.
+    Times of unlike ``environment`` are not compared; ``run`` tells two reports of equal content apart.
     """
 
     problem: ConfigRequest
-    config: str
+    config: TuningConfig
     time_us: float
     samples: int = 1
-    environment: str = "{}"
+    environment: Environment = ()
     run: str = ""
     created_at: str = ""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """SHA-256 of everything but the clock."""
         p = self.problem
@@ -69,13 +85,22 @@ class Measurement:
             p.shape,
             p.dtype,
             p.device,
-            self.config,
+            config_text(self.config),
             self.time_us,
             self.samples,
-            self.environment,
+            environment_text(self.environment),
             self.run,
         ]
         return hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+class UnknownMeasurement(UnknownName):
+    """No measurement has this id, or it was removed."""
+
+    def __init__(self, measurement_id: str) -> None:
+        WarpplanError.__init__(
+            self, f"there is no measurement {measurement_id[:80]!r}", field="id", value=measurement_id
+        )
 
 
 class Store:
@@ -84,6 +109,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._damaged: set[tuple[ConfigRequest, str, str]] = set()
 
     @classmethod
     def open(cls, where: str | Path, *, timeout_s: float = 10.0) -> Store:
@@ -106,86 +132,180 @@ class Store:
         self.database.close()
 
     def find(self, problems: Iterable[ConfigRequest], profile: str, planner: str) -> dict[ConfigRequest, Kept]:
-        """What is kept for ``problems`` under this profile and planner; one that is missing was never planned so."""
-        found: dict[ConfigRequest, Kept] = {}
+        """What is kept for ``problems`` under this profile and planner; one that is missing was never planned so.
+
+        A damaged row is as good as missing: it is logged, and :meth:`keep` replaces it.
+        """
         with self.database.reading() as connection:
-            for group, chosen in _chunks(problems):
-                query = (
-                    select(CONFIGS.c.shape, CONFIGS.c.config, PLANS.c.body, CONFIGS.c.prediction)
-                    .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
-                    .where(*_same(CONFIGS, group), CONFIGS.c.profile == profile, CONFIGS.c.planner == planner)
-                    .where(CONFIGS.c.shape.in_([p.shape_json for p in chosen]))
-                )
-                by_shape = {p.shape_json: p for p in chosen}
-                for shape, config, plan, prediction in connection.execute(query):
-                    problem = by_shape[shape]
-                    found[problem] = Kept(problem, profile, planner, config, plan, prediction)
+            return self._find(connection, problems, profile, planner)
+
+    def look_up(
+        self, problems: Iterable[ConfigRequest], profile: str, planner: str
+    ) -> tuple[dict[ConfigRequest, Kept], dict[ConfigRequest, tuple[Measurement, ...]]]:
+        """:meth:`find`, and :meth:`measured` of what was found: an answer's two parts over one connection."""
+        with self.database.reading() as connection:
+            found = self._find(connection, problems, profile, planner)
+            return found, self._measured(connection, found) if found else {}
+
+    def _find(
+        self, connection: Connection, problems: Iterable[ConfigRequest], profile: str, planner: str
+    ) -> dict[ConfigRequest, Kept]:
+        found: dict[ConfigRequest, Kept] = {}
+        for group, chosen in _chunks(problems):
+            query = (
+                select(*CONFIGS.c, PLANS.c.body)
+                .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
+                .where(*_same(CONFIGS, group), CONFIGS.c.profile == profile, CONFIGS.c.planner == planner)
+                .where(CONFIGS.c.shape.in_([p.shape_json for p in chosen]))
+            )
+            by_shape = {p.shape_json: p for p in chosen}
+            for row in connection.execute(query).mappings():
+                problem = by_shape.get(row["shape"])
+                if problem is None:
+                    continue
+                kept = _read_kept(problem, row, profile, planner)
+                if kept is not None:
+                    found[problem] = kept
+                else:
+                    self._damaged.add((problem, profile, planner))
+                    _log.warning("store %s is damaged: %s is planned anew", self.name, problem.label)
         return found
 
     def keep(self, answers: Sequence[Kept]) -> None:
         """Keep ``answers`` in one transaction. What another process has kept meanwhile stays: it is the same answer."""
-        at = now()
-        plans = {_digest(a.plan): a.plan for a in answers if a.plan is not None}
-        rows = [
-            {
-                **_row(a.problem), "profile": a.profile, "planner": a.planner, "config": a.config,
-                "plan": None if a.plan is None else _digest(a.plan), "prediction": a.prediction, "created_at": at,
-            }
-            for a in answers
-        ]  # fmt: skip
-        if not rows:
+        if not answers:
             return
+        at = now()
+        plans = {digest(plan_text(a.plan)): plan_text(a.plan) for a in answers if a.plan is not None}
+        fresh = [(a.problem, a.profile, a.planner) for a in answers]
+        repaired = [key for key in fresh if key in self._damaged]
+        rows = {key: _config_row(a, at) for key, a in zip(fresh, answers, strict=True)}
         with self.database.writing() as connection:
             # In a fixed order, so that two writers on PostgreSQL cannot wait for each other.
             if plans:
-                connection.execute(insert_new(connection, PLANS), [{"id": k, "body": plans[k]} for k in sorted(plans)])
-            rows.sort(key=lambda r: (r["kernel"], r["shape"], r["dtype"], r["device"]))
-            connection.execute(insert_new(connection, CONFIGS), rows)
+                ordered = [{"id": k, "body": plans[k]} for k in sorted(plans)]
+                # Equal but where a body is damaged.
+                connection.execute(insert_or_replace(connection, PLANS, ("id",), ("body",)), ordered)
+            for statement, keys in (
+                (insert_new(connection, CONFIGS), [key for key in fresh if key not in self._damaged]),
+                (insert_or_replace(connection, CONFIGS, CONFIG_KEY, _CONFIG_REST), repaired),
+            ):
+                if keys:
+                    chosen = [rows[key] for key in keys]
+                    chosen.sort(key=lambda r: (r["kernel"], r["shape"], r["dtype"], r["device"]))
+                    connection.execute(statement, chosen)
+        self._damaged.difference_update(repaired)
 
     def record(self, measurement: Measurement) -> bool:
         """Keep a measurement; False where the same report is already there."""
         row = {
-            "id": measurement.id, **_row(measurement.problem), "config": measurement.config,
-            "time_us": measurement.time_us, "samples": measurement.samples, "environment": measurement.environment,
-            "run": measurement.run, "created_at": measurement.created_at or now(),
+            "id": measurement.id, **_row(measurement.problem), "config": config_text(measurement.config),
+            "time_us": measurement.time_us, "samples": measurement.samples,
+            "environment": environment_text(measurement.environment), "run": measurement.run,
+            "created_at": measurement.created_at or now(),
         }  # fmt: skip
+        row["checksum"] = checksum(MEASUREMENT, row)
         with self.database.writing() as connection:
             fresh = insert_new(connection, MEASUREMENTS).values(row).returning(MEASUREMENTS.c.id)
             return connection.execute(fresh).first() is not None
 
     def measured(self, problems: Iterable[ConfigRequest]) -> dict[ConfigRequest, tuple[Measurement, ...]]:
-        """All measurements of each problem that has any, oldest first."""
+        """All measurements of each problem that has any, oldest first.
+
+        A damaged one cannot be measured anew here, and without it the answer would be another: :class:`StoreError`.
+        """
+        with self.database.reading() as connection:
+            return self._measured(connection, problems)
+
+    def _measured(
+        self, connection: Connection, problems: Iterable[ConfigRequest]
+    ) -> dict[ConfigRequest, tuple[Measurement, ...]]:
         found: dict[ConfigRequest, list[Measurement]] = {}
         m = MEASUREMENTS.c
-        with self.database.reading() as connection:
-            for group, chosen in _chunks(problems):
-                by_shape = {p.shape_json: p for p in chosen}
-                query = (
-                    select(m.shape, m.config, m.time_us, m.samples, m.environment, m.run, m.created_at)
-                    .where(*_same(MEASUREMENTS, group), m.shape.in_(list(by_shape)))
-                    .order_by(m.created_at, m.id)
-                )
-                for shape, config, time_us, samples, environment, run, at in connection.execute(query):
-                    problem = by_shape[shape]
-                    found.setdefault(problem, []).append(
-                        Measurement(problem, config, time_us, samples, environment, run, at)
-                    )
+        for group, chosen in _chunks(problems):
+            by_shape = {p.shape_json: p for p in chosen}
+            query = (
+                select(MEASUREMENTS)
+                .where(*_same(MEASUREMENTS, group), m.shape.in_(list(by_shape)))
+                .order_by(m.created_at, m.id)
+            )
+            for row in connection.execute(query).mappings():
+                problem = by_shape.get(row["shape"])
+                if problem is None:
+                    raise self._measurement_damaged(row)
+                found.setdefault(problem, []).append(self._read_measurement(problem, row))
         return {problem: tuple(rows) for problem, rows in found.items()}
+
+    def forget_measurement(self, measurement_id: str) -> None:
+        """Remove a measurement: it outranks nothing any more. Raises :class:`UnknownMeasurement`."""
+        with self.database.writing() as connection:
+            done = connection.execute(delete(MEASUREMENTS).where(MEASUREMENTS.c.id == measurement_id))
+            if done.rowcount == 0:
+                raise UnknownMeasurement(measurement_id)
 
     def problems(self) -> tuple[ConfigRequest, ...]:
         """Every problem with a planned answer, of any profile and planner, in a fixed order."""
         c = CONFIGS.c
-        query = select(c.kernel, c.shape, c.dtype, c.device).distinct().order_by(c.kernel, c.dtype, c.device, c.shape)
+        query = select(*(c[name] for name in (*CONFIG, "checksum"))).order_by(c.kernel, c.dtype, c.device, c.shape)
+        found: dict[ConfigRequest, None] = {}
         with self.database.reading() as connection:
-            rows = connection.execute(query).all()
-        shapes = [json.loads(shape) for _, shape, _, _ in rows]
-        return tuple(
-            ConfigRequest(kernel, tuple(shape), tuple(shape.values()), dtype, device)
-            for (kernel, _, dtype, device), shape in zip(rows, shapes, strict=True)
-        )
+            for row in connection.execute(query).mappings():
+                if not intact(CONFIG, row):
+                    raise StoreError(
+                        f"store {self.name} is damaged: a row of {str(row['shape'])[:80]!r} does not match its "
+                        "checksum: restore it from a copy, or move it away and plan again",
+                        field="store", value=self.name,
+                    )  # fmt: skip
+                shape: dict[str, int] = json.loads(row["shape"])
+                names, sizes = tuple(shape), tuple(shape.values())
+                found[ConfigRequest(row["kernel"], names, sizes, row["dtype"], row["device"])] = None
+        return tuple(found)
+
+    def _read_measurement(self, problem: ConfigRequest, row: Row) -> Measurement:
+        if intact(MEASUREMENT, row):
+            try:
+                config, environment = read_config(row["config"]), read_environment(row["environment"])
+                return Measurement(
+                    problem, config, row["time_us"], row["samples"], environment, row["run"], row["created_at"]
+                )
+            except Unreadable:
+                pass
+        raise self._measurement_damaged(row)
+
+    def _measurement_damaged(self, row: Row) -> StoreError:
+        name = str(row["id"])[:80]
+        return StoreError(
+            f"store {self.name} is damaged: measurement {name} does not match its checksum: restore the store from a "
+            f"copy, or give the measurement up with DELETE /v1/measurements/{name}",
+            field="store", value=self.name,
+        )  # fmt: skip
 
 
 Group = tuple[str, str, str]
+_CONFIG_REST = ("config", "plan", "prediction", "created_at", "checksum")
+
+
+def _read_kept(problem: ConfigRequest, row: Row, profile: str, planner: str) -> Kept | None:
+    """The answer in ``row``; ``None`` where it is damaged."""
+    if not intact(CONFIG, row) or (row["profile"], row["planner"]) != (profile, planner):
+        return None
+    body = row["body"]
+    if row["plan"] is not None and (not isinstance(body, str) or digest(body) != row["plan"]):
+        return None
+    try:
+        plan = None if row["plan"] is None else read_plan(body)
+        return Kept(problem, profile, planner, read_config(row["config"]), plan, read_prediction(row["prediction"]))
+    except Unreadable:
+        return None
+
+
+def _config_row(answer: Kept, at: str) -> dict[str, Any]:
+    row = {
+        **_row(answer.problem), "profile": answer.profile, "planner": answer.planner,
+        "config": config_text(answer.config), "plan": None if answer.plan is None else digest(plan_text(answer.plan)),
+        "prediction": prediction_text(answer.prediction), "created_at": at,
+    }  # fmt: skip
+    return {**row, "checksum": checksum(CONFIG, row)}
 
 
 def _chunks(problems: Iterable[ConfigRequest]) -> Iterator[tuple[Group, list[ConfigRequest]]]:
@@ -208,5 +328,6 @@ def _row(problem: ConfigRequest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()
+def kept_plan(outcome: Outcome) -> Outcome:
+    """``outcome`` as it is kept: without the seconds of this machine."""
+    return replace(outcome, seconds=0.0)

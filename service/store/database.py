@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,8 @@ class Database:
         if "://" in place:
             return cls._open_url(place, timeout_s)
         path = Path(place)
-        readonly = path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        # os.path: a folder that may not be looked into is what SQLite will say in its own words.
+        readonly = os.path.exists(path) and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
         if path.is_dir():
             raise StoreError(f"store {place} is a folder: name a file in it", field="store", value=place)
         if not path.parent.is_dir():
@@ -68,8 +69,9 @@ class Database:
             engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": max(1, round(timeout_s))})
         except ModuleNotFoundError as error:
             raise StoreError(
-                f"store {name} needs the package {error.name}: pip install 'psycopg[binary]'", field="store", value=name
-            ) from None
+                f"store {name} needs the package {error.name}: pip install 'warpplan[postgres]'",
+                field="store", value=name,
+            ) from None  # fmt: skip
         database = cls(engine, name, readonly=False)
         database._prepare()
         return database
@@ -78,7 +80,8 @@ class Database:
         try:
             with translated(self.name):
                 if not self.readonly:
-                    return migrate(self.engine)
+                    migrate(self.engine)
+                    return self._require_whole()
                 with self.engine.connect() as connection:
                     found = version(connection)
                 require_known(found)
@@ -88,9 +91,27 @@ class Database:
                         "make it writable once, so that it can be brought up to date",
                         field="store", value=found, limit=MIGRATIONS[-1].version,
                     )  # fmt: skip
+                self._require_whole()
         except StoreError:
             self.close()
             raise
+
+    def _require_whole(self) -> None:
+        """Raise :class:`StoreError` where SQLite finds measurements damaged.
+
+        An answer that was not planned before is planned again, so a lost row of ``configs`` costs time only. A
+        measurement that a damaged index no longer finds would change an answer without a word.
+        """
+        if self.engine.dialect.name != "sqlite":
+            return
+        with self.engine.connect() as connection:
+            found = connection.execute(text("PRAGMA integrity_check(measurements)")).scalars().first()
+        if found != "ok":
+            raise StoreError(
+                f"store {self.name} is damaged ({' '.join(str(found).split())[:120]}): restore it from a copy, or move "
+                "it away and plan again",
+                field="store", value=self.name,
+            )  # fmt: skip
 
     def ping(self) -> None:
         """Raise :class:`StoreError` where the store does not answer."""
@@ -129,14 +150,32 @@ def insert_new(connection: Connection, into: TableClause) -> postgresql.Insert |
     return sqlite.insert(into).on_conflict_do_nothing()
 
 
+def insert_or_replace(
+    connection: Connection, into: TableClause, key: Sequence[str], rest: Sequence[str]
+) -> postgresql.Insert | sqlite.Insert:
+    """INSERT … ON CONFLICT on the columns ``key`` DO UPDATE of the columns ``rest``."""
+    statement: postgresql.Insert | sqlite.Insert
+    statement = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(into)
+    new = {name: statement.excluded[name] for name in rest}
+    return statement.on_conflict_do_update(index_elements=list(key), set_=new)
+
+
 def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
+    made_wal = False
+
     def connect() -> sqlite3.Connection:
         # isolation_level None: the begin event below opens transactions, DDL included (the driver would not).
         connection = sqlite3.connect(
             _uri(path, readonly=readonly), uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False
         )
+        # A damaged text is not the end of the statement: its row fails its checksum.
+        connection.text_factory = _lenient_text
+        nonlocal made_wal
         if not readonly:
-            connection.execute("PRAGMA journal_mode=WAL")
+            if not made_wal:
+                # The file remembers it, and to ask takes half of a lookup's time.
+                connection.execute("PRAGMA journal_mode=WAL")
+                made_wal = True
             # WAL with NORMAL loses no consistency, only the last commits on power loss: they can be planned again.
             connection.execute("PRAGMA synchronous=NORMAL")
         return connection
@@ -150,6 +189,10 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+def _lenient_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 def _uri(path: Path, *, readonly: bool) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from sqlalchemy import column, select, table
+from sqlalchemy import Connection, column, delete, select, table
 
 from warpplan.kernels.compiler.launching.decisions import Decision, from_json, to_json
 from warpplan.planner.errors import InvalidInput, UnknownName, WarpplanError
+from warpplan.service.store.checksums import KERNEL_PLAN, checksum, intact
 from warpplan.service.store.database import Database, insert_new, now
 
-KERNEL_PLANS = table("kernel_plans", column("id"), column("kernel"), column("body"), column("created_at"))
+KERNEL_PLANS = table(
+    "kernel_plans", column("id"), column("kernel"), column("body"), column("created_at"),
+    column("checksum"),
+)  # fmt: skip
 _K = KERNEL_PLANS.c
 
 
@@ -35,7 +39,7 @@ class KernelPlans:
     def get(self, key: str) -> Decision:
         """The decision under ``key``; :class:`UnknownKernelPlan` where there is none."""
         with self._database.reading() as connection:
-            body = connection.execute(select(_K.body).where(_K.id == key)).scalar()
+            body = _intact_body(connection, key)
         if body is None:
             raise UnknownKernelPlan(key)
         return from_json(json.loads(body), f"decision {key}")
@@ -53,7 +57,18 @@ class KernelPlans:
             "id": key, "kernel": json.dumps(mine.situation.kernel), "body": json.dumps(to_json(mine)),
             "created_at": now(),
         }  # fmt: skip
+        row["checksum"] = checksum(KERNEL_PLAN, row)
         with self._database.writing() as connection:
-            connection.execute(insert_new(connection, KERNEL_PLANS).values(row))
-            body = connection.execute(select(_K.body).where(_K.id == key)).scalar_one()
+            body = _intact_body(connection, key)
+            if body is None:
+                connection.execute(delete(KERNEL_PLANS).where(_K.id == key))  # a damaged one, if any
+                connection.execute(insert_new(connection, KERNEL_PLANS).values(row))
+                body = connection.execute(select(_K.body).where(_K.id == key)).scalar_one()
         return from_json(json.loads(body), f"decision {key}")
+
+
+def _intact_body(connection: Connection, key: str) -> str | None:
+    """The text kept under ``key``; ``None`` where there is none or it is damaged: a job will try again and tell."""
+    query = select(_K.id, _K.kernel, _K.body, _K.checksum).where(_K.id == key)
+    row = connection.execute(query).mappings().first()
+    return str(row["body"]) if row is not None and intact(KERNEL_PLAN, row) else None

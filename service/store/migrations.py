@@ -6,22 +6,35 @@ PostgreSQL share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, inspect, text
 
 from warpplan.planner.errors import StoreError
+from warpplan.service.store.checksums import BY_TABLE, CONFIG, checksum
 
 
 @dataclass(frozen=True)
 class Migration:
-    """``statements`` that lead from schema ``version`` − 1 to ``version``."""
+    """``statements`` that lead from schema ``version`` − 1 to ``version``; ``fill`` computes what SQL cannot."""
 
     version: int
     name: str
     statements: tuple[str, ...]
+    fill: Callable[[Connection], None] | None = None
+
+
+def fill_checksums(connection: Connection) -> None:
+    """The checksum of every row that has none yet: what is there now is what will be trusted."""
+    for name, columns in BY_TABLE.items():
+        key = CONFIG[:6] if name == "configs" else ("id",)
+        rows = connection.execute(text(f"SELECT {', '.join(columns)} FROM {name}")).mappings().all()
+        where = " AND ".join(f"{part} = :key_{part}" for part in key)
+        values = [{f"key_{part}": row[part] for part in key} | {"checksum": checksum(columns, row)} for row in rows]
+        if values:
+            connection.execute(text(f"UPDATE {name} SET checksum = :checksum WHERE {where}"), values)
 
 
 MIGRATIONS = (
@@ -70,6 +83,12 @@ MIGRATIONS = (
             """CREATE TABLE kernel_plans (
                 id TEXT PRIMARY KEY, kernel TEXT NOT NULL, body TEXT NOT NULL, created_at TEXT NOT NULL)""",
         ),
+    ),
+    Migration(
+        4,
+        "checksums of rows",
+        tuple(f"ALTER TABLE {name} ADD COLUMN checksum TEXT" for name in BY_TABLE),
+        fill_checksums,
     ),
 )
 
@@ -127,6 +146,8 @@ def _apply(engine: Engine, migration: Migration) -> None:
         )
         for statement in migration.statements:
             connection.execute(text(statement))
+        if migration.fill is not None:
+            migration.fill(connection)
         connection.execute(
             text("INSERT INTO warpplan_schema (version, name, applied_at) VALUES (:version, :name, :at)"),
             {

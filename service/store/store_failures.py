@@ -36,6 +36,9 @@ def translated(name: str) -> Iterator[None]:
         raise _of_driver(name, error.orig) from None
     except sqlite3.Error as error:
         raise _of_driver(name, error) from None
+    except UnicodeDecodeError:
+        # SQLite's own message about a damaged schema holds the damaged bytes.
+        raise StoreError(f"store {name} {_SQLITE[sqlite3.SQLITE_CORRUPT]}", field="store", value=name) from None
     except SQLAlchemyError as error:
         raise StoreError(f"store {name}: {_first_line(error)}", field="store", value=name) from None
 

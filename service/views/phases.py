@@ -25,7 +25,7 @@ KINDS = {"tma_issue": "TMA", "mma": "TENSOR", "epilogue": EPILOGUE}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PhaseComparison:
     """``predicted`` and ``measured`` median cycles of one phase; ``None`` where it does not occur."""
 
     phase: str
@@ -95,7 +95,7 @@ def _epilogue(spans: Sequence[Span], cycles: int) -> Iterator[tuple[str, int, in
         yield "epilogue", start, start + cycles
 
 
-def compare(predicted: Sequence[Event], events: Sequence[Event]) -> tuple[Comparison, ...]:
+def compare(predicted: Sequence[Event], events: Sequence[Event]) -> tuple[PhaseComparison, ...]:
     """The initiation interval, each phase's median and the exposed part of waiting (in percent of the main loop).
 
     Raises :class:`MeasurementFailed` where the measured events hold no two multiplies of one tile.
@@ -105,13 +105,13 @@ def compare(predicted: Sequence[Event], events: Sequence[Event]) -> tuple[Compar
         mine: TraceSummary | None = summarize(predicted)
     except MeasurementFailed:
         mine = None
-    rows = [Comparison("initiation interval", mine.ii.p50 if mine else None, measured.ii.p50)]
+    rows = [PhaseComparison("initiation interval", mine.ii.p50 if mine else None, measured.ii.p50)]
     for scope, phase in PHASES.items():
         pair = [q.p50 if s is not None and (q := s.scope(scope)) is not None else None for s in (mine, measured)]
         if pair != [None, None]:
-            rows.append(Comparison(phase, *pair))
+            rows.append(PhaseComparison(phase, *pair))
     exposed = None if mine is None else 100 * mine.exposed_wait
-    rows.append(Comparison("exposed load wait, %", exposed, 100 * measured.exposed_wait))
+    rows.append(PhaseComparison("exposed load wait, %", exposed, 100 * measured.exposed_wait))
     return tuple(rows)
 
 

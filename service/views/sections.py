@@ -11,7 +11,7 @@ from warpplan.planner.predict.sensitivity import CostChanges
 from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.plan import Buffer, Outcome, Plan
-from warpplan.service.views.phases import Comparison
+from warpplan.service.views.phases import PhaseComparison
 
 Cell = str | int | float
 
@@ -155,14 +155,14 @@ def plan(graph: DependenceGraph, plan: Plan) -> tuple[Section, ...]:
     return tuple(section for section in found if section.rows)
 
 
-def comparison(found: Sequence[Comparison]) -> Section:
+def comparison(found: Sequence[PhaseComparison]) -> Section:
     """Predicted and measured phases."""
     return Section(
         "Predicted and measured, median cycles", ("phase", "predicted", "measured", "ratio"), tuple(_compared(found))
     )
 
 
-def _compared(found: Sequence[Comparison]) -> Iterator[tuple[Cell, ...]]:
+def _compared(found: Sequence[PhaseComparison]) -> Iterator[tuple[Cell, ...]]:
     for c in found:
         ratio = f"{c.measured / c.predicted:.2f}" if c.predicted and c.measured is not None else "-"
         shown = ["-" if value is None else f"{value:.0f}" for value in (c.predicted, c.measured)]

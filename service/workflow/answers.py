@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import median
 from typing import Any, Literal
 
 from warpplan.planner.predict.time_model import Prediction
+from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Identity
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Measurement
+from warpplan.service.store.row_values import config_text, plan_fields, prediction_fields
 from warpplan.service.workflow.request import ConfigRequest, canonical_json
 
 Kind = Literal["exact", "planned"]
@@ -23,7 +24,7 @@ Kind = Literal["exact", "planned"]
 class Measured:
     """The median of what jobs measured for one configuration, in microseconds, over ``samples`` runs."""
 
-    config: str
+    config: TuningConfig
     time_us: float
     samples: int
     date: str
@@ -33,16 +34,15 @@ class Measured:
 class ConfigAnswer:
     """A tuning configuration for a problem, as the service gives it.
 
-    ``config``, ``plan`` and ``prediction`` are canonical JSON text; ``prediction`` is ``None`` for a measured
-    configuration that is not among the planner's own candidates. ``kind`` is "exact" where the answer was
-    kept before and "planned" where it was planned for this question; ``kept`` says whether the store holds it now.
-    ``notice`` says why not.
+    ``prediction`` is ``None`` for a measured configuration that is not among the planner's own candidates. ``kind`` is
+    "exact" where the answer was kept before and "planned" where it was planned for this question; ``kept`` says whether
+    the store holds it now. ``notice`` says why not. JSON is made here, once, for HTTP and the command line.
     """
 
     problem: ConfigRequest
-    config: str
-    plan: str | None
-    prediction: str | None
+    config: TuningConfig
+    plan: Outcome | None
+    prediction: Prediction | None
     measured: Measured | None
     kind: Kind
     kept: bool
@@ -52,27 +52,24 @@ class ConfigAnswer:
     notice: str = ""
 
     @property
-    def tuning(self) -> TuningConfig:
-        return tuning_of(json.loads(self.config))
-
-    @property
     def time_us(self) -> float | None:
         """Measured where there is a measurement, else predicted."""
         if self.measured is not None:
             return self.measured.time_us
-        return json.loads(self.prediction)["time_us"] if self.prediction else None
+        return self.prediction.time_us if self.prediction else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields of the HTTP answer; the same values for the same inputs, so no clock of this machine."""
+        """The fields of the HTTP answer; the same values for the same inputs, so no clock of this machine. To be read
+        only: answers of one plan share its part."""
         measured = self.measured
         return {
             "kernel": self.problem.kernel,
             "shape": self.problem.shape,
             "dtype": self.problem.dtype,
             "device": self.problem.device,
-            "config": json.loads(self.config),
-            "plan": json.loads(self.plan) if self.plan else None,
-            "predicted": json.loads(self.prediction) if self.prediction else None,
+            "config": self.config.as_dict(),
+            "plan": _plan_fields(self.plan) if self.plan else None,
+            "predicted": prediction_fields(self.prediction) if self.prediction else None,
             "measured": {"time_us": measured.time_us, "samples": measured.samples} if measured else None,
             "match": {"kind": self.kind, "kept": self.kept},
             "provenance": {
@@ -106,28 +103,13 @@ class ConfigAnswer:
         return frozenset((self.etag, other.etag))
 
 
-def config_json(config: TuningConfig) -> str:
-    return canonical_json(config.as_dict()).decode()
+_plan_fields = lru_cache(maxsize=4096)(plan_fields)
+"""Hundreds of shapes share a plan."""
 
 
-def tuning_of(fields: dict[str, Any]) -> TuningConfig:
-    """The configuration behind :meth:`TuningConfig.as_dict`."""
-    return TuningConfig.of(
-        fields["kwargs"],
-        num_warps=fields["num_warps"],
-        num_stages=fields["num_stages"],
-        num_ctas=fields["num_ctas"],
-        maxnreg=fields["maxnreg"],
-    )
-
-
-def prediction_json(prediction: Prediction) -> str:
-    return canonical_json(
-        {"time_us": prediction.time_us, "tflops": prediction.tflops, "bound_by": prediction.bound_by}
-    ).decode()
-
-
-def fastest(planned: str, predicted_us: float, measurements: Sequence[Measurement]) -> tuple[str, Measured | None]:
+def fastest(
+    planned: TuningConfig, predicted_us: float, measurements: Sequence[Measurement]
+) -> tuple[TuningConfig, Measured | None]:
     """The configuration to serve: the planned one, or a measured one that beats it.
 
     A measurement takes the place of the prediction for its configuration; where the planned one has none, its predicted
@@ -137,7 +119,7 @@ def fastest(planned: str, predicted_us: float, measurements: Sequence[Measuremen
     if not measurements:
         return planned, None
     environment = max(measurements, key=lambda m: (m.created_at, m.id)).environment
-    reports: dict[str, list[Measurement]] = {}
+    reports: dict[TuningConfig, list[Measurement]] = {}
     for m in measurements:
         if m.environment == environment:
             reports.setdefault(m.config, []).append(m)
@@ -145,7 +127,7 @@ def fastest(planned: str, predicted_us: float, measurements: Sequence[Measuremen
         Measured(config, median(m.time_us for m in ms), sum(m.samples for m in ms), max(m.created_at for m in ms))
         for config, ms in reports.items()
     ]
-    best = min(measured, key=lambda m: (m.time_us, m.config))
+    best = min(measured, key=lambda m: (m.time_us, config_text(m.config)))
     if planned not in reports and predicted_us < best.time_us:
         return planned, None
     return best.config, best

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from threading import Lock
+from typing import overload
 
 from warpplan.kernels.registry import Kernel
 from warpplan.planner.errors import InvalidConfig, StoreError, WarpplanError
 from warpplan.planner.predict.ranking import RankedPlan
-from warpplan.planner.values import codec
+from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.store.answer_store import Kept, Measurement, Store
-from warpplan.service.workflow.answers import (
-    ConfigAnswer,
-    Measured,
-    config_json,
-    fastest,
-    prediction_json,
-    tuning_of,
-)
-from warpplan.service.workflow.profiles import Profiles, Source, planner_version
-from warpplan.service.workflow.request import ConfigRequest, Item, canonical_json, check
+from warpplan.service.store.answer_store import Kept, Measurement, Store, kept_plan
+from warpplan.service.store.row_values import Environment
+from warpplan.service.workflow.answers import ConfigAnswer, Measured, fastest
+from warpplan.service.workflow.plausibility import require_plausible
+from warpplan.service.workflow.profiles import Profiles, ProfileSource, planner_version
+from warpplan.service.workflow.recent_values import RecentValues
+from warpplan.service.workflow.request import ConfigRequest, Item, check
 
 CHUNK = 64
 """Problems planned between two commits of a batch: what an interruption can cost."""
 EVERY_CANDIDATE = 1 << 20
+
+Outcomes = dict[ConfigRequest, ConfigAnswer | WarpplanError]
+"""An answer, or why there is none, for each of several questions."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +44,25 @@ class BatchResult:
 
 
 @dataclass(frozen=True)
-class _Checked:
+class CheckedItem:
+    """A checked item with all that planning it needs."""
+
     problem: ConfigRequest
     kernel: Kernel
     device: Device
-    source: Source
+    source: ProfileSource
+
+    @property
+    def table(self) -> tuple[str, str, str, str]:
+        """Questions of one table have their loops in common."""
+        return self.problem.kernel, self.problem.dtype, self.problem.device, self.source.key
 
 
 class Workflow:
     """Plans what the store does not hold and keeps it there; without a store nothing is kept.
 
     ``remember`` answers stay in memory for ``remember_s`` seconds, no longer: another process may have recorded a
-    measurement that outranks them. Safe to call from several threads.
+    measurement that outranks them. Safe to call from several threads; what needs no planning never waits for planning.
     """
 
     def __init__(
@@ -71,11 +76,13 @@ class Workflow:
     ) -> None:
         self.store = store
         self.profiles = profiles or Profiles()
-        self._memory = _Memory(remember, remember_s, clock)
-        # One loop, as JSON text: a batch meets the same few hundred again and again.
-        self._loops = _Memory(4096, float("inf"), clock)
-        # One at a time, so that requests that meet unsolved loops together do not all solve them.
-        self._planning = Lock()
+        self._memory: RecentValues[ConfigRequest, ConfigAnswer] = RecentValues(remember, remember_s, clock)
+        # A batch meets the same few hundred loops again and again.
+        self._loops: RecentValues[object, Outcome] = RecentValues(4096, float("inf"), clock)
+        self._measured: RecentValues[object, tuple[Outcome, Prediction | None]] = RecentValues(
+            4096, float("inf"), clock
+        )
+        self._tables: dict[object, Lock] = {}
 
     def configure(self, item: Item) -> ConfigAnswer:
         """The configuration for one problem: kept, or planned now and kept.
@@ -84,14 +91,13 @@ class Workflow:
         where planning fails, :class:`StoreError` where the store cannot be read. A store that cannot be *written* does
         not stop the answer: ``kept`` is then False and ``notice`` says why.
         """
-        checked = self._check(item)
-        remembered = self._memory.get(checked.problem)
-        if isinstance(remembered, ConfigAnswer):
+        question = self.check(item)
+        remembered = self.remembered(question)
+        if remembered is not None:
             return remembered
-        answer = self._answers_or_errors([checked], must_keep=False)[checked.problem]
+        answer = self.answer([question])[question.problem]
         if isinstance(answer, WarpplanError):
             raise answer
-        self._memory.put(checked.problem, replace(answer, kind="exact") if answer.kept else answer)
         return answer
 
     def batch(
@@ -104,12 +110,14 @@ class Workflow:
         """
         remaining = iter(lines)
         while part := list(islice(remaining, chunk)):
-            yield from self._chunk(part, must_keep)
+            checked = self.check_all(part)
+            answers = self.answer([q for q in checked if isinstance(q, CheckedItem)], must_keep=must_keep)
+            yield from results(part, checked, answers)
 
     def candidates(self, item: Item, limit: int) -> tuple[ConfigRequest, tuple[RankedPlan, ...]]:
         """The ``limit`` best predicted candidates of a problem, best first; the store is not asked."""
-        c = self._check(item)
-        return c.problem, c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=limit)
+        q = self.check(item)
+        return q.problem, self._rank(q, limit)
 
     def record(
         self,
@@ -118,93 +126,124 @@ class Workflow:
         time_us: float,
         *,
         samples: int = 1,
-        environment: str = "{}",
+        environment: Environment = (),
         run: str = "",
-    ) -> bool:
+    ) -> tuple[Measurement, bool]:
         """Keep what a job measured; False where the same report was there already.
 
-        Raises :class:`InvalidConfig` where the kernel cannot run ``config``, :class:`StoreError` where nothing is kept.
+        Raises :class:`InvalidConfig` where the kernel cannot run ``config``, :class:`InvalidInput` for a time that the
+        device cannot reach, :class:`StoreError` where nothing is kept.
         """
-        checked = self._check(item)
+        q = self.check(item)
+        store = self._store_of_measurements()
+        q.kernel.plan(config, q.problem.dtype, q.device, q.source.profile)
+        require_plausible(q.kernel, q.problem, q.device, q.source.profile, time_us)
+        measurement = Measurement(q.problem, config, time_us, samples, environment, run)
+        fresh = store.record(measurement)
+        self._memory.drop(q.problem)
+        return measurement, fresh
+
+    def measurements(self, item: Item) -> tuple[Measurement, ...]:
+        """What jobs measured for one problem, oldest first. Raises :class:`StoreError` where nothing is kept."""
+        problem = self.check(item).problem
+        return self._store_of_measurements().measured([problem]).get(problem, ())
+
+    def forget_measurement(self, measurement_id: str) -> None:
+        """Remove a measurement. Raises :class:`UnknownName` where there is none, :class:`StoreError`."""
+        self._store_of_measurements().forget_measurement(measurement_id)
+        self._memory.clear()
+
+    def _store_of_measurements(self) -> Store:
         if self.store is None:
             raise StoreError(
                 "the service has no store to keep measurements in: start it with --store FILE", field="store"
             )
-        with self._planning:
-            checked.kernel.plan(config, checked.problem.dtype, checked.device, checked.source.profile)
-        fresh = self.store.record(Measurement(checked.problem, config_json(config), time_us, samples, environment, run))
-        self._memory.drop(checked.problem)
-        return fresh
+        return self.store
 
-    def _check(self, item: Item) -> _Checked:
+    def check(self, item: Item) -> CheckedItem:
+        """The question that ``item`` states; raises :class:`InvalidInput` for one that makes no sense."""
         problem, kernel, device = check(item, self.profiles.default_device)
-        return _Checked(problem, kernel, device, self.profiles.of(device.name))
+        return CheckedItem(problem, kernel, device, self.profiles.of(device.name))
 
-    def _chunk(self, part: Sequence[tuple[int, Item | WarpplanError]], must_keep: bool) -> Iterator[BatchResult]:
-        checked: dict[int, _Checked] = {}
-        failed: dict[int, WarpplanError] = {}
-        for at, (_, item) in enumerate(part):
+    def check_all(self, part: Sequence[tuple[int, Item | WarpplanError]]) -> list[CheckedItem | WarpplanError]:
+        """The same for numbered items, the errors of those that make none in their places."""
+        checked: list[CheckedItem | WarpplanError] = []
+        for _, item in part:
             try:
-                if isinstance(item, WarpplanError):
-                    raise item
-                checked[at] = self._check(item)
+                checked.append(item if isinstance(item, WarpplanError) else self.check(item))
             except WarpplanError as error:
-                failed[at] = error
-        unique = {c.problem: c for c in checked.values()}
-        answers = self._answers_or_errors(list(unique.values()), must_keep)
-        given: set[ConfigRequest] = set()
-        for at, (line, item) in enumerate(part):
-            outcome = failed.get(at) or answers[checked[at].problem]
-            known = None if isinstance(item, WarpplanError) else item
-            if isinstance(outcome, WarpplanError):
-                yield BatchResult(line, known, None, outcome)
-                continue
-            again = outcome.kept and outcome.problem in given
-            given.add(outcome.problem)
-            yield BatchResult(line, known, replace(outcome, kind="exact") if again else outcome, None)
+                checked.append(error)
+        return checked
 
-    def _answers_or_errors(
-        self, wanted: Sequence[_Checked], must_keep: bool
-    ) -> dict[ConfigRequest, ConfigAnswer | WarpplanError]:
-        """Answer distinct problems: look all of them up, plan the misses, keep those in one transaction."""
-        found = self._find(wanted)
-        outcomes: dict[ConfigRequest, ConfigAnswer | WarpplanError] = {}
+    def remembered(self, question: CheckedItem) -> ConfigAnswer | None:
+        """An answer given moments ago; memory alone is looked at."""
+        return self._memory.get(question.problem)
+
+    def known(self, questions: Sequence[CheckedItem]) -> dict[ConfigRequest, ConfigAnswer]:
+        """Those of the answers that need no planning. Raises :class:`StoreError`."""
+        found = self._found(questions, plan=False)
+        answers = {problem: answer for problem, answer in found.items() if isinstance(answer, ConfigAnswer)}
+        for problem, answer in answers.items():
+            self._memory.put(problem, answer)
+        return answers
+
+    def answer(self, questions: Sequence[CheckedItem], *, must_keep: bool = False) -> Outcomes:
+        """Look all of them up, plan the misses, keep those in one transaction.
+
+        Raises :class:`StoreError` where the store cannot be read, with ``must_keep`` also where it cannot be written.
+        """
+        unique = {q.problem: q for q in questions}
+        outcomes = self._found(list(unique.values()), plan=True)
         fresh: dict[ConfigRequest, Kept] = {}
-        for c in wanted:
-            if c.problem not in found:
+        for problem, q in unique.items():
+            if problem not in outcomes:
                 try:
-                    fresh[c.problem] = self._plan(c)
+                    fresh[problem] = self._plan(q)
                 except WarpplanError as error:
-                    outcomes[c.problem] = error
+                    outcomes[problem] = error
         notice = self._keep(list(fresh.values()), must_keep)
-        measured = self.store.measured(c.problem for c in wanted) if self.store else {}
-        for c in wanted:
-            kept = found.get(c.problem) or fresh.get(c.problem)
-            if kept is not None:
-                answer = self._answer(c, kept, measured.get(c.problem, ()))
-                if c.problem in fresh:
-                    answer = replace(answer, kind="planned", kept=not notice, notice=notice)
-                outcomes[c.problem] = answer
+        measured = self.store.measured(fresh) if self.store and fresh else {}
+        for problem, kept in fresh.items():
+            answer = self._answer(unique[problem], kept, measured.get(problem, ()))
+            outcomes[problem] = replace(answer, kind="planned", kept=not notice, notice=notice)
+        for problem, outcome in outcomes.items():
+            if isinstance(outcome, ConfigAnswer):
+                self._memory.put(problem, replace(outcome, kind="exact") if outcome.kept else outcome)
         return outcomes
 
-    def _find(self, wanted: Sequence[_Checked]) -> dict[ConfigRequest, Kept]:
+    def _found(self, questions: Sequence[CheckedItem], *, plan: bool) -> Outcomes:
+        """What is kept. Where a measured configuration takes a kept one's place, its own plan may have to be made:
+        without ``plan`` such answers are left out until it is."""
         if self.store is None:
             return {}
-        found: dict[ConfigRequest, Kept] = {}
-        for key in {c.source.key for c in wanted}:
-            mine = [c.problem for c in wanted if c.source.key == key]
-            found |= self.store.find(mine, key, planner_version())
-        for problem, kept in found.items():
-            _require_json(self.store, problem, kept.config, kept.plan, kept.prediction)
+        kept: dict[ConfigRequest, Kept] = {}
+        measured: dict[ConfigRequest, tuple[Measurement, ...]] = {}
+        for key in {q.source.key for q in questions}:
+            mine = [q.problem for q in questions if q.source.key == key]
+            rows, reports = self.store.look_up(mine, key, planner_version())
+            kept |= rows
+            measured |= reports
+        found: Outcomes = {}
+        for q in questions:
+            if q.problem in kept:
+                try:
+                    answer = self._answer(q, kept[q.problem], measured.get(q.problem, ()), plan=plan)
+                except WarpplanError as error:
+                    found[q.problem] = error
+                    continue
+                if answer is not None:
+                    found[q.problem] = answer
         return found
 
-    def _plan(self, c: _Checked) -> Kept:
-        with self._planning:
-            best = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=1)[0]
-            plan = self._loop(c, best.config, best.solve)
-        return Kept(
-            c.problem, c.source.key, planner_version(), config_json(best.config), plan, prediction_json(best.prediction)
-        )
+    def _plan(self, q: CheckedItem) -> Kept:
+        best = self._rank(q, 1)[0]
+        plan, prediction = self._loop(q, best.config, best.solve), replace(best.prediction, parts=())
+        return Kept(q.problem, q.source.key, planner_version(), best.config, plan, prediction)
+
+    def _rank(self, q: CheckedItem, limit: int) -> tuple[RankedPlan, ...]:
+        # The first of a table solves its loops: questions that meet them together must not all do that.
+        with self._tables.setdefault(q.table, Lock()):
+            return q.kernel.rank(q.problem.sizes, q.problem.dtype, q.device, q.source.profile, limit=limit)
 
     def _keep(self, fresh: Sequence[Kept], must_keep: bool) -> str:
         """Why the answers could not be kept; empty where they were, or there is nothing to keep."""
@@ -219,91 +258,67 @@ class Workflow:
                 return str(error)
         return ""
 
-    def _answer(self, c: _Checked, kept: Kept, measurements: Sequence[Measurement]) -> ConfigAnswer:
-        config, measured = fastest(kept.config, json.loads(kept.prediction)["time_us"], measurements)
-        plan: str | None = kept.plan
-        prediction: str | None = kept.prediction
+    @overload
+    def _answer(self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement]) -> ConfigAnswer: ...
+    @overload
+    def _answer(
+        self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement], *, plan: bool
+    ) -> ConfigAnswer | None: ...
+    def _answer(
+        self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement], *, plan: bool = True
+    ) -> ConfigAnswer | None:
+        config, measured = fastest(kept.config, kept.prediction.time_us, measurements)
+        loop: Outcome | None = kept.plan
+        prediction: Prediction | None = kept.prediction
         if measured is not None and config != kept.config:
+            if not plan and self._measured.get((q.problem, q.source.key, config)) is None:
+                return None
             try:
-                plan, prediction = self._measured_plan(c, measured)
+                loop, prediction = self._measured_plan(q, measured)
             except InvalidConfig:
                 # Measured under an earlier release; today's kernel cannot run it.
-                return self._answer(c, kept, [m for m in measurements if m.config != config])
+                return self._answer(q, kept, [m for m in measurements if m.config != config], plan=plan)
         return ConfigAnswer(
-            c.problem,
-            config,
-            plan,
-            prediction,
-            measured,
-            "exact",
-            True,
-            kept.profile,
-            c.source.profile.identity,
+            q.problem, config, loop, prediction, measured, "exact", True, kept.profile, q.source.profile.identity,
             kept.planner,
-        )
+        )  # fmt: skip
 
-    def _measured_plan(self, c: _Checked, measured: Measured) -> tuple[str, str | None]:
+    def _measured_plan(self, q: CheckedItem, measured: Measured) -> tuple[Outcome, Prediction | None]:
         """Plan and prediction of a configuration that a job measured; no prediction where it is not a candidate."""
-        config = tuning_of(json.loads(measured.config))
-        with self._planning:
-            plan = self._loop(c, config)
-            ranked = c.kernel.rank(c.problem.sizes, c.problem.dtype, c.device, c.source.profile, limit=EVERY_CANDIDATE)
-        prediction = next((r.prediction for r in ranked if r.config == config), None)
-        return plan, prediction_json(prediction) if prediction else None
-
-    def _loop(self, c: _Checked, config: TuningConfig, solve: Callable[[], Outcome] | None = None) -> str:
-        """The solved loop behind ``config`` as canonical JSON, without the seconds that solving took here; ``solve``
-        where the kernel's ranking has bound its candidate already."""
-        key = (c.problem.kernel, config, c.problem.dtype, c.problem.device, c.source.key)
-        known = self._loops.get(key)
-        if isinstance(known, str):
+        key = (q.problem, q.source.key, measured.config)
+        known = self._measured.get(key)
+        if known is not None:
             return known
-        solve = solve or partial(c.kernel.plan, config, c.problem.dtype, c.device, c.source.profile)
-        fields = codec.to_json(solve())
-        del fields["solve_seconds"]
-        plan = canonical_json(fields).decode()
-        self._loops.put(key, plan)
-        return plan
+        plan = self._loop(q, measured.config)
+        ranked = self._rank(q, EVERY_CANDIDATE)
+        prediction = next((r.prediction for r in ranked if r.config == measured.config), None)
+        made = plan, replace(prediction, parts=()) if prediction else None
+        self._measured.put(key, made)
+        return made
+
+    def _loop(self, q: CheckedItem, config: TuningConfig, solve: Callable[[], Outcome] | None = None) -> Outcome:
+        """The solved loop behind ``config``, without the seconds that solving took here; ``solve`` where the kernel's
+        ranking has bound its candidate already."""
+        key = (*q.table, config)
+        known = self._loops.get(key)
+        if known is None:
+            solve = solve or partial(q.kernel.plan, config, q.problem.dtype, q.device, q.source.profile)
+            known = kept_plan(solve())
+            self._loops.put(key, known)
+        return known
 
 
-def _require_json(store: Store, problem: ConfigRequest, *texts: str | None) -> None:
-    """Raise :class:`StoreError` where a kept row does not hold the objects that are written here."""
-    for body in texts:
-        try:
-            whole = body is None or isinstance(json.loads(body), dict)
-        except (ValueError, TypeError):
-            whole = False
-        if not whole:
-            raise StoreError(
-                f"store {store.name} is damaged: {problem.label} holds {str(body)[:40]!r}, which is no JSON object: "
-                "restore it from a copy, or move it away and plan again",
-                field="store", value=store.name,
-            )  # fmt: skip
-
-
-class _Memory:
-    """The most recently used values, at most ``size`` of them, each for ``keep_s`` seconds."""
-
-    def __init__(self, size: int, keep_s: float, clock: Callable[[], float]) -> None:
-        self._size, self._keep_s, self._clock = size, keep_s, clock
-        self._values: OrderedDict[object, tuple[float, object]] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, key: object) -> object:
-        with self._lock:
-            until, value = self._values.get(key, (0.0, None))
-            if value is None or self._clock() >= until:
-                return None
-            self._values.move_to_end(key)
-            return value
-
-    def put(self, key: object, value: object) -> None:
-        with self._lock:
-            self._values[key] = (self._clock() + self._keep_s, value)
-            self._values.move_to_end(key)
-            if len(self._values) > self._size:
-                self._values.popitem(last=False)
-
-    def drop(self, key: object) -> None:
-        with self._lock:
-            self._values.pop(key, None)
+def results(
+    part: Sequence[tuple[int, Item | WarpplanError]], checked: Sequence[CheckedItem | WarpplanError], answers: Outcomes
+) -> Iterator[BatchResult]:
+    """What became of each numbered item of ``part``; a problem that comes twice is an exact match the second time."""
+    given: set[ConfigRequest] = set()
+    for (line, item), question in zip(part, checked, strict=True):
+        outcome = answers[question.problem] if isinstance(question, CheckedItem) else question
+        known = None if isinstance(item, WarpplanError) else item
+        if isinstance(outcome, WarpplanError):
+            yield BatchResult(line, known, None, outcome)
+            continue
+        again = outcome.kept and outcome.problem in given
+        given.add(outcome.problem)
+        yield BatchResult(line, known, replace(outcome, kind="exact") if again else outcome, None)

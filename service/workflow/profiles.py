@@ -19,7 +19,7 @@ from warpplan.service.workflow.request import DEFAULT_DEVICE
 
 
 @dataclass(frozen=True)
-class Source:
+class ProfileSource:
     """A profile with its key, the SHA-256 of its canonical JSON."""
 
     key: str
@@ -30,12 +30,12 @@ class Profiles:
     """The embedded profiles, and one from a file that takes its device's place."""
 
     def __init__(self, own: Profile | None = None) -> None:
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ProfileSource] = {}
         self._lock = Lock()
         self.default_device = DEFAULT_DEVICE
         if own is not None:
             name = device(own.identity.gpu).name
-            self._sources[name] = Source(codec.key(own), own)
+            self._sources[name] = ProfileSource(codec.key(own), own)
             self.default_device = name
 
     @classmethod
@@ -49,7 +49,7 @@ class Profiles:
         _require_possible(profile, path)
         return cls(profile)
 
-    def of(self, name: str) -> Source:
+    def of(self, name: str) -> ProfileSource:
         """The profile of device ``name``; :class:`UnknownName` where none was given and none is embedded."""
         # The profiler's package is loaded only where its recorded data are needed.
         from warpplan.profiler.embedded import embedded
@@ -57,12 +57,12 @@ class Profiles:
         with self._lock:
             if name not in self._sources:
                 profile = embedded(name)
-                self._sources[name] = Source(codec.key(profile), profile)
+                self._sources[name] = ProfileSource(codec.key(profile), profile)
             return self._sources[name]
 
-    def available(self) -> dict[str, Source]:
+    def available(self) -> dict[str, ProfileSource]:
         """The devices that can be planned for, with their profiles."""
-        found: dict[str, Source] = {}
+        found: dict[str, ProfileSource] = {}
         for name in DEVICES:
             try:
                 found[name] = self.of(name)
@@ -70,7 +70,7 @@ class Profiles:
                 continue
         return found
 
-    def by_key(self, key: str) -> Source:
+    def by_key(self, key: str) -> ProfileSource:
         """The profile with this key; :class:`UnknownName` lists the known ones."""
         known = {source.key: source for source in self.available().values()}
         if key not in known:
@@ -92,13 +92,13 @@ def _require_possible(profile: Profile, path: Path) -> None:
 
 @cache
 def planner_version() -> str:
-    """The release with a digest of the planner's and the kernels' source.
+    """The release with a digest of the planner's and the kernels' source and of the solved loops that ship.
 
     The digest makes an answer of changed code a different answer, even where nobody raised the release.
     """
     digest = hashlib.sha256()
     for package in (warpplan.planner, warpplan.kernels):
         root = Path(str(package.__file__)).parent
-        for path in sorted(root.rglob("*.py")):
+        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".gz")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return f"{metadata.version('warpplan')}+{digest.hexdigest()[:12]}"

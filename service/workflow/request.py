@@ -60,6 +60,7 @@ class Item:
         texts: dict[str, str] = {}
         sizes: dict[str, object] = {}
         for field, value in fields.items():
+            require_whole_text(field, value)
             if field in ("kernel", "dtype", "device", "name"):
                 if value is None:
                     continue
@@ -81,6 +82,23 @@ class Item:
             texts.get("device"),
             texts.get("name", ""),
         )
+
+
+def require_whole_text(field: str, value: object) -> None:
+    """Raise :class:`InvalidInput` where a field's name, its text or a text within it holds half of a character (a lone
+    surrogate), which JSON can escape and nothing can print or keep. Values nest no deeper than the parser lets them."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            require_whole_text(f"{field}.{name}", item)
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            require_whole_text(f"{field}[{at}]", item)
+    for text in (field, value):
+        if isinstance(text, str) and any("\ud800" <= c <= "\udfff" for c in text):
+            shown, held = (t.encode("utf-8", "backslashreplace").decode() for t in (field, text))
+            raise InvalidInput(
+                f"{shown} holds half of a character (a lone surrogate): expected whole text", field=shown, value=held
+            )
 
 
 def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[ConfigRequest, Kernel, Device]:

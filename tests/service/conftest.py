@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from warpplan.service.http.app import create_app
+from warpplan.service.http.server import server_of
 from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
@@ -44,7 +45,7 @@ def serve() -> Iterator[Callable[[FastAPI], str]]:
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
     def start(app: FastAPI) -> str:
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+        server = server_of(app, port=0, log_level="critical")
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         running.append((server, thread))

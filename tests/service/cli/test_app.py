@@ -270,15 +270,16 @@ def test_profile_without_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert not Path("p.json").exists()
 
 
-def test_a_kept_answer_that_was_tampered_with(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_kept_answer_that_was_tampered_with(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     good(capsys, *GEMM, "--store", "s.sqlite")
     with sqlite3.connect("s.sqlite") as connection:
         connection.execute("UPDATE configs SET config = '{bad'")
     connection.close()
-    err = bad(capsys, *GEMM, "--store", "s.sqlite")
-    assert "s.sqlite is damaged" in err
-    assert "M=512 N=1024 K=2048" in err
-    assert "move it away" in err
+    assert "planned, kept" in good(capsys, *GEMM, "--store", "s.sqlite")
+    assert "s.sqlite is damaged: gemm M=512 N=1024 K=2048 bfloat16 is planned anew" in caplog.text
+    assert "exact, kept" in good(capsys, *GEMM, "--store", "s.sqlite")
 
 
 @pytest.mark.parametrize("path", ["costs.entries", "ceilings"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.migrations import MIGRATIONS
+from warpplan.service.store.row_values import config_text
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
 
@@ -30,7 +31,7 @@ def rank(number: int, path: str, config: str) -> list[str]:
     for m in range(1, 41):
         result = next(workflow.batch([(m, item(16 * ((m + 10 * number) % 50 + 1)))], must_keep=True))
         assert result.answer is not None, result.error
-        bodies.append(f"{result.answer.problem.shape_json} {result.answer.config}")
+        bodies.append(f"{result.answer.problem.shape_json} {config_text(result.answer.config)}")
         workflow.record(item(16), tuning, 1000.0 + m, run=f"rank {number}")
         workflow.record(item(16), tuning, 1000.0 + m, run="all ranks")
     return bodies
@@ -38,7 +39,7 @@ def rank(number: int, path: str, config: str) -> list[str]:
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     path = str(tmp_path / "new.sqlite")
-    config = json.dumps(Workflow().configure(item(16)).tuning.as_dict())
+    config = json.dumps(Workflow().configure(item(16)).config.as_dict())
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
         answers = list(pool.map(rank, range(PROCESSES), [path] * PROCESSES, [config] * PROCESSES))

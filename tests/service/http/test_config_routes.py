@@ -95,6 +95,12 @@ def test_unknown_kernel_route_and_method(http: httpx.Client) -> None:
     reply = http.delete(GEMM)
     problem(reply, 405, "method")
     assert reply.headers["allow"] == "GET"
+    for method, path, allowed in (
+        ("PUT", "/v1/plans", "GET, POST"), ("PATCH", "/v1/plans/x", "DELETE, GET"), ("POST", "/healthz", "GET"),
+        ("PUT", "/v1/measurements", "GET, POST"), ("GET", "/v1/measurements/x", "DELETE"),
+    ):  # fmt: skip
+        reply = http.request(method, path)
+        assert problem(reply, 405, "method")["limit"] == reply.headers["allow"] == allowed
 
 
 def test_batch(http: httpx.Client) -> None:
@@ -155,7 +161,7 @@ def test_a_measurement_outranks_the_prediction(http: httpx.Client) -> None:
     report = measurement(http, environment={"triton": "3.6.0"}, run="job-7")
     assert http.post("/v1/measurements", json=report).status_code == 201
     repeated = http.post("/v1/measurements", json=report)
-    assert (repeated.status_code, repeated.json()) == (200, {"recorded": False})
+    assert (repeated.status_code, repeated.json()["recorded"]) == (200, False)
     after = http.get(GEMM, params=SIZES, headers={"If-None-Match": before.headers["etag"]})
     assert after.status_code == 200
     assert after.json()["measured"] == {"time_us": 12.5, "samples": 50}
@@ -279,6 +285,6 @@ def test_what_nobody_expected(
     def fail(*_: object) -> None:
         raise RuntimeError("secret path /etc")
 
-    monkeypatch.setattr(workflow, "configure", fail)
+    monkeypatch.setattr(workflow, "answer", fail)
     body = problem(httpx.get(serve(create_app(workflow)) + GEMM, params=SIZES), 500)
     assert "secret" not in json.dumps(body)

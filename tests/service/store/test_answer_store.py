@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from warpplan.planner.errors import StoreError
+from warpplan.planner.predict.time_model import Prediction
+from warpplan.planner.values.plan import Outcome, Placement, Plan, Schedule
+from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Kept, Measurement, Store
 from warpplan.service.store.store_failures import ReadOnlyStore
 from warpplan.service.workflow.request import ConfigRequest
+
+EIGHT_WARPS = TuningConfig.of({"BLOCK_M": 128}, num_warps=8, num_stages=1)
+LONG = TuningConfig.of({"NOTE": "x" * 2000}, num_warps=8, num_stages=1)
+PLAN = Outcome("optimal", Plan("loop", Schedule(512, (Placement("a", 0, 0, 0, 0),)), (), (), (), 0), 512)
 
 
 def problem(m: int = 64, dtype: str = "bfloat16") -> ConfigRequest:
@@ -21,7 +28,7 @@ def problem(m: int = 64, dtype: str = "bfloat16") -> ConfigRequest:
 
 
 def kept(m: int = 64, **changes: object) -> Kept:
-    row = Kept(problem(m), "profile-a", "planner-1", '{"num_warps":8}', '{"ii":512}', '{"time_us":10.0}')
+    row = Kept(problem(m), "profile-a", "planner-1", EIGHT_WARPS, PLAN, Prediction(10.0, 0.5, "issue", ()))
     return replace(row, **changes)
 
 
@@ -47,7 +54,7 @@ def test_same_sizes_of_another_dtype_or_device_are_not_found(store: Store) -> No
 
 def test_the_first_of_two_writers_stays(store: Store) -> None:
     store.keep([kept()])
-    store.keep([kept(config='{"num_warps":4}'), kept(2)])
+    store.keep([kept(config=replace(EIGHT_WARPS, num_warps=4)), kept(2)])
     found = store.find([problem(), problem(2)], "profile-a", "planner-1")
     assert found == {problem(): kept(), problem(2): kept(2)}
 
@@ -65,7 +72,7 @@ def test_equal_plans_are_kept_once(store: Store) -> None:
 
 
 def test_a_repeated_report_is_recorded_once(store: Store) -> None:
-    report = Measurement(problem(), "{}", 12.5, samples=20, run="job-1")
+    report = Measurement(problem(), EIGHT_WARPS, 12.5, samples=20, run="job-1")
     assert store.record(report)
     assert not store.record(report)
     assert store.record(replace(report, run="job-2"))
@@ -111,7 +118,7 @@ def test_not_a_database(tmp_path: Path) -> None:
 def test_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     store = Store.open(path)
-    store.keep([kept(m, config="x" * 2000) for m in range(1, 100)])
+    store.keep([kept(m, config=LONG) for m in range(1, 100)])
     store.close()
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -123,7 +130,7 @@ def test_cut_short(tmp_path: Path) -> None:
 def test_a_damaged_page(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     store = Store.open(path)
-    store.keep([kept(m, config="x" * 2000) for m in range(1, 100)])
+    store.keep([kept(m, config=LONG) for m in range(1, 100)])
     store.close()
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xa5" * (len(data) - 4096)
@@ -207,11 +214,14 @@ def test_read_only(tmp_path: Path, open_elsewhere: bool) -> None:
         from warpplan.service.workflow.request import ConfigRequest
         from warpplan.service.store.answer_store import Kept, Store
         from warpplan.planner.errors import StoreError
+        from warpplan.planner.predict.time_model import Prediction
+        from warpplan.planner.values.tuning import TuningConfig
         store = Store.open({store.name!r}, timeout_s=0.05)
         print(store.readonly, [p.sizes for p in store.problems()])
         p = ConfigRequest("gemm", ("M", "N", "K"), (9, 9, 9), "bfloat16", "NVIDIA H200")
         try:
-            store.keep([Kept(p, "a", "b", "c", None, "d")])
+            config = TuningConfig.of({{}}, num_warps=4, num_stages=1)
+            store.keep([Kept(p, "a", "b", config, None, Prediction(1.0, 1.0, "issue", ()))])
         except StoreError as error:
             print(type(error).__name__, error)
         """

@@ -1,37 +1,36 @@
-"""The same store on PostgreSQL: runs where ``WARPPLAN_TEST_POSTGRES`` is the URL of an empty database to use."""
+"""The same store on PostgreSQL: a server from a wheel, or the empty database that ``WARPPLAN_TEST_POSTGRES`` names."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import inspect, text
+from sqlalchemy.engine import make_url
 
 from warpplan.planner.errors import StoreError
 from warpplan.service.solving.plan_queue import PlanRequest, Plans
 from warpplan.service.store.answer_store import Store
+from warpplan.service.store.checksums import BY_TABLE
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
 
-URL = os.environ.get("WARPPLAN_TEST_POSTGRES", "")
-pytestmark = pytest.mark.skipif(not URL, reason="WARPPLAN_TEST_POSTGRES names no database")
-
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    opened = Store.open(URL)
+def store(url: str) -> Iterator[Store]:
+    opened = Store.open(url)
     yield opened
     with opened.database.engine.begin() as connection:
-        connection.execute(text("DROP TABLE configs, plans, measurements, solves, warpplan_schema"))
+        for name in inspect(connection).get_table_names():
+            connection.execute(text(f"DROP TABLE {name} CASCADE"))
     opened.close()
 
 
-def test_planned_then_found(store: Store, gemm: Callable[..., Item]) -> None:
+def test_planned_then_found(store: Store, url: str, gemm: Callable[..., Item]) -> None:
     first = Workflow(store).configure(gemm(512, 64, 64))
-    again = Workflow(Store.open(URL)).configure(gemm(512, 64, 64))
+    again = Workflow(Store.open(url)).configure(gemm(512, 64, 64))
     assert (first.kind, first.kept) == ("planned", True)
     assert again == replace(first, kind="exact")
 
@@ -39,14 +38,35 @@ def test_planned_then_found(store: Store, gemm: Callable[..., Item]) -> None:
 def test_measurements(store: Store, gemm: Callable[..., Item]) -> None:
     workflow = Workflow(store)
     config = workflow.candidates(gemm(512, 64, 64), 2)[1][1].config
-    assert workflow.record(gemm(512, 64, 64), config, 0.5)
-    assert not workflow.record(gemm(512, 64, 64), config, 0.5)
-    assert workflow.configure(gemm(512, 64, 64)).tuning == config
+    measurement, fresh = workflow.record(gemm(512, 64, 64), config, 0.5)
+    assert fresh
+    assert not workflow.record(gemm(512, 64, 64), config, 0.5)[1]
+    assert workflow.configure(gemm(512, 64, 64)).config == config
+    workflow.forget_measurement(measurement.id)
+    assert workflow.configure(gemm(512, 64, 64)).measured is None
 
 
-def test_writers_at_once(store: Store, gemm: Callable[..., Item]) -> None:
+def test_a_damaged_row_is_planned_anew_and_replaced(store: Store, gemm: Callable[..., Item]) -> None:
+    before = Workflow(store).configure(gemm(512, 64, 64))
+    for change in ("configs SET config = replace(config, '64', '65')", "plans SET body = substr(body, 1, 40)"):
+        with store.database.engine.begin() as connection:
+            connection.execute(text(f"UPDATE {change}"))
+        assert Workflow(store).configure(gemm(512, 64, 64)) == before
+        assert Workflow(store).configure(gemm(512, 64, 64)) == replace(before, kind="exact")
+
+
+def test_a_store_from_before_checksums(url: str, store: Store, gemm: Callable[..., Item]) -> None:
+    before = Workflow(store).configure(gemm(512, 64, 64))
+    with store.database.engine.begin() as connection:
+        for name in BY_TABLE:
+            connection.execute(text(f"ALTER TABLE {name} DROP COLUMN checksum"))
+        connection.execute(text("DELETE FROM warpplan_schema WHERE version = 4"))
+    assert Workflow(Store.open(url)).configure(gemm(512, 64, 64)) == replace(before, kind="exact")
+
+
+def test_writers_at_once(store: Store, url: str, gemm: Callable[..., Item]) -> None:
     def write(number: int) -> None:
-        workflow = Workflow(Store.open(URL))
+        workflow = Workflow(Store.open(url))
         shapes = [(m, gemm(16 * ((m + 10 * number) % 50 + 1), 64, 64)) for m in range(50)]
         assert all(r.answer for r in workflow.batch(shapes, must_keep=True, chunk=10))
 
@@ -79,12 +99,12 @@ def test_plans_are_claimed_once_and_listed(store: Store) -> None:
     assert {s.id for s in (*first, *rest)} == {r.id for r in asked} - {claims[2].id}
 
 
-def test_a_newer_schema(store: Store) -> None:
+def test_a_newer_schema(store: Store, url: str) -> None:
     with store.database.engine.begin() as connection:
         connection.execute(text("INSERT INTO warpplan_schema VALUES (99, '', '')"))
     with pytest.raises(StoreError, match="schema 99, newer than"):
-        Store.open(URL)
+        Store.open(url)
 
 
-def test_the_password_is_not_shown(store: Store) -> None:
-    assert "secret" not in Store.open(URL.replace("@", ":secret@", 1)).name
+def test_the_password_is_not_shown(store: Store, url: str) -> None:
+    assert "secret" not in Store.open(make_url(url).set(password="secret").render_as_string(hide_password=False)).name

@@ -15,7 +15,6 @@ from warpplan.planner.values.device import DEVICES
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow import configure as workflow_module
-from warpplan.service.workflow.answers import config_json
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.profiles import Profiles, planner_version
 from warpplan.service.workflow.request import Item
@@ -186,16 +185,16 @@ def test_a_faster_measured_configuration_is_served_from_then_on(workflow: Workfl
     item = gemm(512, 1024, 2048)
     planned = workflow.configure(item)
     other = other_config(workflow, item)
-    assert workflow.record(item, other, 0.5, samples=20)
+    assert workflow.record(item, other, 4.5, samples=20)[1]
     answer = workflow.configure(item).as_dict()
     assert answer["config"] == other.as_dict()
-    assert answer["measured"] == {"time_us": 0.5, "samples": 20}
+    assert answer["measured"] == {"time_us": 4.5, "samples": 20}
     assert answer["provenance"]["source"] == "measured"
     assert answer["predicted"]["time_us"] == workflow.candidates(item, 3)[1][1].prediction.time_us
     assert answer["plan"]["graph"]
     # Another process sees it too, and so does another planner: a measurement does not age with the prediction.
-    assert Workflow(store).configure(item).config == config_json(other)
-    assert planned.config != config_json(other)
+    assert Workflow(store).configure(item).config == other
+    assert planned.config != other
 
 
 def test_measuring_the_plan_slower_than_another_gives_way_to_it(workflow: Workflow, gemm: Gemm) -> None:
@@ -205,8 +204,8 @@ def test_measuring_the_plan_slower_than_another_gives_way_to_it(workflow: Workfl
     assert time_us is not None
     workflow.record(item, other, 3 * time_us)
     assert workflow.configure(item).config == planned.config
-    workflow.record(item, planned.tuning, 4 * time_us)
-    assert workflow.configure(item).config == config_json(other)
+    workflow.record(item, planned.config, 4 * time_us)
+    assert workflow.configure(item).config == other
 
 
 def test_a_configuration_that_the_kernel_cannot_run_is_not_recorded(
@@ -223,7 +222,7 @@ def test_memory_holds_an_answer_for_a_while_only(store: Store, gemm: Gemm) -> No
     item = gemm(64, 64, 64)
     workflow.configure(item)
     elsewhere = Workflow(store)
-    elsewhere.record(item, other_config(elsewhere, item), 0.001)
+    elsewhere.record(item, other_config(elsewhere, item), 0.5)
     assert workflow.configure(item).measured is None
     now = 6.0
     assert workflow.configure(item).measured is not None
@@ -233,7 +232,7 @@ def test_memory_is_bounded(store: Store, gemm: Gemm) -> None:
     workflow = Workflow(store, remember=2)
     for m in (16, 32, 48):
         workflow.configure(gemm(m, 64, 64))
-    assert len(workflow._memory._values) == 2
+    assert len(workflow._memory) == 2
 
 
 def test_planner_version_names_release_and_source() -> None:

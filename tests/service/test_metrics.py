@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from warpplan.service.http.metrics import Metrics
+from warpplan.service.metrics import Metrics
 
 
 def test_large_sums_keep_their_digits() -> None:

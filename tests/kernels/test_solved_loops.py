@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from warpplan.kernels import registry, solved_loops
+from warpplan.kernels.gemm.candidates import table
+from warpplan.kernels.gemm.graph import loop_graph, plan_candidate, robust_depth, sustained_ii
+from warpplan.kernels.gemm.space import structures
+from warpplan.kernels.gemm.work import loop_of
+from warpplan.planner.values.device import DEVICES
+from warpplan.profiler.embedded import embedded
+from warpplan.profiler.record_loops import record
+
+GPU = DEVICES["NVIDIA H200"]
+PROFILE = embedded(GPU.name)
+
+
+def test_a_sample_solved_afresh_is_what_ships() -> None:
+    shipped = solved_loops.shipped()
+    pick = random.Random(20_261_123)
+    for dtype in registry.kernel("gemm").dtypes:
+        loops = list(dict.fromkeys(map(loop_of, table(dtype, GPU, PROFILE.costs).configs)))
+        # The first of each block is the one whose robust depth is asked for.
+        first = list({c.loop_key: c for c in reversed(structures(dtype, GPU))}.values())
+        with solved_loops.recording() as fresh:
+            for config in pick.sample(loops, 12):
+                sustained_ii(config, dtype, GPU, PROFILE.costs)
+            for config in pick.sample(first, 6):
+                robust_depth(config, dtype, GPU, PROFILE.costs, "dram")
+        assert len(fresh) >= 24
+        assert fresh == {name: shipped[name] for name in fresh}
+
+
+@pytest.mark.slow
+def test_every_loop_solved_afresh_is_what_ships() -> None:
+    table.cache_clear()
+    # As JSON: a recorded tuple is read back as a list.
+    assert json.loads(json.dumps(record())) == solved_loops.shipped(), "run: make solved-loops"
+
+
+def test_a_loop_at_hand_is_not_solved_and_is_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = table("bfloat16", GPU, PROFILE.costs).configs[0]
+    with solved_loops.recording():
+        afresh = plan_candidate(config, "bfloat16", GPU, PROFILE.costs)
+    monkeypatch.setattr("warpplan.planner.solve.solve", None)
+    at_hand = plan_candidate(config, "bfloat16", GPU, PROFILE.costs)
+    assert (at_hand.status, at_hand.bound, at_hand.reason) == (afresh.status, afresh.bound, afresh.reason)
+    assert at_hand.plan == afresh.plan
+
+
+def test_other_costs_have_other_keys() -> None:
+    config = table("bfloat16", GPU, PROFILE.costs).configs[0]
+    graph = loop_graph(config, "bfloat16", GPU, PROFILE.costs)
+    from warpplan.planner.problem.formulation import SolveOptions
+
+    options = SolveOptions(depth=3)
+    slower = replace(graph, ops=(replace(graph.ops[0], latency=graph.ops[0].latency + 1), *graph.ops[1:]))
+    keys = {
+        solved_loops.key(graph, options, "solve"),
+        solved_loops.key(slower, options, "solve"),
+        solved_loops.key(graph, replace(options, depth=4), "solve"),
+        solved_loops.key(graph, options, "robust_depth"),
+    }
+    assert len(keys) == 4
+
+
+def test_equal_loops_give_equal_bytes() -> None:
+    entries = {"b": {"number": 1}, "a": {"number": 2}}
+    assert solved_loops.packed(entries) == solved_loops.packed(dict(reversed(entries.items())))
+
+
+def test_a_first_answer_needs_no_solver() -> None:
+    """Nothing of OR-Tools, SciPy or NetworkX is imported: most of what a fresh process would wait for."""
+    script = """
+import sys
+from warpplan.kernels import registry
+from warpplan.planner.values.device import device
+from warpplan.profiler.embedded import embedded
+kernel, gpu = registry.kernel("gemm"), device("NVIDIA H200")
+for dtype in kernel.dtypes:
+    best, *_ = kernel.rank((4096, 4096, 4096), dtype, gpu, embedded(gpu.name))
+    assert kernel.plan(best.config, dtype, gpu, embedded(gpu.name)).plan
+print([name for name in ("ortools", "scipy", "networkx") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr
