@@ -74,7 +74,6 @@ bench-traces: $(VENV)/.gpu  ## GPU: Proton traces of the real kernels and of com
 
 bench-report: $(VENV)/.core  ## no GPU: the summaries of the recorded results, the README's figures
 	$(BIN)/python benchmarks/gemm_report.py
-	$(BIN)/python benchmarks/compiler_report.py
 	$(BIN)/python docs/_ext/recorded_figures.py
 
 bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phases, ring depths

@@ -60,7 +60,7 @@ def gemm_table() -> str:
 
 
 def compiler_table() -> str:
-    """One line a specialised case: the planned kernel's time and rate, and over it the unplanned one's and the peer's."""
+    """One line a specialised case: the planned kernel's time and rate; over it the unplanned one's and the peer's."""
     lines = ["| kernel | planned, µs | TFLOP/s | same tile | best tile | peer |", "|---" + "|---:" * 5 + "|"]
     for row in load("compiler_h200")["rows"]:
         if row["status"] == "ok" and row["specialised"]:
@@ -72,12 +72,13 @@ def compiler_table() -> str:
 
 def _gemm() -> tuple[str, str, str]:
     heldout = load("gemm_summary_h200")["rows"]["heldout"]
-    peer = heldout["cublas_over_chosen"]
+    ratio = heldout["cublas_over_chosen"]
     figure = (
-        f"{peer['geomean']:.2f}× cuBLAS's speed in the geometric mean, {peer['geomean_regular_widths']:.2f}× where rows "
-        f"start on 16 bytes, worst {peer['worst']:.2f}×"
+        f"{ratio['geomean']:.2f}× cuBLAS's speed in the geometric mean, {ratio['geomean_regular_widths']:.2f}× where "
+        f"rows start on 16 bytes, worst {ratio['worst']:.2f}×"
     )
-    return f"GEMM as chosen, no search on the GPU, {heldout['shapes']} held-out shapes, H200", figure, "gemm_summary_h200"
+    what = f"GEMM as chosen, no search on the GPU, {heldout['shapes']} held-out shapes, H200"
+    return what, figure, "gemm_summary_h200"
 
 
 def _unmodified() -> tuple[str, str, str]:
@@ -109,8 +110,8 @@ def _packing() -> tuple[str, str, str]:
     hard = [row for row in rows if row["kernel"] == "minimalloc"]
     packed = sum(row["status"] == "packed" for row in rows)
     figure = (
-        f"MiniMalloc's {', '.join(row['instance'].removeprefix('minimalloc-') for row in hard)} in "
-        f"{_longest(hard)} s, {packed} of {len(rows)} packed in all (longest {_longest(rows)} s)"
+        f"MiniMalloc's {', '.join(row['instance'].removeprefix('minimalloc-') for row in hard)} within "
+        f"{_longest(hard)} s each, {packed} of {len(rows)} packed in all (longest {_longest(rows)} s)"
     )
     return "Buffers into a memory without a byte to spare", figure, "packing"
 

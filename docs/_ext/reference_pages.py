@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
-from typing import Any
+from typing import Any, get_args
 
 JsonObject = Mapping[str, Any]
 
@@ -102,10 +102,7 @@ def _route(method: str, path: str, route: JsonObject) -> str:
     parameters = [p for p in route.get("parameters", ()) if not p["name"].startswith("if-")]
     if parameters:
         rows = ["| parameter | in | type | |", "|---|---|---|---|"]
-        rows += [
-            f"| `{p['name']}` | {p['in']} | {_type(p['schema'])}{_given(p['schema'])} | {_cell(p.get('description', ''))} |"
-            for p in parameters
-        ]
+        rows += [_parameter(parameter) for parameter in parameters]
         parts.append("\n".join(rows))
     for media, content in route.get("requestBody", {}).get("content", {}).items():
         parts.append(f"Takes `{media}`: {_type(content.get('schema', {}))}.")
@@ -113,6 +110,11 @@ def _route(method: str, path: str, route: JsonObject) -> str:
     rows += [f"| {status} | {_answer(answer)} |" for status, answer in sorted(route["responses"].items())]
     parts.append("\n".join(rows))
     return "\n\n".join(parts)
+
+
+def _parameter(parameter: JsonObject) -> str:
+    kind = f"{_type(parameter['schema'])}{_given(parameter['schema'])}"
+    return f"| `{parameter['name']}` | {parameter['in']} | {kind} | {_cell(parameter.get('description', ''))} |"
 
 
 def _answer(response: JsonObject) -> str:
@@ -174,8 +176,6 @@ def _inner(kind: type) -> Iterator[type]:
 
 
 def _dataclasses(hint: Any) -> Iterator[type]:
-    from typing import get_args
-
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
         yield hint
     for part in get_args(hint):
