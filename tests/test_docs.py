@@ -1,8 +1,8 @@
 """What people read is right: the examples run, the names exist, the figures are the recorded ones, the pages build.
 
 ``bash`` and ``python`` blocks of a page are run as a reader would type them, in order, beside a live service. ``sh``
-blocks need a network or a GPU, so of those only the commands and targets that they name are looked up. A ``python`` block
-after ``<!-- not run: … -->`` is compiled, and what it imports of warpplan must be there.
+blocks need a network, a GPU or long, so of those only the commands and targets that they name are looked up. A
+``python`` block after ``<!-- not run: … -->`` is compiled, and what it imports of warpplan must be there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A Sphinx extension: text that pages take from the code and from ``benchmarks/results/`` when they are built.
 
 A line ``% generated: NAME`` becomes what the function of that name in :data:`GENERATED` returns, and
-``{{ file:path:format }}`` a number of a results file, such as ``{{ solver:summary.worst_wall_s:.2f }}``. An unknown name
-ends the build.
+``{{ file:path:format }}`` a number of a results file, such as ``{{ solver:summary.worst_wall_s:.2f }}``. An unknown
+name ends the build.
 """
 
 from __future__ import annotations
