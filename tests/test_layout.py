@@ -25,7 +25,7 @@ HOST_ROLES = {"space", "graph", "work", "kernel", "candidates", "examples", "exp
 ROLE_NAMES = {"__init__", "__main__", "app", *DEVICE_ROLES, *HOST_ROLES}
 """Modules that each kernel's folder may have under the same name; ``app`` is what a command line and a server are."""
 ROLE = re.compile(r":(?:mod|class|func|data|meth|exc|attr|obj|const):`~?([^`<]+)`")
-ELSEWHERE = ("triton.", "torch.", "numpy.", "collections.", "fastapi.", "sqlalchemy.", "rich.", "typer.")
+ELSEWHERE = ("triton.", "torch.", "numpy.", "collections.", "warnings.", "fastapi.", "sqlalchemy.", "rich.", "typer.")
 
 
 def test_a_folder_has_at_most_a_dozen_modules() -> None:

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,19 @@ def classes(root: Path = ROOT) -> Iterator[tuple[str, str]]:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 yield node.name, path.relative_to(root).as_posix()
+
+
+@cache
+def top_names(root: Path = ROOT) -> frozenset[str]:
+    """Classes and constants at the top of any module: docstrings and annotations may name them without the module."""
+    found: set[str] = set()
+    for path in sources(root):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Assign):
+                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return frozenset(found)
 
 
 def folder_table() -> str:

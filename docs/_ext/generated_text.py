@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from code_layout import folder_table, longest_functions
+from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
 from recorded_figures import compiler_table, figure_table, gemm_table, recorded
 from reference_pages import command_line, file_schemas, http_routes
@@ -32,8 +32,6 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 MARK = re.compile(r"^% generated: ([a-z-]+)$", re.MULTILINE)
 NUMBER = re.compile(r"\{\{ ([a-z0-9_]+):([A-Za-z0-9_.]+):([^ }]*) \}\}")
-ERRORS = "warpplan.planner.errors"
-"""Docstrings name exceptions without their module: there is one tree of them."""
 UNDERLINE = re.compile(r"^(=+|-+|~+|\^+)$")
 
 
@@ -60,8 +58,9 @@ def _known_name(app: Sphinx, env: Any, node: Any, shown: nodes.Node) -> nodes.No
     if node.get("refdomain") != "py":
         return None
     target, module, owner = node["reftarget"], node.get("py:module"), node.get("py:class")
-    places = [target, f"{ERRORS}.{target}", f"{module}.{target}", f"{module}.{owner}.{target}"]
-    return shown if hasattr(builtins, target) or any(_exists(place) for place in places) else None
+    places = [target, f"{module}.{target}", f"{module}.{owner}.{target}"]
+    known = hasattr(builtins, target) or target in top_names() or any(_exists(place) for place in places)
+    return shown if known else None
 
 
 def _exists(name: str) -> bool:
