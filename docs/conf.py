@@ -17,6 +17,9 @@ exclude_patterns = ["_build", "_ext", "_static"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+# Quotes and ellipses, not dashes: options start with two of them.
+smartquotes_action = "qe"
+
 nitpicky = True
 # Replaced by mocks below, so that there is nothing to look a name up in.
 nitpick_ignore_regex = [(r"py:.*", r"(torch|triton)\..*")]

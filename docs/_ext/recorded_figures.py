@@ -34,7 +34,7 @@ def recorded(name: str, path: str, form: str) -> str:
     value: Any = load(name)
     for part in path.split("."):
         value = value[int(part)] if isinstance(value, list) else value[part]
-    return format(value, form)
+    return format(value, form).replace("%", " %").replace("-", "−")
 
 
 def figure_rows() -> list[tuple[str, str, str]]:

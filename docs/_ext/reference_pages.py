@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args
 
 JsonObject = Mapping[str, Any]
@@ -51,7 +52,8 @@ def _openapi() -> JsonObject:
     from warpplan.service.http.app import create_app
     from warpplan.service.workflow.configure import Workflow
 
-    return create_app(Workflow()).openapi()
+    document: JsonObject = create_app(Workflow()).openapi()
+    return document
 
 
 def _command(name: str, command: Any) -> str:
@@ -189,18 +191,24 @@ def _field_table(kind: type) -> str:
 
 
 def _field_default(field: Field[Any]) -> str:
-    if field.default is not MISSING:
-        return f"`{field.default!r}`"
-    return "" if field.default_factory is MISSING else "by the others"
+    default = field.default
+    if default is MISSING:
+        return "" if field.default_factory is MISSING else "empty"
+    if is_dataclass(default):
+        return "its own defaults"
+    if isinstance(default, tuple) and default and isinstance(default[0], tuple):
+        return ", ".join(" ".join(str(part) for part in pair) for pair in default)
+    return f"`{default!r}`"
 
 
 def _first_paragraph(kind: type) -> str:
-    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+    return _paragraphs(inspect.getdoc(kind) or "").split("\n\n")[0]
 
 
 def _paragraphs(text: str) -> str:
-    """Text of a docstring: its paragraphs, each on one line."""
-    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
+    """Text of a docstring: its paragraphs, each on one line, without Sphinx's roles."""
+    plain = re.sub(r":[a-z]+:`~?([^`]*)`", r"`\1`", inspect.cleandoc(text))
+    return "\n\n".join(" ".join(part.split()) for part in plain.split("\n\n"))
 
 
 def _cell(text: str) -> str:
