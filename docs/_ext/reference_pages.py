@@ -40,10 +40,10 @@ def file_schemas() -> str:
 
     parts = []
     for kind in codec.SCHEMAS:
-        parts.append(f"## `{codec.schema(kind)}`\n\n{_first_paragraph(kind)}")
+        parts.append(f"## `{codec.schema(kind)}`\n\n{_docstring(kind)}")
         parts.append(_field_table(kind))
         for inner in _inner(kind):
-            parts.append(f"### {inner.__name__} in `{codec.schema(kind)}`\n\n{_first_paragraph(inner)}")
+            parts.append(f"### {inner.__name__} in `{codec.schema(kind)}`\n\n{_docstring(inner)}")
             parts.append(_field_table(inner))
     return "\n\n".join(parts)
 
@@ -201,8 +201,8 @@ def _field_default(field: Field[Any]) -> str:
     return f"`{default!r}`"
 
 
-def _first_paragraph(kind: type) -> str:
-    return _paragraphs(inspect.getdoc(kind) or "").split("\n\n")[0]
+def _docstring(kind: type) -> str:
+    return _paragraphs(inspect.getdoc(kind) or "")
 
 
 def _paragraphs(text: str) -> str:
