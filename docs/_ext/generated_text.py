@@ -17,10 +17,12 @@ from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
 from recorded_figures import compiler_table, figure_table, gemm_table, recorded
 from reference_pages import command_line, file_schemas, http_routes
+from solver_tables import ablation_tables, solver_table
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "ablation-tables": ablation_tables,
     "command-line": command_line,
     "compiler-table": compiler_table,
     "figures": figure_table,
@@ -29,6 +31,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gemm-table": gemm_table,
     "http-routes": http_routes,
     "longest-functions": longest_functions,
+    "solver-table": solver_table,
 }
 MARK = re.compile(r"^% generated: ([a-z-]+)$", re.MULTILINE)
 NUMBER = re.compile(r"\{\{ ([a-z0-9_]+):([A-Za-z0-9_.]+):([^ }]*) \}\}")

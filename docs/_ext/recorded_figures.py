@@ -93,13 +93,13 @@ def _unmodified() -> tuple[str, str, str]:
 def _solver() -> tuple[str, str, str]:
     rows = load("solver")["rows"]
     parts = []
-    for split, name in (("train", ""), ("heldout", "held-out ")):
+    for split, name in (("train", "training"), ("heldout", "held-out")):
         some = [row for row in rows if row.get("split", "train") == split]
         if some:
             times = [row["wall_s"] for row in some]
-            proven = sum(row["status"] == "optimal" for row in some)
+            proven = sum(row["status"] in ("optimal", "infeasible") for row in some)
             parts.append(
-                f"{proven} of {len(some)} {name}loops proven optimal, median {statistics.median(times):.2g} s, "
+                f"{proven} of {len(some)} {name} loops proven, median {statistics.median(times):.2g} s, "
                 f"worst {max(times):.2g} s"
             )
     return "Schedule, partition, rings and memory of a loop, solved together, two cores", "; ".join(parts), "solver"
