@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
+RUN_ELSEWHERE = DOCS / "how-to" / "add-a-kernel.md"
+"""Its blocks are files of a new package: a test beside the kernels' own puts them there."""
 CONSUMER = ROOT / "tests" / "service" / "feeds" / "consumer_kernel.py"
 ADDRESS = "127.0.0.1:8000"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -63,7 +65,7 @@ def blocks(page: Path) -> list[CodeBlock]:
     return found
 
 
-BLOCKS = {page: blocks(page) for page in PAGES}
+BLOCKS = {page: [] if page == RUN_ELSEWHERE else blocks(page) for page in PAGES}
 RUNNABLE = [page for page, found in BLOCKS.items() if any(b.run and b.language in ("bash", "python") for b in found)]
 
 
