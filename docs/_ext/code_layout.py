@@ -89,13 +89,16 @@ def top_names(root: Path = ROOT) -> frozenset[str]:
 
 
 def folder_table() -> str:
-    """The folders as a Markdown table, with a line for each room's sum."""
+    """The folders as a Markdown table, each room's after the room itself, with a line for the room's sum."""
     rows = ["| folder | what lives there | modules | lines |", "|---|---|---:|---:|"]
     every = folders()
     for room in ROOMS:
         inside = [folder for folder in every if folder.path.split("/")[0] == room]
-        rows += [f"| `{f.path}/` | {_cell(f.sentence)} | {len(f.modules)} | {f.lines:,} |" for f in inside]
-        rows.append(f"| **{room}**, all | | {sum(len(f.modules) for f in inside)} | {sum(f.lines for f in inside):,} |")
+        for folder in inside:
+            name = f"**{room}/**" if folder.path == room else f"`{folder.path.removeprefix(room + '/')}/`"
+            rows.append(f"| {name} | {_cell(folder.sentence)} | {len(folder.modules)} | {folder.lines:,} |")
+        modules, lines = sum(len(folder.modules) for folder in inside), sum(folder.lines for folder in inside)
+        rows.append(f"| *{room}, all* | | *{modules}* | *{lines:,}* |")
     return "\n".join(rows)
 
 
