@@ -21,7 +21,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning build clean imports
+.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+docs: $(VENV)/.docs  ## the pages under docs/ as HTML in build/docs; a dead link or an unknown name fails
+	$(BIN)/python -m sphinx -W -n --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
 
 compile-matrix: $(TRITONS:%=build/triton-%/.ready)  ## compile for sm_90 and sm_100 with every supported Triton, without a GPU
 	@for version in $(TRITONS); do \
@@ -71,9 +75,9 @@ bench-traces: $(VENV)/.gpu  ## GPU: Proton traces of the real kernels and of com
 	$(BIN)/python benchmarks/trace_gemm.py --out benchmarks/results
 	$(BIN)/python benchmarks/trace_compiler.py --out benchmarks/results
 
-bench-report: $(VENV)/.core  ## no GPU: the summaries of the recorded results, the README's tables
+bench-report: $(VENV)/.core  ## no GPU: the summaries of the recorded results, the README's figures
 	$(BIN)/python benchmarks/gemm_report.py
-	$(BIN)/python benchmarks/compiler_report.py
+	$(BIN)/python docs/_ext/recorded_figures.py
 
 bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phases, ring depths
 	$(BIN)/python benchmarks/robust_depth.py --out benchmarks/results
@@ -117,6 +121,10 @@ $(VENV)/.core: pyproject.toml | $(VENV)/.made
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet -e ".[test]"
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.gpu: pyproject.toml | $(VENV)/.made

@@ -1,8 +1,8 @@
-"""What the GEMM benchmark showed, from its committed results: the summary file and the README's table. No GPU needed.
+"""What the GEMM benchmark showed, from its committed results: the summary file. No GPU needed.
 
     python benchmarks/gemm_report.py
 
-Writes ``results/gemm_summary_h200.json`` and prints the table in Markdown. Ratios are the other's time over the chosen
+Writes ``results/gemm_summary_h200.json``. Ratios are the other's time over the chosen
 plan's: above 1 the chosen plan is faster.
 """
 
@@ -51,18 +51,6 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """One line a shape: the chosen plan's time and rate, and the others' times over it."""
-    lines = ["| M, N, K | chosen, µs | TFLOP/s | search | cuBLAS | autotune | Inductor |", "|---|" + "---|" * 6]
-    for r in rows:
-        m, n, k = r["shape"]
-        us = r["chosen_us"]
-        others = [r["best_us"], *(r["peers"][p] for p in PEERS)]
-        cells = [f"{m}, {n}, {k}", f"{us:.1f}", f"{2 * m * n * k / us * 1e-6:.0f}", *(f"{t / us:.2f}" for t in others)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     profile = embedded("NVIDIA H200")
     result = {**head("gemm_summary", "NVIDIA H200"), "rows": {}}
@@ -73,8 +61,6 @@ def main() -> None:
         ranking = {k: round(v, 4) for k, v in summary(list(replayed.values())).items()}
         taus = {"x".join(map(str, shape)): round(float(r["kendall_tau"]), 4) for shape, r in replayed.items()}
         result["rows"][split] = ratios(rows) | {"ranking": ranking, "kendall_tau": taus}
-        if split == "heldout":
-            print(table(rows))
     print(json.dumps(result["rows"], indent=1))
     write(RESULTS / "gemm_summary_h200.json", result)
 

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # children import this module by
 import bench_compiler
 import children
 import compiler_gpu
-import compiler_report
 import scheme_sweep
 import stock_failures
 import tl_case
@@ -328,8 +327,3 @@ def test_how_a_job_ended_says_whether_the_process_can_go_on(no_gpu: Any) -> None
     lost = no_gpu.ended(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
     assert (lost["status"], lost["fatal"]) == ("crash", True)
     assert no_gpu.ended(ValueError("no\nroom")) == {"status": "refused", "reason": "ValueError: no"}
-
-
-def test_the_readme_shows_the_recorded_comparison() -> None:
-    recorded = json.loads(compiler_report.RESULTS.read_text())
-    assert compiler_report.table(recorded) in (ROOT / "README.md").read_text()

@@ -124,8 +124,10 @@ def test_the_core_needs_neither_torch_nor_triton() -> None:
 
 
 def test_every_dependency_has_a_lower_bound() -> None:
-    everything = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["gpu"]]
-    assert [r for r in everything if ">=" not in r] == []
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    everything = [*PYPROJECT["project"]["dependencies"], *(r for name in extras for r in extras[name])]
+    bounded = [r for r in everything if ">=" in r or "==" in r or r.startswith("warpplan[")]
+    assert bounded == everything
 
 
 @pytest.mark.slow
@@ -158,7 +160,17 @@ def test_wheel_has_the_console_script_and_metadata(built: Path) -> None:
 @pytest.mark.slow
 def test_sdist_is_enough_to_test_from(built: Path) -> None:
     (unpacked,) = (built / "unpacked").iterdir()
-    for name in ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "tests/test_packaging.py"):
+    named = (
+        "Makefile",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "pyproject.toml",
+        "planner/RULES.md",
+    )
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*") if path.is_file()]
+    for name in (*named, "tests/test_packaging.py", *(page for page in pages if "__pycache__" not in page)):
         assert (unpacked / name).is_file(), name
 
 

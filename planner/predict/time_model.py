@@ -1,7 +1,7 @@
 """Kernel time from solved loops and the memory system, for many candidates at once.
 
 The model. A persistent grid gives each resident block ``rounds`` units of work (tiles, or K splits of tiles), each of
-``iterations`` loop iterations. With f the SM clock,
+``iterations`` loop iterations. With f the SM clock::
 
     tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
     l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines

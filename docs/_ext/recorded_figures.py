@@ -1,0 +1,144 @@
+"""Figures from ``benchmarks/results/``: the README's five, the tables of the measurements page, single numbers.
+
+    python docs/_ext/recorded_figures.py    # writes the five into README.md
+
+Figures are computed from rows where a file's summary does not hold them, so that they follow a new recording.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- figures: written by docs/_ext/recorded_figures.py -->", "<!-- end of figures -->"
+
+Row = dict[str, Any]
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """The results file ``name``, without its suffix."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def recorded(name: str, path: str, form: str) -> str:
+    """One value of a results file, formatted: keys and indices joined by dots. ``KeyError`` where there is none."""
+    value: Any = load(name)
+    for part in path.split("."):
+        value = value[int(part)] if isinstance(value, list) else value[part]
+    return format(value, form).replace("%", " %").replace("-", "−")
+
+
+def figure_rows() -> list[tuple[str, str, str]]:
+    """(what was measured, the figure, its file) of the five figures of the first screen."""
+    return [_gemm(), _unmodified(), _solver(), _packing(), _planning()]
+
+
+def figure_table() -> str:
+    rows = ["| what | measured | results file |", "|---|---|---|"]
+    return "\n".join(rows + [f"| {what} | {figure} | `{name}.json` |" for what, figure, name in figure_rows()])
+
+
+def gemm_table() -> str:
+    """One line a held-out shape: the chosen plan's time and rate, and the others' times over it."""
+    lines = ["| M, N, K | chosen, µs | TFLOP/s | search | cuBLAS | autotune | Inductor |", "|---" + "|---:" * 6 + "|"]
+    for row in load("gemm_h200_heldout")["rows"]:
+        m, n, k = row["shape"]
+        us = row["chosen_us"]
+        others = [row["best_us"], *(row["peers"][peer] for peer in ("cublas", "autotune", "inductor"))]
+        cells = [f"{m}, {n}, {k}", f"{us:.1f}", f"{2 * m * n * k / us * 1e-6:.0f}", *(f"{t / us:.2f}" for t in others)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def compiler_table() -> str:
+    """One line a specialised case: the planned kernel's time and rate; over it the unplanned one's and the peer's."""
+    lines = ["| kernel | planned, µs | TFLOP/s | same tile | best tile | peer |", "|---" + "|---:" * 5 + "|"]
+    for row in load("compiler_h200")["rows"]:
+        if row["status"] == "ok" and row["specialised"]:
+            ratios = (row["over_same_tile"], row["over_unplanned"], next(iter(row["over_peers"].values()), None))
+            cells = [row["case"].replace("_", " "), f"{row['planned_us']:.1f}", f"{row['tflops']:.0f}"]
+            lines.append(f"| {' | '.join([*cells, *('' if r is None else f'{r:.2f}' for r in ratios)])} |")
+    return "\n".join(lines)
+
+
+def _gemm() -> tuple[str, str, str]:
+    heldout = load("gemm_summary_h200")["rows"]["heldout"]
+    ratio = heldout["cublas_over_chosen"]
+    figure = (
+        f"{ratio['geomean']:.2f}× cuBLAS's speed in the geometric mean, {ratio['geomean_regular_widths']:.2f}× where "
+        f"rows start on 16 bytes, worst {ratio['worst']:.2f}×"
+    )
+    what = f"GEMM as chosen, no search on the GPU, {heldout['shapes']} held-out shapes, H200"
+    return what, figure, "gemm_summary_h200"
+
+
+def _unmodified() -> tuple[str, str, str]:
+    summary = load("compiler_h200")["summary"]
+    figure = (
+        f"{summary['specialised_over_same_tile']:.2f}× the unplanned kernel at the same tile, "
+        f"{summary['specialised_over_best_tile']:.2f}× at its best one"
+    )
+    return f"`planned()` on unmodified Triton kernels, {summary['specialised']} cases, H200", figure, "compiler_h200"
+
+
+def _solver() -> tuple[str, str, str]:
+    rows = load("solver")["rows"]
+    parts = []
+    for split, name in (("train", "training"), ("heldout", "held-out")):
+        some = [row for row in rows if row.get("split", "train") == split]
+        if some:
+            times = [row["wall_s"] for row in some]
+            proven = sum(row["status"] in ("optimal", "infeasible") for row in some)
+            parts.append(
+                f"{proven} of {len(some)} {name} loops proven, median {statistics.median(times):.2g} s, "
+                f"worst {max(times):.2g} s"
+            )
+    return "Schedule, partition, rings and memory of a loop, solved together, two cores", "; ".join(parts), "solver"
+
+
+def _packing() -> tuple[str, str, str]:
+    rows = load("packing")["rows"]
+    hard = [row for row in rows if row["kernel"] == "minimalloc"]
+    packed = sum(row["status"] == "packed" for row in rows)
+    figure = (
+        f"MiniMalloc's {', '.join(row['instance'].removeprefix('minimalloc-') for row in hard)} within "
+        f"{_longest(hard)} s each, {packed} of {len(rows)} packed in all (longest {_longest(rows)} s)"
+    )
+    return "Buffers into a memory without a byte to spare", figure, "packing"
+
+
+def _planning() -> tuple[str, str, str]:
+    medians = {row["name"]: row["median"] for row in load("planning_speed")["rows"]}
+    figure = (
+        f"first answer in {medians['cold_answer']:.2f} s, later ones in {medians['warm_answer'] * 1e3:.1f} ms; "
+        f"10,000 shapes in {medians['batch']:.0f} s"
+    )
+    return "Planning on two cores, no GPU", figure, "planning_speed"
+
+
+def _longest(rows: Sequence[Row]) -> str:
+    return f"{max(row['wall_s'] for row in rows):.2g}"
+
+
+def with_figures(readme: str) -> str:
+    """``readme`` with today's five figures between their marks."""
+    between = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
+    return between.sub(lambda _: f"\n{figure_table()}\n\n", readme)
+
+
+def main() -> None:
+    readme = ROOT / "README.md"
+    readme.write_text(with_figures(readme.read_text()))
+
+
+if __name__ == "__main__":
+    main()
