@@ -295,3 +295,15 @@ def test_pack_of_bad_files(capsys: pytest.CaptureFixture[str], text: str | bytes
 def test_pack_with_bad_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     Path("b.csv").write_text(BUFFERS)
     assert says in bad(capsys, "pack", *arguments)
+
+
+@pytest.mark.parametrize("limits", [[], ["--work-limit", "5"], ["--time-limit", "5", "--work-limit", "2"]])
+def test_either_limit_or_both_may_be_given(capsys, limits):
+    Path("g.json").write_text(json.dumps(GRAPH))
+    status, out, _ = run(capsys, "solve", "g.json", "--json", *limits)
+    assert (status, json.loads(out)["status"]) == (0, "optimal")
+
+
+def test_a_work_limit_is_more_than_nothing(capsys):
+    Path("g.json").write_text(json.dumps(GRAPH))
+    assert "--work-limit" in bad(capsys, "solve", "g.json", "--work-limit", "0")
