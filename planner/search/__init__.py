@@ -15,12 +15,12 @@ method, in the order in which a solve goes through it:
    ``restrictions``: clones in lockstep, partitions of ``heuristics.partition_relaxation``. Each ``portfolio`` gives
    every attempt its own seed. ``attempts`` packs the rings of what is found, and adds a no-good cut and solves again
    where they cannot be packed (logic-based Benders decomposition).
-4. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a maximum
-   cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection.
+4. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a
+   maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection.
 5. *Proofs.* Whether II − 1 is feasible is decided by the whole model with disjunctive dominance cuts; where that stays
    open, bisection raises the bound. Problems of units and dependences alone are decided on their core
-   (``core_feasibility``). Once, the order of the loop scheduled before it is partitioned (``heuristics.fixed_order``) is
-   tried too, so that the result is never longer than that baseline.
+   (``core_feasibility``). Once, the order of the loop scheduled before it is partitioned (``heuristics.fixed_order``)
+   is tried too, so that the result is never longer than that baseline.
 6. *Among equals.* ``tie_break`` and ``heuristics.compaction`` choose a schedule of the interval found: few crossings,
    short lives, early starts. ``diagnosis`` names the binding constraint where no interval is feasible.
 
