@@ -15,7 +15,7 @@ from warpplan.planner.cpsat.literals import Truth, always, given, never
 from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment, slots
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.ring_sharing import may_share, turns_between
+from warpplan.planner.problem.ring_sharing import may_share, reuse_distance
 from warpplan.planner.problem.terms import Arc, Use
 from warpplan.planner.values.dependence_graph import Memory
 
@@ -38,7 +38,7 @@ def no_good_cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int
         (a, b)
         for a, b in combinations(refused, 2)
         if may_share(problem, a) and may_share(problem, b)
-        if max(depth[a], depth[b]) > 1 or turns_between(problem, ii, found, a, b) is None
+        if max(depth[a], depth[b]) > 1 or reuse_distance(problem, ii, found, a, b) is None
     ]
     return NoGoodCut(tuple(depth.items()), tuple(pairs))
 
