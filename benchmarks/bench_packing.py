@@ -27,7 +27,9 @@ from packing_instances import instances
 from planning_speed import cpu_name
 from results_file import head, write
 
-from warpplan.planner.packing.offsets import Block, pack
+from warpplan.planner.packing.line.line_packing import pack
+from warpplan.planner.packing.offsets import PackingBlock
+from warpplan.planner.values.deadline import Deadline
 from warpplan.service.workflow.buffer_files import read_buffers
 
 RESULTS = Path(__file__).parent / "results" / "packing.json"
@@ -39,7 +41,7 @@ PUBLISHED = ("A.1048576.csv", "B.1048576.csv", "C.1048576.csv")
 class Task:
     name: str
     kind: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[PackingBlock, ...]
     capacity: int
     limit_s: float
 
@@ -54,7 +56,7 @@ def tasks(minimalloc: Path | None, number: int, limit_s: float) -> Iterator[Task
         yield Task(made.name, made.kind, made.blocks, made.capacity, limit_s)
 
 
-def valid(blocks: Sequence[Block], offsets: Sequence[int], capacity: int) -> bool:
+def valid(blocks: Sequence[PackingBlock], offsets: Sequence[int], capacity: int) -> bool:
     """Whether every block lies within the memory, and no two that are live together share a byte."""
     placed = list(zip(blocks, offsets, strict=True))
     return all(0 <= at <= capacity - block.size for block, at in placed) and not any(
@@ -66,7 +68,7 @@ def valid(blocks: Sequence[Block], offsets: Sequence[int], capacity: int) -> boo
 def measure(task: Task) -> dict[str, Any]:
     """The search's row."""
     before, clock = time.process_time(), time.perf_counter()
-    found = pack(task.blocks, task.capacity, time_limit_s=task.limit_s)
+    found = pack(task.blocks, task.capacity, deadline=Deadline.after(task.limit_s, time.perf_counter))
     cpu, wall = time.process_time() - before, time.perf_counter() - clock
     return {
         "kernel": task.kind,
@@ -130,7 +132,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of the instances' names")
     parser.add_argument("--minimalloc", type=Path, help="the folder of MiniMalloc's published instances")
     parser.add_argument("--number", type=int, default=0, help="which instances: no constant has seen another than 0")
-    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds for the search on one instance")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds of the clock for the search on one")
     parser.add_argument("--peer-limit-s", type=float, default=LIMIT_S, help="seconds of the clock for CP-SAT on one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

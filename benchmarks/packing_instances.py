@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warpplan.planner.packing.offsets import Block
+from warpplan.planner.packing.offsets import PackingBlock
 
 SEED = 20_261_122
 PINWHEEL = 0.1
@@ -61,7 +61,7 @@ class Instance:
 
     name: str
     kind: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[PackingBlock, ...]
     capacity: int
     packed: tuple[int, ...]
 
@@ -88,7 +88,7 @@ def instance(name: str, size: int, kind: Kind) -> Instance:
     found = _kept(generator, _cut(generator, ticks, round(size / kind.kept), kind), size, ticks, kind.full)
     generator.shuffle(found)
     blocks = tuple(
-        Block(f"b{i}", BYTES * p.lower, BYTES * p.upper, BYTES * (p.top - p.bottom)) for i, p in enumerate(found)
+        PackingBlock(f"b{i}", BYTES * p.lower, BYTES * p.upper, BYTES * (p.top - p.bottom)) for i, p in enumerate(found)
     )
     return Instance(name, kind.name, blocks, BYTES * kind.units, tuple(BYTES * p.bottom for p in found))
 

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from warpplan.planner.predict.time_model import FAMILY_DEFAULTS, GLOBAL_DEFAULTS, Rates, Work, constant_names, terms
+from warpplan.planner.predict.time_model import (
+    FAMILY_DEFAULTS,
+    GLOBAL_DEFAULTS,
+    DeviceWork,
+    Rates,
+    constant_names,
+    terms,
+)
 from warpplan.planner.values.profile import Calibration
 
 Floats = NDArray[np.float64]
@@ -56,7 +63,7 @@ class Measured:
     """One shape's candidates and their measured times in µs, in the same order."""
 
     shape: tuple[int, ...]
-    work: Work
+    work: DeviceWork
     time_us: Floats
 
 

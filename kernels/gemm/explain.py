@@ -9,17 +9,19 @@ from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.kernel import Gemm, _constants
 from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning
 from warpplan.kernels.gemm.work import epilogue_cycles, solve_table, structure, work
-from warpplan.planner.predict.alternatives import Columns, Loop, Race
+from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 
 _COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cycles", "dram_latency_cycles")
-"""Columns of ``planner.predict.Work`` that follow from measured costs."""
+"""Columns of ``planner.predict.time_model.DeviceWork`` that follow from measured costs."""
 
 
-def race(shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, *, contenders: int = 5) -> Race:
+def race(
+    shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, *, contenders: int = 5
+) -> RankedCandidates:
     """The best candidate of each of the ``contenders`` best block structures, best first.
 
     Raises what :meth:`Gemm.ranked` raises.
@@ -38,7 +40,7 @@ def race(shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, *
         solved = solve_table(dtype, device, costs, tabulate([configs[row]], [0], device))
         return {name: float(getattr(solved, name)[0]) for name in _COLUMNS}
 
-    return Race(
+    return RankedCandidates(
         tuple(_name(config) for config in configs),
         tuple(tuning(config) for config in configs),
         asked.take(np.arange(len(configs))),
@@ -49,12 +51,12 @@ def race(shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, *
     )
 
 
-def loop(config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Loop:
+def loop(config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
     """The main loop behind ``config``, solved. Raises :class:`MissingCosts` naming what the profile lacks."""
     candidate, costs = config_of(config), profile.costs
     graph = loop_graph(candidate, dtype, device, costs)
     outcome = plan_candidate(candidate, dtype, device, costs)
-    return Loop(graph, outcome, round(epilogue_cycles(candidate, dtype, costs)))
+    return RankedLoop(graph, outcome, round(epilogue_cycles(candidate, dtype, costs)))
 
 
 def _name(config: GemmConfig) -> str:

@@ -21,7 +21,7 @@ from warpplan.kernels.gemm.space import (
     Shape,
 )
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.predict.time_model import Work
+from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.solve import effective_ii
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import Device
@@ -199,8 +199,8 @@ def _latency(measured: Quantiles | None, kind: str) -> float:
     return measured.p50
 
 
-def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple[Work, Grid]:
-    """Every row of the table as :class:`Work` for ``shape``, and the grid that says which rows count."""
+def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple[DeviceWork, Grid]:
+    """Every row of the table as :class:`DeviceWork` for ``shape``, and the grid that says which rows count."""
     t, element = solved.table, ELEMENT_BYTES[dtype]
     m, n, k = shape
     g = grid(t, shape)
@@ -215,7 +215,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
     split_rounds = np.where(t.split_k > 1, np.ceil((units - g.whole_tiles) / resident), 0)
     tile = (t.block_m * t.block_n).astype(np.float64)
     return (
-        Work(
+        DeviceWork(
             flops=2.0 * m * n * k,
             families=solved.families,
             structures=solved.structures,
@@ -228,7 +228,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
             iterations=np.where(whole_rounds > 0, iterations, per_split),
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
-            crooked=np.full(units.shape, float(k * element % LINE_BYTES != 0)),
+            unaligned=np.full(units.shape, float(k * element % LINE_BYTES != 0)),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),

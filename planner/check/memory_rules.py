@@ -1,4 +1,4 @@
-"""Rules 6 and 7 of RULES.md, re-verified for a plan whose shape is right: rings, their places, and who takes turns."""
+"""Rules 6 and 7 of RULES.md, verified from a plan whose shape is right: ring depths, places in memory, reuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Extra(Protocol):
 
 
 @dataclass(frozen=True)
-class _Ring:
+class _ExpectedRing:
     """What a channel has to be: the value's size, and who reads it."""
 
     op: Operation
@@ -45,18 +45,18 @@ class _Ring:
         return (self.size + self.op.alignment - 1) // self.op.alignment * self.op.alignment
 
 
-def _expected_rings(s: Steady) -> dict[str, _Ring]:
+def _expected_rings(s: Steady) -> dict[str, _ExpectedRing]:
     found = {}
     for op in s.graph.ops:
         readers = tuple(s.ring_readers(op.id))
         if op.buffer_bytes:
-            found[op.id] = _Ring(op, op.buffer_bytes, op.memory == "tmem", readers)
+            found[op.id] = _ExpectedRing(op, op.buffer_bytes, op.memory == "tmem", readers)
         elif readers:
-            found[op.id] = _Ring(op, 128 * op.registers * op.min_warps, False, readers)
+            found[op.id] = _ExpectedRing(op, 128 * op.registers * op.min_warps, False, readers)
     return found
 
 
-def _holds(s: Steady, ring: _Ring, hearer: int, slack_cycles: int) -> list[tuple[int, int]]:
+def _holds(s: Steady, ring: _ExpectedRing, hearer: int, slack_cycles: int) -> list[tuple[int, int]]:
     """Per use of a slot, the cycles from its filling until partition ``hearer`` knows of the release; its margin."""
     name = ring.op.id
     if not ring.readers:
@@ -108,7 +108,7 @@ def memory(s: Steady, slack_cycles: int, extras: Sequence[Extra] | None) -> Iter
     yield from _meetings(s, rings, channels, slack_cycles)
 
 
-def _channel(s: Steady, ring: _Ring, channel: Channel, slack_cycles: int) -> Iterator[str]:
+def _channel(s: Steady, ring: _ExpectedRing, channel: Channel, slack_cycles: int) -> Iterator[str]:
     name, home = ring.op.id, s.home[ring.op.id]
     holds = _holds(s, ring, home, slack_cycles)
     live = max(cycles for cycles, _ in holds)
@@ -129,7 +129,7 @@ def _channel(s: Steady, ring: _Ring, channel: Channel, slack_cycles: int) -> Ite
 # Places
 
 
-def _ring_place(ring: _Ring, depth: int, b: Buffer) -> Iterator[str]:
+def _ring_place(ring: _ExpectedRing, depth: int, b: Buffer) -> Iterator[str]:
     if ring.in_tmem:
         needed, what = depth * -(-ring.size // (4 * ring.op.lanes)), "columns"
         if b.lanes != ring.op.lanes:
@@ -156,7 +156,7 @@ def _within_memory(s: Steady, b: Buffer) -> Iterator[str]:
         yield f"buffer {b.name}: from {what} {b.offset} to {b.offset + b.size} of {limit}"
 
 
-def _extra_place(b: Buffer, rings: dict[str, _Ring], buffers: dict[str, Buffer]) -> Iterator[str]:
+def _extra_place(b: Buffer, rings: dict[str, _ExpectedRing], buffers: dict[str, Buffer]) -> Iterator[str]:
     """An extra buffer is in shared memory, and within the ring that it shares."""
     if b.memory != "smem":
         yield f"buffer {b.name}: lies in {b.memory}, extra buffers in smem"
@@ -168,7 +168,7 @@ def _extra_place(b: Buffer, rings: dict[str, _Ring], buffers: dict[str, Buffer])
 
 
 def _asked_for(
-    extras: Sequence[Extra], rings: dict[str, _Ring], channels: dict[str, Channel], buffers: dict[str, Buffer]
+    extras: Sequence[Extra], rings: dict[str, _ExpectedRing], channels: dict[str, Channel], buffers: dict[str, Buffer]
 ) -> Iterator[str]:
     asked = {extra.name for extra in extras}
     for name in buffers:
@@ -190,7 +190,7 @@ def _asked_for(
                 yield f"buffer {extra.name}: at byte {b.offset}, slot {extra.slot} of its ring is at {first}"
 
 
-# Places that meet
+# Places that overlap
 
 
 def _meet(a: Buffer, b: Buffer) -> int | None:
@@ -203,33 +203,36 @@ def _meet(a: Buffer, b: Buffer) -> int | None:
     return first
 
 
-def _meetings(s: Steady, rings: dict[str, _Ring], channels: dict[str, Channel], slack_cycles: int) -> Iterator[str]:
-    """What may share its place does so in turns, and the plan says in which.
+def _meetings(
+    s: Steady, rings: dict[str, _ExpectedRing], channels: dict[str, Channel], slack_cycles: int
+) -> Iterator[str]:
+    """Rings that overlap have one slot each and lives that are disjoint on the circle; the plan lists their reuses.
 
-    A guest lies within its ring, so where it meets another ring, its host does; two guests have to be apart.
+    An extra buffer in a ring lies within that ring: where it overlaps another ring, its own ring does, and is checked.
+    Two extra buffers in one ring must not overlap.
     """
-    turns: set[tuple[str, str]] = set()
+    reused: set[tuple[str, str]] = set()
     for a, b in combinations(s.plan.buffers, 2):
         first = _meet(a, b)
         if first is None or (a.shares_with is None) != (b.shares_with is None):
             continue
         if a.name in rings and b.name in rings and a.name != b.name:
-            turns |= {(a.name, b.name), (b.name, a.name)}
+            reused |= {(a.name, b.name), (b.name, a.name)}
             depths = channels[a.name].depth, channels[b.name].depth
             if depths == (1, 1):
-                yield from _turns(s, rings[a.name], rings[b.name], first, slack_cycles)
+                yield from _reuses(s, rings[a.name], rings[b.name], first, slack_cycles)
             else:
                 yield f"buffers {a.name} and {b.name}: overlap at {first} with {depths[0]} and {depths[1]} slots"
         else:
             yield f"buffers {a.name} and {b.name}: overlap at {first}"
     for (before, after), count in Counter((r.before, r.after) for r in s.plan.reuses).items():
-        if (before, after) not in turns:
+        if (before, after) not in reused:
             yield f"reuse {before} -> {after}: their places do not meet"
         elif count > 1:
             yield f"reuse {before} -> {after}: listed {count} times"
 
 
-def _turns(s: Steady, a: _Ring, b: _Ring, first: int, slack_cycles: int) -> Iterator[str]:
+def _reuses(s: Steady, a: _ExpectedRing, b: _ExpectedRing, first: int, slack_cycles: int) -> Iterator[str]:
     """t_a + hold(a→b) ≤ t_b + m·II and t_b + hold(b→a) ≤ t_a + (1 − m)·II for the m that the plan lists."""
     one, other = a.op.id, b.op.id
     held = _longest(_holds(s, a, s.home[other], slack_cycles))

@@ -1,7 +1,7 @@
-"""Is a plan right? Every rule of RULES.md re-verified from the plan and the graph by the obvious method.
+"""Whether a plan is right: every rule of RULES.md verified from the plan and the graph by the obvious method.
 
-Shares no code with the solver: a mistake in one must not hide in the other. Here is the plan's shape;
-:mod:`check_schedule` has rules 0 to 5, :mod:`check_memory` 6 and 7.
+The checker shares no code with the solver: a mistake in one must not hide in the other. Here is the plan's shape;
+:mod:`~warpplan.planner.check.schedule_rules` has rules 0 to 5, :mod:`~warpplan.planner.check.memory_rules` 6 and 7.
 """
 
 from __future__ import annotations

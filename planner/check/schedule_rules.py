@@ -1,6 +1,7 @@
-"""Rules 0 to 5 of RULES.md, re-verified for a plan whose shape is right: time, units, issue, partitions, registers.
+"""Rules 0 to 5 of RULES.md, verified from a plan whose shape is right: time, units, issue, partitions, registers.
 
-The obvious method: what repeats every II cycles is looked at where something starts, copy by copy.
+The obvious method: usage that repeats every II cycles is largest where something starts, so it is counted there, copy
+by copy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Spilled(Protocol):
 
 
 class Steady:
-    """What the rules ask of a plan: where and when each operation runs, and what it costs there (rule 0)."""
+    """The steady state of a plan: where and when each operation runs, and what it costs there in cycles (rule 0)."""
 
     def __init__(self, plan: Plan, graph: DependenceGraph) -> None:
         self.plan, self.graph, self.limits = plan, graph, graph.limits

@@ -1,4 +1,7 @@
-"""Places in Blackwell's tensor memory: rectangles of 64 or 128 lanes × columns (PTX ISA, "Tensor Memory")."""
+"""Places in Blackwell's tensor memory: rectangles of 64 or 128 lanes × columns (PTX ISA, "Tensor Memory").
+
+First fit, then CP-SAT with one two-dimensional no-overlap a clique of conflicting rectangles.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ import networkx as nx
 
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.packing.offsets import Status
+from warpplan.planner.packing.offsets import DEFAULTS, PackingStatus
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
+from warpplan.planner.values.packing_params import PackingParams
 
 LANES = 128
 HALF = 64
@@ -31,7 +36,7 @@ class ColumnPacking:
     ``reason`` says what binds otherwise; ``conflict`` are then the indices of rectangles that do not fit together.
     """
 
-    status: Status
+    status: PackingStatus
     places: tuple[tuple[int, int], ...]
     reason: str = ""
     conflict: tuple[int, ...] = ()
@@ -42,12 +47,15 @@ def pack_columns(
     columns: int,
     conflicts: Collection[frozenset[int]] | None = None,
     *,
-    time_limit_s: float = 10.0,
+    work_limit_s: float = 10.0,
+    deadline: Deadline = NO_DEADLINE,
+    params: PackingParams = DEFAULTS,
 ) -> ColumnPacking:
     """Places within 128 lanes × ``columns`` at which no two rectangles of a pair in ``conflicts`` meet.
 
     ``conflicts`` holds pairs of indices into ``rects``; None keeps all apart. Exact: "infeasible" is proven, "unknown"
-    only where the limit came first. Raises :class:`InvalidInput` for other lanes than 64 or 128, negative columns, a
+    only where a limit came first: ``work_limit_s``, in work seconds, or
+    ``deadline``. Raises :class:`InvalidInput` for other lanes than 64 or 128, negative columns, a
     pair of other than two known indices.
     """
     count = len(rects)
@@ -73,10 +81,12 @@ def pack_columns(
         if need > columns:
             reason = f"rectangles {', '.join(map(str, clique))} need {need} of {columns} columns"
             return ColumnPacking("infeasible", (), reason, tuple(clique))
-    places = _first_fit(rects, columns, graph)
+    places = _first_fit(rects, columns, graph) if params.first_fit else None
     if places is not None:
         return ColumnPacking("packed", places)
-    return _search(rects, columns, cliques, time_limit_s)
+    if not params.clique_model:
+        return ColumnPacking("unknown", (), "first fit failed, and the exact search is switched off")
+    return _search(rects, columns, cliques, work_limit_s, deadline)
 
 
 def _first_fit(rects: Sequence[Columns], columns: int, graph: nx.Graph) -> tuple[tuple[int, int], ...] | None:
@@ -99,7 +109,9 @@ def _first_fit(rects: Sequence[Columns], columns: int, graph: nx.Graph) -> tuple
     return tuple(places[i] for i in range(len(rects)))
 
 
-def _search(rects: Sequence[Columns], columns: int, cliques: Sequence[Sequence[int]], seconds: float) -> ColumnPacking:
+def _search(
+    rects: Sequence[Columns], columns: int, cliques: Sequence[Sequence[int]], seconds: float, deadline: Deadline
+) -> ColumnPacking:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -110,10 +122,10 @@ def _search(rects: Sequence[Columns], columns: int, cliques: Sequence[Sequence[i
     for clique in cliques:
         model.add_no_overlap_2d([across[i] for i in clique], [down[i] for i in clique])
         model.add_cumulative([across[i] for i in clique], [rects[i].lanes // HALF for i in clique], LANES // HALF)
-    answer, solver = run(model, seconds)
+    answer, solver = run(model, seconds, deadline=deadline)
     if answer == "yes":
         places = (((HALF * solver.value(lane)), solver.value(x)) for lane, x in zip(lanes, firsts, strict=True))
         return ColumnPacking("packed", tuple(places))
     if answer == "no":
         return ColumnPacking("infeasible", (), f"no arrangement fits {columns} columns", tuple(range(len(rects))))
-    return ColumnPacking("unknown", (), f"the time limit of {seconds} s ended the search")
+    return ColumnPacking("unknown", (), f"the work limit of {seconds} s, or the deadline, ended the search")

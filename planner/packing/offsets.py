@@ -1,24 +1,36 @@
-"""Byte offsets in one linear memory: for buffers that are live for part of the time, or with given conflicts.
+"""Byte offsets in one linear memory under given conflicts: first fit, then CP-SAT with one no-overlap a clique.
 
-Each entry is exact: offsets, or the proof that there are none, or "unknown" where the limit came first. The limit is
-in search steps, calibrated to a slow machine's seconds, so that the same input gives the same answer everywhere.
+This is what planning uses: lives that wrap around the circle of II cycles come to pairs of buffers that must be apart.
+Buffers that are live for part of a line of time, as ``warpplan pack`` takes them, are placed by
+:mod:`warpplan.planner.packing.line`.
+
+Each answer is exact: offsets, or the proof that there are none, or "unknown" where the limit came first. The limit is
+in work seconds (see :class:`~warpplan.planner.values.packing_params.PackingParams`), so that the same input gives the
+same answer everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from warpplan.planner.errors import InvalidInput
-from warpplan.planner.packing.line.pieces import LIMIT, pieces
-from warpplan.planner.packing.line.portfolio import in_cliques, minimal, on_a_line
+import numpy as np
 
-Status = Literal["packed", "infeasible", "unknown"]
+from warpplan.planner.cpsat.runner import Answer, run
+from warpplan.planner.errors import InvalidInput
+from warpplan.planner.packing.pieces import LIMIT, Pieces, first_fit_decreasing, pieces
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
+from warpplan.planner.values.packing_params import PackingParams
+
+PackingStatus = Literal["packed", "infeasible", "unknown"]
+
+
+DEFAULTS = PackingParams()
 
 
 @dataclass(frozen=True)
-class Block:
+class PackingBlock:
     """``size`` bytes at a multiple of ``alignment``, live during the half-open [``lower``, ``upper``)."""
 
     id: str
@@ -30,46 +42,18 @@ class Block:
 
 @dataclass(frozen=True)
 class Packing:
-    """``offsets`` in the order of the blocks where ``status`` is "packed". ``reason`` says what binds otherwise.
+    """``offsets`` (bytes) in the order of what was to be placed where ``status`` is "packed"; ``reason`` says what
+    binds otherwise.
 
     ``peak_bytes`` is the largest sum of sizes that must be apart at once: no capacity below it can do. ``conflict``
     are the indices of blocks that cannot be placed together, where ``status`` is "infeasible": no other matters.
     """
 
-    status: Status
+    status: PackingStatus
     offsets: tuple[int, ...]
     peak_bytes: int
     reason: str = ""
     conflict: tuple[int, ...] = ()
-
-
-def pack(blocks: Sequence[Block], capacity: int, *, time_limit_s: float = 10.0) -> Packing:
-    """Offsets within [0, ``capacity``) at which no two blocks share a byte while both are live.
-
-    Blocks of no size or an empty life are placed at 0. Raises :class:`InvalidInput`, naming the block, for an id that
-    appears twice, a size above the capacity, a negative size, a life that ends before it begins, an alignment below 1.
-    """
-    _validate(blocks, capacity)
-    first, end, peak, at = _sections(blocks)
-    if peak > capacity:
-        needed = tuple(i for i, b in enumerate(blocks) if b.size and b.lower <= at < b.upper)
-        names = _names([blocks[i].id for i in needed])
-        return Packing("infeasible", (), peak, f"at time {at} {names} need {peak} of {capacity} bytes", needed)
-    problem = pieces([b.size for b in blocks], [b.alignment for b in blocks], capacity)
-    # Parts of time that no buffer joins are problems of their own.
-    offsets = [0] * len(blocks)
-    for part in _parts(first, end):
-        spans = [first[i] - first[part[0]] for i in part], [end[i] - first[part[0]] for i in part]
-        answer, placed = on_a_line(problem.some(part), *spans, time_limit_s)
-        if answer == "unknown":
-            return _out_of_time(peak, time_limit_s)
-        if answer == "no":
-            names = _names([blocks[i].id for i in part])
-            reason = f"no arrangement of {names} fits {capacity} bytes, {peak} of them live at once"
-            return Packing("infeasible", (), peak, reason, tuple(sorted(part)))
-        for i, offset in zip(part, placed, strict=True):
-            offsets[i] = problem.unit * offset
-    return Packing("packed", tuple(offsets), peak)
 
 
 def pack_conflicts(
@@ -78,14 +62,17 @@ def pack_conflicts(
     conflicts: Collection[frozenset[int]],
     capacity: int,
     *,
-    time_limit_s: float = 10.0,
+    work_limit_s: float = 10.0,
+    deadline: Deadline = NO_DEADLINE,
+    params: PackingParams = DEFAULTS,
 ) -> Packing:
     """Offsets within [0, ``capacity``) at which no two pieces of a pair in ``conflicts`` share a byte.
 
     ``conflicts`` holds pairs of indices into ``sizes`` (bytes) and ``alignments``: what lives that wrap around the
-    circle of II cycles come to. Pieces in no pair are placed at 0. A piece above the capacity is infeasible, not an
-    error; ``Packing.conflict`` is then that one, and otherwise a set of pieces that cannot be placed together. Raises
-    :class:`InvalidInput` for a negative size, an alignment below 1, a pair of other than two known indices.
+    circle of II cycles come to. ``work_limit_s`` is in work seconds; ``deadline`` ends the search too. Pieces in no
+    pair are placed at 0. A piece above the capacity is infeasible, not an error; ``Packing.conflict`` is then that one,
+    and otherwise a set of pieces that cannot be placed together. Raises :class:`InvalidInput` for a negative size, an
+    alignment below 1, a pair of other than two known indices.
     """
     count = len(sizes)
     if len(alignments) != count or any(s < 0 for s in sizes) or any(a < 1 for a in alignments):
@@ -107,88 +94,70 @@ def pack_conflicts(
     peak = max([*loads, *sizes], default=0)
     if peak > capacity:
         needed = tuple(cliques[loads.index(peak)])
-        return Packing("infeasible", (), peak, f"{_pieces(needed)} need {peak} of {capacity} bytes", needed)
+        return Packing("infeasible", (), peak, f"{_name_pieces(needed)} need {peak} of {capacity} bytes", needed)
     problem = pieces(sizes, alignments, capacity)
-    answer, offsets = in_cliques(problem, cliques, time_limit_s)
+    answer, offsets = _in_cliques(problem, cliques, work_limit_s, params, deadline)
     if answer == "yes":
         return Packing("packed", tuple(problem.unit * offset for offset in offsets), peak)
     if answer == "unknown":
-        return _out_of_time(peak, time_limit_s)
+        return Packing("unknown", (), peak, f"the work limit of {work_limit_s} s, or the deadline, ended the search")
 
     def impossible(chosen: Sequence[int]) -> bool:
         number = {i: at for at, i in enumerate(chosen)}
         groups = [[number[i] for i in clique if i in number] for clique in cliques]
-        return in_cliques(problem.some(chosen), groups, time_limit_s / count)[0] == "no"
+        return _in_cliques(problem.some(chosen), groups, work_limit_s / count, params, deadline)[0] == "no"
 
-    needed = minimal(sorted(graph), impossible)
-    return Packing("infeasible", (), peak, f"no arrangement of {_pieces(needed)} fits {capacity} bytes", needed)
-
-
-def _sections(blocks: Sequence[Block]) -> tuple[list[int], list[int], int, int]:
-    """Of each block the maximal sets of blocks live at once, [first, end), counted by time; the peak load and when."""
-    events = sorted(
-        (time, starts, i)
-        for i, b in enumerate(blocks)
-        if b.size and b.lower < b.upper
-        for time, starts in ((b.lower, True), (b.upper, False))
-    )
-    first, end = [0] * len(blocks), [0] * len(blocks)
-    section, load, peak, at, grown = 0, 0, 0, 0, False
-    for time, starts, i in events:  # ends before starts
-        if starts:
-            first[i], grown = section, True
-            load += blocks[i].size
-            if load > peak:
-                peak, at = load, time
-        else:
-            section, grown = section + grown, False
-            end[i] = section
-            load -= blocks[i].size
-    return first, end, peak, at
+    needed = _minimal(sorted(graph), impossible)
+    return Packing("infeasible", (), peak, f"no arrangement of {_name_pieces(needed)} fits {capacity} bytes", needed)
 
 
-def _parts(first: Sequence[int], end: Sequence[int]) -> list[list[int]]:
-    """Blocks by runs of sections that blocks join, the earliest block of each first; not those without a section."""
-    parts: list[list[int]] = []
-    reach = 0
-    for i in sorted(range(len(first)), key=lambda i: (first[i], i)):
-        if first[i] == end[i]:
-            continue
-        if first[i] >= reach:
-            parts.append([])
-        parts[-1].append(i)
-        reach = max(reach, end[i])
-    return parts
+def _in_cliques(
+    problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float, params: PackingParams, deadline: Deadline
+) -> tuple[Answer, tuple[int, ...]]:
+    """The answer, and where it is "yes" the offsets in units at which no two pieces of one clique meet."""
+    if params.first_fit:
+        apart = np.zeros((len(problem.sizes), len(problem.sizes)), dtype=np.bool_)
+        for clique in cliques:
+            apart[np.ix_(clique, clique)] = True
+        found = first_fit_decreasing(problem, lambda i: apart[i], [int(row.sum()) for row in apart])
+        if found is not None:
+            return "yes", found
+    return _by_cpsat(problem, cliques, seconds, params, deadline) if params.clique_model else ("unknown", ())
 
 
-def _out_of_time(peak: int, seconds: float) -> Packing:
-    return Packing("unknown", (), peak, f"the time limit of {seconds} s ended the search")
+def _minimal(indices: Sequence[int], impossible: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
+    """A part of ``indices`` that is ``impossible`` too and, where every answer is known, has no such part itself: a
+    deletion filter (Chinneck and Dravnieks 1991)."""
+    kept = list(indices)
+    for i in indices:
+        rest = [j for j in kept if j != i]
+        if impossible(rest):
+            kept = rest
+    return tuple(kept)
 
 
-def _names(ids: Sequence[str]) -> str:
+def _by_cpsat(
+    problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float, params: PackingParams, deadline: Deadline
+) -> tuple[Answer, tuple[int, ...]]:
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    offsets = [
+        step * model.new_int_var(0, top // step, "") for step, top in zip(problem.steps, problem.tops, strict=True)
+    ]
+    places = [
+        model.new_fixed_size_interval_var(offset, size, "") for offset, size in zip(offsets, problem.sizes, strict=True)
+    ]
+    for clique in cliques:
+        model.add_no_overlap([places[i] for i in clique])
+    answer, solver = run(model, params.clique_model_rate * seconds, deadline=deadline)
+    return answer, tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
+
+
+def name_ids(ids: Sequence[str]) -> str:
+    """The first six of ``ids``, and how many more there are."""
     return ", ".join(ids[:6]) + (f" and {len(ids) - 6} more" if len(ids) > 6 else "")
 
 
-def _pieces(indices: Sequence[int]) -> str:
-    return "pieces " + _names([str(i) for i in indices])
-
-
-def _validate(blocks: Sequence[Block], capacity: int) -> None:
-    if capacity > LIMIT:
-        raise InvalidInput(f"a capacity of {capacity} bytes: expected at most 2**60", field="capacity", value=capacity)
-    seen: set[str] = set()
-    for block in blocks:
-        if block.id in seen:
-            raise InvalidInput(f"buffer {block.id!r} appears twice: ids must be unique", field="id", value=block.id)
-        seen.add(block.id)
-        if block.size < 0 or block.upper < block.lower or block.alignment < 1:
-            raise InvalidInput(
-                f"buffer {block.id!r} has size {block.size}, life [{block.lower}, {block.upper}) and alignment "
-                f"{block.alignment}: expected size ≥ 0, lower ≤ upper and alignment ≥ 1",
-                field="buffers", value=block.id,
-            )  # fmt: skip
-        if block.size > capacity:
-            raise InvalidInput(
-                f"buffer {block.id!r} has {block.size} bytes, more than the whole capacity of {capacity}",
-                field="size", value=block.size, limit=capacity,
-            )  # fmt: skip
+def _name_pieces(indices: Sequence[int]) -> str:
+    return "pieces " + name_ids([str(i) for i in indices])

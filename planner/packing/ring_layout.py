@@ -97,7 +97,12 @@ def _bytes(
     free = _free_pairs(problem, ii, found, depth, inside)
     conflicts = {frozenset(pair) for pair in combinations(range(len(buffers)), 2) if pair not in free}
     packed = pack_conflicts(
-        [b.size for b in buffers], [b.alignment for b in buffers], conflicts, capacity, time_limit_s=seconds
+        [b.size for b in buffers],
+        [b.alignment for b in buffers],
+        conflicts,
+        capacity,
+        work_limit_s=seconds,
+        deadline=problem.deadline,
     )
     if packed.status != "packed":
         refused = tuple(inside[i] for i in packed.conflict if i < len(inside)) or tuple(inside)
@@ -130,11 +135,11 @@ def _columns(
     rects = [Columns(problem.ops[p].lanes, problem.slot_columns(p) * depth[p]) for p in inside]
     capacity = problem.graph.limits.tmem_columns
     free: dict[tuple[int, int], int] = {}
-    packed = pack_columns(rects, capacity, time_limit_s=seconds)
+    packed = pack_columns(rects, capacity, work_limit_s=seconds, deadline=problem.deadline)
     if packed.status != "packed":
         free = _free_pairs(problem, ii, found, depth, inside)
         conflicts = {frozenset(pair) for pair in combinations(range(len(rects)), 2) if pair not in free}
-        packed = pack_columns(rects, capacity, conflicts, time_limit_s=seconds)
+        packed = pack_columns(rects, capacity, conflicts, work_limit_s=seconds, deadline=problem.deadline)
     if packed.status != "packed":
         refused = tuple(inside[i] for i in packed.conflict) or tuple(inside)
         return Layout(refused=refused, memory="tmem", unknown=packed.status == "unknown")

@@ -1,0 +1,3 @@
+"""From solved loops to kernel time. ``time_model`` predicts, ``ranking`` orders candidates by it, ``alternatives`` says
+what the next best candidate lacks and which measured number would change the choice; of one loop ``explanation`` says
+what fills its interval, ``sensitivity`` which single cost would have to change for another interval."""

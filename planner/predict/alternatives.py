@@ -1,7 +1,7 @@
-"""Why this candidate and not another: what the next best would need, and which measured number would flip the choice.
+"""Sensitivity of a choice: what the next best candidate would need, and which measured number would change the winner.
 
-A *race* holds the best candidates of unlike block structures, best first, and can run them again on a profile with one
-number changed. Only their loops are solved again, so that a question takes milliseconds.
+The ranked candidates are the best of unlike block structures. They are predicted again on a profile with one number
+changed; only their loops are solved again, so that one prediction takes milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.planner.predict.time_model import Prediction, Rates, Work, predictions, terms
+from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.plan import Outcome
@@ -23,7 +23,7 @@ from warpplan.planner.values.tuning import TuningConfig
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, float]
-"""Columns of :class:`Work` that follow from measured costs, for one candidate."""
+"""Columns of :class:`DeviceWork` that follow from measured costs, for one candidate."""
 Lookup = tuple[str, tuple[tuple[str, str], ...], int]
 """Kind, texts by name, size: what a cost was looked up by."""
 Progress = Callable[[int, int], bool]
@@ -32,8 +32,9 @@ Progress = Callable[[int, int], bool]
 REACH = 2.0
 """A measured number is doubted by at most this factor, up or down."""
 RESOLUTION = 0.005
+"""Bisection ends at this difference of logarithms: half a percent. Chosen by hand."""
 LEAST = 0.01
-"""Less than a hundredth of a quantity is not asked for."""
+"""The smallest factor tried on a quantity: below a hundredth of it, no need is reported. Chosen by hand."""
 QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "initiation interval": ("ii_cycles",),
     "bytes loaded": ("load_bytes", "loaded_bytes"),
@@ -43,11 +44,11 @@ QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "prologue and epilogue": ("prologue_cycles", "epilogue_cycles", "drain_cycles", "plain_elements"),
     "iterations of the busiest block": ("rounds", "trips"),
 }
-"""What a rival may need less of, as the columns of its :class:`Work`."""
+"""What a alternative may need less of, as the columns of its :class:`DeviceWork`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Race:
+class RankedCandidates:
     """Candidates of unlike block structures, best first, with the constants and measurements they were predicted by.
 
     ``work`` has a row for each of ``configs``; ``loop(i, costs)`` gives the columns of row i that follow from ``costs``
@@ -56,7 +57,7 @@ class Race:
 
     names: tuple[str, ...]
     configs: tuple[TuningConfig, ...]
-    work: Work
+    work: DeviceWork
     dtype: str
     profile: Profile
     constants: Mapping[str, float]
@@ -66,13 +67,13 @@ class Race:
         parts, time_us = terms(self.work, Rates.of(self.profile, self.dtype), self.constants)
         return predictions(self.work, parts, time_us, np.arange(len(self.names)))
 
-    def times(self, work: Work, profile: Profile) -> Floats:
+    def times(self, work: DeviceWork, profile: Profile) -> Floats:
         """Predicted µs a row."""
         return terms(work, Rates.of(profile, self.dtype), self.constants)[1]
 
 
 @dataclass(frozen=True)
-class Loop:
+class RankedLoop:
     """A candidate's main loop with its plan, and the cycles of the epilogue that follows it (not in the graph)."""
 
     graph: DependenceGraph
@@ -82,23 +83,23 @@ class Loop:
 
 @dataclass(frozen=True)
 class Need:
-    """The rival wins once its ``quantity`` is at most ``factor`` of what it is; ``None``: not by a hundredth."""
+    """The alternative wins once its ``quantity`` is at most ``factor`` of what it is; ``None``: not by a hundredth."""
 
     quantity: str
     factor: float | None
 
 
-def needs(race: Race, rival: int = 1) -> tuple[Need, ...]:
-    """What the ``rival`` would need less of to be as fast as the best, each alone; the smallest change first."""
-    target = race.times(race.work, race.profile)[0]
+def needs(ranked: RankedCandidates, alternative: int = 1) -> tuple[Need, ...]:
+    """What the ``alternative`` would need less of to be as fast as the best, each alone; the smallest change first."""
+    target = ranked.times(ranked.work, ranked.profile)[0]
 
     def wins(columns: tuple[str, ...], factor: float) -> bool:
-        less = replace(race.work, **{c: getattr(race.work, c) * factor for c in columns})
-        return bool(race.times(less, race.profile)[rival] <= target)
+        less = replace(ranked.work, **{c: getattr(ranked.work, c) * factor for c in columns})
+        return bool(ranked.times(less, ranked.profile)[alternative] <= target)
 
     found = []
     for quantity, columns in QUANTITIES.items():
-        if not any(getattr(race.work, column)[rival] for column in columns):
+        if not any(getattr(ranked.work, column)[alternative] for column in columns):
             continue
         low, high = LEAST, 1.0
         if not wins(columns, low):
@@ -131,29 +132,29 @@ class Flip:
 
 @dataclass(frozen=True)
 class Flips:
-    """``flips`` by the size of the change; ``examined`` of ``numbers`` measured numbers were looked at."""
+    """``flips`` by the size of the change; ``examined`` of ``numbers`` measured numbers were examined."""
 
     flips: tuple[Flip, ...]
     examined: int
     numbers: int
 
 
-def flips(race: Race, *, progress: Progress | None = None) -> Flips:
+def flips(ranked: RankedCandidates, *, progress: Progress | None = None) -> Flips:
     """The smallest change of each measured number, within a factor of :data:`REACH`, that another candidate wins by.
 
     The number's whole effect is taken into account: the loops it enters are solved again. Between the smallest and the
     largest change tried the crossing is found by bisection, to half a percent.
     """
-    noted = [_Noting(race.profile.costs.entries) for _ in race.names]
-    base = [race.loop(i, costs) for i, costs in enumerate(noted)]
-    numbers = list(_numbers(race.profile, [n.asked for n in noted]))
+    noted = [_NotedCosts(ranked.profile.costs.entries) for _ in ranked.names]
+    base = [ranked.loop(i, costs) for i, costs in enumerate(noted)]
+    numbers = list(_numbers(ranked.profile, [n.looked_up for n in noted]))
     found: list[Flip] = []
     examined = 0
     for number in numbers:
         if progress is not None and not progress(examined, len(numbers)):
             break
         examined += 1
-        crossing = _crossing(race, base, number)
+        crossing = _crossing(ranked, base, number)
         if crossing is not None:
             found.append(crossing)
     found.sort(key=lambda flip: (abs(log(flip.factor)), flip.measured))
@@ -171,13 +172,13 @@ class _Number:
     rows: frozenset[int]
 
 
-def _crossing(race: Race, base: Sequence[Columns], number: _Number) -> Flip | None:
+def _crossing(ranked: RankedCandidates, base: Sequence[Columns], number: _Number) -> Flip | None:
     def winner(exponent: float) -> int:
         profile = number.at(exp(exponent))
-        rows = [race.loop(i, profile.costs) if i in number.rows else columns for i, columns in enumerate(base)]
+        rows = [ranked.loop(i, profile.costs) if i in number.rows else columns for i, columns in enumerate(base)]
         solved: dict[str, Any] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-        work = replace(race.work, **solved)
-        return int(np.argmin(race.times(work, profile)))
+        work = replace(ranked.work, **solved)
+        return int(np.argmin(ranked.times(work, profile)))
 
     best: tuple[float, int] | None = None
     for end in (-log(REACH), log(REACH)):
@@ -196,7 +197,7 @@ def _crossing(race: Race, base: Sequence[Columns], number: _Number) -> Flip | No
             best = (other, first)
     if best is None:
         return None
-    return Flip(number.name, number.value, exp(best[0]), race.names[best[1]], number.spread)
+    return Flip(number.name, number.value, exp(best[0]), ranked.names[best[1]], number.spread)
 
 
 def _numbers(profile: Profile, asked: Sequence[set[Lookup]]) -> Iterator[_Number]:
@@ -254,11 +255,11 @@ class _RateScaled:
 
 
 @dataclass(frozen=True)
-class _Noting(CostTable):
-    """Notes which costs were asked for."""
+class _NotedCosts(CostTable):
+    """A cost table that records which costs were looked up."""
 
-    asked: set[Lookup] = field(default_factory=set, compare=False)
+    looked_up: set[Lookup] = field(default_factory=set, compare=False)
 
     def lookup(self, kind: str, size: int = 0, **text: str) -> OperationCost:
-        self.asked.add((kind, tuple(sorted(text.items())), size))
+        self.looked_up.add((kind, tuple(sorted(text.items())), size))
         return super().lookup(kind, size, **text)

@@ -38,11 +38,11 @@ def demands(graph: DependenceGraph, plan: Plan, *, slack_cycles: int = 0) -> tup
 
     ``slack_cycles`` is the margin that its rings were asked to keep. Rules 0 to 7 of RULES.md.
     """
-    found = _Plan(graph, plan, slack_cycles).demands()
+    found = _FilledPlan(graph, plan, slack_cycles).demands()
     return tuple(sorted(found, key=lambda d: (-d.share, d.unit != "cycles", d.name)))
 
 
-class _Plan:
+class _FilledPlan:
     """A plan's operations with the costs and barriers that they have where they are."""
 
     def __init__(self, graph: DependenceGraph, plan: Plan, slack_cycles: int) -> None:

@@ -78,13 +78,13 @@ class Prediction:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class DeviceWork:
     """What each candidate asks of the device: float64 arrays with one element a candidate.
 
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
-    unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``crooked`` is 1 where rows are
+    unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``unaligned`` is 1 where rows are
     no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
     unit starts with an empty ring. ``reduced_bytes`` is what the last block of a split tile writes and reads.
     """
@@ -101,7 +101,7 @@ class Work:
     iterations: Floats
     ii_cycles: Floats
     load_bytes: Floats
-    crooked: Floats
+    unaligned: Floats
     slots_in_flight: Floats
     blocks_per_sm: Floats
     active_sms: Floats
@@ -116,7 +116,7 @@ class Work:
     split_k: Floats
     reduced_bytes: Floats
 
-    def take(self, rows: Ints) -> Work:
+    def take(self, rows: Ints) -> DeviceWork:
         """The chosen rows alone."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         chosen: dict[str, Any] = {name: v[rows] for name, v in values.items() if isinstance(v, np.ndarray)}
@@ -158,7 +158,7 @@ def constant_names(families: tuple[str, ...]) -> tuple[str, ...]:
     return (*GLOBAL_DEFAULTS, *(f"{name}.{family}" for family in families for name in FAMILY_DEFAULTS))
 
 
-def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Floats, Floats]:
+def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tuple[Floats, Floats]:
     """The six parts in µs as an array [len(TERMS), candidates], and the predicted times in µs."""
 
     def of_family(name: str) -> Floats:
@@ -175,7 +175,7 @@ def terms(work: Work, rates: Rates, constants: Mapping[str, float]) -> tuple[Flo
     share = np.minimum(
         rates.l2_bytes_per_s / work.active_sms, rates.l2_bytes_per_cycle_per_sm * rates.clock_hz
     ) / work.blocks_per_sm  # fmt: skip
-    lines = 1.0 + of_all("crooked_scale") * work.crooked
+    lines = 1.0 + of_all("crooked_scale") * work.unaligned
     l2 = of_all("l2_scale") * lines * trips * work.load_bytes / share * 1e6
     arrival = of_all("latency_scale") * trips * work.dram_latency_cycles * us_per_cycle + of_all("transfer_scale") * l2
     latency = arrival / work.slots_in_flight
@@ -209,7 +209,7 @@ def _norm(p: float, *terms_us: Floats) -> Floats:
     return np.asarray(largest * ((stacked / largest) ** p).sum(axis=0) ** (1.0 / p))
 
 
-def predictions(work: Work, parts: Floats, time_us: Floats, rows: Ints) -> tuple[Prediction, ...]:
+def predictions(work: DeviceWork, parts: Floats, time_us: Floats, rows: Ints) -> tuple[Prediction, ...]:
     """The chosen rows as values."""
     return tuple(
         Prediction(

@@ -6,23 +6,24 @@ architecture that no schedule can repair, options that name what is not there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from warpplan.planner.errors import InvalidGraph, InvalidInput
-from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, Operation, require_few
 from warpplan.planner.values.options import SolveOptions
 
 MOST_WARPS = 8
 MAX_PARTITIONS = 32
 """A block has at most 1,024 threads (CUDA C++ Programming Guide, "Technical Specifications"): 32 warps."""
-MAX_OPERATIONS = 2_000
 MAX_CYCLES = 10**9
 """Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
+MAX_SUM = 2**61
+"""Sums of the solver's constraints stay below this many cycles; CP-SAT's own limit is 2**63 for all terms of one."""
 MAX_DISTANCE = 1_000
 MAX_AMOUNT = 2**40
 """The most bytes, columns or registers: as good as no limit, and sums of them stay within 64 bits."""
 MAX_CAPACITY = 1_000
 """Of one unit. A unit of which there is always one free is no unit: ``null``."""
-MOST_OF = {"ops": MAX_OPERATIONS, "edges": 50_000, "units": 64, "clones": 16}
-"""Elements of a graph: beyond them, no time limit could be kept."""
 LEAST_LIMITS = {
     "max_partitions": 1, "smem_bytes": 0, "registers": 0, "handoff_cycles": 0, "handoff_cycles_per_kb": 0,
     "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
@@ -39,15 +40,7 @@ def validate(graph: DependenceGraph, options: SolveOptions) -> None:
     _validate_operations(graph)
     _validate_edges(graph)
     _validate_options(graph, options)
-
-
-def require_few(graph: str, name: str, count: int) -> None:
-    """Raises :class:`InvalidGraph` for more elements than :data:`MOST_OF`: also before a graph is built of them."""
-    if count > MOST_OF[name]:
-        raise InvalidGraph(
-            f"graph {graph[:60]!r} has {count} {name}: at most {MOST_OF[name]} can be planned",
-            field=name, value=count, limit=MOST_OF[name],
-        )  # fmt: skip
+    _validate_sums(graph, options)
 
 
 def require_room(graph: DependenceGraph) -> None:
@@ -65,6 +58,58 @@ def require_room(graph: DependenceGraph) -> None:
                 f"operation {op.id!r} writes {op.buffer_bytes} bytes, more than the {most} bytes of {where}",
                 field="ops.buffer_bytes", value=op.buffer_bytes, limit=most,
             )  # fmt: skip
+
+
+def _validate_sums(graph: DependenceGraph, options: SolveOptions) -> None:
+    """Raises :class:`InvalidGraph` where a sum of the solver could leave CP-SAT's 64-bit integers.
+
+    ``serial`` is an interval that is long enough for everything in series, so no longer one is ever asked for. A start,
+    a release or a window's end is at most that many cycles for each operation on a path, each iteration that a
+    dependence spans and each slot that memory has room for; a partition's register area is such a time for each
+    register. CP-SAT requires the sum of a constraint's absolute terms to stay below 2**63.
+    """
+    limits, ops = graph.limits, graph.ops
+    slow = 4  # rule 0: one warp in place of four
+    serial = sum(op.latency + slow * (op.occupancy + op.issue) + 2 * op.spread + options.slack_cycles + 1 for op in ops)
+    serial += sum(
+        (edge.latency or 0) + graph.edge_handoff(edge) + 2 * limits.barrier_cycles + options.slack_cycles
+        for edge in graph.edges
+    )
+    distance = max((edge.distance for edge in graph.edges), default=0)
+    turns = 2 * (len(ops) + distance + 4)
+    slots = max((_most_slots(graph, op) for op in ops if op.buffer_bytes or op.registers), default=0)
+    registers = limits.base_registers + sum(op.registers for op in ops)
+    for amount, what in (
+        (serial * (turns + max(slots, options.depth or 0)), f"{slots} slots of one ring in memory"),
+        (serial * turns * max(1, registers), f"{registers} registers"),
+    ):
+        if amount >= MAX_SUM:
+            value, name, field = max(_cycles(graph))
+            least = -(-amount // MAX_SUM)
+            raise InvalidGraph(
+                f"{name} is {value} cycles: with {what} the solver's sums would leave 64 bits; scale all cycles down "
+                f"{least}-fold or more, or give limits nearer to the device's",
+                field=field, value=value, limit=value // least,
+            )  # fmt: skip
+
+
+def _cycles(graph: DependenceGraph) -> Iterator[tuple[int, str, str]]:
+    """Every cost in cycles: value, what it is of, field."""
+    for op in graph.ops:
+        for name in ("latency", "occupancy", "issue", "spread"):
+            yield getattr(op, name), f"{name} of operation {op.id!r}", f"ops.{name}"
+    for edge in graph.edges:
+        for name in ("latency", "handoff"):
+            yield getattr(edge, name) or 0, f"{name} of edge {edge.src} -> {edge.dst}", f"edges.{name}"
+    for name in ("handoff_cycles", "handoff_cycles_per_kb", "barrier_cycles"):
+        yield getattr(graph.limits, name), f"limits.{name}", f"limits.{name}"
+
+
+def _most_slots(graph: DependenceGraph, op: Operation) -> int:
+    """Slots of the operation's ring that its memory has room for."""
+    if op.buffer_bytes and op.memory == "tmem":
+        return graph.limits.tmem_columns * 4 * op.lanes // op.buffer_bytes
+    return graph.limits.smem_bytes // (op.buffer_bytes or op.register_bytes)
 
 
 def _validate_limits(graph: DependenceGraph) -> None:

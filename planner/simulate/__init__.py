@@ -1,0 +1,3 @@
+"""The plan played cycle by cycle, with its barriers. ``plan_program`` makes a ``program`` of a plan, ``event_loop``
+plays it, ``slot_hazards`` judges what was played. ``simulation`` is the entry: ``simulate`` gives a time line,
+``verify`` the first thing that is wrong."""

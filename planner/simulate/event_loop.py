@@ -1,6 +1,6 @@
-"""The play itself: partitions as processes that wait, are granted their start, and go on.
+"""Discrete-event simulation of a program: partitions as processes that wait, are granted a start, and go on.
 
-Nothing here knows of slots' contents; :mod:`hazards` judges what was played.
+Nothing here knows of slots' contents; :mod:`~warpplan.planner.simulate.slot_hazards` judges what was played.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Literal
 
 from warpplan.planner.simulate.program import Program, Release, Wait
-from warpplan.planner.simulate.slot_hazards import Fault, Run
+from warpplan.planner.simulate.slot_hazards import PlayRecord, SlotFault
 
 Order = Literal["planned", "arrival"]
 
@@ -22,13 +22,18 @@ class Play:
     """
 
     def __init__(
-        self, compiled: Program, trip_count: int, late: list[list[int]] | None, order: Order, in_step: bool
+        self, compiled: Program, trip_count: int, late: list[list[int]] | None, order: Order, planned_starts: bool
     ) -> None:
         steps, self.trip_count, self.late = compiled.steps, trip_count, late
-        self.compiled, self.steps, self.planned, self.in_step = compiled, steps, order == "planned", in_step
+        self.compiled, self.steps, self.planned, self.planned_starts = (
+            compiled,
+            steps,
+            order == "planned",
+            planned_starts,
+        )
         self.ii, self.offset = compiled.plan.schedule.ii_cycles, compiled.offset
         done: list[list[int]] = [[] for _ in steps]
-        self.record = Run(
+        self.record = PlayRecord(
             [[] for _ in steps], [[] for _ in steps], done,
             [[] if step.in_order else done[i] for i, step in enumerate(steps)], [[] for _ in steps],
         )  # fmt: skip
@@ -40,8 +45,8 @@ class Play:
             if step.unit is not None:
                 users[step.unit].append(i)
         self.programs = [compiled.instances(inside, trip_count) for inside in members]
-        self.turns = [compiled.instances(inside, trip_count) for inside in users]
-        self.turn = [next(turn, None) for turn in self.turns]
+        self.unit_orders = [compiled.instances(inside, trip_count) for inside in users]
+        self.unit_heads = [next(order, None) for order in self.unit_orders]
         self.head: list[tuple[int, int] | None] = [None for _ in partitions]
         self.issued = [0 for _ in partitions]
         self.last_start = [0 for _ in partitions]
@@ -51,13 +56,13 @@ class Play:
         self.blocked: dict[int, tuple[int, int, int, str]] = {}  # partition → since, operation, iteration, why
         self.requests: list[tuple[int, int, int, int, int, int, str]] = []
         for g in partitions:
-            self._turn_to_next(g)
+            self._next_request(g)
 
     def run(self) -> None:
         while self.requests:
             self._grant(*heappop(self.requests))
 
-    def _turn_to_next(self, g: int) -> None:
+    def _next_request(self, g: int) -> None:
         self.head[g] = next(self.programs[g], None)
         if self.head[g] is not None:
             self._request(g)
@@ -89,7 +94,7 @@ class Play:
                 self._park(g, ready, source, m, reason)
                 return
         planned = self.offset + step.cycle + self.ii * n
-        if self.in_step:
+        if self.planned_starts:
             when = max(when, planned)
         heappush(self.requests, (planned if self.planned else when, planned, step.rank, g, ready, when, why))
 
@@ -111,15 +116,15 @@ class Play:
         step, record = self.steps[i], self.record
         start = when
         if step.unit is not None:
-            turn = self.turn[step.unit]
-            if self.planned and turn is not None and turn != head:
-                self._park(g, ready, *turn, "unit")
+            due = self.unit_heads[step.unit]
+            if self.planned and due is not None and due != head:
+                self._park(g, ready, *due, "unit")
                 return
             servers = self.servers[step.unit]
             if servers[0] > start:
                 start, why = servers[0], "unit"
             heapreplace(servers, start + step.occupancy)
-            self.turn[step.unit] = next(self.turns[step.unit], None)
+            self.unit_heads[step.unit] = next(self.unit_orders[step.unit], None)
         done = start + step.latency + (self.late[i][n] if self.late else 0)
         record.readies[i].append(ready)
         record.starts[i].append(start)
@@ -132,12 +137,12 @@ class Play:
         if not step.silent:
             self.issued[g] = start + step.issue + step.after
         waiting, self.parked[i] = self.parked[i], []
-        self._turn_to_next(g)
+        self._next_request(g)
         for other in waiting:
             del self.blocked[other]
             self._request(other)
 
-    def deadlock(self) -> Fault | None:
+    def deadlock(self) -> SlotFault | None:
         """Every partition that has not come to its end, with what it waits for."""
         if not self.blocked:
             return None
@@ -153,7 +158,7 @@ class Play:
             said.append(f"{name} waits with {self.steps[i].op} of iteration {n} for {what}")
         cycle = max(since for since, _, _, _ in self.blocked.values())
         i, n = self._at(min(self.blocked))
-        return Fault(cycle, self.steps[i].op, n, None, f"deadlock at cycle {cycle}: {'; '.join(said)}")
+        return SlotFault(cycle, self.steps[i].op, n, None, f"deadlock at cycle {cycle}: {'; '.join(said)}")
 
     def _at(self, g: int) -> tuple[int, int]:
         head = self.head[g]

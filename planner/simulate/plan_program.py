@@ -1,10 +1,10 @@
 """From a plan to its program: in which order partitions issue, which barriers each operation waits for.
 
 Barriers come from the plan (channels, depths, reuses), readers from the graph: where the two disagree a wait is
-missing here as it would be in the kernel, and :mod:`simulate` shows what comes of it.
+missing here as it would be in the kernel, and the simulation shows what comes of it.
 
     full[s]     of a ring's slot: its producer arrives when the value is there; readers elsewhere wait
-    empty[s]    every reader elsewhere arrives when it has left the slot; the producer waits from its second turn on
+    empty[s]    every reader elsewhere arrives when it has left the slot; the producer waits before it refills it
     reuse       rings on the same bytes: the readers of the one arrive, the producer of the other waits; a barrier for
                 each direction, whose phases count the iterations that have a partner in the other ring
     token       any other edge between partitions: counted, since the plan gives it no slots
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.simulate.program import Program, Release, Ring, Step, Wait
+from warpplan.planner.simulate.program import Program, ProgramRing, ProgramStep, Release, Wait
 from warpplan.planner.values.dependence_graph import DependenceGraph, Operation
 from warpplan.planner.values.plan import Channel, Plan
 
@@ -100,12 +100,12 @@ class _Builder:
             tuple(self._unguarded()),
         )  # fmt: skip
 
-    def _step(self, i: int, rank: int, waits: tuple[Wait, ...]) -> Step:
+    def _step(self, i: int, rank: int, waits: tuple[Wait, ...]) -> ProgramStep:
         graph, op = self.graph, self.graph.ops[i]
         unit = next((k for k, (name, _) in enumerate(graph.units) if name == op.unit and op.occupancy), None)
         before, after = (count * graph.limits.barrier_cycles for count in self.barriers[i])
         issue = op.issue * self._slowdown(op, self.home[i])
-        return Step(
+        return ProgramStep(
             op.id, self.home[i], unit, self.cycle[i], rank, self.latency[i], op.occupancy + self.delay[i], issue,
             before, after, waits, self._in_order(op), before + issue + after == 0,
         )  # fmt: skip
@@ -142,7 +142,7 @@ class _Builder:
             for wait in self._releases(before, after.producer, distance):
                 yield wait, after.producer
 
-    def _releases(self, ring: Ring, waiter: int, distance: int) -> Iterator[Wait]:
+    def _releases(self, ring: ProgramRing, waiter: int, distance: int) -> Iterator[Wait]:
         """``waiter`` of iteration n waits for the release of ``ring`` of iteration n − ``distance``."""
         nobody = ((ring.producer, 0, self.graph.limits.handoff_cycles, 0),)
         for reader, delta, handoff, written in ring.readers or nobody:
@@ -173,7 +173,7 @@ class _Builder:
         """Whether it writes something that a reader elsewhere must be handed; else its data edges are tokens."""
         return self.graph.ops[op].buffer_bytes > 0 or self.graph.ops[op].registers > 0
 
-    def _ring(self, producer: int, channel: Channel) -> Ring:
+    def _ring(self, producer: int, channel: Channel) -> ProgramRing:
         """A register value's ring is read by other partitions only: its own has the registers."""
         op, fixed = self.graph.ops[producer], self.graph.limits.handoff_cycles
         readers = tuple(
@@ -183,11 +183,11 @@ class _Builder:
         )
         place = next((b for b in self.plan.buffers if b.name == channel.name), None)
         if place is None:  # A place of its own: nothing can share it.
-            return Ring(producer, channel.depth, readers, f"ring {channel.name}", 0, 1, 0, 1)
+            return ProgramRing(producer, channel.depth, readers, f"ring {channel.name}", 0, 1, 0, 1)
         if place.memory == "tmem":
-            return Ring(producer, channel.depth, readers, "tmem", place.offset, place.size // channel.depth,
+            return ProgramRing(producer, channel.depth, readers, "tmem", place.offset, place.size // channel.depth,
                         place.lane, place.lanes)  # fmt: skip
-        return Ring(producer, channel.depth, readers, "smem", place.offset, channel.slot_bytes, 0, 1)
+        return ProgramRing(producer, channel.depth, readers, "smem", place.offset, channel.slot_bytes, 0, 1)
 
     def _barriers(self) -> list[tuple[int, int]]:
         """Per operation, the barriers it waits for and those it arrives at (rule 3)."""

@@ -39,7 +39,7 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """An operation as its partition runs it: cycles as rule 0 has them, ``before`` and ``after`` its barriers' cycles.
 
     ``unit`` is an index, or ``None`` where it holds none; ``in_order``: it retires after all such steps that its
@@ -62,7 +62,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Ring:
+class ProgramRing:
     """``depth`` slots filled by the operation of index ``producer``; ``readers`` by (index, distance, cycles until its
     release is heard elsewhere, cycles from the value's completion until it can be read).
 
@@ -87,11 +87,11 @@ class Program:
 
     plan: Plan
     graph: DependenceGraph
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     units: tuple[tuple[str, int], ...]
-    rings: tuple[Ring, ...]
+    rings: tuple[ProgramRing, ...]
     dependences: tuple[tuple[int, int, int, int], ...]
-    reuses: tuple[tuple[Ring, Ring, int], ...]
+    reuses: tuple[tuple[ProgramRing, ProgramRing, int], ...]
     unguarded: tuple[tuple[int, str], ...]
 
     @cached_property
@@ -99,16 +99,20 @@ class Program:
         """Cycles by which all starts are later than the plan's, for the barrier waits before its first cycle."""
         return max([0, *(step.before - step.cycle for step in self.steps)])
 
-    def planned_cycle(self, step: Step, iteration: int) -> int:
+    def planned_cycle(self, step: ProgramStep, iteration: int) -> int:
         return self.offset + step.cycle + self.plan.schedule.ii_cycles * iteration
 
     def instances(self, members: Iterable[int], trip_count: int) -> Iterator[tuple[int, int]]:
         """(operation, iteration) of ``members`` in the plan's order: by tᵢ + n·II, ties by rank."""
         ii = self.plan.schedule.ii_cycles
-        turn = sorted((s.cycle % ii, s.rank, i, s.cycle // ii) for i in members for s in (self.steps[i],))
-        order = [(i, stage) for _, _, i, stage in turn]
-        last = max((stage for _, stage in order), default=0)
-        for k in range(trip_count + last):
-            for i, stage in order:
-                if 0 <= k - stage < trip_count:
-                    yield i, k - stage
+        by_phase = sorted((s.cycle % ii, s.rank, i, s.cycle // ii) for i in members for s in (self.steps[i],))
+        order = [(i, stage) for _, _, i, stage in by_phase]
+        done = 0
+        # Interval k of the loop has iteration k - stage of each operation. Intervals with no operation (long
+        # latencies leave millions) are skipped.
+        for first in sorted({stage for _, stage in order}):
+            for k in range(max(done, first), first + trip_count):
+                for i, stage in order:
+                    if 0 <= k - stage < trip_count:
+                        yield i, k - stage
+            done = first + trip_count

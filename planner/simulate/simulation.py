@@ -16,13 +16,16 @@ from warpplan.planner.errors import InvalidInput, SimulationFault
 from warpplan.planner.simulate.event_loop import Order, Play
 from warpplan.planner.simulate.plan_program import program
 from warpplan.planner.simulate.program import Program
-from warpplan.planner.simulate.slot_hazards import Run, first_hazard
+from warpplan.planner.simulate.slot_hazards import PlayRecord, first_hazard
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.plan import Plan
 from warpplan.planner.values.timeline import Span, Timeline
 
 MOST_VERIFIED = 20_000
-"""Operations that one play of :func:`verify` issues at most: a fifth of a second."""
+"""Operations that one play of :func:`verify` issues at most, unless the plan has more stages: a fifth of a second."""
+MOST_STAGES = 1_000
+"""Iterations that :func:`verify` plays at most for a plan's stages, of which no kernel's loop has as many: a latency of
+10⁸ intervals would otherwise be played for as many iterations. What lies beyond is left to the checker."""
 
 
 @dataclass(frozen=True)
@@ -80,28 +83,28 @@ def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
     """The first thing wrong with ``plan`` over a few trip counts, once with drawn latencies; empty for a good plan.
 
     That is a fault that :func:`simulate` raises, or an operation that is late although everything before it was in
-    time: the plan cannot keep its own interval. The longest count lets each ring turn and each distance span once more
+    time: the plan cannot keep its own interval. The longest count fills each ring and spans each distance once more
     after every stage has begun, as far as ``MOST_VERIFIED`` allows.
     """
     try:
         compiled = program(plan, graph)
     except InvalidInput as error:
         return (str(error),)
-    stages = plan.schedule.stages
-    turns = max((ring.depth for ring in compiled.rings), default=1)
+    stages = min(plan.schedule.stages, MOST_STAGES)
+    deepest = max((ring.depth for ring in compiled.rings), default=1)
     reach = max((distance for _, _, distance, _ in compiled.dependences), default=0)
-    enough = min(stages + max(turns, reach) + 2, max(MOST_VERIFIED // max(len(graph.ops), 1), stages + 2))
+    enough = min(stages + max(deepest, reach) + 2, max(MOST_VERIFIED // max(len(graph.ops), 1), stages + 2))
     try:
         for trip_count in (1, stages, enough):
             _played(compiled, trip_count)
         _played(compiled, enough, Draws(), "arrival")
-        return _late(compiled, _played(compiled, enough, in_step=True))
+        return _late(compiled, _played(compiled, enough, planned_starts=True))
     except SimulationFault as fault:
         return (str(fault),)
 
 
-def _late(compiled: Program, run: Run) -> tuple[str, ...]:
-    """The first start of a play in step that is later than planned."""
+def _late(compiled: Program, run: PlayRecord) -> tuple[str, ...]:
+    """The first start of a play in which nothing starts early that is later than planned."""
     late = [
         (start, step.op, n, planned)
         for step, starts in zip(compiled.steps, run.starts, strict=True)
@@ -142,12 +145,16 @@ def waits(timeline: Timeline) -> dict[str, dict[str, float]]:
 
 
 def _played(
-    compiled: Program, trip_count: int, draws: Draws | None = None, order: Order = "planned", in_step: bool = False
-) -> Run:
-    """The cycles of a play without fault; ``in_step``: in which nothing starts before its planned cycle."""
+    compiled: Program,
+    trip_count: int,
+    draws: Draws | None = None,
+    order: Order = "planned",
+    planned_starts: bool = False,
+) -> PlayRecord:
+    """The cycles of a play without fault; ``planned_starts``: in which nothing starts before its planned cycle."""
     spreads = [op.spread for op in compiled.graph.ops]
     late = draws.late_cycles(spreads, trip_count) if draws is not None and any(spreads) else None
-    play = Play(compiled, trip_count, late, order, in_step)
+    play = Play(compiled, trip_count, late, order, planned_starts)
     play.run()
     # Contents do not change what waits for what: until its first hazard a play is right, whatever comes after.
     fault = first_hazard(compiled, play.record, trip_count) or play.deadlock()

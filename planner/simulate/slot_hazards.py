@@ -1,6 +1,6 @@
-"""What went wrong in a played plan: slots overwritten, values read too early, barrier phases missed.
+"""Hazards of a played plan: slots overwritten, values read too early, barrier phases missed.
 
-Judged from the recorded cycles alone, place by place and barrier by barrier, whatever the operations waited for.
+Found from the recorded cycles alone, place by place and barrier by barrier, whatever the operations waited for.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from warpplan.planner.simulate.program import Program, Ring
+from warpplan.planner.simulate.program import Program, ProgramRing
 
 NEVER = sys.maxsize
 """The cycle of what did not happen before the play ended."""
 
 
 @dataclass(frozen=True)
-class Fault:
+class SlotFault:
     """Operation ``op`` of ``iteration`` goes wrong at ``cycle``; faults compare by when they happen."""
 
     cycle: int
@@ -28,8 +28,8 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Cycles of every operation by iteration, as far as it came: when its partition turned to it, when it started, when
+class PlayRecord:
+    """Cycles of every operation by iteration, as far as it came: when its partition reached it, when it started, when
     its latency was over, when it had retired (its result usable), and what it waited for."""
 
     readies: list[list[int]]
@@ -39,7 +39,7 @@ class Run:
     reasons: list[list[str]]
 
 
-def first_hazard(program: Program, run: Run, trip_count: int) -> Fault | None:
+def first_hazard(program: Program, run: PlayRecord, trip_count: int) -> SlotFault | None:
     """The earliest fault of a play, deadlocks aside."""
     lives = [(ring, _ends(run, ring, trip_count)) for ring in program.rings]
     faults = (
@@ -52,19 +52,19 @@ def first_hazard(program: Program, run: Run, trip_count: int) -> Fault | None:
     return min(faults, key=lambda f: (f.cycle, f.op, f.iteration), default=None)
 
 
-def _fault(program: Program, cycle: int, op: int, iteration: int, text: str, slot: int | None = None) -> Fault:
+def _fault(program: Program, cycle: int, op: int, iteration: int, text: str, slot: int | None = None) -> SlotFault:
     name = program.steps[op].op
-    return Fault(cycle, name, iteration, slot, f"operation {name}, iteration {iteration}, cycle {cycle}: {text}")
+    return SlotFault(cycle, name, iteration, slot, f"operation {name}, iteration {iteration}, cycle {cycle}: {text}")
 
 
-def _unguarded(program: Program, run: Run) -> Iterator[Fault]:
+def _unguarded(program: Program, run: PlayRecord) -> Iterator[SlotFault]:
     """Right by luck is wrong: values that cross, or need a place, and have no ring or no barrier."""
     for op, text in program.unguarded:
         if run.starts[op]:
             yield _fault(program, run.starts[op][0], op, 0, text)
 
 
-def _early_reads(program: Program, run: Run) -> Iterator[Fault]:
+def _early_reads(program: Program, run: PlayRecord) -> Iterator[SlotFault]:
     for source, op, distance, beyond in program.dependences:
         done = run.done[source]
         for m, start in enumerate(run.starts[op][distance:]):
@@ -79,7 +79,7 @@ def _early_reads(program: Program, run: Run) -> Iterator[Fault]:
 # that nobody reads, until it is written.
 
 
-def _ends(run: Run, ring: Ring, trip_count: int) -> list[int]:
+def _ends(run: PlayRecord, ring: ProgramRing, trip_count: int) -> list[int]:
     """When each iteration's value has been read for the last time, or could have been by a reader beyond the loop."""
     written = run.done[ring.producer]
     ends = [0] * len(written) if ring.readers else list(written)
@@ -92,10 +92,10 @@ def _ends(run: Run, ring: Ring, trip_count: int) -> list[int]:
     return ends
 
 
-Lives = list[tuple[Ring, list[int]]]
+Lives = list[tuple[ProgramRing, list[int]]]
 
 
-def _overwritten(program: Program, run: Run, lives: Lives) -> Iterator[Fault]:
+def _overwritten(program: Program, run: PlayRecord, lives: Lives) -> Iterator[SlotFault]:
     """A ring's own slots, filled again too early."""
     for ring, ends in lives:
         for n, (start, end) in enumerate(zip(run.starts[ring.producer][ring.depth :], ends, strict=False)):
@@ -104,14 +104,14 @@ def _overwritten(program: Program, run: Run, lives: Lives) -> Iterator[Fault]:
                 break
 
 
-def _shared_places(program: Program, run: Run, lives: Lives) -> Iterator[Fault]:
+def _shared_places(program: Program, run: PlayRecord, lives: Lives) -> Iterator[SlotFault]:
     """Slots of two rings on the same bytes (or columns and lanes) must not be alive together."""
     for (a, a_ends), (b, b_ends) in combinations(lives, 2):
         for s, t in _common(a, b):
             uses = [(start, a_ends[n], a, n) for n, start in enumerate(run.starts[a.producer]) if n % a.depth == s]
             uses += [(start, b_ends[n], b, n) for n, start in enumerate(run.starts[b.producer]) if n % b.depth == t]
             uses.sort(key=lambda use: use[:2])
-            latest: dict[int, tuple[int, Ring, int]] = {}  # by producer: until when, whose value
+            latest: dict[int, tuple[int, ProgramRing, int]] = {}  # by producer: until when, whose value
             for start, end, ring, n in uses:
                 until, other, m = latest.get(b.producer if ring is a else a.producer, (0, ring, n))
                 if start < until:
@@ -121,7 +121,7 @@ def _shared_places(program: Program, run: Run, lives: Lives) -> Iterator[Fault]:
                     latest[ring.producer] = (end, ring, n)
 
 
-def _common(a: Ring, b: Ring) -> Iterator[tuple[int, int]]:
+def _common(a: ProgramRing, b: ProgramRing) -> Iterator[tuple[int, int]]:
     """Pairs of slots of two rings that have bytes in common."""
     apart = a.lane >= b.lane + b.lanes or b.lane >= a.lane + a.lanes
     above = a.offset >= b.offset + b.depth * b.stride or b.offset >= a.offset + a.depth * a.stride
@@ -133,7 +133,9 @@ def _common(a: Ring, b: Ring) -> Iterator[tuple[int, int]]:
             yield s, t
 
 
-def _overwrite(program: Program, cycle: int, op: int, iteration: int, ring: Ring, victim: int, until: int) -> Fault:
+def _overwrite(
+    program: Program, cycle: int, op: int, iteration: int, ring: ProgramRing, victim: int, until: int
+) -> SlotFault:
     """``ring``'s value of iteration ``victim`` is overwritten."""
     slot = victim % ring.depth
     when = "is never released" if until == NEVER else f"is in use until cycle {until}"
@@ -141,7 +143,7 @@ def _overwrite(program: Program, cycle: int, op: int, iteration: int, ring: Ring
     return _fault(program, cycle, op, iteration, text, slot)
 
 
-def _missed_phases(program: Program, run: Run, trip_count: int) -> Iterator[Fault]:
+def _missed_phases(program: Program, run: PlayRecord, trip_count: int) -> Iterator[SlotFault]:
     """A wait sees a barrier's parity only: it must come before the phase after the one it means completes.
 
     Too early it cannot be, since every waiter has waited for the phase before. Nor can a ring's own barriers run away:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from warpplan.planner.errors import MissingCosts
+from warpplan.planner.errors import InvalidInput, MissingCosts
 
 Parameter = int | str
 Parameters = tuple[tuple[str, Parameter], ...]
@@ -54,19 +54,34 @@ class CostTable:
 
     Lookup is exact on text parameters and linear between the nearest measured points on the one numeric parameter
     of a kind (``bytes``, ``n`` or ``elements``); outside the measured range it scales the nearest two points'
-    line, never below the smallest measured value.
+    line, never below the smallest measured value. Raises :class:`InvalidInput` where two entries answer one lookup.
     """
 
     entries: tuple[CostEntry, ...]
 
+    def __post_init__(self) -> None:
+        _ = self._series
+
     @cached_property
     def _series(self) -> Mapping[tuple[str, Parameters], tuple[tuple[int, OperationCost], ...]]:
-        series: dict[tuple[str, Parameters], list[tuple[int, OperationCost]]] = {}
+        """By kind and text parameters: the measured points, smallest size first."""
+        series: dict[tuple[str, Parameters], dict[int, CostEntry]] = {}
         for entry in self.entries:
             text = tuple((n, v) for n, v in entry.parameters if isinstance(v, str))
-            numbers = [v for _, v in entry.parameters if isinstance(v, int)]
-            series.setdefault((entry.kind, text), []).append((numbers[0] if numbers else 0, entry.cost))
-        return {key: tuple(sorted(points, key=lambda p: p[0])) for key, points in series.items()}
+            size = next((v for _, v in entry.parameters if isinstance(v, int)), 0)
+            known = series.setdefault((entry.kind, text), {}).setdefault(size, entry)
+            if known is not entry:
+                raise InvalidInput(
+                    f"the profile has two cost entries for {entry.label}: keep one of them"
+                    if known.label == entry.label
+                    else f"the profile has cost entries {known.label} and {entry.label}, which no lookup tells apart: "
+                    "a kind has one numeric parameter",
+                    field="costs.entries", value=entry.label,
+                )  # fmt: skip
+        return {
+            key: tuple((size, entry.cost) for size, entry in sorted(points.items(), key=lambda point: point[0]))
+            for key, points in series.items()
+        }
 
     def lookup(self, kind: str, size: int = 0, **text: str) -> OperationCost:
         """The cost of ``kind`` at ``size`` (bytes, n or elements); :class:`MissingCosts` where never measured."""

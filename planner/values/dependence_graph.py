@@ -17,6 +17,9 @@ Architecture = Literal["any", "hopper", "blackwell"]
 TMEM_LANES = (64, 128)
 """Heights of a value in tensor memory: a 64-row accumulator takes half of the 128 lanes (PTX ISA, "Tensor Memory")."""
 
+MOST_OF = {"ops": 2_000, "edges": 50_000, "units": 64, "clones": 16}
+"""Elements of a graph: beyond them, no time limit could be kept. Chosen by hand, far above any kernel."""
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -118,6 +121,15 @@ class DependenceGraph:
         fixed = self.limits.handoff_cycles if edge.handoff is None else edge.handoff
         kilobytes = -(-source.register_bytes // 1024) if edge.kind == "data" else 0
         return fixed + kilobytes * self.limits.handoff_cycles_per_kb
+
+
+def require_few(graph: str, name: str, count: int) -> None:
+    """Raises :class:`InvalidGraph` for more elements than :data:`MOST_OF`: also before a graph is built of them."""
+    if count > MOST_OF[name]:
+        raise InvalidGraph(
+            f"graph {graph[:60]!r} has {count} {name}: at most {MOST_OF[name]} can be planned",
+            field=name, value=count, limit=MOST_OF[name],
+        )  # fmt: skip
 
 
 def _validate(graph: DependenceGraph) -> None:

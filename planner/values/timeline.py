@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Span:
     """One operation of one iteration, in cycles from the loop's start.
 
-    Its partition turns to it at ``ready`` (what it had issued before is done issuing), waits for its barriers and its
+    Its partition reaches it at ``ready`` (what it had issued before is done issuing), waits for its barriers and its
     unit until ``start``, is free for the next operation at ``issued``; the unit is free at ``released`` and the result
     usable, in the same partition, at ``done``. ``waited_for`` says what the wait was for: "data" (with the operation
     waited for), "slot" (a ring's free slot), "unit", or nothing.

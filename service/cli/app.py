@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service.cli import explain_command, export_command, solve_command, ws_command
+from warpplan.service.cli import explain_command, export_command, pack_command, solve_command, ws_command
 from warpplan.service.cli.options import (
     DeviceName,
     Dtype,
@@ -306,7 +306,7 @@ def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, o
 app.command()(export_command.export)
 app.command()(export_command.verify)
 app.command()(solve_command.solve)
-app.command()(solve_command.pack)
+app.command()(pack_command.pack)
 app.command()(explain_command.explain)
 app.command()(ws_command.ws)
 

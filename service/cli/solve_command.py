@@ -1,18 +1,15 @@
-"""``warpplan solve``, ``pack`` and ``explain``: the planner on its own, for any graph or list of buffers."""
+"""``warpplan solve``: the planner on its own, for any dependence graph; what ``explain`` shares with it."""
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from warpplan.service.cli.options import Json, print_json
 
 if TYPE_CHECKING:
-    from warpplan.planner.packing.offsets import Packing
     from warpplan.planner.values.deadline import Deadline
     from warpplan.planner.values.dependence_graph import DependenceGraph
     from warpplan.planner.values.options import SolveOptions
@@ -106,59 +103,3 @@ def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadli
             line.update(f"{work}: {found}, proven bound {proven}, asking {asked}")
 
         return solve(loop, options, progress=progress, deadline=deadline or NO_DEADLINE)
-
-
-def pack(
-    buffers: Annotated[str, typer.Argument(help='A CSV file with the columns id,lower,upper,size, or "-".')],
-    capacity: Annotated[int, typer.Option(min=1, max=2**53, help="Bytes of the memory.")],
-    time_limit: TimeLimit = 60.0,
-    out: Annotated[Path | None, typer.Option(help="Write the offsets here, not to stdout.")] = None,
-    as_json: Json = False,
-) -> int | None:
-    """Place buffers that are live for part of the time; prints the CSV with an offset column.
-
-    Buffers are live during [lower, upper) and may share bytes where their lives do not meet (MiniMalloc's format).
-    An optional column alignment is kept. Exit status 1: there is no such placement, or none was found in time.
-    """
-    from rich.console import Console
-
-    from warpplan.planner.packing import offsets
-    from warpplan.service.workflow import buffer_files as files
-    from warpplan.service.workflow.text_files import require_folder, write_text
-
-    blocks = files.read_buffers(buffers, capacity)
-    if out is not None:
-        require_folder(out)
-    with Console(stderr=True).status(f"placing {len(blocks)} buffers"):
-        found = offsets.pack(blocks, capacity, time_limit_s=time_limit)
-    ends = [offset + block.size for block, offset in zip(blocks, found.offsets, strict=False)]
-    used = max(ends, default=0)
-    text = files.write_buffers(blocks, found.offsets) if found.status == "packed" else ""
-    if out is not None and text:
-        write_text(out, text)
-    if as_json:
-        print_json(_packing_json(found, blocks, capacity, used))
-    elif out is None and text:
-        print(text, end="")
-    print(f"warpplan: {_packing_line(found, len(blocks), capacity, used)}", file=sys.stderr)
-    return None if found.status == "packed" else NO_ANSWER
-
-
-def _packing_line(found: Packing, count: int, capacity: int, used: int) -> str:
-    if found.status == "packed":
-        share = f"{100 * used / capacity:.1f} %"
-        return f"packed: {count} buffers in {used} of {capacity} bytes ({share}); {found.peak_bytes} live at once"
-    return f"{found.status}: {found.reason}"
-
-
-def _packing_json(found: Packing, blocks: Any, capacity: int, used: int) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "status": found.status,
-        "capacity_bytes": capacity,
-        "used_bytes": used if found.status == "packed" else None,
-        "peak_bytes": found.peak_bytes,
-        "reason": found.reason,
-        "buffers": [{**asdict(b), "offset": o} for b, o in zip(blocks, found.offsets, strict=False)],
-    }

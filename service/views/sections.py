@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from warpplan.planner.predict.alternatives import Flips, Need, Race
+from warpplan.planner.predict.alternatives import Flips, Need, RankedCandidates
 from warpplan.planner.predict.explanation import Demand
 from warpplan.planner.predict.sensitivity import CostChanges
 from warpplan.planner.predict.time_model import Prediction
@@ -85,7 +85,7 @@ def terms(prediction: Prediction) -> Section:
     return Section("What the time is made of", ("term", "us", "of the time"), rows, notes)
 
 
-def contenders(race: Race, predictions: Sequence[Prediction]) -> Section:
+def contenders(race: RankedCandidates, predictions: Sequence[Prediction]) -> Section:
     """The best of unlike block structures."""
     best = predictions[0].time_us
     rows = tuple(
@@ -95,14 +95,14 @@ def contenders(race: Race, predictions: Sequence[Prediction]) -> Section:
     return Section("The best of other block structures", ("", "structure", "us", "gap", "bound by", "II"), rows)
 
 
-def what_the_next_needs(race: Race, needs: Sequence[Need]) -> Section:
+def what_the_next_needs(race: RankedCandidates, needs: Sequence[Need]) -> Section:
     rows = tuple(
         (n.quantity, "not enough alone" if n.factor is None else f"{100 * (n.factor - 1):+.1f} %") for n in needs
     )
     return Section(f"What the next best would need: {race.names[1]}", ("less of", "to be as fast"), rows)
 
 
-def choice(race: Race, found: Flips) -> Section:
+def choice(race: RankedCandidates, found: Flips) -> Section:
     """Which measured number would flip the choice, and whether its own spread allows that."""
     rows = tuple(
         (f.measured, f"{f.value:.6g}", f"{100 * (f.factor - 1):+.1f} %", f"{100 * (f.spread - 1):.1f} %",

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from warpplan.planner.errors import MalformedFile
-from warpplan.planner.packing.offsets import Block
+from warpplan.planner.packing.offsets import PackingBlock
 from warpplan.service.workflow.text_files import read_bytes, source_name
 
 REQUIRED = ("id", "lower", "upper", "size")
@@ -20,7 +20,7 @@ MAX_VALUE = 2**53
 """Beyond it sums would leave 64 bits, and no memory has so many bytes."""
 
 
-def read_buffers(path: str, capacity: int) -> tuple[Block, ...]:
+def read_buffers(path: str, capacity: int) -> tuple[PackingBlock, ...]:
     """The buffers in ``path`` ("-" is standard input), in the file's order.
 
     Raises :class:`MalformedFile` naming the line and the element: a column that is missing, unknown or given twice, an
@@ -36,7 +36,7 @@ def read_buffers(path: str, capacity: int) -> tuple[Block, ...]:
     return tuple(_blocks(source, text, capacity))
 
 
-def write_buffers(blocks: Sequence[Block], offsets: Sequence[int]) -> str:
+def write_buffers(blocks: Sequence[PackingBlock], offsets: Sequence[int]) -> str:
     """The CSV of ``blocks`` with their offsets, lines ending in a line feed."""
     aligned = any(block.alignment != 1 for block in blocks)
     text = io.StringIO()
@@ -48,7 +48,7 @@ def write_buffers(blocks: Sequence[Block], offsets: Sequence[int]) -> str:
     return text.getvalue()
 
 
-def _blocks(source: str, text: str, capacity: int) -> Iterator[Block]:
+def _blocks(source: str, text: str, capacity: int) -> Iterator[PackingBlock]:
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] = []
     seen: dict[str, int] = {}
@@ -90,7 +90,7 @@ def _columns(source: str, line: int, row: Sequence[str]) -> list[str]:
     return columns
 
 
-def _block(source: str, line: int, columns: Sequence[str], row: Sequence[str], capacity: int) -> Block:
+def _block(source: str, line: int, columns: Sequence[str], row: Sequence[str], capacity: int) -> PackingBlock:
     if len(row) != len(columns):
         reason = f"{len(row)} columns, the header has {len(columns)} ({','.join(columns)})"
         raise MalformedFile(source, reason, line=line)
@@ -116,4 +116,4 @@ def _block(source: str, line: int, columns: Sequence[str], row: Sequence[str], c
         raise wrong("upper", f"no less than its lower, {lower}")
     if size > capacity:
         raise wrong("size", f"no more than the capacity of {capacity} bytes")
-    return Block(name, lower, upper, size, alignment)
+    return PackingBlock(name, lower, upper, size, alignment)

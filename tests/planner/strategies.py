@@ -163,8 +163,17 @@ def _with_clones(graph: DependenceGraph, copied: int) -> DependenceGraph:
 quantiles = st.builds(Quantiles, numbers, numbers, st.integers(0, 10**6))
 operation_costs = st.builds(OperationCost, *(st.none() | quantiles,) * 3)
 parameters = st.dictionaries(names, st.integers(0, 2**40) | texts, max_size=3).map(lambda d: tuple(sorted(d.items())))
+
+
+def _lookup(entry: CostEntry) -> object:
+    """What a cost is looked up by: kind, text parameters, and the one number."""
+    texts = tuple((name, value) for name, value in entry.parameters if isinstance(value, str))
+    return entry.kind, texts, next((value for _, value in entry.parameters if isinstance(value, int)), 0)
+
+
 cost_tables = st.builds(
-    CostTable, st.lists(st.builds(CostEntry, names, parameters, operation_costs), max_size=3).map(tuple)
+    CostTable,
+    st.lists(st.builds(CostEntry, names, parameters, operation_costs), max_size=3, unique_by=_lookup).map(tuple),
 )
 rates = st.builds(Rate, numbers, numbers, numbers, st.integers(0, 99))
 profiles = st.builds(

@@ -270,6 +270,46 @@ def test_partitions_that_are_too_narrow_or_too_many_registers_are_infeasible():
     assert solve(loop(), wide).reason == "the partitions take 92160 of 65536 registers"
 
 
+@pytest.mark.parametrize("cycles", [5 * 10**8, 10**9])
+def test_latencies_of_half_a_second_are_planned(cycles):
+    """Without a buffer the interval stays 1 cycle, and the schedule has as many stages as the latency has cycles."""
+    for size in (0, 1024):
+        graph = DependenceGraph(
+            "long",
+            (Operation("a", "TMA", cycles, 1, 1, buffer_bytes=size), Operation("b", "ALU", 5, 1, 1)),
+            (Dependence("a", "b"),),
+            Limits(max_partitions=2),
+        )
+        outcome = solve(graph)
+        assert outcome.status == "optimal"
+        assert outcome.plan is not None
+        assert outcome.plan.schedule.ii_cycles == (1 if not size else -(-(cycles + 5) // (232_448 // size)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(smem_bytes=2**40), "with 137438953472 slots of one ring in memory"),
+        (Limits(base_registers=2**36), "with 68719476736 registers"),
+    ],
+)
+def test_costs_whose_sums_leave_64_bits_are_refused_with_the_way_out(limits, said):
+    graph = DependenceGraph(
+        "long",
+        (Operation("a", "TMA", 5 * 10**8, 1, 1, buffer_bytes=8), Operation("b", "ALU", 5, 1, 1)),
+        (Dependence("a", "b"), Dependence("b", "a", 1, "token")),
+        limits,
+    )
+    with pytest.raises(InvalidGraph, match="scale all cycles down") as caught:
+        solve(graph)
+    assert "latency of operation 'a' is 500000000 cycles" in str(caught.value)
+    assert said in str(caught.value)
+    assert caught.value.field == "ops.latency"
+    assert isinstance(caught.value.limit, int)
+    scaled = replace(graph, ops=(replace(graph.ops[0], latency=caught.value.limit), graph.ops[1]))
+    assert solve(scaled, SolveOptions(work_limit_s=1.0)).status in ("optimal", "infeasible")
+
+
 def test_the_largest_costs_still_solve():
     ops = tuple(Operation(f"o{i}", "ALU", 10**9, 10**9, 10**9) for i in range(5))
     graph = DependenceGraph("slow", ops, (Dependence("o0", "o4"), Dependence("o4", "o0", 1)), Limits(3))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from warpplan.planner.predict.time_model import Work, constant_names, terms
+from warpplan.planner.predict.time_model import DeviceWork, constant_names, terms
 from warpplan.profiler.fit import BOUNDS, SHRINKAGE, Measured, fit
 
 from ..planner.predict.works import RATES, works
@@ -25,8 +25,8 @@ TRUTH = {name: inside(name, (0.1, 0.15, 0.2, 0.25, 0.3)[i % 5]) for i, name in e
 STRUCTURES = ("x", "y", "z")
 
 
-def candidates(seed: int, rows: int = 60) -> Work:
-    """Work of every kind: some bound by each term, two families, three structures."""
+def candidates(seed: int, rows: int = 60) -> DeviceWork:
+    """Candidates of every kind: some bound by each term, two families, three structures."""
     random = np.random.default_rng(seed)
 
     def between(low: float, high: float) -> np.ndarray:
@@ -48,7 +48,7 @@ def candidates(seed: int, rows: int = 60) -> Work:
         prologue_cycles=between(300, 2000),
         epilogue_cycles=between(200, 6000),
         drain_cycles=between(300, 2000),
-        crooked=random.choice([0.0, 1.0], rows),
+        unaligned=random.choice([0.0, 1.0], rows),
         plain_elements=random.choice([0.0, 128.0], rows),
         overlapped=random.choice([0.0, 1.0], rows),
         refilled=random.choice([0.0, 1.0], rows),

@@ -1,10 +1,10 @@
-"""Beam search over the nodes of the skyline search: many orders side by side, each a piece further, the best kept.
+"""Beam search over the nodes of the skyline search (Lowerre 1976): one decision a level, the best nodes kept.
 
-Where few pieces fit exactly, a depth-first search digs for long below an early mistake; a beam drops it. A node is good
-where its skyline has few steps, since each must be levelled before a piece can lie across it, and few valleys, since
-each must be filled to the byte; and where the large pieces are behind it. Children are ranked by what the decision
-alone changes, and only the first of them are worked out. Nodes that have the same pieces left are one. It proves
-nothing, but where it ends, its last nodes are a good beginning for a search that does.
+Where few pieces fit exactly, a depth-first search spends long below an early mistake; a beam drops it. The score
+prefers a node whose skyline has few steps, since each must be levelled before a piece can lie across it, and few
+valleys, since each must be filled to the byte; and one that has placed the large pieces. Children are ranked by what
+the decision alone changes, and only the first of them are worked out. Nodes that have the same pieces left are one.
+A beam proves nothing, but the last node of one that fails is a good beginning for a search that does.
 """
 
 from __future__ import annotations
@@ -13,41 +13,47 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from warpplan.planner.packing.line.skyline import RAISE, Frame, Skyline, State
+from warpplan.planner.packing.line.skyline import RAISE, Skyline, SkylineFrame
+from warpplan.planner.packing.line.skyline_inference import SkylineNode
 
 Trail = tuple["Trail", int, int] | None
 """The decisions that led to a node, last first: piece and offset."""
 
-AHEAD = 2
-"""Children worked out for each that is kept."""
 
-
-class Node(NamedTuple):
+class BeamNode(NamedTuple):
     """``score`` is what nodes are kept by, the lowest; ``gained`` its part that follows from the decisions."""
 
     score: float
     gained: float
-    state: State
+    state: SkylineNode
     trail: Trail
 
 
 def beam(
-    skyline: Skyline, worth: Sequence[float], valley: float, width: int, nodes: int, *, waste: float = 0.0
+    skyline: Skyline,
+    worth: Sequence[float],
+    valley: float,
+    width: int,
+    nodes: int,
+    *,
+    waste: float = 0.0,
+    children: int = 2,
 ) -> tuple[dict[int, int], bool, int]:
-    """Offsets of the pieces that the best node placed, the first placed first; whether these are all, which they are
-    unless the beam of ``width`` nodes ended before, or took so many; and how many it took.
+    """Offsets of the pieces that the best node placed, the first placed first; whether these are all pieces, which
+    they are unless the beam of ``width`` nodes a level ended before, or took ``nodes`` nodes; how many nodes it took.
 
-    ``worth[i]`` is how many steps of the skyline piece i is worth once it is placed, ``valley`` how many a valley
-    costs, ``waste`` a unit of slack.
+    In steps of the skyline: ``worth[i]`` is what placing piece i gains, ``valley`` what a valley costs, ``waste`` what
+    a unit of slack costs. ``children`` are worked out for each node kept.
+    Raises ``DeadlineReached`` at the skyline's deadline.
     """
     root = skyline.root()
-    level = [Node(0.0, 0.0, root, None)] if root is not None and root.valleys else []
+    level = [BeamNode(0.0, 0.0, root, None)] if root is not None and root.valleys else []
     ranks = [0.0] * len(worth)
     best: Trail = None
     taken = 0
     while level and taken < nodes:
         best = level[0].trail
-        children: list[tuple[float, int, Node, Frame, int, float]] = []
+        candidates: list[tuple[float, int, BeamNode, SkylineFrame, int, float]] = []
         for node in level:
             frame = skyline.frame(node.state, 0, ranks, snug=False)
             section, floor, raised = frame.valley.section, frame.valley.floor, frame.valley.raised
@@ -59,10 +65,11 @@ def beam(
                     gain, first, end, cost = worth[choice], skyline.first[choice], skyline.end[choice], 0.0
                     top = floor + skyline.sizes[choice]
                 score = node.score + _change(node.state.floors, first, end, floor, top) - gain + cost
-                children.append((score, len(children), node, frame, choice, node.gained + gain))
-        children.sort(key=lambda child: child[:2])
-        found: dict[tuple[int, ...], Node] = {}
-        for _, _, node, frame, choice, gained in children:
+                candidates.append((score, len(candidates), node, frame, choice, node.gained + gain))
+        candidates.sort(key=lambda child: child[:2])
+        found: dict[tuple[int, ...], BeamNode] = {}
+        for _, _, node, frame, choice, gained in candidates:
+            skyline.deadline.check()
             taken += 1
             state, _, failure = skyline.decide(frame, choice)
             if failure is not None:
@@ -73,8 +80,8 @@ def beam(
             score = _steps(state.floors) + valley * len(state.valleys) - gained - waste * sum(state.slack)
             key = (state.todo, *state.slack)
             if key not in found or score < found[key].score:
-                found[key] = Node(score, gained, state, trail)
-            if len(found) == AHEAD * width:
+                found[key] = BeamNode(score, gained, state, trail)
+            if len(found) == children * width:
                 break
         level = sorted(found.values(), key=lambda node: node.score)[:width]
     return _placed(best), False, taken

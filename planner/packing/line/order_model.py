@@ -1,10 +1,10 @@
-"""Exact search by orders: which of two pieces that are live together lies below the other, asked of CP-SAT.
+"""Exact search by CP-SAT over orders (ours): which of two pieces that are live together lies below the other.
 
 Where a section is *full*, nothing but the order is left to decide: a piece lies at the sum of the sizes below it. So
 between one full section and the next, what begins below a piece that stays takes exactly as much as what ends below
 it. Few sets of sizes balance so: often only all and none, and then all that begins lies together, in the place of all
 that ended. Over a section with slack, what lies below a piece takes at most its offset, and at least that less the
-slack. The solver learns from these truths what a search that places piece after piece finds out again and again.
+slack. CP-SAT learns clauses over these orders; a search that places piece after piece meets each conflict many times.
 """
 
 from __future__ import annotations
@@ -14,50 +14,77 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from math import comb
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from warpplan.planner.cpsat.literals import Truth, negated
 from warpplan.planner.cpsat.runner import Answer, run, spent
-from warpplan.planner.packing.line.pieces import Pieces
+from warpplan.planner.packing.pieces import Pieces
+from warpplan.planner.values.deadline import Deadline
+from warpplan.planner.values.packing_params import PackingParams
 
-QUICK = 1.5
-"""CP-SAT takes so much less time over these models than its deterministic time says (measured: 0.35 to 1.3 a
-second)."""
-TRIPLES_PER_SECOND = 50_000
-"""Triples of pieces that are told to the solver in a second on a slow core."""
-LISTED = 300
-"""Ways to balance that are listed one by one; more are one equation."""
-WIDEST = 14
-"""Pieces that end, or that begin, beyond which ways to balance are not counted."""
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
 NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
-class Orders:
+class OrderModel:
     """Piece i is live in the sections [``first[i]``, ``end[i]``); sizes, steps and tops as in ``Pieces``."""
 
-    def __init__(self, problem: Pieces, first: Sequence[int], end: Sequence[int]) -> None:
+    def __init__(
+        self,
+        problem: Pieces,
+        first: Sequence[int],
+        end: Sequence[int],
+        deadline: Deadline,
+        params: PackingParams,
+    ) -> None:
         self._problem, self._first, self._end = problem, first, end
+        self._deadline, self._params = deadline, params
         self._live: list[list[int]] = [[] for _ in range(max(end, default=0))]
         for i, (a, b) in enumerate(zip(first, end, strict=True)):
+            deadline.check()
             for t in range(a, b):
                 self._live[t].append(i)
         self._slack = [problem.capacity - sum(problem.sizes[i] for i in live) for live in self._live]
         self._full = [t for t, slack in enumerate(self._slack) if not slack]
 
     def run(self, seconds: float, placed: Mapping[int, int] = NOTHING) -> tuple[Answer, tuple[int, ...], float]:
-        """The answer within so many seconds, the offsets where it is "yes", and the seconds that it took.
+        """The answer within ``seconds`` of work, the offsets in units where it is "yes", and the work seconds taken.
 
         Pieces that are ``placed`` at these offsets are left there, and all others lie above them.
+        Raises ``DeadlineReached`` at the deadline.
         """
         from ortools.sat.python import cp_model
 
-        with_earlier = [self._earlier(k) for k in range(len(self._first))]
+        with_earlier = self._with_earlier()
         free = [[i for i in earlier if k not in placed and i not in placed] for k, earlier in enumerate(with_earlier)]
-        telling = sum(comb(len(earlier), 2) for earlier in free) / TRIPLES_PER_SECOND
-        if telling >= seconds:
+        writing = sum(comb(len(earlier), 2) for earlier in free) / self._params.triples_per_second
+        if writing >= seconds:
             return "unknown", (), 0.0
         model = cp_model.CpModel()
+        below = self._orders(model, with_earlier, placed)
+        for k, earlier in enumerate(free):
+            self._deadline.check()
+            for i, j in combinations(earlier, 2):
+                model.add_bool_or(below[i, j], below[j, k], below[k, i])
+                model.add_bool_or(below[j, i], below[k, j], below[i, k])
+        self._balance_full_sections(model, below, placed)
+        offsets = self._offsets(model, below, placed)
+        self._separate(model, below, placed, with_earlier, offsets)
+        rate = self._params.order_model_rate
+        self._deadline.check()
+        answer, solver = run(model, rate * (seconds - writing), relax=0, deadline=self._deadline)
+        placing = tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
+        return answer, placing, writing + spent(solver) / rate
+
+    def _orders(
+        self, model: cp_model.CpModel, with_earlier: Sequence[Sequence[int]], placed: Mapping[int, int]
+    ) -> dict[tuple[int, int], Truth]:
+        """``below[i, k]``: piece i lies below piece k, for all pairs that are live together."""
         below: dict[tuple[int, int], Truth] = {}
         for k, earlier in enumerate(with_earlier):
+            self._deadline.check()
             for i in earlier:
                 if i in placed or k in placed:
                     lower = k not in placed or (i in placed and placed[i] < placed[k])
@@ -65,12 +92,15 @@ class Orders:
                 else:
                     below[i, k] = model.new_bool_var("")
                 below[k, i] = negated(below[i, k])
-        for k, earlier in enumerate(free):
-            for i, j in combinations(earlier, 2):
-                model.add_bool_or(below[i, j], below[j, k], below[k, i])
-                model.add_bool_or(below[j, i], below[k, j], below[i, k])
-        sizes, steps, tops = self._problem.sizes, self._problem.steps, self._problem.tops
+        return below
+
+    def _balance_full_sections(
+        self, model: cp_model.CpModel, below: Mapping[tuple[int, int], Truth], placed: Mapping[int, int]
+    ) -> None:
+        """Below a piece that stays, what ends and what begins take as much, but for the slack of the other section."""
+        sizes = self._problem.sizes
         for full, other in self._neighbours():
+            self._deadline.check()
             ended, begun, slack = self._only(full, other), self._only(other, full), self._slack[other]
             patterns = None if slack else self._balanced(ended, begun)
             for k in self._live[full]:
@@ -81,24 +111,48 @@ class Orders:
                 else:
                     less = sum(sizes[i] * below[i, k] for i in ended) - sum(sizes[i] * below[i, k] for i in begun)
                     model.add_linear_constraint(less, 0, slack)
+
+    def _offsets(
+        self, model: cp_model.CpModel, below: Mapping[tuple[int, int], Truth], placed: Mapping[int, int]
+    ) -> Sequence[cp_model.LinearExpr]:
+        """A piece's offset is what lies below it, and at most the section's slack more."""
+        sizes, steps, tops = self._problem.sizes, self._problem.steps, self._problem.tops
         offsets = [step * model.new_int_var(0, top // step, "") for step, top in zip(steps, tops, strict=True)]
         for k, offset in enumerate(offsets):
+            self._deadline.check()
             if k in placed:
                 model.add(offset == placed[k])
                 continue
             for t in self._telling(k):
                 under = sum(sizes[i] * below[i, k] for i in self._live[t] if i != k)
                 model.add_linear_constraint(offset - under, 0, self._slack[t])
+        return offsets
+
+    def _separate(
+        self,
+        model: cp_model.CpModel,
+        below: Mapping[tuple[int, int], Truth],
+        placed: Mapping[int, int],
+        with_earlier: Sequence[Sequence[int]],
+        offsets: Sequence[cp_model.LinearExpr],
+    ) -> None:
+        """Pairs that no full section separates do not overlap."""
+        sizes = self._problem.sizes
         for k, earlier in enumerate(with_earlier):
+            self._deadline.check()
             for i in earlier:
                 if not (i in placed and k in placed) and all(
                     self._slack[t] for t in range(self._first[k], min(self._end[i], self._end[k]))
                 ):
                     model.add(offsets[i] + sizes[i] <= offsets[k]).only_enforce_if(below[i, k])
                     model.add(offsets[k] + sizes[k] <= offsets[i]).only_enforce_if(below[k, i])
-        answer, solver = run(model, QUICK * (seconds - telling), relax=0)
-        placing = tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
-        return answer, placing, telling + spent(solver) / QUICK
+
+    def _with_earlier(self) -> list[list[int]]:
+        found = []
+        for k in range(len(self._first)):
+            self._deadline.check()
+            found.append(self._earlier(k))
+        return found
 
     def _earlier(self, k: int) -> list[int]:
         """The pieces live where piece k begins that begin before it, the lower index first among equals."""
@@ -130,10 +184,10 @@ class Orders:
 
     def _balanced(self, ended: Sequence[int], begun: Sequence[int]) -> list[tuple[int, ...]] | None:
         """The parts of ``ended`` and ``begun``, as 0 and 1, that take as much as each other; None: too many."""
-        if max(len(ended), len(begun)) > WIDEST:
+        if max(len(ended), len(begun)) > self._params.balanced_pieces:
             return None
         before, after = self._parts(ended), self._parts(begun)
-        if sum(len(parts) * len(after.get(size, ())) for size, parts in before.items()) > LISTED:
+        if sum(len(parts) * len(after.get(size, ())) for size, parts in before.items()) > self._params.listed_balances:
             return None
         return [(*a, *b) for size, parts in before.items() for a in parts for b in after.get(size, ())]
 

@@ -10,7 +10,7 @@ import pytest
 from warpplan.kernels.gemm.explain import loop, race
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import config_of
-from warpplan.planner.predict.alternatives import QUANTITIES, Race, flips, needs
+from warpplan.planner.predict.alternatives import QUANTITIES, RankedCandidates, flips, needs
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
@@ -24,11 +24,11 @@ def profile() -> Profile:
 
 
 @pytest.fixture(scope="module")
-def contest(profile: Profile) -> Race:
+def contest(profile: Profile) -> RankedCandidates:
     return race(SHAPE, DTYPE, H200, profile, contenders=4)
 
 
-def test_the_race_is_the_ranking(profile: Profile, contest: Race) -> None:
+def test_the_race_is_the_ranking(profile: Profile, contest: RankedCandidates) -> None:
     ranked = Gemm().rank(SHAPE, DTYPE, H200, profile, limit=1000)
     predicted = {r.config: r.prediction for r in ranked}
     assert contest.configs[0] == ranked[0].config
@@ -38,13 +38,13 @@ def test_the_race_is_the_ranking(profile: Profile, contest: Race) -> None:
     assert times == sorted(times)
 
 
-def test_unchanged_costs_give_the_columns_back(profile: Profile, contest: Race) -> None:
+def test_unchanged_costs_give_the_columns_back(profile: Profile, contest: RankedCandidates) -> None:
     for row in range(len(contest.names)):
         for column, value in contest.loop(row, profile.costs).items():
             assert getattr(contest.work, column)[row] == value
 
 
-def test_what_the_next_best_needs_is_enough_and_no_more(profile: Profile, contest: Race) -> None:
+def test_what_the_next_best_needs_is_enough_and_no_more(profile: Profile, contest: RankedCandidates) -> None:
     target = contest.predictions()[0].time_us
     found = needs(contest)
     assert any(need.factor is not None for need in found)
@@ -58,7 +58,7 @@ def test_what_the_next_best_needs_is_enough_and_no_more(profile: Profile, contes
             assert (contest.times(replace(contest.work, **less), profile)[1] <= target) == wins, need
 
 
-def test_a_flip_flips_the_ranking(profile: Profile, contest: Race) -> None:
+def test_a_flip_flips_the_ranking(profile: Profile, contest: RankedCandidates) -> None:
     """The measured number that decides, changed in the profile, and everything solved and predicted anew."""
     found = flips(contest)
     assert found.examined == found.numbers > 10
@@ -74,12 +74,12 @@ def test_a_flip_flips_the_ranking(profile: Profile, contest: Race) -> None:
             assert mine[contest.names.index(cost.winner)] < mine[0]
 
 
-def test_the_work_can_be_ended(contest: Race) -> None:
+def test_the_work_can_be_ended(contest: RankedCandidates) -> None:
     found = flips(contest, progress=lambda done, total: done < 3)
     assert (found.examined, found.numbers > 3) == (3, True)
 
 
-def test_the_loop_is_that_of_the_plan(profile: Profile, contest: Race) -> None:
+def test_the_loop_is_that_of_the_plan(profile: Profile, contest: RankedCandidates) -> None:
     config = contest.configs[0]
     found = loop(config, DTYPE, H200, profile)
     expected = Gemm().plan(config, DTYPE, H200, profile)

@@ -147,6 +147,19 @@ def test_plans_found_by_trying_everything_pass_until_they_are_broken(graph, data
         breaks(data.draw(st.sampled_from(sorted(WAYS))), plan, graph)
 
 
+def test_of_parallel_edges_the_loop_carried_one_keeps_a_value_in_its_partition():
+    """Found by hypothesis: the words expected of the edge of distance 0 are those of the other one."""
+    graph = loop(
+        *(Operation(name, "TMA", 0, 0, 0) for name in ("op0", "op1")),
+        edges=(Dependence("op0", "op1", 1), Dependence("op0", "op1")),
+        max_partitions=1, smem_bytes=128, registers=3072,
+    )  # fmt: skip
+    plan = smallest_plan(graph, 6)
+    assert plan is not None
+    assert breaks("a_value_that_leaves_its_partition", plan, graph) == 2
+    assert breaks("a_value_that_leaves_its_partition", plan, replace(graph, edges=graph.edges[1:])) == 0
+
+
 @given(given_.graphs(), st.data())
 @settings(max_examples=60, deadline=None)
 def test_solved_plans_pass_until_they_are_broken(graph, data):

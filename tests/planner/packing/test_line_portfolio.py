@@ -16,10 +16,13 @@ import packing_instances
 from packing_instances import KINDS, Kind
 
 from warpplan.planner.packing.line.beam_search import beam
-from warpplan.planner.packing.line.order_model import Orders
-from warpplan.planner.packing.line.pieces import Pieces, joined, pieces
+from warpplan.planner.packing.line.joining import joined
+from warpplan.planner.packing.line.line_packing import pack, sections
+from warpplan.planner.packing.line.order_model import OrderModel
 from warpplan.planner.packing.line.skyline import Skyline
-from warpplan.planner.packing.offsets import Block, _sections, pack
+from warpplan.planner.packing.offsets import DEFAULTS, PackingBlock
+from warpplan.planner.packing.pieces import Pieces, pieces
+from warpplan.planner.values.deadline import NO_DEADLINE
 
 Lives = tuple[list[int], list[int]]
 
@@ -31,8 +34,8 @@ def tight(draw: st.DrawFn) -> tuple[Pieces, Lives]:
     for i in range(draw(st.integers(2, 6))):
         lower = draw(st.integers(0, 3))
         upper, size = draw(st.integers(lower + 1, 4)), draw(st.integers(1, 5))
-        found.append(Block(f"b{i}", lower, upper, size, draw(st.sampled_from([1, 1, 1, 2, 4]))))
-    first, end, peak, _ = _sections(found)
+        found.append(PackingBlock(f"b{i}", lower, upper, size, draw(st.sampled_from([1, 1, 1, 2, 4]))))
+    first, end, peak, _ = sections(found)
     capacity = peak + draw(st.integers(0, 1))
     return pieces([b.size for b in found], [b.alignment for b in found], capacity), (first, end)
 
@@ -67,7 +70,7 @@ def fits(problem: Pieces, lives: Lives, placed: tuple[int, ...] = ()) -> bool:
 @settings(max_examples=150, deadline=None)
 def test_the_skyline_search_is_exact(question, snug, order):
     problem, lives = question
-    skyline = Skyline(problem, *lives, max(lives[1]))
+    skyline = Skyline(problem, *lives, max(lives[1]), NO_DEADLINE, DEFAULTS)
     ranks = [float(order * size) for size in problem.sizes]
     answer, taken = skyline.run(ranks, 10**6, snug)
     assert answer == ("yes" if fits(problem, lives) else "no")
@@ -83,7 +86,7 @@ def test_the_skyline_search_is_exact(question, snug, order):
 @settings(max_examples=100, deadline=None)
 def test_the_search_by_orders_is_exact(question):
     problem, lives = question
-    answer, offsets, _ = Orders(problem, *lives).run(10.0)
+    answer, offsets, _ = OrderModel(problem, *lives, NO_DEADLINE, DEFAULTS).run(10.0)
     assert answer == ("yes" if fits(problem, lives) else "no")
     if answer == "yes":
         assert apart(problem, lives, offsets)
@@ -93,12 +96,12 @@ def test_the_search_by_orders_is_exact(question):
 @settings(max_examples=100, deadline=None)
 def test_orders_above_what_is_placed(question, data):
     problem, lives = question
-    offsets = Orders(problem, *lives).run(10.0)[1]
+    offsets = OrderModel(problem, *lives, NO_DEADLINE, DEFAULTS).run(10.0)[1]
     if offsets:
         # What lies lowest stays: what is left fits above it, as it did.
         upwards = sorted(range(len(offsets)), key=lambda i: offsets[i])
         placed = {i: offsets[i] for i in upwards[: data.draw(st.integers(0, len(offsets)))]}
-        answer, again, _ = Orders(problem, *lives).run(10.0, placed)
+        answer, again, _ = OrderModel(problem, *lives, NO_DEADLINE, DEFAULTS).run(10.0, placed)
         assert answer == "yes"
         assert apart(problem, lives, again)
         assert all(again[i] == offset for i, offset in placed.items())
@@ -107,9 +110,9 @@ def test_orders_above_what_is_placed(question, data):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_small_cuts_are_packed_by_orders_alone(kind: Kind):
     made = packing_instances.instance(f"test {kind.name}", 40, kind)
-    first, end, _, _ = _sections(made.blocks)
+    first, end, _, _ = sections(made.blocks)
     problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
-    answer, offsets, _ = Orders(problem, first, end).run(10.0)
+    answer, offsets, _ = OrderModel(problem, first, end, NO_DEADLINE, DEFAULTS).run(10.0)
     assert answer == "yes"
     assert valid(made.blocks, tuple(problem.unit * offset for offset in offsets), made.capacity)
 
@@ -121,7 +124,7 @@ def test_pieces_are_joined_only_where_they_must_be(question):
     fewer, first, end, place = joined(problem, *lives)
     assert len(fewer.sizes) <= len(problem.sizes)
     assert fits(fewer, (list(first), list(end))) == fits(problem, lives)
-    skyline = Skyline(fewer, first, end, max(end))
+    skyline = Skyline(fewer, first, end, max(end), NO_DEADLINE, DEFAULTS)
     if skyline.run([0.0] * len(first), 10**6, True)[0] == "yes":
         assert apart(problem, lives, tuple(skyline.offsets[i] for i in place))
 
@@ -130,7 +133,7 @@ def test_pieces_are_joined_only_where_they_must_be(question):
 @settings(max_examples=100, deadline=None)
 def test_a_beam_finds_only_packings(question, width, waste):
     problem, lives = question
-    skyline, count = Skyline(problem, *lives, max(lives[1])), len(problem.sizes)
+    skyline, count = Skyline(problem, *lives, max(lives[1]), NO_DEADLINE, DEFAULTS), len(problem.sizes)
     placed, complete, _ = beam(skyline, [1.0] * count, 1.0, width, 10**4, waste=waste)
     some = sorted(placed)
     part = [lives[0][i] for i in some], [lives[1][i] for i in some]
@@ -141,18 +144,18 @@ def test_a_beam_finds_only_packings(question, width, waste):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_narrow_beam_packs_small_cuts(kind: Kind):
     made = packing_instances.instance(f"test {kind.name}", 40, kind)
-    first, end, _, _ = _sections(made.blocks)
+    first, end, _, _ = sections(made.blocks)
     problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
     fewer, first, end, place = joined(problem, first, end)
     areas = [size * (b - a) for size, a, b in zip(fewer.sizes, first, end, strict=True)]
     worth = [area * len(areas) / sum(areas) for area in areas]
-    offsets, complete, taken = beam(Skyline(fewer, first, end, max(end)), worth, 1.0, 10, 10**5)
+    offsets, complete, taken = beam(Skyline(fewer, first, end, max(end), NO_DEADLINE, DEFAULTS), worth, 1.0, 10, 10**5)
     assert complete
     assert taken < 10**5
     assert valid(made.blocks, tuple(problem.unit * offsets[i] for i in place), made.capacity)
 
 
-def test_one_piece_takes_the_place_of_another_in_full_sections():
+def test_one_piece_takes_the_place_of_another_in_fullsections():
     # Piece 0 ends where piece 2 begins, and piece 1 is live beside both: offsets of 0 and 2 are one.
     fewer, first, end, place = joined(pieces([2, 3, 2], [1, 1, 1], 5), [0, 0, 1], [1, 2, 2])
     assert (fewer.sizes, first, end, place) == ((2, 3), (0, 0), (1, 1), (0, 1, 0))
@@ -160,10 +163,8 @@ def test_one_piece_takes_the_place_of_another_in_full_sections():
 
 def test_memories_that_are_too_small_are_proven_so():
     # Three of four sections full; the pieces over the middle cannot all be level with both sides.
-    found = [
-        Block("a", 0, 2, 3), Block("b", 0, 1, 2), Block("c", 1, 3, 2), Block("d", 2, 4, 3), Block("e", 3, 4, 2),
-        Block("f", 0, 4, 1), Block("g", 1, 2, 1), Block("h", 2, 3, 1),
-    ]  # fmt: skip
+    lives_and_sizes = [(0, 2, 3), (0, 1, 2), (1, 3, 2), (2, 4, 3), (3, 4, 2), (0, 4, 1), (1, 2, 1), (2, 3, 1)]
+    found = [PackingBlock(f"b{i}", *block) for i, block in enumerate(lives_and_sizes)]
     capacities = {c: pack(found, c).status for c in (6, 7, 8)}
     for capacity, status in capacities.items():
         sizes = [block.size for block in found]
@@ -197,7 +198,7 @@ def test_the_instances_are_what_they_say():
         assert valid(made.blocks, made.packed, made.capacity)
 
 
-def valid(blocks: tuple[Block, ...], offsets: tuple[int, ...], capacity: int) -> bool:
+def valid(blocks: tuple[PackingBlock, ...], offsets: tuple[int, ...], capacity: int) -> bool:
     placed = list(zip(blocks, offsets, strict=True))
     return all(0 <= at <= capacity - block.size for block, at in placed) and all(
         a.upper <= b.lower or b.upper <= a.lower or p >= q + b.size or q >= p + a.size

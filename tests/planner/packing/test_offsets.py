@@ -1,112 +1,108 @@
+"""Offsets and columns under given conflicts, against trying everything."""
+
 from __future__ import annotations
 
-import csv
-from itertools import permutations
+import ast
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import warpplan.planner
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.packing.offsets import Block, pack
+from warpplan.planner.packing.columns import LANES, Columns, pack_columns
+from warpplan.planner.packing.offsets import pack_conflicts
+from warpplan.planner.values.packing_params import PackingParams
 
-
-def valid(blocks: list[Block], offsets: tuple[int, ...], capacity: int) -> bool:
-    placed = list(zip(blocks, offsets, strict=True))
-    inside = all(o >= 0 and o % b.alignment == 0 and o + b.size <= capacity for b, o in placed)
-    return inside and not any(
-        a.lower < b.upper and b.lower < a.upper and p < q + b.size and q < p + a.size
-        for i, (a, p) in enumerate(placed)
-        for b, q in placed[i + 1 :]
-    )
-
-
-def fits(blocks: list[Block], capacity: int) -> bool:
-    """Some order of lowest-place-first reaches every packing that cannot be pushed down, and so some packing if any."""
-    for order in permutations(range(len(blocks))):
-        offsets: dict[int, int] = {}
-        for i in order:
-            b = blocks[i]
-            others = [(offsets[j], offsets[j] + blocks[j].size) for j in offsets]
-            lives = [blocks[j].lower < b.upper and b.lower < blocks[j].upper for j in offsets]
-            clash = [o for o, together in zip(others, lives, strict=True) if together]
-            offsets[i] = next(
-                o
-                for o in range(0, 10_000, b.alignment)
-                if all(o + b.size <= low or high <= o for low, high in clash) and all(low <= o for low, _ in clash)
-            )
-        if valid(blocks, tuple(offsets[i] for i in range(len(blocks))), capacity):
-            return True
-    return False
+Conflicts = frozenset[frozenset[int]]
 
 
 @st.composite
-def blocks(draw: st.DrawFn) -> list[Block]:
-    found = []
-    for i in range(draw(st.integers(0, 5))):
-        lower = draw(st.integers(0, 4))
-        upper = lower + draw(st.integers(1, 4))
-        found.append(Block(f"b{i}", lower, upper, draw(st.integers(1, 8)), draw(st.sampled_from([1, 1, 2, 4]))))
-    return found
+def conflicting(draw: st.DrawFn) -> tuple[list[int], list[int], Conflicts, int]:
+    """Up to five pieces, and which of them conflict."""
+    count = draw(st.integers(0, 5))
+    sizes = draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
+    alignments = draw(st.lists(st.sampled_from([1, 1, 2, 4]), min_size=count, max_size=count))
+    pairs = [frozenset(pair) for pair in combinations(range(count), 2)]
+    chosen = draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))
+    conflicts = frozenset(pair for pair, kept in zip(pairs, chosen, strict=True) if kept)
+    return sizes, alignments, conflicts, draw(st.integers(1, 12))
 
 
-@given(blocks(), st.integers(8, 20))
+def apart(sizes: list[int], conflicts: Conflicts, offsets: tuple[int, ...]) -> bool:
+    return not any(
+        offsets[a] < offsets[b] + sizes[b] and offsets[b] < offsets[a] + sizes[a] and sizes[a] and sizes[b]
+        for a, b in map(sorted, conflicts)
+    )
+
+
+def fits(sizes: list[int], alignments: list[int], conflicts: Conflicts, capacity: int) -> bool:
+    if any(size > capacity for size in sizes):
+        return False
+    places = [range(0, capacity - size + 1, a) for size, a in zip(sizes, alignments, strict=True)]
+    return any(apart(sizes, conflicts, offsets) for offsets in product(*places))
+
+
+@given(conflicting())
 @settings(deadline=None)
-def test_packing_is_exact(found, capacity):
-    answer = pack(found, capacity)
-    assert answer.status == ("packed" if fits(found, capacity) else "infeasible")
+def test_offsets_under_conflicts_are_exact(question):
+    sizes, alignments, conflicts, capacity = question
+    answer = pack_conflicts(sizes, alignments, conflicts, capacity)
+    assert answer.status == ("packed" if fits(*question) else "infeasible")
     if answer.status == "packed":
-        assert valid(found, answer.offsets, capacity)
-        assert answer.peak_bytes <= capacity
+        assert apart(sizes, conflicts, answer.offsets)
+        assert all(
+            offset % a == 0 and 0 <= offset <= capacity - size
+            for offset, size, a in zip(answer.offsets, sizes, alignments, strict=True)
+        )
     else:
-        assert answer.reason
-    assert pack(found, capacity) == answer
+        # The conflict is one: these pieces alone have no place either.
+        named = [sizes[i] for i in answer.conflict], [alignments[i] for i in answer.conflict]
+        number = {i: at for at, i in enumerate(answer.conflict)}
+        inner = frozenset(frozenset(number[i] for i in pair) for pair in conflicts if pair <= number.keys())
+        assert not fits(*named, inner, capacity)
 
 
-def test_lives_that_only_touch_share_bytes():
-    touching = [Block("a", 0, 5, 100), Block("b", 5, 9, 100)]
-    assert pack(touching, 100).offsets == (0, 0)
+@pytest.mark.parametrize("off", ["first_fit", "clique_model"])
+@given(conflicting())
+@settings(deadline=None, max_examples=40)
+def test_a_technique_switched_off_never_makes_offsets_wrong(off, question):
+    sizes, _, conflicts, _ = question
+    answer = pack_conflicts(*question, params=PackingParams(**{off: False}))
+    if answer.status == "packed":
+        assert apart(sizes, conflicts, answer.offsets)
+    assert answer.status in ("unknown", "packed" if fits(*question) else "infeasible")
 
 
-def test_the_peak_says_what_binds():
-    answer = pack([Block("a", 0, 5, 60), Block("b", 4, 9, 50), Block("c", 6, 9, 10)], 100)
-    assert (answer.status, answer.peak_bytes) == ("infeasible", 110)
-    assert answer.reason == "at time 4 a, b need 110 of 100 bytes"
+@pytest.mark.parametrize("conflict", [{0}, {0, 1, 2}, {0, 3}, {-1, 0}])
+def test_conflicts_are_pairs_of_known_pieces(conflict):
+    with pytest.raises(InvalidInput, match="expected two different indices below 3"):
+        pack_conflicts([1, 1, 1], [1, 1, 1], {frozenset(conflict)}, 10)
 
 
-def test_a_puzzle_that_largest_first_cannot_do():
-    puzzle = [
-        Block("a", 0, 2, 4), Block("b", 0, 4, 3), Block("c", 2, 6, 3), Block("d", 4, 8, 4), Block("e", 1, 7, 3),
-        Block("f", 6, 9, 3),
-    ]  # fmt: skip
-    answer = pack(puzzle, 10)
-    assert answer.status == "packed"
-    assert valid(puzzle, answer.offsets, 10)
+@pytest.mark.parametrize("params", [PackingParams(), PackingParams(first_fit=False)])
+@given(st.lists(st.builds(Columns, st.sampled_from([64, 128]), st.integers(1, 4)), max_size=4), st.integers(1, 8))
+@settings(deadline=None, max_examples=40)
+def test_columns_are_exact(params, rects, columns):
+    answer = pack_columns(rects, columns, params=params)
+    choices = [list(product(range(0, LANES - r.lanes + 1, 64), range(columns - r.columns + 1))) for r in rects]
+
+    def clear(places: tuple[tuple[int, int], ...]) -> bool:
+        return not any(
+            p[0] < q[0] + b.lanes and q[0] < p[0] + a.lanes and p[1] < q[1] + b.columns and q[1] < p[1] + a.columns
+            for (a, p), (b, q) in combinations(list(zip(rects, places, strict=True)), 2)
+        )
+
+    assert answer.status == ("packed" if any(clear(places) for places in product(*choices)) else "infeasible")
+    if answer.status == "packed":
+        assert clear(answer.places)
 
 
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        ([Block("a", 0, 1, 8), Block("a", 1, 2, 8)], "buffer 'a' appears twice"),
-        ([Block("a", 0, 1, 101)], "buffer 'a' has 101 bytes, more than the whole capacity of 100"),
-        ([Block("a", 2, 1, 1)], "life [2, 1)"),
-        ([Block("a", 0, 1, -1)], "size -1"),
-        ([Block("a", 0, 1, 1, 0)], "alignment 0"),
-    ],
-)
-def test_bad_buffers_are_named(found, message):
-    with pytest.raises(InvalidInput) as caught:
-        pack(found, 100)
-    assert message in str(caught.value)
-
-
-def test_the_time_limit_is_an_answer():
-    path = Path(__file__).parents[4] / "shared" / "data" / "minimalloc" / "A.1048576.csv"
-    if not path.exists():
-        pytest.skip("MiniMalloc's instances are not beside this checkout")
-    with path.open() as lines:
-        found = [Block(r["id"], int(r["lower"]), int(r["upper"]), int(r["size"])) for r in csv.DictReader(lines)]
-    answer = pack(found, 1_048_576, time_limit_s=0.01)
-    assert answer.status == "unknown"
-    assert "time limit of 0.01 s" in answer.reason
+def test_planning_never_reaches_the_search_behind_pack():
+    root = Path(next(iter(warpplan.planner.__path__)))
+    for module in root.rglob("*.py"):
+        inside = module.is_relative_to(root / "packing" / "line")
+        imported = {n.module or "" for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.ImportFrom)}
+        assert inside or not any("packing.line" in name for name in imported), module

@@ -15,8 +15,8 @@ from warpplan.planner.predict.time_model import (
     FAMILY_DEFAULTS,
     GLOBAL_DEFAULTS,
     TERMS,
+    DeviceWork,
     Rates,
-    Work,
     constant_names,
     predictions,
     terms,
@@ -30,12 +30,12 @@ NORMS = tuple(name for name in GLOBAL_DEFAULTS if name.endswith("norm"))
 """How terms that overlap are combined; the last term, the overhead, is added."""
 
 
-def time_us(work: Work, constants: dict[str, float] | None = None, rates: Rates = RATES) -> np.ndarray:
+def time_us(work: DeviceWork, constants: dict[str, float] | None = None, rates: Rates = RATES) -> np.ndarray:
     return terms(work, rates, constants or {})[1]
 
 
 @st.composite
-def candidates(draw: st.DrawFn, rows: int = 1) -> Work:
+def candidates(draw: st.DrawFn, rows: int = 1) -> DeviceWork:
     """Random work of plausible sizes, every term sometimes the largest."""
 
     def column(low: float, high: float) -> np.ndarray:
@@ -58,7 +58,7 @@ def candidates(draw: st.DrawFn, rows: int = 1) -> Work:
         prologue_cycles=column(100, 3000),
         epilogue_cycles=column(100, 9000),
         drain_cycles=column(100, 3000),
-        crooked=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
+        unaligned=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
         plain_elements=np.array([draw(st.sampled_from([0.0, 128.0])) for _ in range(rows)]),
         refilled=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
         overlapped=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
@@ -87,7 +87,7 @@ CONSTANTS = st.fixed_dictionaries(
     "column",
     [
         "executed_flops", "loaded_bytes", "rounds", "trips", "load_bytes", "active_sms", "blocks_per_sm",
-        "prologue_cycles", "epilogue_cycles", "drain_cycles", "crooked", "plain_elements", "dram_bytes",
+        "prologue_cycles", "epilogue_cycles", "drain_cycles", "unaligned", "plain_elements", "dram_bytes",
         "dram_latency_cycles",
     ],
 )  # fmt: skip
@@ -174,7 +174,9 @@ def test_taken_rows_keep_everything_else():
     taken = work.take(np.array([2, 0]))
     assert taken.trips.tolist() == [3.0, 1.0]
     assert (taken.flops, taken.families, taken.structures) == (work.flops, work.families, work.structures)
-    assert {len(getattr(taken, f.name)) for f in fields(Work) if isinstance(getattr(taken, f.name), np.ndarray)} == {2}
+    assert {
+        len(getattr(taken, f.name)) for f in fields(DeviceWork) if isinstance(getattr(taken, f.name), np.ndarray)
+    } == {2}
 
 
 # Each term by hand, on a device of round numbers
@@ -238,7 +240,7 @@ def test_defaults_stand_where_nothing_was_fitted():
 def test_constant_names_are_all_that_the_model_reads():
     names = constant_names(("a", "b"))
     assert len(set(names)) == len(names) == len(GLOBAL_DEFAULTS) + 2 * len(FAMILY_DEFAULTS)
-    work = works(rounds=3, overlapped=0, refilled=1, split_k=2, reduced_bytes=1e5, plain_elements=128.0, crooked=1)
+    work = works(rounds=3, overlapped=0, refilled=1, split_k=2, reduced_bytes=1e5, plain_elements=128.0, unaligned=1)
     plain = time_us(work)[0]
     for name in constant_names(("one",)):
         value = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}[name.split(".")[0]]

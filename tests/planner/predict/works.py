@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.planner.predict.time_model import Rates, Work
+from warpplan.planner.predict.time_model import DeviceWork, Rates
 
 RATES = Rates(
     clock_hz=2e9,
@@ -20,13 +20,13 @@ RATES = Rates(
 )
 
 
-def works(rows: int = 1, **columns: Any) -> Work:
+def works(rows: int = 1, **columns: Any) -> DeviceWork:
     """``rows`` equal candidates of one family and structure, but for ``columns``: numbers or arrays."""
 
     def floats(value: float) -> NDArray[np.float64]:
         return np.full(rows, value, dtype=np.float64)
 
-    base = Work(
+    base = DeviceWork(
         flops=2.0 * 1024**3,
         families=("one",),
         structures=("only",),
@@ -45,7 +45,7 @@ def works(rows: int = 1, **columns: Any) -> Work:
         prologue_cycles=floats(900),
         epilogue_cycles=floats(1500),
         drain_cycles=floats(700),
-        crooked=floats(0),
+        unaligned=floats(0),
         plain_elements=floats(0),
         overlapped=floats(0),
         refilled=floats(0),

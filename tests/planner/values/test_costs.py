@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.planner.errors import MissingCosts
+from warpplan.planner.errors import InvalidInput, MalformedFile, MissingCosts
+from warpplan.planner.values import codec
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
+from warpplan.planner.values.profile import Identity, Profile
 
 from ..conftest import entry
+
+IDENTITY = Identity("NVIDIA H200", "580", "13.0", "3.6.0", "2.11.0", "3.12.3", "2026-01-01", "warpplan profile")
 
 POINTS = st.dictionaries(st.integers(1, 10**6), st.floats(0.0, 1e6), min_size=1, max_size=8)
 
@@ -104,3 +110,19 @@ def test_kinds_and_labels():
     table = CostTable((entry("b", 1, 1, 1), entry("a", 1, 1, 1, n=3, x="y"), entry("a", 1, 1, 1, n=4, x="y")))
     assert table.kinds() == ("a", "b")
     assert [e.label for e in table.entries] == ["b()", "a(n=3, x=y)", "a(n=4, x=y)"]
+
+
+def test_two_entries_that_answer_one_lookup_are_refused():
+    twice = (entry("load", 1, None, None, bytes=64, source="l2"), entry("load", 2, None, None, bytes=64, source="l2"))
+    with pytest.raises(InvalidInput, match=r"two cost entries for load\(bytes=64, source=l2\): keep one of them"):
+        CostTable(twice)
+    with pytest.raises(InvalidInput, match=r"mma\(m=1, n=2\) and mma\(m=1, n=4\), which no lookup tells apart"):
+        CostTable((entry("mma", 1, 1, 1, m=1, n=2), entry("mma", 1, 1, 1, m=1, n=4)))
+
+
+def test_a_profile_with_an_entry_given_twice_is_refused_where_it_is_read():
+    once = Profile(IDENTITY, CostTable((entry("mma", 1, 1, 1, n=8),)), ())
+    body = codec.to_json(once)
+    body["costs"]["entries"] *= 2
+    with pytest.raises(MalformedFile, match=r"p.json: the profile has two cost entries for mma\(n=8\)"):
+        codec.loads(json.dumps(body), "p.json", Profile)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -99,3 +102,19 @@ def test_a_malformed_file_says_where():
     assert str(MalformedFile("p.json", "no identity")) == "p.json: no identity"
     error = MalformedFile("p.csv", "K is missing", line=3)
     assert (str(error), error.line, error.path) == ("p.csv:3: K is missing", 3, "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("folder", "may"),
+    [
+        ("values", {"errors", "values"}),
+        ("check", {"errors", "values", "check"}),
+        ("simulate", {"errors", "values", "simulate"}),
+    ],
+)
+def test_folders_import_only_what_lies_below_them(folder, may):
+    root = Path(inspect.getfile(errors)).parent
+    for module in (root / folder).rglob("*.py"):
+        imported = {n.module or "" for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.ImportFrom)}
+        own = {name.split(".")[2] for name in imported if name.startswith("warpplan.planner.")}
+        assert own <= may, module

@@ -1,11 +1,10 @@
-"""What every packing search places: pieces in the coarsest unit that loses no packing."""
+"""What every packing search places: pieces in the coarsest unit that loses no packing; and first fit (Johnson 1973)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
-from itertools import accumulate
 from math import gcd
 
 import numpy as np
@@ -51,49 +50,40 @@ def pieces(sizes: Sequence[int], alignments: Sequence[int], capacity: int) -> Pi
     return Pieces(unit, tuple(size // unit for size in rounded), tuple(max(1, a // unit) for a in alignments), tops)
 
 
-def joined(
-    problem: Pieces, first: Sequence[int], end: Sequence[int]
-) -> tuple[Pieces, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The problem with pieces joined that must lie at one offset, their sections, and the new index of each piece.
+Meets = Callable[[int], NDArray[np.bool_]]
+"""``meets(i)`` marks the pieces that must be apart from piece i."""
 
-    Where two neighbouring sections are both full, one piece alone ends between them and one alone begins, all else is
-    in both: the one takes exactly the place of the other, and together they are one piece.
+
+def first_fit_decreasing(
+    problem: Pieces, meets: Meets, widths: Sequence[int], check: Callable[[], None] = lambda: None
+) -> tuple[int, ...] | None:
+    """Offsets in units by first fit, widest alignment first: by size, by size x width, by width; None where all fail.
+
+    ``widths[i]`` is how much piece i meets: sections of time, or conflicts. ``check`` is called once a piece and may
+    raise to end the search.
     """
-    count = max(end, default=0)
-    change = [0] * (count + 1)
-    begin: list[list[int]] = [[] for _ in range(count + 1)]
-    stop: list[list[int]] = [[] for _ in range(count + 1)]
-    for i, (a, b) in enumerate(zip(first, end, strict=True)):
-        begin[a].append(i)
-        stop[b].append(i)
-        change[a] += problem.sizes[i]
-        change[b] -= problem.sizes[i]
-    full = [load == problem.capacity for load in accumulate(change)]
-    lead, until, tops, section = list(range(len(first))), list(end), list(problem.tops), [0] * (count + 1)
-    for t in range(1, count + 1):
-        section[t] = section[t - 1] + 1
-        if t < count and full[t - 1] and full[t] and len(begin[t]) == len(stop[t]) == 1:
-            old, new = lead[stop[t][0]], begin[t][0]
-            if problem.steps[old] == problem.steps[new]:
-                lead[new], until[old], tops[old] = old, end[new], min(tops[old], tops[new])
-                section[t] -= 1
-    kept = [i for i in range(len(first)) if lead[i] == i]
-    number = {i: at for at, i in enumerate(kept)}
-    firsts, ends = tuple(section[first[i]] for i in kept), tuple(section[until[i]] for i in kept)
-    fewer = replace(problem, tops=tuple(tops)).some(kept)
-    return fewer, firsts, ends, tuple(number[i] for i in lead)
+    sizes, everyone = problem.sizes, range(len(problem.sizes))
+    keys: tuple[Callable[[int], int], ...] = (
+        lambda i: sizes[i],
+        lambda i: sizes[i] * widths[i],
+        lambda i: widths[i],
+    )
+    for key in keys:
+        order = sorted(everyone, key=lambda i: (-problem.steps[i], -key(i), -sizes[i], i))
+        offsets = first_fit(problem, order, meets, check)
+        if offsets is not None:
+            return offsets
+    return None
 
 
 def first_fit(
-    problem: Pieces, order: Iterable[int], meets: Callable[[int], NDArray[np.bool_]]
+    problem: Pieces, order: Iterable[int], meets: Meets, check: Callable[[], None] = lambda: None
 ) -> tuple[int, ...] | None:
-    """Each piece in turn at the lowest place free; None where one would end too high.
-
-    ``meets(i)`` marks the pieces that must be apart from piece i.
-    """
+    """Each piece of ``order`` at the lowest free offset; None where one would end too high."""
     sizes = np.array(problem.sizes, dtype=np.int64)
     offsets = np.full(len(sizes), -1, dtype=np.int64)
     for i in order:
+        check()
         others = np.flatnonzero(meets(i) & (offsets >= 0))
         others = others[np.argsort(offsets[others], kind="stable")]
         ends = np.maximum.accumulate(offsets[others] + sizes[others])
