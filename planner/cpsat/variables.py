@@ -1,6 +1,6 @@
 """The variables and literals of one interval model: phases and stages, partitions, orders, crossings, barriers.
 
-Every constraint module imports this one and nothing else of the folder but :mod:`literals`, and
+Every constraint module imports this one and nothing else of the folder but :mod:`~warpplan.planner.cpsat.literals`, and
 :mod:`~warpplan.planner.cpsat.interval_model` puts them together.
 """
 
