@@ -9,7 +9,7 @@ from __future__ import annotations
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidPlan
-from warpplan.planner.packing.ring_layout import check_room, layout
+from warpplan.planner.packing.ring_layout import layout, require_capacity
 from warpplan.planner.problem.assignment import Assignment, held, rings, slots
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given, dimension
@@ -45,7 +45,7 @@ def solve(
     problem = Problem(graph, options or SolveOptions(), deadline)
     try:
         check_given(problem)
-        check_room(problem)
+        require_capacity(problem)
         bound = min_ii(problem)
     except Infeasible as error:
         return Outcome("infeasible", None, 0, 0.0, str(error))

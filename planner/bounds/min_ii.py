@@ -45,7 +45,9 @@ def resource_bounds(problem: Problem) -> list[Bound]:
     for unit, capacity in problem.graph.units:
         busy = sum(op.occupancy for op in ops if op.unit == unit)
         if busy:
-            bounds.append(Bound(-(-busy // capacity), f"unit {unit}: {busy} cycles of work for {capacity}"))
+            bounds.append(
+                Bound(-(-busy // capacity), f"unit {unit}: busy {busy} cycles per iteration, capacity {capacity}")
+            )
     before, after = barriers(problem, problem.surely_cross) if limits.barrier_cycles else ((0,) * len(ops),) * 2
     issued: dict[str, int] = {}
     for i, op in enumerate(ops):
@@ -86,13 +88,15 @@ def memory_bounds(problem: Problem) -> list[Bound]:
     """
     bounds = []
     limits = problem.graph.limits
-    for memory, name, room, size in (
+    for memory, name, capacity, size in (
         ("smem", "shared memory", limits.smem_bytes - problem.extra_bytes, problem.slot_bytes),
         ("tmem", "tensor memory", 128 * limits.tmem_columns, problem.slot_area),
     ):
         rings = [(size(i), least_hold(problem, i)) for i in problem.rings if problem.memory(i) == memory]
-        if rings and (ii := _least_interval(rings, room)) > 1:
-            bounds.append(Bound(ii, f"{name}: {room} {'bytes' if memory == 'smem' else 'words'} for what is in flight"))
+        if rings and (ii := _least_interval(rings, capacity)) > 1:
+            bounds.append(
+                Bound(ii, f"{name}: {capacity} {'bytes' if memory == 'smem' else 'words'} for what is in flight")
+            )
     return bounds
 
 

@@ -1,6 +1,6 @@
-"""When an operation can start at all: cycles after another one, and stages.
+"""Start windows by longest paths, a stage limit, and dominance cuts of the dependence graph.
 
-What a constraint model needs before it has a variable: windows that no schedule leaves, or no best one.
+What a constraint model needs before it has a variable: bounds that no schedule exceeds, or no best one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def distances(
     """Per operation, the least and the most cycles that it can start after ``anchor``; None where nothing bounds it.
 
     Longest paths over dependences, and back from a reader to what it reads: nothing is held for longer than memory or
-    registers have room for copies.
+    registers have capacity for copies.
     """
     arcs = [(a.src, a.dst, a.cycles, a.distance) for a in problem.arcs]
     for i, op in enumerate(problem.ops):
@@ -64,7 +64,7 @@ def stage_limit(problem: Problem, ii: int) -> int:
 
     For given phases the least stages are longest paths over ⌈(cycles + hand-off + phase[src] − phase[dst]) / II⌉ −
     distance an arc, and the arcs that keep values and slots no longer than they were kept are among them. Along a path
-    the phases between cancel, and rounding up adds less than one turn an arc.
+    the phases between cancel, and rounding up adds less than one interval an arc.
     """
     worst = [0] * len(problem.ops)
     arcs = [*_waits(problem), *problem.ring_arcs(problem.options.depth or 1)]
@@ -89,13 +89,13 @@ def _waits(problem: Problem) -> list[Arc]:
 
 
 def dominance_cuts(problem: Problem, ii: int) -> list[dict[Pair, int]]:
-    """Sets of (source, destination): cycles between their starts; some best schedule exceeds them nowhere but leaves
-    one of each set within them.
+    """Disjunctive dominance cuts: sets of (source, destination): cycles between their starts, of which some best
+    schedule keeps at least one in each set. Ours.
 
-    Where all that leads from one part of a loop to the rest waits a whole turn too long, the rest can be a stage
+    Where all that leads from one part of a loop to the rest waits a whole interval too long, the rest can be a stage
     earlier: no phase changes, and nothing is held for longer. So there is a schedule in which, for every such way to
-    cut the graph in two, something is not late by a turn. These are the cuts of one or two arcs, and those around an
-    operation that nothing leads to, or that leads to nothing.
+    cut the graph in two, something is not late by an interval. These are the cuts of one or two arcs, and those around
+    an operation that nothing leads to, or that leads to nothing.
     """
     longest: dict[Pair, int] = {}
     for arc in _waits(problem):
@@ -117,20 +117,20 @@ def _flows(nodes: int, pairs: Iterable[Pair], deadline: Deadline) -> dict[Pair, 
     """What each pair carries when one unit is sent around each fundamental cycle: nothing where it is a bridge;
     opposite amounts in all cycles where two pairs alone lead from one side of a cut to the other."""
     pairs = list(pairs)
-    near: dict[int, list[tuple[int, Pair, int]]] = defaultdict(list)
+    neighbours: dict[int, list[tuple[int, Pair, int]]] = defaultdict(list)
     for pair in pairs:
-        near[pair[0]].append((pair[1], pair, -1))
-        near[pair[1]].append((pair[0], pair, 1))
+        neighbours[pair[0]].append((pair[1], pair, -1))
+        neighbours[pair[1]].append((pair[0], pair, 1))
     above: dict[int, tuple[int, Pair, int]] = {}
     """By node of the spanning forest but the roots: its parent, by which pair, and whether that leads there."""
-    seen: set[int] = set()
+    reached: set[int] = set()
     for root in range(nodes):
-        todo = [] if root in seen else [root]
-        seen.add(root)
+        todo = [] if root in reached else [root]
+        reached.add(root)
         for node in todo:
-            for other, pair, sign in near[node]:
-                if other not in seen:
-                    seen.add(other)
+            for other, pair, sign in neighbours[node]:
+                if other not in reached:
+                    reached.add(other)
                     above[other] = (node, pair, sign)
                     todo.append(other)
     flows: dict[Pair, dict[int, int]] = {pair: {} for pair in pairs}
@@ -140,10 +140,10 @@ def _flows(nodes: int, pairs: Iterable[Pair], deadline: Deadline) -> dict[Pair, 
             continue
         deadline.check()
         flows[pair][cycle] = 1
-        for end, way in ((pair[1], 1), (pair[0], -1)):
+        for end, direction in ((pair[1], 1), (pair[0], -1)):
             while end in above:
                 end, link, sign = above[end]
-                carried = flows[link].get(cycle, 0) + way * sign
+                carried = flows[link].get(cycle, 0) + direction * sign
                 if carried:
                     flows[link][cycle] = carried
                 else:

@@ -1,4 +1,4 @@
-"""A problem as time alone: who must start how long after whom, and what each operation holds in the meantime.
+"""Relaxation to time alone: who must start how long after whom, and what each operation holds in the meantime.
 
 Exact where the partitions are decided, else a relaxation. Memory and registers are not in it.
 """

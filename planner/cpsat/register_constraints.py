@@ -1,7 +1,7 @@
 """Registers in the constraint model (rule 5): what is live in each partition, and what all partitions take together.
 
 How many copies of a value are live at a moment is a difference of stages, corrected by which phase comes first. The
-most are live when some value is born, so it is asked for these moments only: no interval, no length, nothing but the
+most are live when some value is born, so these moments alone are constrained: no interval, no length, nothing but the
 order of the phases, of which the search then learns. (Intervals of variable length on a cumulative circle of II cycles
 took 10 to 100 times as long, or found nothing.)
 """
@@ -128,8 +128,8 @@ def _copies(model: ModelVariables, i: int, deaths: list[Death], born: int, toget
     """At least the copies of ``i``'s value that are live when ``born`` is, where both are ``together``."""
 
     def until(event: int, iterations: int) -> Any:
-        turns = model.stage[event] + iterations - model.stage[i]
-        return turns + model.earlier(born, event) - model.earlier(born, i)
+        copies_ = model.stage[event] + iterations - model.stage[i]
+        return copies_ + model.earlier(born, event) - model.earlier(born, i)
 
     if len(deaths) == 1 and always(together) and always(deaths[0][2]):
         return until(*deaths[0][:2])

@@ -1,6 +1,6 @@
-"""Rings in the constraint model: as many slots as their lives need (rule 6), and room for them side by side (rule 7).
+"""Rings in the constraint model: as many slots as their lives need (rule 6), and memory for them side by side (rule 7).
 
-Where rings may lie in one another's place, :mod:`sharing` takes the room's part.
+Where rings may lie in one another's place, :mod:`~warpplan.planner.cpsat.sharing_constraints` limits memory instead.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _slots(model: ModelVariables, producer: int, uses: tuple[Use, ...], needed: 
         count = fixed * needed
     else:
         least = problem.least_slots(producer)
-        room = problem.most_slots(producer) if model.memory_limited else UNLIMITED
-        most = max(least, min(_longest_life(model, uses), room))
+        capacity = problem.most_slots(producer) if model.memory_limited else UNLIMITED
+        most = max(least, min(_longest_life(model, uses), capacity))
         count = model.cp.new_int_var(least if always(needed) else 0, most, "")
         given(model.cp.add(count >= 1), needed)
     for use in uses:
@@ -51,12 +51,12 @@ def _longest_life(model: ModelVariables, uses: tuple[Use, ...]) -> int:
 
 
 def add_memory(model: ModelVariables) -> None:
-    """Room for all rings side by side."""
+    """Memory for all rings side by side."""
     problem = model.problem
     flat = [(p, count) for p, count in model.depth.items() if problem.memory(p) == "smem"]
     if flat:
-        room = problem.graph.limits.smem_bytes - problem.extra_bytes
-        model.cp.add(sum(problem.slot_bytes(p) * count for p, count in flat) <= room)
+        capacity = problem.graph.limits.smem_bytes - problem.extra_bytes
+        model.cp.add(sum(problem.slot_bytes(p) * count for p, count in flat) <= capacity)
     tall = [(p, count) for p, count in model.depth.items() if problem.memory(p) == "tmem"]
     if tall:
         _add_columns(model, tall)

@@ -1,8 +1,8 @@
 """Memory in the constraint model when rings may lie in one another's place (rule 7).
 
-A relaxation: on the circle, the rings of one slot that are held at the same moment need room side by side, and rings
-of more slots need it all the time. Whether a solution really has places is for :mod:`memory` to find; rings that it
-refuses come back as a cut: two of them must be apart in time, or one of them shorter.
+A relaxation: on the circle, the rings of one slot that are held at the same moment need memory side by side, and rings
+of more slots need it all the time. Whether a solution has a layout is for exact packing to find; rings that it proves
+infeasible come back as a no-good cut: two of them must be apart in time, or one of them shorter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warpplan.planner.cpsat.literals import Truth, always, given, never
 from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment, slots
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.ring_sharing import may_share, turns_between
+from warpplan.planner.problem.ring_sharing import may_share, reuse_distance
 from warpplan.planner.problem.terms import Arc, Use
 from warpplan.planner.values.dependence_graph import Memory
 
@@ -32,13 +32,13 @@ class NoGoodCut:
 
 
 def no_good_cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int, ...]) -> NoGoodCut:
-    """What forbids that ``refused`` rings are as they are in ``found``."""
+    """A no-good cut that excludes this ring layout: ``refused`` rings as they are in ``found``."""
     depth = {p: slots(problem, ii, found, p) for p in refused}
     pairs = [
         (a, b)
         for a, b in combinations(refused, 2)
         if may_share(problem, a) and may_share(problem, b)
-        if max(depth[a], depth[b]) > 1 or turns_between(problem, ii, found, a, b) is None
+        if max(depth[a], depth[b]) > 1 or reuse_distance(problem, ii, found, a, b) is None
     ]
     return NoGoodCut(tuple(depth.items()), tuple(pairs))
 
@@ -57,16 +57,16 @@ class SharedMemory:
     def forbid(self, cut: NoGoodCut) -> None:
         if any(p not in self.model.depth for p, _ in cut.slots):
             return  # A value that stays in its partition here: it needs no ring.
-        ways = []
+        escapes = []
         for pair in cut.pairs:
             if pair not in self._apart:
                 self._apart[pair] = _apart(self.model, *pair, self._single)
-            ways.append(self._apart[pair])
+            escapes.append(self._apart[pair])
         for p, count in cut.slots:
             shorter = self.model.cp.new_bool_var("")
             given(self.model.cp.add(self.model.depth[p] <= count - 1), shorter)
-            ways.append(shorter)
-        self.model.cp.add_bool_or(ways)
+            escapes.append(shorter)
+        self.model.cp.add_bool_or(escapes)
 
 
 def _held_for_no_time(problem: Problem, ring: int) -> bool:
@@ -89,7 +89,7 @@ def _single(model: ModelVariables, ring: int) -> Truth:
     return literal
 
 
-def _add(model: ModelVariables, memory: Memory, room: int, single: dict[int, Truth]) -> None:
+def _add(model: ModelVariables, memory: Memory, capacity: int, single: dict[int, Truth]) -> None:
     """As with registers (see there), it is enough to look at the moments when some ring's slot begins to be held."""
     problem = model.problem
     inside = [p for p in model.depth if problem.memory(p) == memory]
@@ -99,7 +99,7 @@ def _add(model: ModelVariables, memory: Memory, room: int, single: dict[int, Tru
         if _held_for_no_time(problem, filled):
             continue
         taken = [size(p) * _occupied(model, p, filled, single[p], releases.get(p, [])) for p in inside]
-        given(model.cp.add(sum(taken) <= max(0, room)), model.exists[filled])
+        given(model.cp.add(sum(taken) <= max(0, capacity)), model.exists[filled])
 
 
 def _releases(model: ModelVariables, ring: int) -> list[tuple[int, int, Truth]]:
@@ -125,8 +125,8 @@ def _occupied(
     if not always(single):
         given(model.cp.add(occupied >= model.depth[ring]), single.Not())
     for event, iterations, reads in releases:
-        turns = model.stage[event] + iterations - model.stage[ring]
-        held = turns + model.earlier(filled, event) - model.earlier(filled, ring)
+        copies = model.stage[event] + iterations - model.stage[ring]
+        held = copies + model.earlier(filled, event) - model.earlier(filled, ring)
         given(model.cp.add(occupied >= held), reads)
     return occupied
 
@@ -139,8 +139,8 @@ def _apart(model: ModelVariables, a: int, b: int, single: dict[int, Truth]) -> T
     for p in (a, b):
         if not always(single[p]):
             model.cp.add_implication(free, single[p])
-    turns = model.cp.new_int_var(-model.stages - 1, model.stages + 1, "")
-    for ring, refiller, iterations in ((a, b, turns), (b, a, 1 - turns)):
+    copies = model.cp.new_int_var(-model.stages - 1, model.stages + 1, "")
+    for ring, refiller, iterations in ((a, b, copies), (b, a, 1 - copies)):
         crossing = ring in model.problem.crossings
         for use in _uses(model.problem, ring):
             arc = Arc(use.consumer, refiller, use.cycles + use.margin, use.handoff, 0)

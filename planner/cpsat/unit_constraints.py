@@ -25,7 +25,7 @@ def add_units(model: ModelVariables) -> None:
 
 def _queue(model: ModelVariables, users: list[tuple[int, int]], first: Any) -> None:
     """Follows from the intervals, but not from their edges: all that comes before a user has to fit before it, and
-    all that comes after it, after. Units that are busy all the time are refused and filled much sooner by it."""
+    all that comes after it, after. Saturated units are filled, or proven infeasible, much sooner by it."""
     for i, cycles in users if len(users) > PAIR else ():
         before = sum(held * model.earlier(j, i) for j, held in users if j != i)
         after = sum(held * model.earlier(i, j) for j, held in users if j != i)
@@ -87,7 +87,7 @@ def _both(model: ModelVariables, a: Truth, b: Truth) -> Truth:
 
 
 def _exclude(model: ModelVariables, users: list[tuple[Any, Any, Truth]]) -> Any:
-    """No two (begin, length, present) overlap; all lie within one turn of the circle from the first one's start,
+    """No two (begin, length, present) overlap; all lie within one interval from the first one's start,
     which comes back."""
     first = model.cp.new_int_var(0, model.ii - 1, "")
     intervals = []
@@ -105,7 +105,7 @@ def _exclude(model: ModelVariables, users: list[tuple[Any, Any, Truth]]) -> Any:
 
 
 def _share(model: ModelVariables, users: Iterable[tuple[int, int]], capacity: int) -> None:
-    """At most ``capacity`` at a time: whole turns take a copy for good, the rest is seen over two turns."""
+    """At most ``capacity`` at a time: whole intervals take a copy for good, the rest is counted over two of them."""
     intervals, whole = [], 0
     for i, cycles in users:
         whole += cycles // model.ii

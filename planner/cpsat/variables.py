@@ -1,6 +1,6 @@
 """The variables and literals of one interval model: phases and stages, partitions, orders, crossings, barriers.
 
-Every constraint module imports this one and nothing else of the folder but :mod:`literals`, and
+Every constraint module imports this one and nothing else of the folder but :mod:`~warpplan.planner.cpsat.literals`, and
 :mod:`~warpplan.planner.cpsat.interval_model` puts them together.
 """
 
@@ -15,6 +15,8 @@ from warpplan.planner.problem.terms import Arc
 
 StartWindow = tuple[int | None, int | None]
 """The least and the most cycles that an operation can start after the anchor; None where nothing bounds it."""
+FARTHEST = 2**60
+"""Cycles from which a window bounds nothing: stages end long before, and CP-SAT's sums must fit 64 bits."""
 
 
 class ModelVariables:
@@ -80,9 +82,9 @@ class ModelVariables:
             phase = self.cp.new_int_var(0, 0 if i == self.anchor else self.ii - 1, "")
             stage = self.cp.new_int_var(first, last, "")
             self._add_time(phase, stage)
-            if low is not None and low % self.ii:
+            if low is not None and low % self.ii and abs(low) < FARTHEST:
                 self.cp.add(self.start[i] >= middle * self.ii + low)
-            if high is not None and (high + 1) % self.ii:
+            if high is not None and (high + 1) % self.ii and abs(high) < FARTHEST:
                 self.cp.add(self.start[i] <= middle * self.ii + high)
 
     def _add_time(self, phase: Any, stage: Any) -> None:

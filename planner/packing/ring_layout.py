@@ -12,7 +12,7 @@ from itertools import combinations
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem.assignment import Assignment, rings, slots
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.ring_sharing import may_share, turns_between
+from warpplan.planner.problem.ring_sharing import may_share, reuse_distance
 from warpplan.planner.values.dependence_graph import Memory
 from warpplan.planner.values.plan import Buffer, Reuse
 
@@ -22,7 +22,7 @@ TMEM_LANES = 128
 @dataclass(frozen=True)
 class Layout:
     """``buffers`` in the order of the rings, then of the extra buffers. ``refused`` are the operations whose rings do
-    not fit together (no buffers then); ``unknown``: the search for places ended first."""
+    not fit together (no buffers then); ``unknown``: packing was left undecided."""
 
     buffers: tuple[Buffer, ...] = ()
     reuses: tuple[Reuse, ...] = ()
@@ -36,7 +36,7 @@ class Layout:
 
 
 def layout(problem: Problem, ii: int, found: Assignment) -> Layout:
-    """Places for everything ``found`` needs."""
+    """The layout of everything ``found`` needs."""
     limit = problem.deadline.remaining_s()
     seconds = min(problem.options.search.attempts.layout_seconds, max(0.0, limit))
     depth = {p: slots(problem, ii, found, p) for p in rings(problem, found)}
@@ -54,8 +54,8 @@ def layout(problem: Problem, ii: int, found: Assignment) -> Layout:
     return Layout((*ordered, *extras), (*bytes_.reuses, *columns.reuses))
 
 
-def room_side_by_side(problem: Problem) -> bool:
-    """Whether all rings have room beside one another with as few slots as possible."""
+def fits_side_by_side(problem: Problem) -> bool:
+    """Whether all rings fit beside one another with as few slots as possible."""
     limits, least = problem.graph.limits, problem.least_slots
     flat = sum(problem.slot_bytes(p) * least(p) for p in problem.rings if problem.memory(p) == "smem")
     tall = sum(problem.slot_area(p) * least(p) for p in problem.rings if problem.memory(p) == "tmem")
@@ -69,15 +69,15 @@ def _free_pairs(
     pairs = {}
     single = [at for at, p in enumerate(inside) if depth[p] == 1 and may_share(problem, p)]
     for a, b in combinations(single, 2):
-        turns = turns_between(problem, ii, found, inside[a], inside[b])
-        if turns is not None:
-            pairs[a, b] = turns
+        distance = reuse_distance(problem, ii, found, inside[a], inside[b])
+        if distance is not None:
+            pairs[a, b] = distance
     return pairs
 
 
-def _reuses(problem: Problem, a: int, b: int, turns: int) -> tuple[Reuse, Reuse]:
+def _reuses(problem: Problem, a: int, b: int, distance: int) -> tuple[Reuse, Reuse]:
     first, second = problem.ops[a].id, problem.ops[b].id
-    return Reuse(first, second, turns), Reuse(second, first, 1 - turns)
+    return Reuse(first, second, distance), Reuse(second, first, 1 - distance)
 
 
 def _bytes(
@@ -110,9 +110,9 @@ def _bytes(
     placed = [replace(b, offset=offset) for b, offset in zip(buffers, packed.offsets, strict=True)]
     reuses = [
         reuse
-        for (a, b), turns in free.items()
+        for (a, b), distance in free.items()
         if _meet(placed[a].offset, placed[a].size, placed[b].offset, placed[b].size)
-        for reuse in _reuses(problem, inside[a], inside[b], turns)
+        for reuse in _reuses(problem, inside[a], inside[b], distance)
     ]
     return Layout(tuple(placed), tuple(reuses))
 
@@ -149,10 +149,10 @@ def _columns(
     )
     reuses = [
         reuse
-        for (a, b), turns in free.items()
+        for (a, b), distance in free.items()
         if _meet(buffers[a].offset, buffers[a].size, buffers[b].offset, buffers[b].size)
         and _meet(buffers[a].lane, buffers[a].lanes, buffers[b].lane, buffers[b].lanes)
-        for reuse in _reuses(problem, inside[a], inside[b], turns)
+        for reuse in _reuses(problem, inside[a], inside[b], distance)
     ]
     return Layout(buffers, tuple(reuses))
 
@@ -174,7 +174,7 @@ def _extras(problem: Problem, home: dict[str, Buffer]) -> list[Buffer]:
     return extras
 
 
-def check_room(problem: Problem) -> None:
+def require_capacity(problem: Problem) -> None:
     """Raises :class:`Infeasible` where even one slot a ring, or as many as were asked for, cannot lie as asked."""
     limits, depth = problem.graph.limits, problem.options.depth
     for i in problem.rings:

@@ -1,0 +1,6 @@
+"""A graph and its options in the solver's terms, and what follows from an assignment of starts and partitions.
+
+``validate`` says what can be planned at all; ``terms``, ``clustering`` and ``formulation`` state the problem;
+``assignment``, ``ring_sharing`` and ``partition_sizes`` say what a solution needs; ``clones`` makes the graph of a tile
+that is split; ``circular_intervals`` is a resource on the circle of II cycles. RULES.md numbers the rules.
+"""

@@ -144,9 +144,9 @@ def retirement_arcs(problem: Problem, ii: int, found: Assignment) -> list[Arc]:
     for i, k, edges in problem.retirements:
         if found.apart(i, k):
             continue
-        turns = (found.starts[k] - found.starts[i]) // ii
-        arcs += [Arc(i, k, 0, 0, -turns), Arc(k, i, 1, 0, turns + 1)]
+        iterations = (found.starts[k] - found.starts[i]) // ii
+        arcs += [Arc(i, k, 0, 0, -iterations), Arc(k, i, 1, 0, iterations + 1)]
         for j, edge in edges:
             handoff = problem.graph.edge_handoff(edge) if found.apart(k, j) else 0
-            arcs.append(Arc(i, j, problem.ops[i].latency + handoff, 0, edge.distance - turns))
+            arcs.append(Arc(i, j, problem.ops[i].latency + handoff, 0, edge.distance - iterations))
     return arcs

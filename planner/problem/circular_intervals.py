@@ -1,4 +1,4 @@
-"""A resource on the circle of II cycles: intervals that come again every turn, and where there is room for one more."""
+"""A resource on the circle of II cycles: intervals that repeat every II cycles, and where one more fits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Circle:
-    """One resource over II cycles: intervals that repeat every turn, at most ``capacity`` at a time."""
+    """One resource over II cycles: intervals that repeat every II cycles, at most ``capacity`` at a time."""
 
     def __init__(self, ii: int, capacity: int) -> None:
         self.ii, self.capacity = ii, capacity
@@ -23,7 +23,7 @@ class Circle:
         self.full.clear()
 
     def next_free(self, begin: int, cycles: int) -> int | None:
-        """The first cycle from ``begin`` on at which ``cycles`` cycles find room; ``None`` if no turn has it."""
+        """The first cycle from ``begin`` on at which ``cycles`` cycles are free; ``None`` if there are none."""
         whole, rest = divmod(cycles, self.ii)
         if whole and self._full(self.capacity - whole + 1):
             return None

@@ -1,7 +1,7 @@
 """Data partitions: a tile split between equal copies of the operations that work on it.
 
-Each copy works on its own rows; what is not copied (the loads that all of them read) stays one. How the copies take
-turns is the schedule's to find: in step, or half a turn apart, which is ping-pong.
+Each copy works on its own rows; what is not copied (the loads that all of them read) stays one. How the copies
+alternate is the schedule's to find: in lockstep, or half an interval apart, which is ping-pong.
 """
 
 from __future__ import annotations

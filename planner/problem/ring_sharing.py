@@ -7,14 +7,14 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.values.dependence_graph import Memory
 
 
-def turns_between(problem: Problem, ii: int, found: Assignment, a: int, b: int) -> int | None:
+def reuse_distance(problem: Problem, ii: int, found: Assignment, a: int, b: int) -> int | None:
     """The m with which the lives of the single-slot rings of ``a`` and ``b`` are disjoint: b of an iteration is filled
     after a of m iterations before was released, and a of 1 − m after b. None where they are not."""
     first, second = (
         found.starts[x] + held(problem, ii, found, x, margin=True, refiller=y) for x, y in ((a, b), (b, a))
     )
-    turns = -(-(first - found.starts[b]) // ii)
-    return turns if second <= found.starts[a] + (1 - turns) * ii else None
+    distance = -(-(first - found.starts[b]) // ii)
+    return distance if second <= found.starts[a] + (1 - distance) * ii else None
 
 
 def may_share(problem: Problem, ring: int) -> bool:
@@ -35,7 +35,7 @@ def least_hold(problem: Problem, producer: int) -> int:
 
 
 def worth_sharing(problem: Problem, ii: int) -> bool:
-    """Whether two rings of one memory could have a single slot each, and take turns."""
+    """Whether two rings of one memory could have a single slot each, and alternate in one place."""
     holds: dict[Memory, list[int]] = {"smem": [], "tmem": []}
     if problem.options.depth not in (None, 1):
         return False

@@ -1,10 +1,10 @@
-"""Whether an interval is long enough, decided on the operations that make the question hard.
+"""Core feasibility: an interval is decided on the operations that make it hard. Ours.
 
-Outside the strongly connected components of the dependence graph, once the phases are known, whole turns satisfy every
-dependence: there only room on the units counts, and short holds find it in whatever gaps are left. What remains, the
-*core*, is small: operations on recurrences, and long holds that share a unit with them. Its distances are first made as
-tight as they get: two operations that exclude one another on a unit are at least an occupancy apart, which through the
-longest paths makes others tighter, and often ends in a positive cycle, a proof without search.
+Outside the strongly connected components of the dependence graph, once the phases are known, whole intervals satisfy
+every dependence: there only capacity of the units counts, and short holds find it in whatever gaps are left. What
+remains, the *core*, is small: operations on recurrences, and long holds that share a unit with them. Its distances are
+first made as tight as they get: two operations that exclude one another on a unit are at least an occupancy apart,
+which through the longest paths makes others tighter, and often ends in a positive cycle, a proof without search.
 
 Measured against the time-indexed formulation with Eichenberger and Davidson's cuts (PLDI 1997), in the same solver and
 on the same core: intervals decide 5 to 100 times sooner, and are indifferent to how many cycles the interval has.
@@ -129,10 +129,10 @@ def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
 
 
 def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
-    """The operations of recurrences, and others that might not find room beside them.
+    """The operations of recurrences, and others that might not fit beside them.
 
-    On a unit that no recurrence uses, intervals laid end to end, turn after turn, overlap no more than its copies: such
-    operations need no search, and neither do holds of one cycle, which any gap takes.
+    On a unit that no recurrence uses, intervals laid end to end, iteration after iteration, overlap no more than its
+    copies: such operations need no search, and neither do holds of one cycle, which any gap takes.
     """
     shared = {u.resource for i in recurrent for u in loop.usages[i]}
     # Several holds at once tie their resources together.
@@ -150,7 +150,7 @@ def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
 def _search(
     loop: TimeRelaxation, ii: int, core: _Core, seconds: float, params: CpSatParams
 ) -> tuple[Answer, dict[int, int], float]:
-    """Starts of the core's members, modulo whole turns of each component."""
+    """Starts of the core's members, modulo whole intervals of each component."""
     from ortools.sat.python import cp_model
 
     cp = cp_model.CpModel()
@@ -166,26 +166,26 @@ def _search(
         for usage in loop.usages[i]:
             holds.setdefault(usage.resource, []).append((i, usage))
     for resource, users in holds.items():
-        room, intervals = loop.capacity[resource], []
+        capacity, intervals = loop.capacity[resource], []
         first = cp.new_int_var(0, ii - 1, "")
         for i, usage in users:
             begin = phase[i]
             if usage.offset % ii:
                 begin = cp.new_int_var(0, ii - 1, "")
                 cp.add(begin == phase[i] + usage.offset % ii - ii * cp.new_bool_var(""))
-            room -= usage.cycles // ii
+            capacity -= usage.cycles // ii
             if rest := usage.cycles % ii:
                 intervals.append(cp.new_fixed_size_interval_var(begin, rest, ""))
                 if loop.capacity[resource] == 1:
-                    # All within one turn from the first one's start.
+                    # All within one interval from the first one's start.
                     cp.add(begin >= first)
                     cp.add(begin + rest <= first + ii)
                 else:
                     intervals.append(cp.new_fixed_size_interval_var(begin + ii, rest, ""))
-        if loop.capacity[resource] == 1 == room:
+        if loop.capacity[resource] == 1 == capacity:
             cp.add_no_overlap(intervals)
         else:
-            cp.add_cumulative(intervals, [1] * len(intervals), room)
+            cp.add_cumulative(intervals, [1] * len(intervals), capacity)
     # Propagation alone is 2 to 10 times as fast here as with linear relaxations.
     answer, solver = run(cp, seconds, relax=0, params=params, deadline=loop.deadline)
     found = (
@@ -211,7 +211,7 @@ def _fill(loop: TimeRelaxation, ii: int, core: dict[int, int]) -> list[int]:
         for usage in loop.usages[i]:
             circle = circles[usage.resource]
             if not circle.held:
-                begin = ends.get(usage.resource, 0)  # End to end, turn after turn.
+                begin = ends.get(usage.resource, 0)  # End to end, iteration after iteration.
                 ends[usage.resource] = begin + usage.cycles
             else:
                 free = circle.next_free(0, usage.cycles)

@@ -1,4 +1,4 @@
-"""What is in the way of a problem that no interval solves."""
+"""Diagnosis: which limit, relaxed alone, makes a problem feasible that no interval solves."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from threading import Lock
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
-from warpplan.planner.packing.ring_layout import room_side_by_side
+from warpplan.planner.packing.ring_layout import fits_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import worth_sharing
@@ -194,7 +194,7 @@ class FeasibilityQuery:
 
     def _restrictions(self) -> Iterator[Restriction]:
         undecided = len(self.problem.pins) < len(self.problem.clusters)
-        if room_side_by_side(self.problem):
+        if fits_side_by_side(self.problem):
             partitions = one_partition_per_clone(self.problem)
             if partitions is not None and self.search.clones_in_lockstep:
                 yield self._lockstep(partial(partitions_kept, self.problem, self.ii, partitions), "apart")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
-from warpplan.planner.packing.ring_layout import room_side_by_side
+from warpplan.planner.packing.ring_layout import fits_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import worth_sharing
@@ -121,7 +121,7 @@ class BidirectionalSearch(SearchState):
 
     def _search_bound(self, ii: int, following: int, large: bool) -> None:
         """Rounds about the proven bound ``ii``, which is mostly feasible; ``following`` is asked about next."""
-        rounds, apart = self.params.first_round_seconds, room_side_by_side(self.problem)
+        rounds, apart = self.params.first_round_seconds, fits_side_by_side(self.problem)
         for round_, seconds in enumerate(rounds[:1] if large else rounds):
             # Where rings have to share bytes, the first attempt mostly shows that the window is empty.
             then = None if round_ or apart else self.likely_next(following)

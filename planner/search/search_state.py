@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from warpplan.planner.bounds.min_ii import Bound
 from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.errors import InvalidPlan
-from warpplan.planner.packing.ring_layout import layout, room_side_by_side
+from warpplan.planner.packing.ring_layout import fits_side_by_side, layout
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.attempts import Attempt, AttemptOutcome
@@ -154,5 +154,5 @@ class SearchState:
         """Whether schedules with rings in one another's place are searched: where the incumbent has such, or there is
         no room for all rings side by side. Otherwise a proof finds them."""
         if self.best is None:
-            return not room_side_by_side(self.problem)
+            return not fits_side_by_side(self.problem)
         return layout(self.problem, self.ii, self.best).reuses != ()

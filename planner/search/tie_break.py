@@ -1,4 +1,4 @@
-"""Of a small loop's schedules of one interval, the one to have: fewest crossings, then short lives and early starts."""
+"""Tie-break among a tiny loop's schedules of one interval: fewest crossings, then short lives and early starts."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from warpplan.service.cli.options import Json, print_json
 
 if TYPE_CHECKING:
+    from warpplan.planner.values.deadline import Deadline
     from warpplan.planner.values.dependence_graph import DependenceGraph
     from warpplan.planner.values.options import SolveOptions
     from warpplan.planner.values.plan import Outcome
@@ -16,8 +18,17 @@ if TYPE_CHECKING:
 NO_ANSWER = 1
 """Exit status of a question that was understood and has no plan, or none within the time limit."""
 
+DEFAULT_LIMIT_S = 10.0
 TimeLimit = Annotated[float, typer.Option(min=0.001, max=1e6, help="Seconds on a slow core; the answer is the same.")]
-
+ClockLimit = Annotated[
+    float | None, typer.Option("--time-limit", min=0.001, max=1e6, help="Seconds by the clock, 10 without any limit.")
+]
+WorkLimit = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001, max=1e6, help="Work in seconds of a slow core, the same on every machine; else the time limit."
+    ),
+]
 
 GraphFile = Annotated[str, typer.Argument(help='A file of schema warpplan/graph-1, or "-" for stdin.')]
 Depth = Annotated[int | None, typer.Option(min=1, max=1024, help="Give every ring so many slots, not the fewest.")]
@@ -26,21 +37,30 @@ Slack = Annotated[int, typer.Option(min=0, max=10**9, help="Cycles of margin tha
 
 def solve(
     graph: GraphFile,
-    time_limit: TimeLimit = 10.0,
+    time_limit: ClockLimit = None,
+    work_limit: WorkLimit = None,
     depth: Depth = None,
     slack: Slack = 0,
     as_json: Json = False,
 ) -> int | None:
     """Find the software pipeline and warp partition with the smallest initiation interval of a loop body.
 
-    Prints the schedule, partitions, channels and buffers, with the proof or the gap that the time limit left. Exit
+    Prints the schedule, partitions, channels and buffers, with the proof or the gap that the limits left. Without a
+    limit: 10 seconds by the clock. With --work-limit alone no clock decides: every machine prints the same. Exit
     status 1: there is no plan, or none was found in time.
     """
+    began = time.monotonic()
     from warpplan.planner.values import codec
+    from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
     from warpplan.service.views.text import outcome_lines
 
     loop = read_graph(graph)
-    outcome = solve_telling(loop, solver_options(time_limit, depth, slack))
+    if time_limit is None and work_limit is None:
+        time_limit = DEFAULT_LIMIT_S
+    work = time_limit if work_limit is None else work_limit
+    assert work is not None
+    deadline = NO_DEADLINE if time_limit is None else Deadline(began + time_limit, time.monotonic)
+    outcome = solve_telling(loop, solver_options(work, depth, slack), deadline)
     if as_json:
         print_json(codec.to_json(outcome))
     else:
@@ -62,17 +82,18 @@ def read_graph(path: str) -> DependenceGraph:
     return loop
 
 
-def solver_options(time_limit: float, depth: int | None, slack: int) -> SolveOptions:
+def solver_options(work_limit: float, depth: int | None, slack: int) -> SolveOptions:
     from warpplan.planner.values.options import SolveOptions
 
-    return SolveOptions(work_limit_s=time_limit, depth=depth, slack_cycles=slack)
+    return SolveOptions(work_limit_s=work_limit, depth=depth, slack_cycles=slack)
 
 
-def solve_telling(loop: DependenceGraph, options: SolveOptions) -> Outcome:
+def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadline | None = None) -> Outcome:
     """Solve, telling a terminal how far it is."""
     from rich.console import Console
 
     from warpplan.planner.solve import solve
+    from warpplan.planner.values.deadline import NO_DEADLINE
 
     work = f"solving {len(loop.ops)} operations"
     with Console(stderr=True).status(work) as line:
@@ -81,4 +102,4 @@ def solve_telling(loop: DependenceGraph, options: SolveOptions) -> Outcome:
             found = f"best II {best}" if best is not None else "no plan yet"
             line.update(f"{work}: {found}, proven bound {proven}, asking {asked}")
 
-        return solve(loop, options, progress=progress)
+        return solve(loop, options, progress=progress, deadline=deadline or NO_DEADLINE)

@@ -239,3 +239,18 @@ configs = st.builds(
     counts,
     st.none() | counts,
 )
+
+
+def two_clones() -> DependenceGraph:
+    """A shared load, and two clones of a multiply and what reads it: TENSOR is full at 80 cycles."""
+    ops = [Operation("load", "TMA", 50, 10, 2, buffer_bytes=1024, alignment=1024)]
+    edges = []
+    for i in "01":
+        ops += [
+            Operation(f"mma{i}", "TENSOR", 60, 40, 5, min_warps=4, registers=32),
+            Operation(f"exp{i}", "ALU", 30, 30, 30),
+        ]
+        edges += [Dependence("load", f"mma{i}"), Dependence(f"mma{i}", f"exp{i}")]
+    return DependenceGraph(
+        "two", tuple(ops), tuple(edges), Limits(3, handoff_cycles=10), clones=(("mma0", "exp0"), ("mma1", "exp1"))
+    )

@@ -98,7 +98,7 @@ def test_the_unit_binds_and_the_ring_is_as_deep_as_the_live_range_needs():
     outcome = solve(loop())
     assert outcome.plan is not None
     assert (outcome.status, outcome.bound, outcome.plan.schedule.ii_cycles) == ("optimal", 60, 60)
-    assert outcome.reason == "unit TENSOR: 60 cycles of work for 1"
+    assert outcome.reason == "unit TENSOR: busy 60 cycles per iteration, capacity 1"
     (channel,) = outcome.plan.channels
     # One partition is enough, so nothing is handed off: the load's 100 cycles and the multiply's 80.
     assert (channel.live_cycles, channel.depth, channel.consumers) == (180, 3, (0,))

@@ -1,0 +1,2 @@
+"""Heuristics: list scheduling and the partitions it is tried with, the schedule-first order, re-timing and compaction
+of what is found. None of them proves anything; each returns schedules that obey every rule, or none."""

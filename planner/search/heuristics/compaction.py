@@ -1,4 +1,4 @@
-"""Among schedules of one interval and order, the one whose values live shortest.
+"""Compaction: among schedules of one interval and order, the one whose values live shortest.
 
 With the order fixed everything is an arc, and the sum of lives and starts is a linear function of the starts: a linear
 program over differences, whose optimal corners are whole (the dual of a minimum-cost flow).
@@ -14,7 +14,8 @@ from warpplan.planner.search.heuristics.retiming import fits, order_arcs
 def compact_lifetimes(problem: Problem, ii: int, found: Assignment) -> Assignment:
     """``found`` with the same order, and the least sum of starts and, twice, of the lives of what rings hold.
 
-    ``found`` as it is where that would break what order does not say all about (see :mod:`retime`).
+    ``found`` as it is where that would break what order does not say all about (see
+    :mod:`~warpplan.planner.search.heuristics.retiming`).
     """
     import numpy as np
     from scipy.optimize import linprog  # a third of a second to import

@@ -1,7 +1,8 @@
-"""The order in which a loop would run if one set of warps issued it at no cost: who follows whom on each unit.
+"""Fixed-order scheduling, the schedule-first baseline: schedule the loop for one set of warps, then partition it.
 
-Deciding it first and partitioning afterwards is what is usually done. Here it is a guess: with the order fixed, little
-is left to decide.
+The loop is scheduled as if its issue cost nothing and memory were free; that fixes who follows whom on each unit, and
+the stages. Partitions and times are then found in that order, which leaves little to decide. As a start it keeps the
+search from being longer than the usual way of deciding one after the other; it proves nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from warpplan.planner.search.work_budget import WorkBudget
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 
 PLENTY = 2**40
-Blindly = Callable[[DependenceGraph], tuple[int, Assignment] | None]
-"""Schedules a blind graph."""
+ScheduleUnpartitioned = Callable[[DependenceGraph], tuple[int, Assignment] | None]
+"""Schedules a graph without partitions: an interval and an assignment, None where none was found."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Order:
     stage: tuple[int, ...]
 
 
-def blind(graph: DependenceGraph) -> DependenceGraph:
+def units_and_dependences(graph: DependenceGraph) -> DependenceGraph:
     """``graph`` where only units and dependences count: hand-offs, barriers, issue, registers and memory do not."""
     ops = tuple(replace(op, issue=0, registers=0, min_warps=1, spread=0, buffer_bytes=0) for op in graph.ops)
     free = Limits(max_partitions=1, smem_bytes=PLENTY, tmem_columns=PLENTY)
@@ -41,11 +42,11 @@ def blind(graph: DependenceGraph) -> DependenceGraph:
 
 
 def shortest_in_order(
-    problem: Problem, proven: int, below: int, blindly: Blindly, budget: WorkBudget
+    problem: Problem, proven: int, below: int, schedule_unpartitioned: ScheduleUnpartitioned, budget: WorkBudget
 ) -> tuple[int, Assignment] | None:
     """An interval from ``proven`` up, but shorter than ``below``, with a schedule in the order of the loop scheduled
     first; None where none is found."""
-    order = unpartitioned_order(problem.graph, blindly)
+    order = unpartitioned_order(problem.graph, schedule_unpartitioned)
     params = problem.options.search.fixed_orders
     enough = (1 - params.share) * budget.left
     for ii in (int(factor * proven) for factor in params.ladder):
@@ -74,11 +75,11 @@ def _kept(problem: Problem, ii: int, order: Order, budget: WorkBudget) -> Assign
     return None
 
 
-def unpartitioned_order(graph: DependenceGraph, blindly: Blindly) -> Order | None:
-    """The phases of the blind graph's schedule, in those stages that keep the values' lives shortest in sum."""
+def unpartitioned_order(graph: DependenceGraph, schedule_unpartitioned: ScheduleUnpartitioned) -> Order | None:
+    """The phases of the unpartitioned loop's schedule, in those stages that keep the values' lives shortest in sum."""
     from scipy.optimize import linprog  # a third of a second to import
 
-    found = blindly(blind(graph))
+    found = schedule_unpartitioned(units_and_dependences(graph))
     if found is None:
         return None
     ii, phase = found[0], tuple(start % found[0] for start in found[1].starts)
@@ -104,7 +105,7 @@ def unpartitioned_order(graph: DependenceGraph, blindly: Blindly) -> Order | Non
 def first_in_order(problem: Problem, ii: int, order: Order) -> Assignment | None:
     """The schedule that list scheduling finds in that order, if any."""
     arcs = tuple(
-        (i, j, cycles, order.stage[i] - order.stage[j] + turn) for i, j, cycles, turn in unit_order(problem, order)
+        (i, j, cycles, order.stage[i] - order.stage[j] + wraps) for i, j, cycles, wraps in unit_order(problem, order)
     )
     for partitions in candidate_partitions(problem, ii):
         loop = loop_of(problem, partitions)
@@ -115,14 +116,14 @@ def first_in_order(problem: Problem, ii: int, order: Order) -> Assignment | None
 
 
 def keep_order(model: IntervalModel, order: Order) -> None:
-    """With τ = start − II · the order's stage: τ of a unit's users in that order, all within one turn."""
-    turned = [model.start[i] - model.ii * order.stage[i] for i in model.ops]
-    for i, j, cycles, turn in unit_order(model.problem, order):
-        model.cp.add(turned[j] + turn * model.ii >= turned[i] + cycles)
+    """With τ = start − II · the order's stage: τ of a unit's users in that order, all within one interval."""
+    shifted = [model.start[i] - model.ii * order.stage[i] for i in model.ops]
+    for i, j, cycles, wraps in unit_order(model.problem, order):
+        model.cp.add(shifted[j] + wraps * model.ii >= shifted[i] + cycles)
 
 
 def unit_order(problem: Problem, order: Order) -> Iterator[tuple[int, int, int, int]]:
-    """(i, j, cycles, turn): j follows i on their unit by ``cycles``, in the circle's next turn where ``turn`` is 1."""
+    """(i, j, cycles, wraps): j follows i on their unit by ``cycles``, around the circle's end where ``wraps`` is 1."""
     for unit, capacity in problem.graph.units:
         users = [i for i, op in enumerate(problem.ops) if op.unit == unit and op.occupancy and capacity == 1]
         users.sort(key=lambda i: order.phase[i])

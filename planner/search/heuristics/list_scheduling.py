@@ -1,11 +1,11 @@
-"""First schedules in milliseconds: iterative modulo scheduling on intervals instead of a table of cycles.
+"""Iterative modulo scheduling (Rau, MICRO 1994) on intervals instead of a table of cycles.
 
-After Rau, "Iterative modulo scheduling", MICRO 1994: place the operation of highest priority at the first cycle that
-dependences and resources allow; where there is none, place it all the same and evict what stands in its way, within a
-budget. Three things differ. Resources are intervals on the circle of II cycles, so that costs need no scaling. Only
-operations of one strongly connected component bound one another: between components, dependences are met afterwards by
-whole turns (once the phases are known, stages are longest paths). And a failed attempt is repeated with the operations
-that made trouble moved to the front (Joslin and Clements, "Squeaky wheel optimization", JAIR 1999).
+Its rule: place the operation of highest priority at the first cycle that dependences and resources allow; where there
+is none, place it all the same and evict what stands in its way, within a budget. Three things differ. Resources are
+intervals on the circle of II cycles, so that costs need no scaling. Only operations of one strongly connected component
+bound one another: between components, dependences are met afterwards by whole intervals (once the phases are known,
+stages are longest paths). And a failed attempt is repeated with the operations that made trouble moved to the front
+(Joslin and Clements, "Squeaky wheel optimization", JAIR 1999).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def list_schedules(loop: TimeRelaxation, ii: int, params: SearchParams) -> Itera
     core = {i for component in components for i in component if len(component) > 1}
     trouble = [0] * loop.nodes
     for attempt in range(params.construction.attempts):
-        # By turns what recurrences bound goes first, then long holds, which would not find a gap later, then only the
+        # First what recurrences bound has priority, then long holds, which would not find a gap later, then only the
         # order of dependences counts, which keeps values short-lived.
         first = [(int(i not in core), -longest[i], 0)[attempt % 3] for i in range(loop.nodes)]
         order = sorted(range(loop.nodes), key=lambda i: (-trouble[i], first[i], -backward[i], -longest[i], i))
@@ -107,14 +107,14 @@ def restage(loop: TimeRelaxation, ii: int, starts: Sequence[int]) -> tuple[int, 
     """The same phases in the earliest stages that all arcs allow; operations nobody precedes as late as they may be,
     so that what they load does not lie about."""
     phase = [t % ii for t in starts]
-    turns = [
+    stages_apart = [
         (src, dst, -((phase[dst] - phase[src] - cycles) // ii) - distance, 0)
         for src, dst, cycles, distance in loop.arcs
     ]
-    stage = list(earliest(loop.nodes, turns, ii, loop.deadline) or ())
+    stage = list(earliest(loop.nodes, stages_apart, ii, loop.deadline) or ())
     preceded = {dst for _, dst, _, _ in loop.arcs}
     for i in set(range(loop.nodes)) - preceded:
-        stage[i] = min((stage[dst] - turn for src, dst, turn, _ in turns if src == i), default=stage[i])
+        stage[i] = min((stage[dst] - apart for src, dst, apart, _ in stages_apart if src == i), default=stage[i])
     return tuple(phase[i] + ii * stage[i] for i in range(loop.nodes))
 
 
@@ -159,7 +159,7 @@ class _Placing:
         return [self.starts[i] for i in range(self.loop.nodes)]
 
     def _window(self, i: int) -> tuple[int, int]:
-        """The first and last start that the component's placed operations allow; one turn at most."""
+        """The first and last start that the component's placed operations allow; one interval at most."""
         component, k = self.home[i]
         members, path = self.components[component], self.paths[component]
         low, high = NEVER, -NEVER

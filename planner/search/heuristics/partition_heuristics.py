@@ -1,4 +1,4 @@
-"""Ways to share a loop's operations out to partitions, the simplest first, for heuristics to try."""
+"""Partition heuristics: by kind of operation, then balanced issue with few hand-offs by local search. Ours."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from warpplan.planner.problem.formulation import Problem
 def candidate_partitions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
     """Partitions of all operations, each choice once: by kind (together; loads apart; each clone apart; loads, tensor
     work and the rest apart), then in 2, 3, … partitions of balanced issue with few hand-offs. Pins are kept."""
-    seen = set()
+    tried = set()
     for choice in _choices(problem, ii):
-        if choice not in seen:
-            seen.add(choice)
+        if choice not in tried:
+            tried.add(choice)
             yield choice
 
 
@@ -47,16 +47,16 @@ def _handoffs(problem: Problem, weight: int) -> Handoffs:
     arcs = [(a.src, a.dst, 0, 0) for a in problem.arcs]
     home = {i: at for at, component in enumerate(connected(len(problem.ops), arcs)) for i in component}
     barriers = 2 * problem.graph.limits.barrier_cycles
-    near: Handoffs = {c: {} for c in problem.clusters}
+    handoffs: Handoffs = {c: {} for c in problem.clusters}
     for arc in problem.dependences:
         a, b = problem.cluster[arc.src], problem.cluster[arc.dst]
         if a != b:
             cycles = (arc.handoff + barriers + 1) * (weight if home[arc.src] == home[arc.dst] else 1)
-            near[a][b] = near[b][a] = near[a].get(b, 0) + cycles
-    return near
+            handoffs[a][b] = handoffs[b][a] = handoffs[a].get(b, 0) + cycles
+    return handoffs
 
 
-def _balanced(problem: Problem, ii: int, count: int, near: Handoffs) -> tuple[int, ...]:
+def _balanced(problem: Problem, ii: int, count: int, handoffs: Handoffs) -> tuple[int, ...]:
     """Largest issue first, each cluster where it costs least, then moved while that helps (a local optimum)."""
     params, issue = problem.options.search.construction, dict.fromkeys(problem.clusters, 0)
     for i, op in enumerate(problem.ops):
@@ -67,7 +67,7 @@ def _balanced(problem: Problem, ii: int, count: int, near: Handoffs) -> tuple[in
         load[g] += issue[c]
 
     def price(c: int, g: int) -> tuple[int, int, int]:
-        apart = sum(cycles for other, cycles in near[c].items() if chosen.get(other, g) != g)
+        apart = sum(cycles for other, cycles in handoffs[c].items() if chosen.get(other, g) != g)
         return params.overload_cost * max(0, load[g] + issue[c] - ii) + apart, load[g], g
 
     def join(c: int, g: int) -> None:

@@ -1,7 +1,7 @@
-"""Promising ways to share the operations out, so that only a schedule is left to find.
+"""Partition relaxation: partitions from a model without times, so that only a schedule is left to find. Ours.
 
-Each is the cheapest division, by what crosses, in which every partition's issue slots and everybody's registers have
-room on average; the schedule decides whether they have it at each moment. A division is a guess: it never proves
+Each is the cheapest partition, by what crosses, in which issue slots and registers suffice on average over the
+interval; the schedule decides whether they suffice at each moment. Restricting a model to such partitions never proves
 anything, but with the partitions given the rest of a model is decided many times sooner.
 """
 
@@ -17,17 +17,17 @@ from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_GROUP
 
 
 def relaxed_partitions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
-    """Partitions by operation, each division once, most promising first."""
-    seen: list[dict[int, int]] = []
+    """Partitions by operation, each choice once, most promising first."""
+    excluded: list[dict[int, int]] = []
     for filled, live in problem.options.search.attempts.relaxation_levels:
-        found = _cheapest(problem, ii, filled, live, seen)
+        found = _cheapest(problem, ii, filled, live, excluded)
         if found is not None:
-            seen.append(found)
+            excluded.append(found)
             yield tuple(found[c] for c in problem.cluster)
 
 
 def _cheapest(
-    problem: Problem, ii: int, filled: float, live: float, seen: list[dict[int, int]]
+    problem: Problem, ii: int, filled: float, live: float, excluded: list[dict[int, int]]
 ) -> dict[int, int] | None:
     from ortools.sat.python import cp_model
 
@@ -78,7 +78,7 @@ def _cheapest(
         cp.add(sum(area) + ii * problem.graph.limits.base_registers <= 8 * ii * registers[g])
         allotted.append(taken)
     cp.add(sum(allotted) * 32 * WARP_GROUP <= problem.graph.limits.registers)
-    for known in seen:
+    for known in excluded:
         cp.add_bool_or([1 - x if isinstance(x, int) else x.Not() for x in (member[c, known[c]] for c in clusters)])
     cp.minimize(sum(_cost(problem, a, b) * crosses(a, b) for a, b in sorted(pairs)))
     answer, solver = run(

@@ -1,7 +1,8 @@
-"""The same order, faster: once it is fixed who follows whom, the smallest interval is a maximum cycle ratio.
+"""Re-timing: with the order of a schedule fixed, the smallest interval is a maximum cycle ratio.
 
 Fixed are the partitions, the order on each unit and issue slot, the stage of the loop in which each step of it falls,
-the slots of each ring and which rings lie in one another's place. Everything is then an arc.
+the slots of each ring and which rings lie in one another's place. Everything is then an arc, and the
+ratio is found by the parametric longest path (:func:`~warpplan.planner.bounds.min_ii.recurrence`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def fits(problem: Problem, ii: int, found: Assignment) -> bool:
 
 
 def order_arcs(problem: Problem, ii: int, found: Assignment) -> list[WeightedArc] | None:
-    """What keeps ``found``'s order; None where its rings have no places."""
+    """The arcs that keep ``found``'s order; None where its rings cannot be laid out."""
     ops = range(len(problem.ops))
     arcs: list[WeightedArc] = []
     spans = issue_spans(problem, found)
@@ -80,11 +81,11 @@ def order_arcs(problem: Problem, ii: int, found: Assignment) -> list[WeightedArc
         arcs.append((arc.src, arc.dst, arc.cycles + handoff, arc.distance))
     for producer in rings(problem, found):
         arcs += _released(problem, found, producer, producer, slots(problem, ii, found, producer))
-    places = layout(problem, ii, found)
-    if not places.fits:
+    placed = layout(problem, ii, found)
+    if not placed.fits:
         return None
     index = problem.graph.index
-    for reuse in places.reuses:
+    for reuse in placed.reuses:
         arcs += _released(problem, found, index[reuse.before], index[reuse.after], reuse.distance)
     return arcs
 
@@ -103,17 +104,17 @@ def _apart(found: Assignment, ii: int, users: Sequence[tuple[int, int, int]]) ->
     """Those that do not overlap now stay so, in their order."""
     arcs = []
     for a, b in combinations([u for u in users if u[1] < u[2]], 2):
-        turns = (b[1] - a[2]) // ii
-        # b of an iteration begins at or after the end of a of ``turns`` iterations later, and ends before the next a.
-        if b[2] <= a[1] + (turns + 1) * ii:
-            arcs += [_follow(found, a, b, turns), _follow(found, b, a, -turns - 1)]
+        iterations = (b[1] - a[2]) // ii
+        # b begins at or after the end of the a of so many ``iterations`` later, and ends before the next a begins.
+        if b[2] <= a[1] + (iterations + 1) * ii:
+            arcs += [_follow(found, a, b, iterations), _follow(found, b, a, -iterations - 1)]
     return arcs
 
 
-def _follow(found: Assignment, a: tuple[int, int, int], b: tuple[int, int, int], turns: int) -> WeightedArc:
-    """b begins ``turns`` intervals after a's end, or later: b.from ≥ a.to + II · turns."""
+def _follow(found: Assignment, a: tuple[int, int, int], b: tuple[int, int, int], iterations: int) -> WeightedArc:
+    """b begins ``iterations`` intervals after a's end, or later: b.from ≥ a.to + II · iterations."""
     (i, _, end), (j, begin, _) = a, b
-    return i, j, (end - found.starts[i]) + (found.starts[j] - begin), -turns
+    return i, j, (end - found.starts[i]) + (found.starts[j] - begin), -iterations
 
 
 def _released(problem: Problem, found: Assignment, ring: int, refiller: int, distance: int) -> list[WeightedArc]:

@@ -23,7 +23,7 @@ def test_units_divide_their_work_by_their_capacity():
     ops = tuple(Operation(f"o{i}", "ALU", 1, 7, 0) for i in range(3))
     assert bound(DependenceGraph("one", ops, (), units=(("ALU", 1),))).ii_cycles == 21
     two = bound(DependenceGraph("two", ops, (), units=(("ALU", 2),)))
-    assert (two.ii_cycles, two.binding) == (11, "unit ALU: 21 cycles of work for 2")
+    assert (two.ii_cycles, two.binding) == (11, "unit ALU: busy 21 cycles per iteration, capacity 2")
 
 
 def test_issue_slots_are_counted_where_operations_are_pinned_or_tied():

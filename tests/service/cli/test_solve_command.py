@@ -190,3 +190,15 @@ def test_solve_with_costs_beyond_64_bits_says_the_way_out(capsys: pytest.Capture
     assert "scale all cycles down" in err
     Path("g.json").write_text(json.dumps(body))
     assert run(capsys, "solve", "g.json")[0] == 0
+
+
+@pytest.mark.parametrize("limits", [[], ["--work-limit", "5"], ["--time-limit", "5", "--work-limit", "2"]])
+def test_either_limit_or_both_may_be_given(capsys, limits):
+    Path("g.json").write_text(json.dumps(GRAPH))
+    status, out, _ = run(capsys, "solve", "g.json", "--json", *limits)
+    assert (status, json.loads(out)["status"]) == (0, "optimal")
+
+
+def test_a_work_limit_is_more_than_nothing(capsys):
+    Path("g.json").write_text(json.dumps(GRAPH))
+    assert "--work-limit" in bad(capsys, "solve", "g.json", "--work-limit", "0")

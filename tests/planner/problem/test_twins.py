@@ -12,7 +12,7 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import SolveOptions
 
-from . import strategies as given_
+from .. import strategies as given_
 
 UNITS = (("TMA", 1), ("TENSOR", 1))
 

@@ -21,8 +21,8 @@ from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions, Spill
 from warpplan.planner.values.plan import Plan
 
-from . import strategies as given_
-from .brute import smallest_plan
+from .. import strategies as given_
+from ..brute import smallest_plan
 
 EXAMPLES = int(os.environ.get("WARPPLAN_EXAMPLES", "200"))
 often = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

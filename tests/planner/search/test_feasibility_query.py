@@ -1,18 +1,16 @@
-"""What the search for an interval is made of: questions by turns, schedules made shorter, orders kept."""
+"""Feasibility queries, restrictions, and what is made of a schedule once it is found."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import assume, given, settings
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
 from warpplan.planner.cpsat.interval_model import IntervalModel
-from warpplan.planner.cpsat.runner import PROOF_SEED, SearchSeed, Stop, run
-from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
-from warpplan.planner.problem.assignment import Assignment, held, rings
+from warpplan.planner.cpsat.runner import Stop, run
+from warpplan.planner.problem.assignment import held, rings
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.attempts import Attempt
 from warpplan.planner.search.feasibility_query import FeasibilityQuery
@@ -21,7 +19,7 @@ from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.ii_search import search
-from warpplan.planner.search.portfolio import MIXED, RANDOM_ORDER, REPAIR
+from warpplan.planner.search.portfolio import RANDOM_ORDER, REPAIR
 from warpplan.planner.search.restrictions import alternate_on_saturated_units, keep_clones_in_lockstep, saturated_units
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.search.work_budget import RunSettings, WorkBudget
@@ -31,26 +29,12 @@ from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.search_params import AttemptParams
 
 from .. import strategies as given_
+from ..strategies import two_clones
 
 PARAMS = AttemptParams()
 
 
-def two_clones() -> DependenceGraph:
-    """A shared load, and two clones of a multiply and what reads it: TENSOR is full at 80 cycles."""
-    ops = [Operation("load", "TMA", 50, 10, 2, buffer_bytes=1024, alignment=1024)]
-    edges = []
-    for i in "01":
-        ops += [
-            Operation(f"mma{i}", "TENSOR", 60, 40, 5, min_warps=4, registers=32),
-            Operation(f"exp{i}", "ALU", 30, 30, 30),
-        ]
-        edges += [Dependence("load", f"mma{i}"), Dependence(f"mma{i}", f"exp{i}")]
-    return DependenceGraph(
-        "two", tuple(ops), tuple(edges), Limits(3, handoff_cycles=10), clones=(("mma0", "exp0"), ("mma1", "exp1"))
-    )
-
-
-def test_a_question_is_answered_and_refused():
+def test_a_query_finds_a_schedule_and_proves_infeasibility():
     problem = Problem(two_clones(), SolveOptions())
     for query in (FeasibilityQuery.find_schedule, FeasibilityQuery.prove_infeasible):
         answer, found = query(FeasibilityQuery(problem, 80, WorkBudget(10.0), Speculation()), 1.0)
@@ -60,7 +44,7 @@ def test_a_question_is_answered_and_refused():
         assert query(FeasibilityQuery(problem, 79, WorkBudget(10.0), Speculation()), 1.0) == ("no", None)
 
 
-def test_a_schedule_alike_keeps_the_partitions():
+def test_a_schedule_with_partitions_kept_has_them():
     problem = Problem(two_clones(), SolveOptions())
     known = FeasibilityQuery(problem, 100, WorkBudget(10.0), Speculation()).prove_infeasible(1.0)[1]
     assert known is not None
@@ -73,8 +57,8 @@ def test_a_schedule_alike_keeps_the_partitions():
     )
 
 
-def test_what_is_not_near_is_found_all_the_same():
-    """A chain of values that need no room, each a whole interval after the one before: more stages than "near"."""
+def test_a_schedule_outside_the_stage_window_is_found_all_the_same():
+    """A chain of values that need no memory, each an interval after the one before: more stages than the window has."""
     names = [f"op{i}" for i in range(2 * PARAMS.stage_window + 5)]
     ops = [Operation(name, "ALU", 40, 1, 1) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
@@ -97,7 +81,7 @@ def test_no_time_left_is_no_answer():
     assert budget.wall == 0
 
 
-def test_effort_is_taken_for_models_and_attempts():
+def test_work_is_counted_for_models_and_attempts():
     problem = Problem(two_clones(), SolveOptions())
     budget = WorkBudget(10.0)
     first_schedule(problem, 80, budget)
@@ -108,7 +92,7 @@ def test_effort_is_taken_for_models_and_attempts():
     assert first_schedule(problem, 80, WorkBudget(0.0)) is None
 
 
-def test_clones_in_step_are_so_many_cycles_apart():
+def test_clones_in_lockstep_are_so_many_cycles_apart():
     problem = Problem(two_clones(), SolveOptions())
     model = IntervalModel(problem, 80)
     keep_clones_in_lockstep(model)
@@ -124,7 +108,7 @@ def on_one_unit(count: int, limits: Limits) -> Problem:
     return Problem(DependenceGraph("busy", ops, (), limits), SolveOptions())
 
 
-def test_on_a_unit_without_gaps_partitions_take_turns():
+def test_partitions_alternate_on_a_saturated_unit():
     limits = Limits(2, barrier_cycles=5)
     four = on_one_unit(4, limits)
     assert saturated_units(four, 84) == [[0, 1, 2, 3]]
@@ -142,7 +126,7 @@ def test_on_a_unit_without_gaps_partitions_take_turns():
     assert run(model.cp, 5.0)[0] == "no"
 
 
-def test_what_is_refused_where_partitions_take_turns_is_a_guess():
+def test_infeasible_where_partitions_alternate_proves_nothing():
     limits = Limits(2, barrier_cycles=5)
     query = FeasibilityQuery(on_one_unit(3, limits), 60, WorkBudget(10.0), Speculation())
     restriction = query.without_registers()
@@ -163,7 +147,7 @@ def test_units_whose_users_issue_for_less_than_they_hold_have_room_for_barriers(
 
 @given(given_.graphs(most_ops=8, rules=True))
 @settings(max_examples=60, deadline=None)
-def test_without_registers_what_is_found_fits_and_what_is_refused_is_not_near(graph):
+def test_without_registers_what_is_found_fits_and_no_means_an_empty_window(graph):
     problem = Problem(graph, SolveOptions())
     ii = min_ii(problem).ii_cycles
     query = FeasibilityQuery(problem, ii, WorkBudget(10.0), Speculation())
@@ -222,26 +206,6 @@ def test_an_order_is_kept():
         assert 30 <= found.starts[2] - found.starts[4] <= 80 - 30
 
 
-def test_values_that_outlive_many_intervals_are_no_reason_to_refuse():
-    """A hundred cycles of latency at three cycles an iteration: 34 copies of each value, one register each."""
-    loose = tuple(Operation(f"op{i}", "ALU", 100, 1, 1, registers=1) for i in range(3))
-    assert solve(DependenceGraph("loose", loose, (), Limits(2))).plan.schedule.ii_cycles == 3
-    values = tuple(Operation(f"value{i}", "TMA", 90, 1, 0, registers=1) for i in range(3))
-    chain = tuple(Operation(f"op{i}", "ALU", 2, int(i < 3), 0) for i in range(9))
-    edges = tuple(Dependence(a.id, b.id) for a, b in pairwise(chain))
-    graph = DependenceGraph("chain", values + chain, edges, Limits(2, handoff_cycles=0))
-    assert run(IntervalModel(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
-
-
-def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
-    """exp0 reads mma0's registers: a ring only where the two are apart."""
-    graph = two_clones()
-    together = SolveOptions(pinned={op.id: 0 for op in graph.ops})
-    model = IntervalModel(Problem(graph, together), 200, memory="shared")
-    model.forbid(NoGoodCut(((graph.index["mma0"], 1),), ()))
-    assert run(model.cp, 5.0)[0] == "yes"
-
-
 def refused_by_its_shape() -> Problem:
     """A ring of 64 lanes and 3 columns: there is room for its area in 128 x 2, but not for itself."""
     graph = two_clones()
@@ -249,18 +213,7 @@ def refused_by_its_shape() -> Problem:
     return Problem(replace(graph, ops=(*graph.ops, wide), limits=replace(graph.limits, tmem_columns=2)), SolveOptions())
 
 
-def test_a_cut_forbids_a_ring_of_so_many_slots():
-    problem = Problem(two_clones(), SolveOptions())
-    model = IntervalModel(problem, 100, memory="shared")
-    model.cp.add(model.depth[0] >= 2)
-    assert run(model.cp, 5.0)[0] == "yes"
-    model.forbid(NoGoodCut(((0, 2),), ()))
-    assert run(model.cp, 5.0)[0] == "no"
-    with pytest.raises(ValueError, match="memory='shared'"):
-        IntervalModel(problem, 100).forbid(NoGoodCut(((0, 2),), ()))
-
-
-def test_a_model_that_was_cut_is_the_one_that_is_built_with_the_cuts():
+def test_a_model_with_a_cut_added_is_the_one_that_is_built_with_it():
     """One thread may find a model that the other has to build."""
     query = FeasibilityQuery(refused_by_its_shape(), 100, WorkBudget(10.0), Speculation())
     attempt = Attempt(query.problem, query.ii, query.all, RunSettings(), 1.0, ())
@@ -275,7 +228,7 @@ def test_a_model_that_was_cut_is_the_one_that_is_built_with_the_cuts():
     assert str(found.known.model.cp.proto) == str(built.known.model.cp.proto)
 
 
-def test_rings_of_values_in_registers_take_turns_too():
+def test_rings_of_values_in_registers_alternate_too():
     """a and c hand their values to another partition, through a place that there is room for once."""
     ops = [
         Operation(name, unit, 4, 4, 2, registers=4 * (name in "ac"))
@@ -290,24 +243,7 @@ def test_rings_of_values_in_registers_take_turns_too():
     assert outcome.plan.reuses
 
 
-def test_a_model_begins_with_what_is_known():
-    problem = Problem(two_clones(), SolveOptions())
-
-    def found(seed: SearchSeed = PROOF_SEED, known: Assignment | None = None) -> Assignment:
-        model = IntervalModel(problem, 100)
-        if known is not None:
-            model.begin_with(known)
-        answer, solver = run(model.cp, 5.0, seed=seed)
-        assert answer == "yes"
-        return model.read(solver)
-
-    ways = [found(MIXED.slot(attempt)) for attempt in range(1, 6)]
-    others = [known for known in ways if known.starts != found().starts]
-    assert others
-    assert all(found(known=known).starts == known.starts for known in others)
-
-
-def test_a_bound_rises_to_what_is_refused():
+def test_a_bound_is_raised_by_proofs():
     """TENSOR is full at 80 cycles; nobody has said so."""
     told = []
     problem = Problem(two_clones(), SolveOptions())

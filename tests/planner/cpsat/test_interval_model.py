@@ -1,0 +1,67 @@
+"""The constraint model of one interval: no-good cuts, hints, values that outlive many intervals."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.runner import PROOF_SEED, SearchSeed, run
+from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
+from warpplan.planner.problem.assignment import Assignment
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.search.portfolio import MIXED
+from warpplan.planner.solve import solve
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
+
+from ..strategies import two_clones
+
+
+def test_values_that_outlive_many_intervals_are_feasible():
+    """A hundred cycles of latency at three cycles an iteration: 34 copies of each value, one register each."""
+    loose = tuple(Operation(f"op{i}", "ALU", 100, 1, 1, registers=1) for i in range(3))
+    assert solve(DependenceGraph("loose", loose, (), Limits(2))).plan.schedule.ii_cycles == 3
+    values = tuple(Operation(f"value{i}", "TMA", 90, 1, 0, registers=1) for i in range(3))
+    chain = tuple(Operation(f"op{i}", "ALU", 2, int(i < 3), 0) for i in range(9))
+    edges = tuple(Dependence(a.id, b.id) for a, b in pairwise(chain))
+    graph = DependenceGraph("chain", values + chain, edges, Limits(2, handoff_cycles=0))
+    assert run(IntervalModel(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
+
+
+def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
+    """exp0 reads mma0's registers: a ring only where the two are apart."""
+    graph = two_clones()
+    together = SolveOptions(pinned={op.id: 0 for op in graph.ops})
+    model = IntervalModel(Problem(graph, together), 200, memory="shared")
+    model.forbid(NoGoodCut(((graph.index["mma0"], 1),), ()))
+    assert run(model.cp, 5.0)[0] == "yes"
+
+
+def test_a_cut_forbids_a_ring_of_so_many_slots():
+    problem = Problem(two_clones(), SolveOptions())
+    model = IntervalModel(problem, 100, memory="shared")
+    model.cp.add(model.depth[0] >= 2)
+    assert run(model.cp, 5.0)[0] == "yes"
+    model.forbid(NoGoodCut(((0, 2),), ()))
+    assert run(model.cp, 5.0)[0] == "no"
+    with pytest.raises(ValueError, match="memory='shared'"):
+        IntervalModel(problem, 100).forbid(NoGoodCut(((0, 2),), ()))
+
+
+def test_a_model_begins_with_what_is_known():
+    problem = Problem(two_clones(), SolveOptions())
+
+    def found(seed: SearchSeed = PROOF_SEED, known: Assignment | None = None) -> Assignment:
+        model = IntervalModel(problem, 100)
+        if known is not None:
+            model.begin_with(known)
+        answer, solver = run(model.cp, 5.0, seed=seed)
+        assert answer == "yes"
+        return model.read(solver)
+
+    ways = [found(MIXED.slot(attempt)) for attempt in range(1, 6)]
+    others = [known for known in ways if known.starts != found().starts]
+    assert others
+    assert all(found(known=known).starts == known.starts for known in others)

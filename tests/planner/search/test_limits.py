@@ -1,0 +1,101 @@
+"""Two limits: work, which every machine counts alike, and the caller's clock, which is never exceeded by much."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+
+from warpplan.planner.check.plan_check import check
+from warpplan.planner.solve import solve
+from warpplan.planner.values.codec import canonical
+from warpplan.planner.values.deadline import Deadline, DeadlineReached
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
+from warpplan.planner.values.plan import Outcome
+
+from .. import strategies as given_
+
+
+def awkward(operations: int, edges: int, seed: int, smem_bytes: int = 232_448) -> DependenceGraph:
+    """Full units, recurrences, rings and registers at random: nothing is decided soon."""
+    made = random.Random(seed)
+    ops = []
+    for i in range(operations):
+        ring = made.random() < 0.3
+        ops.append(
+            Operation(
+                f"op{i}",
+                made.choice(["TMA", "ALU", "SFU"]),
+                made.randint(1, 300),
+                made.randint(0, 100),
+                made.randint(0, 75),
+                buffer_bytes=made.choice([1024, 4096]) if ring else 0,
+                alignment=1024 if ring else 1,
+                registers=0 if ring else made.choice([0, 0, 5]),
+            )
+        )
+    pairs = {tuple(sorted(made.sample(range(operations), 2))) for _ in range(edges)}
+    found = [
+        Dependence(f"op{b}", f"op{a}", made.randint(1, 3)) if made.random() < 0.05 else Dependence(f"op{a}", f"op{b}")
+        for a, b in sorted(pairs)
+    ]
+    limits = Limits(4, smem_bytes=smem_bytes, handoff_cycles=50, barrier_cycles=10)
+    return DependenceGraph("awkward", tuple(ops), tuple(found), limits)
+
+
+@pytest.mark.parametrize(
+    ("graph", "limit_s"),
+    [
+        (awkward(60, 120, 1), 1.0),  # Models are searched for as long as there is time.
+        (awkward(400, 1_200, 2), 1.0),  # Models take seconds to build.
+        (awkward(2_000, 6_000, 3), 0.5),  # So do bounds.
+        (awkward(60, 120, 4), 0.001),
+    ],
+)
+def test_a_time_limit_is_kept_by_the_clock(graph: DependenceGraph, limit_s: float):
+    solve(awkward(9, 12, 0))  # Importing OR-Tools takes half a second, once.
+    began = time.monotonic()
+    outcome = solve(graph, SolveOptions(work_limit_s=1e6), deadline=Deadline.after(limit_s, time.monotonic))
+    assert time.monotonic() - began <= 1.1 * limit_s + 1
+    assert outcome.plan is None or check(outcome.plan, graph) == ()
+
+
+def answer(outcome: Outcome) -> tuple[object, ...]:
+    return outcome.status, outcome.bound, outcome.reason, None if outcome.plan is None else canonical(outcome.plan)
+
+
+@settings(max_examples=15, deadline=None)
+@given(graph=given_.graphs(most_ops=14, most_partitions=3, rules=True))
+def test_what_a_work_limit_leaves_does_not_depend_on_the_clock(graph: DependenceGraph):
+    """A clock that leaps and one that stands still: only a deadline that passes would tell them apart."""
+    options = SolveOptions(work_limit_s=0.3)
+    ticks = count(0, 1_000)
+    leaping = Deadline(float("inf"), lambda: float(next(ticks)))
+    assert answer(solve(graph, options)) == answer(solve(graph, options, deadline=leaping))
+
+
+@settings(max_examples=25, deadline=None)
+@given(graph=given_.graphs(most_ops=12, most_partitions=3, rules=True))
+def test_whenever_the_clock_strikes_the_answer_is_true(graph: DependenceGraph):
+    """The deadline passes after so many looks at the clock."""
+    whole = solve(graph, SolveOptions(work_limit_s=2.0))
+    for looks in (0, 1, 3, 10, 30, 100, 300, 1_000):
+        ticks = count()
+        outcome = solve(graph, SolveOptions(work_limit_s=2.0), deadline=Deadline(looks, lambda: float(next(ticks))))  # noqa: B023
+        assert outcome.plan is None or check(outcome.plan, graph) == ()
+        assert outcome.plan is None or whole.bound <= outcome.plan.schedule.ii_cycles
+        assert whole.plan is None or outcome.bound <= whole.plan.schedule.ii_cycles
+
+
+def test_a_deadline_says_what_is_left():
+    now = 5.0
+    deadline = Deadline.after(2.0, lambda: now)
+    assert deadline.remaining_s() == 2.0
+    deadline.check()
+    now = 7.0
+    with pytest.raises(DeadlineReached):
+        deadline.check()
