@@ -27,8 +27,9 @@ from row_store import RowStore, add_arguments, of_shard
 
 from warpplan.planner.bounds.min_ii import recurrence_bound, resource_bounds
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
+from warpplan.planner.values.options import SolveOptions
 
 RESULTS = Path(__file__).parent / "results" / "modulo_scheduling.json"
 LIMIT_S = 60.0
@@ -46,7 +47,7 @@ def measure(instance: Instance) -> dict[str, Any]:
             proofs.append(time.process_time() - before)
 
     before, clock = time.process_time(), time.perf_counter()
-    outcome = solve(graph, SolveOptions(time_limit_s=LIMIT_S), progress=progress)
+    outcome = solve(graph, SolveOptions(work_limit_s=LIMIT_S), progress=progress)
     cpu, wall = time.process_time() - before, time.perf_counter() - clock
     problem = Problem(graph, SolveOptions())
     resource = max(bound.ii_cycles for bound in resource_bounds(problem))
@@ -72,7 +73,7 @@ def measure(instance: Instance) -> dict[str, Any]:
 
 def warm_up(instance: Instance) -> None:
     """Loads the libraries."""
-    solve(instance.graph, SolveOptions(time_limit_s=LIMIT_S))
+    solve(instance.graph, SolveOptions(work_limit_s=LIMIT_S))
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

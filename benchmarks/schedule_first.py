@@ -17,14 +17,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.problem.assignment import Assignment
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.fixed_order import Order, blind_order, first_in_order, keep_order
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome
 
 QUESTION_SECONDS = 0.5
@@ -103,7 +104,7 @@ def partition_after(graph: DependenceGraph, order: Order, joint: Outcome) -> Bas
             return True
         # A refusal with memory for everything is a proof; a schedule must have places.
         for memory in ("free", "apart"):
-            model = Model(problem, ii, memory=memory)
+            model = IntervalModel(problem, ii, memory=memory)
             keep_order(model, order)
             answer, solver = run(model.cp, QUESTION_SECONDS, relax=0)
             if answer == "no" and memory == "free":

@@ -10,11 +10,13 @@ from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidPlan
 from warpplan.planner.packing.ring_layout import check_room, layout
 from warpplan.planner.problem.assignment import Assignment, held, rings, slots
-from warpplan.planner.problem.formulation import REGISTER_COUNTS, ExtraBuffer, PartitionSpec, Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given, dimension
+from warpplan.planner.problem.terms import REGISTER_COUNTS
 from warpplan.planner.search.ii_search import Progress, search
 from warpplan.planner.simulate.simulation import verify
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Channel, Outcome, Placement, Plan, Schedule
 
 __all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]

@@ -16,9 +16,10 @@ import modulo_instances
 import modulo_milp
 
 from warpplan.planner.bounds.min_ii import min_ii
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 
 @st.composite

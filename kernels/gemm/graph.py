@@ -23,11 +23,11 @@ from warpplan.kernels.gemm.space import (
     GemmConfig,
 )
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.problem.formulation import ExtraBuffer, PartitionSpec, SolveOptions
 from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Outcome
 
 TMA_ALIGNMENT = 1_024

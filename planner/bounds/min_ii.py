@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem.assignment import barriers
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import least_hold
 
 WeightedArc = tuple[int, int, int, int]
 """(source, destination, cycles, distance)."""
@@ -92,18 +93,6 @@ def memory_bounds(problem: Problem) -> list[Bound]:
         if rings and (ii := _least_interval(rings, room)) > 1:
             bounds.append(Bound(ii, f"{name}: {room} {'bytes' if memory == 'smem' else 'words'} for what is in flight"))
     return bounds
-
-
-def least_hold(problem: Problem, producer: int) -> int:
-    """Cycles for which a slot of ``producer``'s ring is held in any schedule; of a value in registers, in any in which
-    it leaves its partition."""
-    written = [problem.latency(edge) for _, edge in problem.readers[producer]] or [0]
-    if producer in problem.crossings:
-        return min(written) + min(use.cycles + use.margin for use in problem.crossings[producer])
-    return max(
-        before + use.cycles + use.margin + (use.handoff if problem.surely_cross(producer, use.consumer) else 0)
-        for before, use in zip(written, problem.rings[producer], strict=True)
-    )
 
 
 def _least_interval(rings: list[tuple[int, int]], room: int) -> int:

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import combinations
 
-from warpplan.planner.problem.formulation import Arc, Problem
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import Arc
 
 Pair = tuple[int, int]
 
@@ -81,7 +82,7 @@ def _waits(problem: Problem) -> list[Arc]:
     return [*problem.dependences, *late]
 
 
-def spans(problem: Problem, ii: int) -> list[dict[Pair, int]]:
+def dominance_cuts(problem: Problem, ii: int) -> list[dict[Pair, int]]:
     """Sets of (source, destination): cycles between their starts; some best schedule exceeds them nowhere but leaves
     one of each set within them.
 

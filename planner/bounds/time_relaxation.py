@@ -11,14 +11,14 @@ from itertools import combinations
 
 from warpplan.planner.bounds.min_ii import WeightedArc
 from warpplan.planner.problem.assignment import Assignment, barriers, rings
-from warpplan.planner.problem.formulation import Arc, Problem
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import Arc
+from warpplan.planner.values.search_params import BoundParams
 
 SMALL = 16
 """Nodes up to which networkx takes longer to load than to do without."""
 NEVER = -(2**60)
 """A longest path that does not exist; sums of two still fit 64 bits."""
-ROUNDS = 64
-"""Most times that distances are made tighter and paths through them again: they may creep, cycle by cycle."""
 
 Resource = tuple[str, int]
 """("unit", its index in the graph) or ("issue", whose)."""
@@ -35,7 +35,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Loop:
+class TimeRelaxation:
     """A problem as time alone: arcs with their hand-offs, and what each operation holds; empty holds are left out."""
 
     nodes: int
@@ -44,7 +44,7 @@ class Loop:
     capacity: dict[Resource, int]
 
 
-def loop_of(problem: Problem, partitions: Sequence[int]) -> Loop:
+def loop_of(problem: Problem, partitions: Sequence[int]) -> TimeRelaxation:
     """``problem`` with its operations in ``partitions``."""
     at_zero = Assignment((0,) * len(problem.ops), tuple(partitions))
     depth = problem.options.depth
@@ -52,14 +52,14 @@ def loop_of(problem: Problem, partitions: Sequence[int]) -> Loop:
     return _loop(problem, (*problem.dependences, *rings_), partitions, at_zero.apart)
 
 
-def relaxation(problem: Problem) -> Loop:
+def relaxation(problem: Problem) -> TimeRelaxation:
     """What every assignment has to obey: hand-offs and barriers only where both ends are pinned apart, an issue slot
     for each pinned partition and one for each cluster that is not."""
     homes = [c if (pin := problem.pins.get(c)) is None else len(problem.ops) + pin for c in problem.cluster]
     return _loop(problem, problem.arcs, homes, problem.surely_cross)
 
 
-def _loop(problem: Problem, arcs: Sequence[Arc], homes: Sequence[int], apart: Apart) -> Loop:
+def _loop(problem: Problem, arcs: Sequence[Arc], homes: Sequence[int], apart: Apart) -> TimeRelaxation:
     units = {unit: at for at, (unit, _) in enumerate(problem.graph.units)}
     cost = problem.graph.limits.barrier_cycles
     before, after = barriers(problem, apart) if cost else ([0] * len(homes),) * 2
@@ -71,7 +71,7 @@ def _loop(problem: Problem, arcs: Sequence[Arc], homes: Sequence[int], apart: Ap
         usages.append(tuple(usage for usage in held if usage.cycles))
     capacity: dict[Resource, int] = {("unit", at): copies for at, (_, copies) in enumerate(problem.graph.units)}
     capacity.update({("issue", home): 1 for home in homes})
-    return Loop(len(homes), weighted(arcs, apart), tuple(usages), capacity)
+    return TimeRelaxation(len(homes), weighted(arcs, apart), tuple(usages), capacity)
 
 
 def ring_arcs(problem: Problem, found: Assignment, depth: int, only: set[int]) -> list[Arc]:
@@ -88,7 +88,7 @@ def weighted(arcs: Sequence[Arc], apart: Apart) -> tuple[WeightedArc, ...]:
     return tuple((a.src, a.dst, a.cycles + (a.handoff if apart(a.src, a.dst) else 0), a.distance) for a in arcs)
 
 
-def overfull(loop: Loop, ii: int) -> bool:
+def overfull(loop: TimeRelaxation, ii: int) -> bool:
     """Whether some resource has more to do than ``ii`` cycles of all its copies (ResMII)."""
     work: dict[Resource, int] = {}
     for usage in (u for held in loop.usages for u in held):
@@ -128,7 +128,9 @@ def longest_paths(members: Sequence[int], arcs: Sequence[WeightedArc], ii: int) 
     return path.tolist()
 
 
-def tight_paths(loop: Loop, component: Sequence[int], ii: int) -> tuple[list[list[int]], list[tuple[int, int]]] | None:
+def tight_paths(
+    loop: TimeRelaxation, component: Sequence[int], ii: int, params: BoundParams
+) -> tuple[list[list[int]], list[tuple[int, int]]] | None:
     """The component's longest paths, and the pairs (by position) that exclusion on units has moved further apart;
     ``None``: contradictory."""
     import numpy as np
@@ -136,7 +138,7 @@ def tight_paths(loop: Loop, component: Sequence[int], ii: int) -> tuple[list[lis
     path = np.array(longest_paths(component, loop.arcs, ii), dtype=np.int64)
     excluding = _excluding(loop, component)
     apart = set()
-    for _ in range(ROUNDS):
+    for _ in range(params.tightening_rounds):
         if (np.diagonal(path) > 0).any():
             return None
         moved = False
@@ -154,7 +156,7 @@ def tight_paths(loop: Loop, component: Sequence[int], ii: int) -> tuple[list[lis
     return None if (np.diagonal(path) > 0).any() else (path.tolist(), sorted(apart))
 
 
-def _excluding(loop: Loop, component: Sequence[int]) -> list[tuple[int, int, int, int]]:
+def _excluding(loop: TimeRelaxation, component: Sequence[int]) -> list[tuple[int, int, int, int]]:
     """(a, b, after, before) by position, both ways round: b starts ``after`` cycles or more after a, modulo the
     interval, and a ``before`` or more after b."""
     users: dict[Resource, list[tuple[int, Usage]]] = {}

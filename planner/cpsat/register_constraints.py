@@ -8,20 +8,19 @@ took 10 to 100 times as long, or found nothing.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from warpplan.planner.cpsat.runner import Truth, always, given, negated, never
-from warpplan.planner.problem.formulation import REGISTER_COUNTS, WARP_COUNTS, WARP_GROUP, Problem, whole_multiple
-
-if TYPE_CHECKING:
-    from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.literals import Truth, always, given, negated, never
+from warpplan.planner.cpsat.variables import ModelVariables
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_COUNTS, WARP_GROUP, whole_multiple
 
 WARP = 32
 Death = tuple[int, int, Truth]
 """(event, iterations, literal): where the literal holds, a value is live until the event so many iterations later."""
 
 
-def add_registers(model: Model) -> None:
+def add_registers(model: ModelVariables) -> None:
     problem = model.problem
     specs = problem.options.partitions
     if not may_bind(problem):
@@ -53,7 +52,7 @@ def may_bind(problem: Problem) -> bool:
     )
 
 
-def _live_values(model: Model, counts: list[Any]) -> None:
+def _live_values(model: ModelVariables, counts: list[Any]) -> None:
     """At each birth, what is live in the value's partition, on top of the base, is within the partition's registers."""
     problem = model.problem
     values = [i for i, op in enumerate(problem.ops) if op.registers]
@@ -73,7 +72,7 @@ def _live_values(model: Model, counts: list[Any]) -> None:
         _live_on_average(model, counts, {i: _life(model, i) for i in values})
 
 
-def _live_on_average(model: Model, counts: list[Any], lives: dict[int, Any]) -> None:
+def _live_on_average(model: ModelVariables, counts: list[Any], lives: dict[int, Any]) -> None:
     """Follows from what is live at each moment, summed over the circle."""
     problem, longest = model.problem, model.ii * (_most_copies(model) + 1)
     for g, count in enumerate(counts):
@@ -93,7 +92,7 @@ def _live_on_average(model: Model, counts: list[Any], lives: dict[int, Any]) -> 
         model.cp.add(area <= model.ii * count)
 
 
-def _life(model: Model, i: int) -> Any:
+def _life(model: ModelVariables, i: int) -> Any:
     """At least the cycles for which the value is live."""
     problem = model.problem
     if problem.ops[i].buffer_bytes or not problem.readers[i]:
@@ -109,7 +108,7 @@ def _life(model: Model, i: int) -> Any:
     return life
 
 
-def _deaths(model: Model, i: int) -> list[Death]:
+def _deaths(model: ModelVariables, i: int) -> list[Death]:
     """A value is held until its last reader in the same partition starts; on its way to a buffer or to another
     partition, until it is written."""
     problem = model.problem
@@ -125,7 +124,7 @@ def _deaths(model: Model, i: int) -> list[Death]:
     return found
 
 
-def _copies(model: Model, i: int, deaths: list[Death], born: int, together: Truth, most: int) -> Any:
+def _copies(model: ModelVariables, i: int, deaths: list[Death], born: int, together: Truth, most: int) -> Any:
     """At least the copies of ``i``'s value that are live when ``born`` is, where both are ``together``."""
 
     def until(event: int, iterations: int) -> Any:
@@ -143,14 +142,14 @@ def _copies(model: Model, i: int, deaths: list[Death], born: int, together: Trut
     return copies
 
 
-def _most_copies(model: Model) -> int:
+def _most_copies(model: ModelVariables) -> int:
     """What stages, distances and latencies allow: a value on its way is live for its latency, whatever the stages."""
     problem = model.problem
     late = [problem.latency(edge) + problem.graph.edge_handoff(edge) for edge in problem.graph.edges]
     return model.stages + model.distances + 2 + max([*late, *(op.latency for op in problem.ops)]) // model.ii
 
 
-def _spills(model: Model, g: int, octets: Any) -> None:
+def _spills(model: ModelVariables, g: int, octets: Any) -> None:
     """A reported spill asks for more of a partition that has all its operations."""
     index = model.problem.graph.index
     for spill in model.problem.options.spills:
@@ -160,7 +159,7 @@ def _spills(model: Model, g: int, octets: Any) -> None:
         model.cp.add_bool_or([enough, *outside])
 
 
-def _taken(model: Model, g: int, octets: Any) -> Any:
+def _taken(model: ModelVariables, g: int, octets: Any) -> Any:
     """32 · warps rounded up to 4 · registers, 0 where the partition is empty."""
     total = model.cp.new_int_var(0, WARP * WARP_COUNTS[-1] * REGISTER_COUNTS[-1], "")
     for i in model.ops:

@@ -5,19 +5,17 @@ Where rings may lie in one another's place, :mod:`sharing` takes the room's part
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from warpplan.planner.cpsat.runner import Truth, always, given, never
-from warpplan.planner.problem.formulation import Arc, Use
-
-if TYPE_CHECKING:
-    from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.literals import Truth, always, given, never
+from warpplan.planner.cpsat.variables import ModelVariables
+from warpplan.planner.problem.terms import Arc, Use
 
 UNLIMITED = 2**31
 """Slots that no loop needs."""
 
 
-def add_rings(model: Model) -> None:
+def add_rings(model: ModelVariables) -> None:
     """``model.depth`` and ``model.exists``, and slots enough for the lives."""
     for producer, uses in model.problem.rings.items():
         model.exists[producer] = 1
@@ -29,30 +27,30 @@ def add_rings(model: Model) -> None:
             model.depth[producer] = _slots(model, producer, uses, crossed)
 
 
-def _slots(model: Model, producer: int, uses: tuple[Use, ...], needed: Truth) -> Any:
+def _slots(model: ModelVariables, producer: int, uses: tuple[Use, ...], needed: Truth) -> Any:
     problem, fixed = model.problem, model.problem.options.depth
     if fixed is not None:
         count = fixed * needed
     else:
         least = problem.least_slots(producer)
-        room = problem.most_slots(producer) if model.limited[0] else UNLIMITED
+        room = problem.most_slots(producer) if model.memory_limited else UNLIMITED
         most = max(least, min(_longest_life(model, uses), room))
         count = model.cp.new_int_var(least if always(needed) else 0, most, "")
         given(model.cp.add(count >= 1), needed)
     for use in uses:
         arc = Arc(use.consumer, producer, use.cycles + use.margin, use.handoff, 0)
         reads = 1 if producer in problem.rings else model.crosses(producer, use.consumer)
-        model.reach(arc, use.distance - (count if fixed is None else fixed), reads)
+        model.starts_after(arc, use.distance - (count if fixed is None else fixed), reads)
     return count
 
 
-def _longest_life(model: Model, uses: tuple[Use, ...]) -> int:
+def _longest_life(model: ModelVariables, uses: tuple[Use, ...]) -> int:
     """In iterations, at most."""
     cycles = max(u.cycles + u.margin + u.handoff for u in uses)
     return model.distances + model.stages + 2 + -(-cycles // model.ii)
 
 
-def add_memory(model: Model) -> None:
+def add_memory(model: ModelVariables) -> None:
     """Room for all rings side by side."""
     problem = model.problem
     flat = [(p, count) for p, count in model.depth.items() if problem.memory(p) == "smem"]
@@ -64,7 +62,7 @@ def add_memory(model: Model) -> None:
         _add_columns(model, tall)
 
 
-def _add_columns(model: Model, rings: list[tuple[int, Any]]) -> None:
+def _add_columns(model: ModelVariables, rings: list[tuple[int, Any]]) -> None:
     """Each ring of half height is on one half; each half is wide enough for its rings and the full ones."""
     halves: tuple[list[Any], list[Any]] = ([], [])
     columns = model.problem.graph.limits.tmem_columns

@@ -6,42 +6,17 @@ The same model then gives the same answer on every machine, however slow or busy
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+from warpplan.planner.values.search_params import CpSatParams
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Answer = Literal["yes", "no", "unknown"]
 
-Truth = Any
-"""A literal of a model, or 0 or 1 where the answer is known."""
 
-
-def never(truth: Truth) -> bool:
-    return isinstance(truth, int) and truth == 0
-
-
-def always(truth: Truth) -> bool:
-    return isinstance(truth, int) and truth == 1
-
-
-def negated(truth: Truth) -> Truth:
-    return 1 - truth if isinstance(truth, int) else truth.Not()
-
-
-def given(rule: cp_model.Constraint, truth: Truth) -> None:
-    """Enforces a linear ``rule`` only where ``truth`` (not 0) holds."""
-    if not always(truth):
-        rule.only_enforce_if(truth)
-
-
-RATE = 0.25
-"""CP-SAT's deterministic time that a slow core gets through in one second (measured: 0.2 to 2)."""
-CLOCK_FACTOR = 5.0
-"""The wall clock ends a run only at so many times its limit: a machine that swaps must still answer, but a busy one
-must answer the same."""
-CLOCK_SECONDS = 10.0
-"""And not before: a short run on a busy machine must not give another answer."""
+DEFAULTS = CpSatParams()
 
 
 class Stop:
@@ -73,8 +48,10 @@ def run(
     relax: int = 1,
     small: bool = False,
     turn: int = 0,
-    rate: float = RATE,
+    randomised: bool = True,
+    rate: float | None = None,
     stop: Stop | None = None,
+    params: CpSatParams = DEFAULTS,
 ) -> tuple[Answer, cp_model.CpSolver]:
     """Whether ``model`` has a solution; the solver holds it. ``relax``: how much linear relaxations see, 0 to 2;
     ``small``: whether the model is decided in milliseconds; ``turn``: each searches in another way, the first in the
@@ -85,8 +62,8 @@ def run(
     parameters = solver.parameters
     parameters.num_workers = 1
     parameters.random_seed = 0
-    parameters.max_deterministic_time = seconds * rate
-    parameters.max_time_in_seconds = max(CLOCK_SECONDS, seconds * CLOCK_FACTOR)
+    parameters.max_deterministic_time = seconds * (params.rate if rate is None else rate)
+    parameters.max_time_in_seconds = max(params.clock_wall_s, seconds * params.clock_factor)
     # OR-Tools would leave the process's interrupt handler at its default: Ctrl-C would then end a server on the spot.
     parameters.catch_sigint_signal = False
     parameters.cp_model_presolve = presolve
@@ -99,12 +76,14 @@ def run(
         parameters.symmetry_level = 0
     if turn:
         parameters.random_seed = turn
-        if turn % 4 == 2:
+        if not randomised:
+            pass
+        elif turn % 4 == 2:
             parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
             if hasattr(parameters, "use_new_integer_conflict_resolution"):
                 parameters.use_new_integer_conflict_resolution = True
         else:
-            parameters.random_branches_ratio = 0.1
+            parameters.random_branches_ratio = params.random_branches_ratio
             if turn % 4 == 3:
                 parameters.initial_polarity = parameters.POLARITY_TRUE
     if stop is not None and not stop.watch(solver):
@@ -119,6 +98,6 @@ def run(
     return ("no" if status == cp_model.INFEASIBLE else "unknown"), solver
 
 
-def spent(solver: cp_model.CpSolver, rate: float = RATE) -> float:
+def spent(solver: cp_model.CpSolver, rate: float = CpSatParams.rate) -> float:
     """What the run took of its limit, in the limit's seconds."""
     return float(solver.response_proto.deterministic_time) / rate

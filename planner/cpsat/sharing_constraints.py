@@ -9,31 +9,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from warpplan.planner.bounds.min_ii import least_hold
-from warpplan.planner.cpsat.runner import Truth, always, given, never
-from warpplan.planner.packing.ring_layout import may_share, turns_between
+from warpplan.planner.cpsat.literals import Truth, always, given, never
+from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment, slots
-from warpplan.planner.problem.formulation import Arc, Problem, Use
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import may_share, turns_between
+from warpplan.planner.problem.terms import Arc, Use
 from warpplan.planner.values.dependence_graph import Memory
-
-if TYPE_CHECKING:
-    from warpplan.planner.cpsat.interval_model import Model
 
 MANY = 2**20
 """Slots that no loop needs."""
 
 
 @dataclass(frozen=True)
-class Cut:
+class NoGoodCut:
     """These rings, with so many slots, do not fit together; of ``pairs`` none was apart in time."""
 
     slots: tuple[tuple[int, int], ...]
     pairs: tuple[tuple[int, int], ...]
 
 
-def cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int, ...]) -> Cut:
+def no_good_cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int, ...]) -> NoGoodCut:
     """What forbids that ``refused`` rings are as they are in ``found``."""
     depth = {p: slots(problem, ii, found, p) for p in refused}
     pairs = [
@@ -42,24 +40,13 @@ def cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int, ...]) 
         if may_share(problem, a) and may_share(problem, b)
         if max(depth[a], depth[b]) > 1 or turns_between(problem, ii, found, a, b) is None
     ]
-    return Cut(tuple(depth.items()), tuple(pairs))
-
-
-def worth_sharing(problem: Problem, ii: int) -> bool:
-    """Whether two rings of one memory could have a single slot each, and take turns."""
-    holds: dict[Memory, list[int]] = {"smem": [], "tmem": []}
-    if problem.options.depth not in (None, 1):
-        return False
-    for p in (*problem.rings, *problem.crossings):
-        if may_share(problem, p) and problem.least_slots(p) == 1:
-            holds[problem.memory(p)].append(least_hold(problem, p))
-    return any(len(found) > 1 and sum(sorted(found)[:2]) <= ii for found in holds.values())
+    return NoGoodCut(tuple(depth.items()), tuple(pairs))
 
 
 class SharedMemory:
     """The rule in one model, to which cuts may be added later."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ModelVariables) -> None:
         self.model = model
         self._single = {p: _single(model, p) for p in model.depth}
         self._apart: dict[tuple[int, int], Truth] = {}
@@ -67,7 +54,7 @@ class SharedMemory:
         _add(model, "smem", limits.smem_bytes - model.problem.extra_bytes, self._single)
         _add(model, "tmem", 128 * limits.tmem_columns, self._single)
 
-    def forbid(self, cut: Cut) -> None:
+    def forbid(self, cut: NoGoodCut) -> None:
         if any(p not in self.model.depth for p, _ in cut.slots):
             return  # A value that stays in its partition here: it needs no ring.
         ways = []
@@ -91,7 +78,7 @@ def _uses(problem: Problem, ring: int) -> tuple[Use, ...]:
     return problem.crossings[ring] if ring in problem.crossings else problem.rings[ring]
 
 
-def _single(model: Model, ring: int) -> Truth:
+def _single(model: ModelVariables, ring: int) -> Truth:
     problem = model.problem
     if not may_share(problem, ring) or problem.least_slots(ring) > 1 or problem.options.depth not in (None, 1):
         return 0
@@ -102,7 +89,7 @@ def _single(model: Model, ring: int) -> Truth:
     return literal
 
 
-def _add(model: Model, memory: Memory, room: int, single: dict[int, Truth]) -> None:
+def _add(model: ModelVariables, memory: Memory, room: int, single: dict[int, Truth]) -> None:
     """As with registers (see there), it is enough to look at the moments when some ring's slot begins to be held."""
     problem = model.problem
     inside = [p for p in model.depth if problem.memory(p) == memory]
@@ -115,7 +102,7 @@ def _add(model: Model, memory: Memory, room: int, single: dict[int, Truth]) -> N
         given(model.cp.add(sum(taken) <= max(0, room)), model.exists[filled])
 
 
-def _releases(model: Model, ring: int) -> list[tuple[int, int, Truth]]:
+def _releases(model: ModelVariables, ring: int) -> list[tuple[int, int, Truth]]:
     """(event, iterations later, literal): when readers leave a slot, at least, whoever hears of it."""
     crossing = ring in model.problem.crossings
     found = []
@@ -128,7 +115,9 @@ def _releases(model: Model, ring: int) -> list[tuple[int, int, Truth]]:
     return found
 
 
-def _occupied(model: Model, ring: int, filled: int, single: Truth, releases: list[tuple[int, int, Truth]]) -> Any:
+def _occupied(
+    model: ModelVariables, ring: int, filled: int, single: Truth, releases: list[tuple[int, int, Truth]]
+) -> Any:
     """Slots of ``ring`` that nobody else can have when ``filled`` begins to be held: all, or one where it is held."""
     if ring == filled or never(single):
         return model.depth[ring]
@@ -142,7 +131,7 @@ def _occupied(model: Model, ring: int, filled: int, single: Truth, releases: lis
     return occupied
 
 
-def _apart(model: Model, a: int, b: int, single: dict[int, Truth]) -> Truth:
+def _apart(model: ModelVariables, a: int, b: int, single: dict[int, Truth]) -> Truth:
     """A literal under which both have one slot and their lives are disjoint on the circle."""
     if never(single[a]) or never(single[b]):
         return 0
@@ -163,7 +152,7 @@ def _apart(model: Model, a: int, b: int, single: dict[int, Truth]) -> Truth:
     return free
 
 
-def _where(model: Model, rule: Any, conditions: list[Truth]) -> None:
+def _where(model: ModelVariables, rule: Any, conditions: list[Truth]) -> None:
     literals = [x for x in conditions if not always(x)]
     added = model.cp.add(rule)
     if literals:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from warpplan.planner.cpsat.runner import Truth, always, given, never
-
-if TYPE_CHECKING:
-    from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.literals import Truth, always, given, never
+from warpplan.planner.cpsat.variables import ModelVariables
 
 PAIR = 2
 """For so many users of a unit, their order says all."""
 
 
-def add_units(model: Model) -> None:
+def add_units(model: ModelVariables) -> None:
     for unit, capacity in model.problem.graph.units:
         users = [(i, op.occupancy) for i, op in enumerate(model.problem.ops) if op.unit == unit and op.occupancy]
         if capacity == 1:
@@ -25,7 +23,7 @@ def add_units(model: Model) -> None:
             _share(model, users, capacity)
 
 
-def _queue(model: Model, users: list[tuple[int, int]], first: Any) -> None:
+def _queue(model: ModelVariables, users: list[tuple[int, int]], first: Any) -> None:
     """Follows from the intervals, but not from their edges: all that comes before a user has to fit before it, and
     all that comes after it, after. Units that are busy all the time are refused and filled much sooner by it."""
     for i, cycles in users if len(users) > PAIR else ():
@@ -35,7 +33,7 @@ def _queue(model: Model, users: list[tuple[int, int]], first: Any) -> None:
         model.cp.add(model.phase[i] + cycles + after <= first + model.ii)
 
 
-def add_issue(model: Model) -> None:
+def add_issue(model: ModelVariables) -> None:
     spans = [_issue_span(model, i) for i in model.ops]
     for g in range(model.count):
         users = []
@@ -54,7 +52,7 @@ def add_issue(model: Model) -> None:
                 model.earlier(a, b)
 
 
-def _load(model: Model, i: int, g: int, length: Any) -> Any:
+def _load(model: ModelVariables, i: int, g: int, length: Any) -> Any:
     """At least the cycles for which operation ``i`` takes the issue slot of partition ``g``."""
     inside = model.inside(i, g)
     if never(inside) or isinstance(length, int) or not model.tight:
@@ -64,7 +62,7 @@ def _load(model: Model, i: int, g: int, length: Any) -> Any:
     return load
 
 
-def _issue_span(model: Model, i: int) -> tuple[Any, Any, Truth]:
+def _issue_span(model: ModelVariables, i: int) -> tuple[Any, Any, Truth]:
     """Where on the circle the operation's issue begins, how long it is with its barriers, and whether it is any."""
     issue, cost = model.problem.ops[i].issue, model.problem.graph.limits.barrier_cycles
     before, after = model.barriers(i)
@@ -80,7 +78,7 @@ def _issue_span(model: Model, i: int) -> tuple[Any, Any, Truth]:
     return begin, size, 1 if issue else model.either([*before, *after])
 
 
-def _both(model: Model, a: Truth, b: Truth) -> Truth:
+def _both(model: ModelVariables, a: Truth, b: Truth) -> Truth:
     if always(a) or always(b):
         return b if always(a) else a
     result = model.cp.new_bool_var("")
@@ -88,7 +86,7 @@ def _both(model: Model, a: Truth, b: Truth) -> Truth:
     return result
 
 
-def _exclude(model: Model, users: list[tuple[Any, Any, Truth]]) -> Any:
+def _exclude(model: ModelVariables, users: list[tuple[Any, Any, Truth]]) -> Any:
     """No two (begin, length, present) overlap; all lie within one turn of the circle from the first one's start,
     which comes back."""
     first = model.cp.new_int_var(0, model.ii - 1, "")
@@ -106,7 +104,7 @@ def _exclude(model: Model, users: list[tuple[Any, Any, Truth]]) -> Any:
     return first
 
 
-def _share(model: Model, users: Iterable[tuple[int, int]], capacity: int) -> None:
+def _share(model: ModelVariables, users: Iterable[tuple[int, int]], capacity: int) -> None:
     """At most ``capacity`` at a time: whole turns take a copy for good, the rest is seen over two turns."""
     intervals, whole = [], 0
     for i, cycles in users:

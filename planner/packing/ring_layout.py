@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from warpplan.planner.errors import Infeasible
-from warpplan.planner.problem.assignment import Assignment, held, rings, slots
+from warpplan.planner.problem.assignment import Assignment, rings, slots
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import may_share, turns_between
 from warpplan.planner.values.dependence_graph import Memory
 from warpplan.planner.values.plan import Buffer, Reuse
 
@@ -34,8 +35,9 @@ class Layout:
         return not self.refused and not self.unknown
 
 
-def layout(problem: Problem, ii: int, found: Assignment, *, seconds: float = 1.0) -> Layout:
+def layout(problem: Problem, ii: int, found: Assignment) -> Layout:
     """Places for everything ``found`` needs."""
+    seconds = problem.options.search.attempts.layout_seconds
     depth = {p: slots(problem, ii, found, p) for p in rings(problem, found)}
     flat = [p for p in depth if problem.memory(p) == "smem"]
     tall = [p for p in depth if problem.memory(p) == "tmem"]
@@ -49,21 +51,6 @@ def layout(problem: Problem, ii: int, found: Assignment, *, seconds: float = 1.0
     extras = _extras(problem, home)
     ordered = [home[problem.ops[p].id] for p in depth]
     return Layout((*ordered, *extras), (*bytes_.reuses, *columns.reuses))
-
-
-def turns_between(problem: Problem, ii: int, found: Assignment, a: int, b: int) -> int | None:
-    """The m with which the lives of the single-slot rings of ``a`` and ``b`` are disjoint: b of an iteration is filled
-    after a of m iterations before was released, and a of 1 − m after b. None where they are not."""
-    first, second = (
-        found.starts[x] + held(problem, ii, found, x, margin=True, refiller=y) for x, y in ((a, b), (b, a))
-    )
-    turns = -(-(first - found.starts[b]) // ii)
-    return turns if second <= found.starts[a] + (1 - turns) * ii else None
-
-
-def may_share(problem: Problem, ring: int) -> bool:
-    """Whether a ring's place may be another's too: not where an extra buffer lies in it."""
-    return all(extra.shares_with != problem.ops[ring].id for extra in problem.options.extra_buffers)
 
 
 def room_side_by_side(problem: Problem) -> bool:

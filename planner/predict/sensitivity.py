@@ -10,9 +10,10 @@ from typing import Any
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome, Plan
 
 Progress = Callable[[int, int], bool]
@@ -123,7 +124,7 @@ class _Threshold:
 
     def __init__(self, cost: _Cost, options: SolveOptions, plan: Plan) -> None:
         self.cost, self.plan, self.unsure = cost, plan, False
-        self.options = replace(options, time_limit_s=min(options.time_limit_s, RESOLVE_SECONDS))
+        self.options = replace(options, work_limit_s=min(options.work_limit_s, RESOLVE_SECONDS))
 
     def towards(self, limit: int) -> CostChange | None:
         """The change towards ``limit`` that first moves the interval."""

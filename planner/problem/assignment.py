@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from warpplan.planner.problem.formulation import Arc, Problem, Use
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import Arc, Use
 
 Span = tuple[int, int, int]
 """(start, end, weight): so much of something is taken during [start, end), again every II cycles."""

@@ -1,102 +1,23 @@
-"""A graph and its options in the solver's own terms: indices, arcs, uses, clusters.
+"""A graph and its options in the solver's own terms: costs, dependences, rings, memory, on top of the clusters.
 
-An :class:`Arc` is the one kind of inequality between two start times; dependences and rings of known depth both become
-arcs, so that one longest-path routine bounds both. A *cluster* is a set of operations that must share a partition.
+See :mod:`~warpplan.planner.problem.terms` for arcs and uses, :mod:`~warpplan.planner.problem.clustering` for what must
+share a partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
-from warpplan.planner.errors import Infeasible
+from warpplan.planner.problem.clustering import Clustering
+from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_COUNTS, WARP_GROUP, Arc, Use, whole_multiple
 from warpplan.planner.problem.validate import validate
-from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Memory, Operation
-
-WARP_COUNTS = (1, 2, 4, 8)
-WARP_GROUP = 4
-"""Warps that registers are allotted to, and that reach all four sub-partitions of an SM."""
-REGISTER_COUNTS = tuple(range(24, 241, 8))
-"""What ``setmaxnreg`` takes (PTX ISA, "setmaxnreg"), within what the compiler hands out."""
+from warpplan.planner.values.dependence_graph import Dependence, Memory, Operation
 
 
 @dataclass(frozen=True)
-class PartitionSpec:
-    """A partition that the caller has already dimensioned; ``registers`` per thread."""
-
-    name: str
-    warps: int
-    registers: int
-
-
-@dataclass(frozen=True)
-class ExtraBuffer:
-    """Shared memory beside the rings (barriers, epilogue staging), live all the time.
-
-    ``shares_with`` names the operation whose ring it reuses, from slot ``slot`` on.
-    """
-
-    name: str
-    size: int
-    alignment: int = 8
-    shares_with: str | None = None
-    slot: int = 0
-
-
-@dataclass(frozen=True)
-class Spill:
-    """What ptxas reported: a partition that runs all of ``ops`` needs more than ``registers`` a thread."""
-
-    ops: tuple[str, ...]
-    registers: int
-
-
-@dataclass(frozen=True)
-class SolveOptions:
-    """``pinned`` puts operations into partitions by index and ``partitions`` dimensions them; ``depth`` fixes every
-    ring's slots (``None``: as few as the live ranges need). ``slack_cycles`` is added to every live range.
-    ``time_limit_s`` is kept in CP-SAT's deterministic time, so that a slow machine gives the same plan."""
-
-    time_limit_s: float = 10.0
-    depth: int | None = None
-    slack_cycles: int = 0
-    pinned: Mapping[str, int] = field(default_factory=dict)
-    partitions: tuple[PartitionSpec, ...] = ()
-    extra_buffers: tuple[ExtraBuffer, ...] = ()
-    spills: tuple[Spill, ...] = ()
-
-
-@dataclass(frozen=True)
-class Arc:
-    """start[``dst``] ≥ start[``src``] + ``cycles`` − II · ``distance``, plus ``handoff`` where partitions differ."""
-
-    src: int
-    dst: int
-    cycles: int
-    handoff: int
-    distance: int
-
-
-@dataclass(frozen=True)
-class Use:
-    """``consumer`` has left the slot of an operation's ring ``cycles`` after its own start, ``distance`` iterations
-    later (plus ``handoff`` when it must tell another partition); ``margin`` is kept beyond it for late arrivals."""
-
-    consumer: int
-    cycles: int
-    handoff: int
-    distance: int
-    margin: int
-
-
-@dataclass(frozen=True)
-class Problem:
+class Problem(Clustering):
     """Everything the solver derives from a graph before it searches. RULES.md numbers the rules it speaks of."""
-
-    graph: DependenceGraph
-    options: SolveOptions
 
     def __post_init__(self) -> None:
         validate(self.graph, self.options)
@@ -170,16 +91,6 @@ class Problem:
             )
             for e in self.graph.edges
         )  # fmt: skip
-
-    @cached_property
-    def readers(self) -> dict[int, tuple[tuple[int, Dependence], ...]]:
-        """Per operation, who reads its value, and along which edge."""
-        index = self.graph.index
-        found: dict[int, list[tuple[int, Dependence]]] = {i: [] for i in range(len(self.graph.ops))}
-        for edge in self.graph.edges:
-            if edge.kind == "data":
-                found[index[edge.src]].append((index[edge.dst], edge))
-        return {i: tuple(edges) for i, edges in found.items()}
 
     def has_value(self, op: int) -> bool:
         """Whether the operation writes something that a reader in another partition must be handed."""
@@ -328,108 +239,3 @@ class Problem:
         copies = max(1, (most - limits.base_registers) // value.registers)
         # In another partition it is in a slot: from its start until its reader is done.
         return max(copies, self.options.depth or self.most_slots(op)) if crossing else copies
-
-    # Partitions
-
-    @cached_property
-    def cluster(self) -> tuple[int, ...]:
-        """Per operation, the smallest index of the operations that must share its partition (rule 4).
-
-        A value without a buffer stays in its partition where it is carried to a later iteration; a wgmma accumulator
-        stays with all its readers.
-        """
-        root = list(range(len(self.graph.ops)))
-
-        def find(i: int) -> int:
-            while root[i] != i:
-                root[i] = root[root[i]]
-                i = root[i]
-            return i
-
-        hopper = self.graph.limits.architecture == "hopper"
-        for source, edges in self.readers.items():
-            op = self.graph.ops[source]
-            for reader, edge in edges:
-                if op.buffer_bytes == 0 and (edge.distance > 0 or (hopper and op.unit == "TENSOR")):
-                    a, b = find(source), find(reader)
-                    root[max(a, b)] = min(a, b)
-        return tuple(find(i) for i in range(len(root)))
-
-    @cached_property
-    def clusters(self) -> tuple[int, ...]:
-        """The clusters' names, ascending."""
-        return tuple(sorted(set(self.cluster)))
-
-    @cached_property
-    def pins(self) -> dict[int, int]:
-        """Cluster → partition, where the caller (or a single partition) decides it."""
-        if self.graph.limits.max_partitions == 1:
-            return dict.fromkeys(self.clusters, 0)
-        pins: dict[int, int] = {}
-        for op, partition in sorted(self.options.pinned.items()):
-            cluster = self.cluster[self.graph.index[op]]
-            if pins.setdefault(cluster, partition) != partition:
-                raise Infeasible(
-                    f"operation {op!r} is pinned to partition {partition}, but a register value ties it to operations "
-                    f"pinned to {pins[cluster]}: pin them alike",
-                    field="pinned", value=op, limit="assignment",
-                )  # fmt: skip
-        return pins
-
-    @cached_property
-    def most_partitions(self) -> int:
-        """As many as there may be, and as there is something to put into."""
-        pinned = max(1 + max(self.pins.values(), default=-1), len(self.options.partitions))
-        if len(self.pins) == len(self.clusters):
-            return pinned
-        return max(min(self.graph.limits.max_partitions, len(self.clusters)), pinned)
-
-    @cached_property
-    def told(self) -> frozenset[str]:
-        """Operations that the options name, and so tell from others."""
-        options = self.options
-        spilled = {name for spill in options.spills for name in spill.ops}
-        sharing = {extra.shares_with for extra in options.extra_buffers if extra.shares_with is not None}
-        return frozenset({*options.pinned, *spilled, *sharing})
-
-    @cached_property
-    def clone_order(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of operations of which the first may be taken to start no later: clones have no order of their own,
-        unless the options tell one from another."""
-        index = self.graph.index
-        alike = [clone for clone in self.graph.clones if clone and not self.told.intersection(clone)]
-        return tuple((index[a[0]], index[b[0]]) for a, b in pairwise(alike))
-
-    @cached_property
-    def twin_order(self) -> tuple[tuple[int, int], ...]:
-        """Likewise for operations that differ in nothing but their names: same costs, same neighbours."""
-        if self.clone_order:
-            # Both orders at once could exclude every schedule.
-            return ()
-        ends: dict[str, list[tuple[str, bool, Dependence]]] = {op.id: [] for op in self.graph.ops}
-        for e in self.graph.edges:
-            ends[e.src].append((e.dst, True, replace(e, src="", dst="")))
-            ends[e.dst].append((e.src, False, replace(e, src="", dst="")))
-        alike: dict[tuple[Operation, str], list[int]] = {}
-        for i, op in enumerate(self.graph.ops):
-            if op.id not in self.told:
-                alike.setdefault((replace(op, id=""), repr(sorted(ends[op.id], key=repr))), []).append(i)
-        return tuple(pair for group in alike.values() for pair in pairwise(group))
-
-    def partition_of(self, op: int) -> int | None:
-        return self.pins.get(self.cluster[op])
-
-    def surely_cross(self, a: int, b: int) -> bool:
-        """Whether both operations are pinned, apart."""
-        here, there = self.partition_of(a), self.partition_of(b)
-        return here is not None and there is not None and here != there
-
-    def may_cross(self, a: int, b: int) -> bool:
-        """Whether some assignment has them in different partitions."""
-        here, there = self.partition_of(a), self.partition_of(b)
-        return self.cluster[a] != self.cluster[b] and (here is None or there is None or here != there)
-
-
-def whole_multiple(size: int, alignment: int) -> int:
-    """``size`` rounded up to ``alignment``."""
-    return -(-size // alignment) * alignment

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from warpplan.planner.errors import Infeasible, InvalidInput
 from warpplan.planner.problem.assignment import Assignment, registers_needed
-from warpplan.planner.problem.formulation import REGISTER_COUNTS, WARP_COUNTS, WARP_GROUP, Problem, whole_multiple
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_COUNTS, WARP_GROUP, whole_multiple
 from warpplan.planner.values.plan import Partition
 
 WARP = 32

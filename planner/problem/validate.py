@@ -6,13 +6,9 @@ architecture that no schedule can repair, options that name what is not there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from warpplan.planner.errors import InvalidGraph, InvalidInput
 from warpplan.planner.values.dependence_graph import DependenceGraph
-
-if TYPE_CHECKING:
-    from warpplan.planner.problem.formulation import SolveOptions
+from warpplan.planner.values.options import SolveOptions
 
 MOST_WARPS = 8
 MAX_PARTITIONS = 32
@@ -146,10 +142,10 @@ def _validate_edges(graph: DependenceGraph) -> None:
 def _validate_options(graph: DependenceGraph, options: SolveOptions) -> None:
     if options.depth is not None and options.depth < 1:
         raise InvalidInput(f"depth is {options.depth}: expected 1 or more", field="depth", value=options.depth, limit=1)
-    if not options.time_limit_s > 0:
+    if not options.work_limit_s > 0:
         raise InvalidInput(
-            f"time limit is {options.time_limit_s} s: expected more than 0", field="time_limit_s",
-            value=options.time_limit_s, limit=0,
+            f"work limit is {options.work_limit_s} s: expected more than 0", field="work_limit_s",
+            value=options.work_limit_s, limit=0,
         )  # fmt: skip
     if options.slack_cycles < 0:
         raise InvalidInput(

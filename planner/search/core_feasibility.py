@@ -15,7 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.planner.bounds.min_ii import Bound, WeightedArc
-from warpplan.planner.bounds.time_relaxation import Loop, Resource, Usage, connected, overfull, relaxation, tight_paths
+from warpplan.planner.bounds.time_relaxation import (
+    Resource,
+    TimeRelaxation,
+    Usage,
+    connected,
+    overfull,
+    relaxation,
+    tight_paths,
+)
 from warpplan.planner.cpsat.runner import Answer, run, spent
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.circular_intervals import Circle
@@ -23,6 +31,7 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import dimension
 from warpplan.planner.search.heuristics.list_scheduling import restage
 from warpplan.planner.search.heuristics.retiming import fits
+from warpplan.planner.values.search_params import BoundParams, CpSatParams, SearchParams
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ def decide(problem: Problem, ii: int, seconds: float) -> Verdict:
     """Whether ``ii`` is feasible. "no" is a proof for every problem, and "yes" a schedule that obeys every rule; where
     the problem is not :func:`exact`, the one found may break some, and the answer then is "unknown"."""
     loop = relaxation(problem)
-    answer, starts, taken = decide_loop(loop, ii, seconds)
+    answer, starts, taken = decide_loop(loop, ii, seconds, problem.options.search)
     if starts is None:
         return Verdict(answer, None, taken)
     best = Assignment(starts, tuple(problem.pins.get(c, 0) for c in problem.cluster))
@@ -56,29 +65,31 @@ def decide(problem: Problem, ii: int, seconds: float) -> Verdict:
 
 def raised(problem: Problem, bound: Bound) -> Bound:
     """``bound``, or the better one that tight distances prove without search."""
-    loop = relaxation(problem)
+    loop, params = relaxation(problem), problem.options.search.bounds
     low = high = bound.ii_cycles
     step = 1
-    while _refuted(loop, high):
+    while _refuted(loop, high, params):
         low, high, step = high + 1, high + step, 2 * step
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if _refuted(loop, middle) else (low, middle)
+        low, high = (middle + 1, high) if _refuted(loop, middle, params) else (low, middle)
     if low == bound.ii_cycles:
         return bound
     return Bound(low, f"recurrences on shared units: {low - 1} cycles would be too few for both")
 
 
-def _refuted(loop: Loop, ii: int) -> bool:
-    return overfull(loop, ii) or _core(loop, ii) is None
+def _refuted(loop: TimeRelaxation, ii: int, params: BoundParams) -> bool:
+    return overfull(loop, ii) or _core(loop, ii, params) is None
 
 
-def decide_loop(loop: Loop, ii: int, seconds: float) -> tuple[Answer, tuple[int, ...] | None, float]:
+def decide_loop(
+    loop: TimeRelaxation, ii: int, seconds: float, params: SearchParams
+) -> tuple[Answer, tuple[int, ...] | None, float]:
     """Whether the loop's arcs and capacities have a schedule of interval ``ii``; its starts; the seconds taken."""
-    core = None if overfull(loop, ii) else _core(loop, ii)
+    core = None if overfull(loop, ii) else _core(loop, ii, params.bounds)
     if core is None:
         return "no", None, 0.0
-    answer, found, taken = _search(loop, ii, core, seconds) if core.members else ("yes", {}, 0.0)
+    answer, found, taken = _search(loop, ii, core, seconds, params.cpsat) if core.members else ("yes", {}, 0.0)
     return answer, restage(loop, ii, _fill(loop, ii, found)) if answer == "yes" else None, taken
 
 
@@ -95,12 +106,12 @@ class _Core:
     stages: dict[int, tuple[int, int]]
 
 
-def _core(loop: Loop, ii: int) -> _Core | None:
+def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
     """``None`` where tight distances are contradictory."""
     arcs: list[WeightedArc] = []
     stages: dict[int, tuple[int, int]] = {}
     for component in connected(loop.nodes, loop.arcs):
-        tight = tight_paths(loop, component, ii)
+        tight = tight_paths(loop, component, ii, params)
         if tight is None:
             return None
         if len(component) > 1:
@@ -117,7 +128,7 @@ def _core(loop: Loop, ii: int) -> _Core | None:
     return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)
 
 
-def _members(loop: Loop, recurrent: set[int]) -> list[int]:
+def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
     """The operations of recurrences, and others that might not find room beside them.
 
     On a unit that no recurrence uses, intervals laid end to end, turn after turn, overlap no more than its copies: such
@@ -136,7 +147,9 @@ def _members(loop: Loop, recurrent: set[int]) -> list[int]:
 # The search
 
 
-def _search(loop: Loop, ii: int, core: _Core, seconds: float) -> tuple[Answer, dict[int, int], float]:
+def _search(
+    loop: TimeRelaxation, ii: int, core: _Core, seconds: float, params: CpSatParams
+) -> tuple[Answer, dict[int, int], float]:
     """Starts of the core's members, modulo whole turns of each component."""
     from ortools.sat.python import cp_model
 
@@ -173,16 +186,16 @@ def _search(loop: Loop, ii: int, core: _Core, seconds: float) -> tuple[Answer, d
         else:
             cp.add_cumulative(intervals, [1] * len(intervals), room)
     # Propagation alone is 2 to 10 times as fast here as with linear relaxations.
-    answer, solver = run(cp, seconds, relax=0)
+    answer, solver = run(cp, seconds, relax=0, params=params)
     found = (
         {i: solver.value(phase[i]) + ii * (solver.value(stage[i]) if i in stage else 0) for i in core.members}
         if answer == "yes"
         else {}
     )
-    return answer, found, spent(solver)
+    return answer, found, spent(solver, params.rate)
 
 
-def _fill(loop: Loop, ii: int, core: dict[int, int]) -> list[int]:
+def _fill(loop: TimeRelaxation, ii: int, core: dict[int, int]) -> list[int]:
     """Starts for the operations outside the core as well."""
     circles = {resource: Circle(ii, copies) for resource, copies in loop.capacity.items()}
     for i, start in core.items():

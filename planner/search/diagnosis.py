@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.work_budget import Effort
 
@@ -14,8 +14,8 @@ def what_binds(problem: Problem, ii: int, effort: Effort) -> str:
     """Which limit, taken away alone, would make ``problem`` solvable at ``ii``; else which two."""
     answers = {}
     for name, relaxed in _relaxations(problem):
-        model = Model(relaxed, ii, memory="apart", registers=name != "registers", branching="free")
-        answers[name] = effort.solve(model, effort.left * 0.3)[0]
+        model = IntervalModel(relaxed, ii, memory="apart", registers=name != "registers", branching="free")
+        answers[name] = effort.solve(model, effort.left * problem.options.search.driver.diagnosis_share)[0]
     found = [name for name, answer in answers.items() if answer == "yes"]
     if found:
         return f"{' or '.join(found)} binds"

@@ -15,36 +15,24 @@ from functools import partial
 from itertools import chain, cycle, islice, zip_longest
 from threading import Lock
 
-from warpplan.planner.cpsat.interval_model import Branching, Model, Places
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, Stop
-from warpplan.planner.cpsat.sharing_constraints import Cut, cut, worth_sharing
+from warpplan.planner.cpsat.sharing_constraints import NoGoodCut, no_good_cut
 from warpplan.planner.packing.ring_layout import layout, room_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.heuristics.partition_relaxation import ROOM, divisions
+from warpplan.planner.problem.ring_sharing import worth_sharing
+from warpplan.planner.search.heuristics.partition_relaxation import divisions
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.restrictions import by_clone, gapless, in_step, in_turn
 from warpplan.planner.search.speculation import Ahead
 from warpplan.planner.search.work_budget import Effort, Way, solved
+from warpplan.planner.values.search_params import Branching, MemoryModel
 
-NEAR = 5
-"""Stages from the anchor in which schedules mostly are found; with more, they are found later."""
-FEW = 14
-"""Operations up to which all schedules are looked at about as fast as some of them."""
-FEW_SHARE = 5
-"""Times as many seconds for all schedules of so few operations."""
-SHARED_SHARE = 3
-"""Times as many seconds where rings may lie in one another's place: such models are larger."""
-MORE = 4
-"""New guesses in each turn."""
-ALONE = 6
-"""Looks in a turn at all that is near: where no other guess is left, and first where there are no clones."""
-STEPS = 2
-"""Looks at clones in step: found soon, or hardly ever."""
 AT_RANDOM, NOW_AND_THEN = (2, 4), (1, 4)
 """All that is near is found soonest with all decisions in random order; what is guessed beside units without gaps, with
 few of them at random."""
-Build = Callable[[Places], Model | None]
+Build = Callable[[MemoryModel], IntervalModel | None]
 DECIDE = Way()
 PRESOLVED, RELAXED = Way(presolve=True), Way(presolve=True, relax=1)
 """Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
@@ -56,7 +44,7 @@ class _Guess:
 
     build: Build
     """The model, without cuts; None where there is no such guess after all."""
-    memory: Places
+    memory: MemoryModel
     whole: bool = False
     relaxed: bool = False
     """Registers are left out: where they do not suffice, the partitions found are looked at once more, with them."""
@@ -73,8 +61,8 @@ class _Guess:
 class _Known:
     """A guess's model, and the cuts that are in it."""
 
-    model: Model
-    cuts: tuple[Cut, ...]
+    model: IntervalModel
+    cuts: tuple[NoGoodCut, ...]
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,7 @@ class Ask:
     guess: _Guess
     way: Way
     seconds: float
-    cuts: tuple[Cut, ...]
+    cuts: tuple[NoGoodCut, ...]
 
     def run(self, stop: Stop) -> Seen:
         problem, ii, guess, known = self.question.problem, self.question.ii, self.guess, self.guess.known
@@ -117,19 +105,20 @@ class Ask:
             if found is None or fits(problem, ii, found):
                 return Seen(answer, found, taken, wall, known)
             places = layout(problem, ii, found)
-            if places.fits or places.unknown or guess.memory != "shared":
+            cuts = self.question.search.no_good_cuts
+            if places.fits or places.unknown or guess.memory != "shared" or not cuts:
                 break
-            one = cut(problem, ii, found, places.refused)
+            one = no_good_cut(problem, ii, found, places.refused)
             if own:
                 known.model.forbid(one)
                 known = _Known(known.model, (*known.cuts, one))
             else:  # Another look may be at that model.
                 known, own = self._built((*known.cuts, one)), True
-            if known is not None:
+            if known is not None and self.question.search.hints:
                 known.model.begin_with(found)  # Mostly little has to change for one cut.
         return Seen("no" if known is None else "unknown", None, taken, wall, known)
 
-    def _built(self, cuts: tuple[Cut, ...]) -> _Known | None:
+    def _built(self, cuts: tuple[NoGoodCut, ...]) -> _Known | None:
         model = self.guess.build(self.guess.memory)
         if model is None:
             return None
@@ -143,18 +132,20 @@ class Question:
 
     def __init__(self, problem: Problem, ii: int, effort: Effort, ahead: Ahead[Seen]) -> None:
         self.problem, self.ii, self.effort, self.ahead = problem, ii, effort, ahead
+        self.search, self.params = problem.options.search, problem.options.search.attempts
         self.sharing = worth_sharing(problem, ii)
-        self.cuts: tuple[Cut, ...] = ()
+        self.cuts: tuple[NoGoodCut, ...] = ()
         self.guesses = self._guesses()
         self._divisions, self._divided, self._dividing = divisions(problem, ii), list[tuple[int, ...]](), Lock()
         self.open: list[_Guess] = []
         self.looks: dict[_Guess, int] = {}
         """How often each was looked at: every time in another way, since when a schedule is found is mostly luck."""
-        self.refused: set[Places] = set()
+        self.refused: set[MemoryModel] = set()
         """Nothing near lies so."""
         self.asked = 0.0
         """Seconds for which :meth:`refute` has looked, to no avail."""
-        self.few = len(problem.ops) <= FEW
+        self.few = len(problem.ops) <= self.params.small_loop_operations
+        self._reach = self.params.stage_window if self.search.stage_window else None
         self.all, self.all_free = (
             _Guess(partial(self._all, "median"), "shared"),
             _Guess(partial(self._all, "free"), "shared"),
@@ -167,7 +158,7 @@ class Question:
         ``enough`` of the time limit is left. Without ``reuse``, no ring lies in another's place. ``then``: what is
         likely to be asked where nothing is found."""
         if self.few:
-            return self.refute(FEW_SHARE * seconds, then=then)
+            return self.refute(self.params.small_loop_factor * seconds, then=then)
         if self._nothing_near(reuse):
             return "no", None
         guesses = self._turn()
@@ -199,7 +190,7 @@ class Question:
         """What to look at next: what was left open and new guesses, with all that is near between; where there are no
         clones, all that is near first."""
         new = (guess for guess in self.guesses if guess.memory not in self.refused)
-        self.open = [*islice(new, MORE), *self.open]
+        self.open = [*islice(new, self.params.new_restrictions), *self.open]
         whole = next((g for g in reversed(self.open) if g.whole), None)
         if whole is None:
             return list(self.open)
@@ -207,7 +198,7 @@ class Question:
         broad = [whole] if relaxed is None else [whole, relaxed]
         others = [g for g in self.open if g not in broad]
         if not others or not (self.looks or self.problem.clone_order):
-            return list(islice(cycle(broad), ALONE))
+            return list(islice(cycle(broad), self.params.unrestricted_attempts))
         turns = broad if self.open[0] in broad else [others.pop(0), whole]
         for other in others:
             turns = [*turns, other] if other.most and other not in self.looks else [*turns, other, *broad]
@@ -230,6 +221,7 @@ class Question:
         if seconds <= self.asked:
             return "unknown", None
         self.asked = seconds
+        thorough = thorough and self.search.thorough_proofs
         more = ((self.all, PRESOLVED), (self.all_free, RELAXED)) if thorough else ()
         for guess, way in ((self.all, DECIDE), *more):
             seen = self._see(self._ask(guess, way, seconds), then)
@@ -240,7 +232,7 @@ class Question:
     def first(self, seconds: float) -> Ask | None:
         """What :meth:`near` begins with where nothing was asked before."""
         if self.few:
-            return self.proof(FEW_SHARE * seconds)
+            return self.proof(self.params.small_loop_factor * seconds)
         if self.open or self.looks:
             return None
         guess = next(self.guesses, None)
@@ -257,8 +249,9 @@ class Question:
         """The next look at ``guess``, or the one ``later``."""
         much = guess.whole and guess.memory == "shared"
         first, step = guess.ways
-        way = Way(turn=first + step * (self.looks.get(guess, 0) + later))
-        return self._ask(guess, way, SHARED_SHARE * seconds if much else seconds)
+        turn = first + step * (self.looks.get(guess, 0) + later)
+        way = Way(turn=turn, randomised=self.search.randomised_branching)
+        return self._ask(guess, way, self.params.shared_memory_factor * seconds if much else seconds)
 
     def _ask(self, guess: _Guess, way: Way, seconds: float) -> Ask:
         return Ask(self, guess, way, min(seconds, self.effort.left), self.cuts if guess.memory == "shared" else ())
@@ -276,14 +269,14 @@ class Question:
         some = len(self.problem.pins) < len(self.problem.clusters)
         if room_side_by_side(self.problem):
             partitions = by_clone(self.problem)
-            if partitions is not None:
-                yield _Guess(_in_step(partial(self.pinned, partitions)), "apart", most=STEPS)
+            if partitions is not None and self.search.clones_in_lockstep:
+                yield _Guess(_in_step(partial(self.pinned, partitions)), "apart", most=self.params.lockstep_attempts)
             yield self._whole("apart")
-            if some:
+            if some and self.search.register_relaxation:
                 yield self.without_registers()
         else:
             self.refused.add("apart")
-        memory: Places = "shared" if "apart" in self.refused else "apart"
+        memory: MemoryModel = "shared" if "apart" in self.refused else "apart"
         if memory == "shared":
             yield self._whole("shared")
         if some:
@@ -291,25 +284,27 @@ class Question:
         if memory == "apart" and self.sharing:
             yield self._whole("shared")
 
-    def _whole(self, memory: Places) -> _Guess:
+    def _whole(self, memory: MemoryModel) -> _Guess:
         return _Guess(self._near, memory, whole=True, refuses=True, ways=AT_RANDOM)
 
     def without_registers(self) -> _Guess:
         """Mostly they suffice, or do with the same partitions; they are most of a model."""
-        busy = bool(gapless(self.problem, self.ii))
+        busy = self.search.unit_alternation and bool(gapless(self.problem, self.ii))
         return _Guess(self._relaxed, "apart", relaxed=True, refuses=not busy, ways=NOW_AND_THEN if busy else AT_RANDOM)
 
-    def _some(self, memory: Places) -> Iterator[_Guess]:
-        clones = bool(self.problem.clone_order)
+    def _some(self, memory: MemoryModel) -> Iterator[_Guess]:
+        clones = bool(self.problem.clone_order) and self.search.clones_in_lockstep
         if clones:
-            yield _Guess(_in_step(self._near), memory, most=STEPS)
-        for at in range(len(ROOM)):
+            yield _Guess(_in_step(self._near), memory, most=self.params.lockstep_attempts)
+        if not self.search.partition_relaxation:
+            return
+        for at in range(len(self.params.relaxation_levels)):
             division = partial(self._division, at)
             if clones:
-                yield _Guess(_in_step(division), memory, most=STEPS)
+                yield _Guess(_in_step(division), memory, most=self.params.lockstep_attempts)
             yield _Guess(division, memory)
 
-    def _division(self, at: int, memory: Places) -> Model | None:
+    def _division(self, at: int, memory: MemoryModel) -> IntervalModel | None:
         """With the partitions of a relaxation, computed when they are asked for."""
         with self._dividing:
             while len(self._divided) <= at:
@@ -319,27 +314,28 @@ class Question:
                 self._divided.append(partitions)
         return self.pinned(self._divided[at], memory)
 
-    def _all(self, branching: Branching, memory: Places) -> Model:
-        return Model(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)
+    def _all(self, branching: Branching, memory: MemoryModel) -> IntervalModel:
+        return IntervalModel(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)
 
-    def _near(self, memory: Places) -> Model:
+    def _near(self, memory: MemoryModel) -> IntervalModel:
         # Rings are shared in small loops, and where they are refused side by side: mostly to be refused again.
-        return Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=memory == "shared")
+        return IntervalModel(self.problem, self.ii, memory=memory, reach=self._reach, tight=memory == "shared")
 
-    def _relaxed(self, memory: Places) -> Model:
-        model = Model(self.problem, self.ii, memory=memory, reach=NEAR, tight=True, registers=False)
-        in_turn(model)
+    def _relaxed(self, memory: MemoryModel) -> IntervalModel:
+        model = IntervalModel(self.problem, self.ii, memory=memory, reach=self._reach, tight=True, registers=False)
+        if self.search.unit_alternation:
+            in_turn(model)
         return model
 
-    def pinned(self, partitions: Sequence[int], memory: Places) -> Model:
+    def pinned(self, partitions: Sequence[int], memory: MemoryModel) -> IntervalModel:
         """All that is near with these partitions."""
         pinned = {op.id: g for op, g in zip(self.problem.graph.ops, partitions, strict=True)}
         problem = Problem(self.problem.graph, replace(self.problem.options, pinned=pinned))
-        return Model(problem, self.ii, memory=memory, reach=NEAR, tight=True)
+        return IntervalModel(problem, self.ii, memory=memory, reach=self._reach, tight=True)
 
 
 def _in_step(build: Build) -> Build:
-    def built(memory: Places) -> Model | None:
+    def built(memory: MemoryModel) -> IntervalModel | None:
         model = build(memory)
         if model is not None:
             in_step(model)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
 from warpplan.planner.cpsat.runner import Answer
-from warpplan.planner.cpsat.sharing_constraints import worth_sharing
 from warpplan.planner.errors import InvalidPlan
 from warpplan.planner.packing.ring_layout import layout, room_side_by_side
 from warpplan.planner.problem.assignment import Assignment
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.ring_sharing import worth_sharing
 from warpplan.planner.search.core_feasibility import decide, exact, raised
 from warpplan.planner.search.diagnosis import what_binds
-from warpplan.planner.search.feasibility_query import FEW, Ask, Question, Seen
+from warpplan.planner.search.feasibility_query import Ask, Question, Seen
 from warpplan.planner.search.heuristics.compaction import shorten
 from warpplan.planner.search.heuristics.fixed_order import shortest_in_order
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
@@ -29,40 +29,10 @@ from warpplan.planner.search.speculation import Ahead
 from warpplan.planner.search.tie_break import choose
 from warpplan.planner.search.work_budget import Effort
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 
-SMALL = 8
-"""Operations up to which the best of all schedules is asked for."""
-MANY = 48
-"""Operations from which a schedule is constructed before a model is built, at every interval."""
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""
-FIRST_TURNS = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
-"""Seconds for each guess about the proven bound, which mostly is feasible. When a schedule of a loop that keeps a unit
-busy all the time is found is mostly luck: many short looks, each in another way, find it sooner than few long ones."""
-CREEPS = 2
-"""So many, and half of what is open is tried."""
-FIRST_SHARE = 0.3
-"""Of the time limit, for the first turns: then any schedule is better than none."""
-FIRST_SECONDS = 0.2
-"""For each guess about another interval, at first; then three times as many."""
-LEAST_SECONDS = 0.02
-"""With less left, nothing is asked."""
-CLIMB_STEP = 6
-"""The first step up from the proven bound is one of so many parts of it; each one is three times the one before."""
-NEAR_SHARE = 0.4
-"""Of the time left, for schedules of one interval nearby."""
-LOWER_SHARE = 0.5
-"""Of the time left, for schedules nearby, before the first proof is tried."""
-PRECISION = 100
-"""Partitions are followed down to one in so many cycles."""
-LADDER = (1.15, 1.3, 2.2, 3.0)
-"""Multiples of the proven bound at which a small loop's schedule is constructed, once the bound is refused."""
-REFUTE = 10
-"""Times as many seconds for a proof as for a look nearby."""
-ORDER_SHARE = 0.05
-"""Of the time left, for the order of the loop scheduled first."""
-THOROUGH_SECONDS = 10.0
-"""For a proof with more than that, presolve is worth its time."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +49,14 @@ class Search:
 
 def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> Search:
     """The smallest initiation interval, its proof or the best bound that the time limit allowed."""
-    with Ahead[Seen]() as ahead:
+    params = problem.options.search
+    with Ahead[Seen](params.driver.patience_wall_s if params.speculation else None) as ahead:
         return _search(_Run(problem, bound, ahead, progress), bound)
 
 
 def _search(run_: _Run, bound: Bound) -> Search:
     problem = run_.problem
-    if len(problem.ops) <= SMALL:
+    if problem.options.search.tie_break and len(problem.ops) <= problem.options.search.driver.tiny_loop_operations:
         # Mostly MinII is feasible: ask for its best schedule at once.
         answer, best = choose(problem, bound.ii_cycles, run_.effort)
         if best is not None:
@@ -93,7 +64,7 @@ def _search(run_: _Run, bound: Bound) -> Search:
             return run_.result(bound)
         if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
             run_.refused(bound.ii_cycles)
-    if run_.proven == bound.ii_cycles:
+    if run_.proven == bound.ii_cycles and problem.options.search.core_bound:
         bound = raised(problem, bound)
         run_.proven = bound.ii_cycles
     enough = max(run_.proven, serial_ii(problem))
@@ -130,8 +101,10 @@ class _Run:
     def __init__(self, problem: Problem, bound: Bound, ahead: Ahead[Seen], progress: Progress | None) -> None:
         self.problem, self.ahead, self.progress = problem, ahead, progress
         self.proven, self.ii, self.best = bound.ii_cycles, 0, None
-        self.effort = Effort(problem.options.time_limit_s)
-        self.exact = exact(problem)
+        self.search, self.params = problem.options.search, problem.options.search.driver
+        self.few = len(problem.ops) <= self.search.attempts.small_loop_operations
+        self.effort = Effort(problem.options.work_limit_s)
+        self.exact = self.search.core_feasibility and exact(problem)
         self.questions: dict[int, Question] = {}
         self.ordered = False
         self.creeps = 0
@@ -142,7 +115,7 @@ class _Run:
     # What is known
 
     def found(self, ii: int, schedule: Assignment) -> None:
-        if not self.exact:  # There the next question takes less time than that.
+        if not self.exact and self.search.retiming:  # There the next question takes less time than that.
             ii, schedule = retime(self.problem, ii, schedule)
         if ii < self.proven:
             raise InvalidPlan(f"{ii} cycles are feasible, and {self.proven} were proven to be needed: a bug")
@@ -177,46 +150,49 @@ class _Run:
     def climb(self, enough: int) -> bool:
         """Up from what is proven until some interval has a schedule; if ``enough`` has none, none has."""
         count, decided = len(self.problem.ops), len(self.problem.pins) == len(self.problem.clusters)
-        many, apart = self.exact or count > MANY, room_side_by_side(self.problem)
-        if many or decided or count <= FEW:
+        many, apart = self.exact or count > self.params.large_loop_operations, room_side_by_side(self.problem)
+        if many or decided or self.few:
             # In milliseconds, and what is placed as early as it can be lives shorter than what is searched for.
             self._construct_at(self.proven)
-        ii, step = self.proven, max(1, self.proven // CLIMB_STEP)
-        for turn, seconds in enumerate(FIRST_TURNS[:1] if many else FIRST_TURNS):
+        ii, step = self.proven, max(1, self.proven // self.params.first_step_parts)
+        rounds = self.params.first_round_seconds
+        for turn, seconds in enumerate(rounds[:1] if many else rounds):
             # Where rings have to share room, the first look mostly says that nothing is nearby.
             then = None if turn or apart else self._likely(min(ii + step, enough))
-            if self.effort.left < (1 - FIRST_SHARE) * self.problem.options.time_limit_s:
+            if self.effort.left < (1 - self.params.first_rounds_share) * self.problem.options.work_limit_s:
                 break
             if self.best is None and self.near(ii, seconds, then) == "no":
                 break
-        if count <= FEW:
+        if self.few:
             self._construct_above(enough)
-        while self.best is None and ii < enough and self.effort.left > LEAST_SECONDS:
-            ii, step = min(ii + step, enough), 3 * step
+        while self.best is None and ii < enough and self.effort.left > self.params.least_seconds:
+            ii, step = min(ii + step, enough), self.params.step_growth * step
             if many:
                 self._construct_at(ii)
             if self.best is not None:
                 break
-            answer = self.near(ii, FIRST_SECONDS, self._likely(min(ii + step, enough)))
+            answer = self.near(ii, self.params.attempt_seconds, self._likely(min(ii + step, enough)))
             if answer == "unknown" and not many:  # Then any schedule will do: its partitions are followed down.
                 self._construct_at(ii)
-        seconds = FIRST_SECONDS
-        while self.best is None and self.proven <= enough and self.effort.left > LEAST_SECONDS:
+        seconds = self.params.attempt_seconds
+        while self.best is None and self.proven <= enough and self.effort.left > self.params.least_seconds:
             all_of_it = seconds >= self.effort.left
-            self.refute(enough, seconds, thorough=seconds > FIRST_SECONDS)
+            self.refute(enough, seconds, thorough=seconds > self.params.attempt_seconds)
             if all_of_it:
                 break
-            seconds *= 3
+            seconds *= self.params.seconds_growth
         return self.best is not None
 
     def _construct_at(self, ii: int) -> None:
+        if not self.search.list_scheduling:
+            return
         schedule = first_schedule(self.problem, ii, self.effort)
         if schedule is not None:
             self.found(ii, schedule)
 
     def _construct_above(self, enough: int) -> None:
         """A small loop's schedule, constructed at an interval not far from the least, to be followed down."""
-        for factor in LADDER:
+        for factor in self.params.construction_ladder:
             ii = min(int(factor * self.proven), enough)
             if self.best is None and ii > self.proven:
                 self._construct_at(ii)
@@ -225,56 +201,60 @@ class _Run:
         """Down in the order of the loop scheduled first and partitioned afterwards: never to be longer than that."""
         if self.proven == self.ii or self.exact or self.problem.options.pinned or self.ordered:
             return
+        if not self.search.fixed_order:
+            return
         self.ordered = True
         schedule = shortest_in_order(self.problem, self.proven, self.ii, self._blindly, self.effort)
         if schedule is not None:
             self.found(*schedule)
 
     def _blindly(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
-        problem = Problem(graph, SolveOptions(time_limit_s=max(LEAST_SECONDS, ORDER_SHARE * self.effort.left)))
+        seconds = max(self.params.least_seconds, self.params.fixed_order_share * self.effort.left)
+        problem = Problem(graph, SolveOptions(work_limit_s=seconds, search=self.search))
         found = search(problem, min_ii(problem))
         return None if found.best is None else (found.ii_cycles, found.best)
 
     def descend(self) -> None:
         """The smallest interval with a schedule nearby; then by turns a proof that the next smaller one has none at
         all, a better bound where that is left open, and schedules nearby again, in more time."""
-        seconds = FIRST_SECONDS
+        seconds = self.params.attempt_seconds
         self.follow(seconds)
         self.lower(seconds)
         all_of_it = False
-        while self.proven < self.ii and self.effort.left > LEAST_SECONDS and not all_of_it:
+        while self.proven < self.ii and self.effort.left > self.params.least_seconds and not all_of_it:
             all_of_it = seconds >= self.effort.left
-            known, answer = self.ii, self.refute(self.ii - 1, REFUTE * seconds)
+            known, answer = self.ii, self.refute(self.ii - 1, self.params.proof_factor * seconds)
             if answer == "yes":
                 self.creeps += 1
-                if self.creeps >= CREEPS:  # What all of them yielded is mostly the best.
+                if self.creeps >= self.params.steps_before_bisection:  # What all of them yielded is mostly the best.
                     self.follow(seconds)
             if answer != "no":
                 self.lower(seconds)
             if answer == "unknown" and self.ii == known:
-                self.rise(REFUTE * seconds)
-                if seconds > FIRST_SECONDS:
+                if self.search.bound_bisection:
+                    self.rise(self.params.proof_factor * seconds)
+                if seconds > self.params.attempt_seconds:
                     self.in_order()
-                seconds *= 3
+                seconds *= self.params.seconds_growth
 
     def lower(self, seconds: float) -> None:
         """Down through schedules nearby: by one cycle, since what was followed is mostly next to the best, and by half
         of what is open where that goes on. Where nothing is found is no proof, but the end of this turn."""
-        few, enough = len(self.problem.ops) <= FEW, (1 - LOWER_SHARE) * self.effort.left
-        while self.effort.left > max(enough, LEAST_SECONDS):
+        few, enough = self.few, (1 - self.params.improvement_share) * self.effort.left
+        while self.effort.left > max(enough, self.params.least_seconds):
             reuses = self._reuses()
             floor, last = max(self.proven, self.barren), self.ii - 1
             if floor > last:
                 return
             if self.exact:
                 target = (floor + last) // 2  # Either answer is a proof.
-            elif PRECISION * (self.ii - floor) < self.ii and not few:
+            elif self.params.precision * (self.ii - floor) < self.ii and not few:
                 target = floor  # Hardly any harder to find, and the end.
             else:
-                target = (floor + last) // 2 if self.creeps >= CREEPS else last
+                target = (floor + last) // 2 if self.creeps >= self.params.steps_before_bisection else last
             if target == last and reuses and not few:
                 return  # Such models are large: the proof at once.
-            answer = self.near(target, seconds, self._likely(last, REFUTE * seconds, proof=True))
+            answer = self.near(target, seconds, self._likely(last, self.params.proof_factor * seconds, proof=True))
             if answer == "yes":
                 self.creeps = self.creeps + 1 if target == last else 0
                 self.follow(seconds)
@@ -286,21 +266,21 @@ class _Run:
     def follow(self, seconds: float) -> None:
         """Down about as far as the best known's partitions go: little is left to decide. By steps that grow, then by
         half of what is open."""
-        if self.exact:
+        if self.exact or not self.search.fixed_partition_improvement:
             return
         floor = max(self.proven, self.barren if self.barren < self.ii else 0)
         step, stopped = 1, False
-        while self.best is not None and floor < self.ii and self.effort.left > LEAST_SECONDS:
+        while self.best is not None and floor < self.ii and self.effort.left > self.params.least_seconds:
             target = max(self.ii - step, (floor + self.ii - 1) // 2)
-            proof = self._likely(self.ii - 1, REFUTE * seconds, proof=True)
+            proof = self._likely(self.ii - 1, self.params.proof_factor * seconds, proof=True)
             schedule = self._question(target).alike(self.best, seconds, reuse=self._reuses(), then=proof)
             if schedule is not None:
                 self.found(target, schedule)
             else:
                 floor, stopped = target + 1, True
-            if PRECISION * (self.ii - floor) < self.ii:
+            if self.params.precision * (self.ii - floor) < self.ii:
                 return
-            step = self.ii if stopped else max(2 * step, self.ii // PRECISION)
+            step = self.ii if stopped else max(2 * step, self.ii // self.params.precision)
 
     def _reuses(self) -> bool:
         """Whether rings in one another's place are looked for: where the best known has such, or none has room for all
@@ -312,11 +292,11 @@ class _Run:
     def rise(self, seconds: float) -> None:
         """A better bound: half of what is open, again and again, in less time where that is left open."""
         ceiling = self.ii - 1
-        while self.proven < ceiling and self.effort.left > LEAST_SECONDS:
+        while self.proven < ceiling and self.effort.left > self.params.least_seconds:
             middle = (self.proven + ceiling) // 2
             if self.refute(middle, seconds) != "no":
                 ceiling, seconds = min(middle, self.ii - 1), seconds / 2
-                if seconds < FIRST_SECONDS:
+                if seconds < self.params.attempt_seconds:
                     return
 
     # Questions
@@ -325,10 +305,10 @@ class _Run:
         """Whether a schedule of ``ii`` is found nearby; "no" proves nothing. ``then``: what is likely to be next."""
         if self.exact:
             return self.refute(ii, seconds)
-        if self.effort.left <= LEAST_SECONDS:
+        if self.effort.left <= self.params.least_seconds:
             return "unknown"
         reuse = self._reuses()
-        enough = (1 - NEAR_SHARE) * self.effort.left
+        enough = (1 - self.params.query_share) * self.effort.left
         question = self._question(ii)
         answer, schedule = question.near(seconds, enough, reuse=reuse, then=then)
         if schedule is not None:
@@ -341,7 +321,7 @@ class _Run:
 
     def refute(self, ii: int, seconds: float, *, thorough: bool = False) -> Answer:
         """Whether ``ii`` is feasible: "no" is a proof."""
-        answer, schedule = self._decide(ii, seconds, thorough or seconds > THOROUGH_SECONDS)
+        answer, schedule = self._decide(ii, seconds, thorough or seconds > self.params.thorough_seconds)
         if answer == "no":
             self.refused(ii)
         elif schedule is not None:
@@ -350,17 +330,18 @@ class _Run:
 
     def _decide(self, ii: int, seconds: float, thorough: bool) -> tuple[Answer, Assignment | None]:
         if self.exact:
-            verdict = decide(self.problem, ii, min(10 * seconds, self.effort.left))
+            verdict = decide(self.problem, ii, min(self.params.exact_factor * seconds, self.effort.left))
             self.effort.take(verdict.seconds)
             return verdict.answer, verdict.best
-        if self.effort.left <= LEAST_SECONDS:
+        if self.effort.left <= self.params.least_seconds:
             return "unknown", None
         return self._question(ii).refute(seconds, thorough=thorough)
 
-    def _likely(self, ii: int, seconds: float = FIRST_SECONDS, *, proof: bool = False) -> Ask | None:
+    def _likely(self, ii: int, seconds: float | None = None, *, proof: bool = False) -> Ask | None:
         """What is likely to be asked where the question before finds nothing."""
         if self.exact:
             return None
+        seconds = self.params.attempt_seconds if seconds is None else seconds
         return self._question(ii).proof(seconds) if proof else self._question(ii).first(seconds)
 
     def _question(self, ii: int) -> Question:
@@ -374,6 +355,7 @@ class _Run:
     def polish(self) -> None:
         if self.best is None:
             return
-        if len(self.problem.ops) <= SMALL:
+        if self.search.tie_break and len(self.problem.ops) <= self.params.tiny_loop_operations:
             self.best = choose(self.problem, self.ii, self.effort, self.best)[1] or self.best
-        self.best = shorten(self.problem, self.ii, self.best)
+        if self.search.compaction:
+            self.best = shorten(self.problem, self.ii, self.best)

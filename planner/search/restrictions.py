@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from warpplan.planner.cpsat.interval_model import Model
-from warpplan.planner.cpsat.runner import always, negated
+from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.literals import always, negated
 from warpplan.planner.problem.formulation import Problem
 
 
-def in_step(model: Model) -> None:
+def in_step(model: IntervalModel) -> None:
     """Every clone does what the first does, an equal part of the turn later."""
     index, clones = model.problem.graph.index, model.problem.graph.clones
     for at, clone in enumerate(clones):
@@ -30,7 +30,7 @@ def gapless(problem: Problem, ii: int) -> list[list[int]]:
     return found
 
 
-def in_turn(model: Model) -> None:
+def in_turn(model: IntervalModel) -> None:
     """On a unit without gaps, partitions take turns: in one of them, barriers between two users would need a gap."""
     ops = model.problem.ops
     for users in gapless(model.problem, model.ii):

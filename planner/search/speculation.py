@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from warpplan.planner.cpsat.runner import Stop
+from warpplan.planner.values.search_params import SearchParams
 
 T = TypeVar("T")
 Task = Callable[[Stop], T]
-PATIENCE = 0.1
-"""Seconds after which the question that is waited for is taken to be a hard one."""
 
 
 @dataclass
@@ -44,9 +43,11 @@ class _Pending(Generic[T]):
 
 
 class Ahead(Generic[T]):
-    """Tasks by key, of which one may be expected while another one is waited for."""
+    """Tasks by key, of which one may be expected while another one is waited for, after ``patience`` seconds by the
+    clock; None: never."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float | None = SearchParams().driver.patience_wall_s) -> None:
+        self.patience = patience
         self._pool: ThreadPoolExecutor | None = None
         self._pending: _Pending[T] | None = None
 
@@ -65,8 +66,8 @@ class Ahead(Generic[T]):
             self._drop()
             begun = None
         # What was begun while a hard one was waited for, and is still not done, is taken to be a hard one too.
-        patience = 0.0 if begun is not None and begun.under_way else PATIENCE
-        self._pending = None if then is None else self._begin(*then, patience)
+        patience = 0.0 if begun is not None and begun.under_way else self.patience
+        self._pending = None if then is None or patience is None else self._begin(*then, patience)
         if begun is not None:
             begun.wanted.set()
             ready = begun.future.result()

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.work_budget import Effort, Way
-
-SECONDS = 0.1
-"""For each of the two steps."""
 
 
 def choose(
@@ -20,7 +17,7 @@ def choose(
 ) -> tuple[Answer, Assignment | None]:
     """Whether ``ii`` is feasible side by side in memory, and its best schedule, as far as time allows; ``known`` is
     one."""
-    model = Model(problem, ii, branching="free")
+    model = IntervalModel(problem, ii, branching="free")
     pairs = {(a.src, a.dst) for a in problem.dependences if a.src != a.dst}
     crossings = sum(model.crosses(a, b) for a, b in sorted(pairs))
     model.cp.minimize(crossings)
@@ -29,16 +26,16 @@ def choose(
         for (c, g), literal in model.member.items():
             if not isinstance(literal, int):
                 model.cp.add_hint(literal, known.partitions[c] == g)
-    answer, best = effort.solve(model, SECONDS, Way(relax=1))
+    answer, best = effort.solve(model, problem.options.search.driver.tie_break_seconds, Way(relax=1))
     if best is None:
         return answer, None
     model.cp.add(crossings <= sum(best.apart(a, b) for a, b in pairs))
     model.cp.minimize(_spread(model))
-    best = effort.solve(model, SECONDS, Way(presolve=True, relax=1))[1] or best
+    best = effort.solve(model, problem.options.search.driver.tie_break_seconds, Way(presolve=True, relax=1))[1] or best
     return answer, best if fits(problem, ii, best) else None
 
 
-def _spread(model: Model) -> Any:
+def _spread(model: IntervalModel) -> Any:
     """Starts, and twice the live ranges: a producer is delayed for them."""
     longest = model.ii * (model.stages + model.distances + 2)
     spread: list[Any] = [model.start[i] for i in model.ops]

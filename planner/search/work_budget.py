@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, Stop, run, spent
 from warpplan.planner.problem.assignment import Assignment
-
-RATE = 0.15
-"""Deterministic time that a slow core gets through in one second on such models (measured: 0.1 to 0.25)."""
-SECONDS_PER_CONSTRAINT = 6e-6
-PRESOLVE_SECONDS_PER_CONSTRAINT = 4e-5
-"""For a model to be built, and presolved, of which CP-SAT's deterministic time counts little (measured)."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +16,7 @@ class Way:
     presolve: bool = False
     relax: int = 0
     turn: int = 0
+    randomised: bool = True
 
 
 @dataclass(frozen=True)
@@ -34,15 +29,17 @@ class Reply:
     wall: float = 0.0
 
 
-def solved(model: Model, seconds: float, way: Way, stop: Stop | None = None) -> Reply:
+def solved(model: IntervalModel, seconds: float, way: Way, stop: Stop | None = None) -> Reply:
     """Whether ``model`` has a solution, and one, within ``seconds``."""
     if seconds <= 0:
         return Reply()
+    params = model.problem.options.search.cpsat
     answer, solver = run(
-        model.cp, seconds, presolve=way.presolve, relax=way.relax, small=True, turn=way.turn, rate=RATE, stop=stop
-    )
-    each = SECONDS_PER_CONSTRAINT + (PRESOLVE_SECONDS_PER_CONSTRAINT if way.presolve else 0.0)
-    taken = spent(solver, RATE) + each * len(model.cp.proto.constraints)
+        model.cp, seconds, presolve=way.presolve, relax=way.relax, small=True, turn=way.turn, randomised=way.randomised,
+        rate=params.interval_model_rate, stop=stop, params=params,
+    )  # fmt: skip
+    each = params.seconds_per_constraint + (params.presolve_seconds_per_constraint if way.presolve else 0.0)
+    taken = spent(solver, params.interval_model_rate) + each * len(model.cp.proto.constraints)
     return Reply(answer, model.read(solver) if answer == "yes" else None, taken, solver.wall_time)
 
 
@@ -57,7 +54,7 @@ class Effort:
         self.left -= seconds
         self.wall += wall
 
-    def solve(self, model: Model, seconds: float, way: Way = Way()) -> tuple[Answer, Assignment | None]:
+    def solve(self, model: IntervalModel, seconds: float, way: Way = Way()) -> tuple[Answer, Assignment | None]:
         """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
         outcome = solved(model, min(seconds, self.left), way)
         self.take(outcome.seconds, outcome.wall)

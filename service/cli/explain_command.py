@@ -28,8 +28,8 @@ from warpplan.service.cli.solve_command import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warpplan.planner.problem.formulation import SolveOptions
     from warpplan.planner.values.dependence_graph import DependenceGraph
+    from warpplan.planner.values.options import SolveOptions
     from warpplan.planner.values.plan import Outcome
     from warpplan.planner.values.timeline import Timeline
     from warpplan.profiler.traces import Event

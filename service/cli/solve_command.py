@@ -12,8 +12,8 @@ from warpplan.service.cli.options import Json, print_json
 
 if TYPE_CHECKING:
     from warpplan.planner.packing.offsets import Packing
-    from warpplan.planner.problem.formulation import SolveOptions
     from warpplan.planner.values.dependence_graph import DependenceGraph
+    from warpplan.planner.values.options import SolveOptions
     from warpplan.planner.values.plan import Outcome
 
 NO_ANSWER = 1
@@ -66,9 +66,9 @@ def read_graph(path: str) -> DependenceGraph:
 
 
 def solver_options(time_limit: float, depth: int | None, slack: int) -> SolveOptions:
-    from warpplan.planner.problem.formulation import SolveOptions
+    from warpplan.planner.values.options import SolveOptions
 
-    return SolveOptions(time_limit_s=time_limit, depth=depth, slack_cycles=slack)
+    return SolveOptions(work_limit_s=time_limit, depth=depth, slack_cycles=slack)
 
 
 def solve_telling(loop: DependenceGraph, options: SolveOptions) -> Outcome:

@@ -19,10 +19,10 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, and_, case, column, delete, func, or_, select, table, tuple_, update
 
 from warpplan.planner.errors import InvalidInput, StoreError, UnknownName, WarpplanError
-from warpplan.planner.problem.formulation import SolveOptions
 from warpplan.planner.problem.validate import require_room, validate
 from warpplan.planner.values import codec
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 from warpplan.service.store.database import Database, insert_new, now
 from warpplan.service.workflow.request import canonical_json
 
@@ -54,6 +54,10 @@ class QueueFull(StoreError):
     """As many plans wait as may: ask again later."""
 
 
+WORK_LIMIT = {"time_limit_s": "work_limit_s"}
+"""A request's limit counts seconds of a slow core, so that every machine answers alike: the solver's work budget."""
+
+
 @dataclass(frozen=True)
 class PlanRequest:
     """A checked question: the loop body and how to solve it."""
@@ -66,10 +70,11 @@ class PlanRequest:
         """Of JSON values; :class:`InvalidInput` names the element that cannot be planned by its path in the body."""
         try:
             loop = codec.from_json(graph, DependenceGraph)
-            chosen = SolveOptions(**options)
+            chosen = SolveOptions(**{WORK_LIMIT.get(name, name): value for name, value in options.items()})
             validate(loop, chosen)
             require_room(loop)
         except InvalidInput as error:
+            error.field = "time_limit_s" if error.field == "work_limit_s" else error.field
             within = "options" if error.field in options else "graph"
             error.field = f"{within}.{error.field}" if error.field else within
             raise
@@ -85,7 +90,7 @@ class PlanRequest:
     def chosen(self) -> dict[str, Any]:
         """The options that a request can set."""
         o = self.options
-        return {"time_limit_s": float(o.time_limit_s), "depth": o.depth, "slack_cycles": o.slack_cycles}
+        return {"time_limit_s": float(o.work_limit_s), "depth": o.depth, "slack_cycles": o.slack_cycles}
 
     @cached_property
     def text(self) -> str:

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any, Literal
 
 from warpplan.kernels.isolate import run_isolated
-from warpplan.planner.cpsat.runner import CLOCK_FACTOR
+from warpplan.planner.values.search_params import CpSatParams
 
 HEARTBEAT_S = 0.25
 """The child tells how far it is so often, which is also how soon it can be stopped."""
@@ -39,8 +39,8 @@ class _Overrun(Exception):
 
 def clock_limit_s(time_limit_s: float, grace_s: float = GRACE_S) -> float:
     """Seconds after which a solve is killed. Its own limit is in deterministic time, which a slow machine may take
-    ``CLOCK_FACTOR`` times as long for."""
-    return CLOCK_FACTOR * time_limit_s + grace_s
+    ``CpSatParams.clock_factor`` times as long for."""
+    return CpSatParams.clock_factor * time_limit_s + grace_s
 
 
 def solve_apart(request: str, limit_s: float, tell: Callable[[Json | None], None]) -> Solved:

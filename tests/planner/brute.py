@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from warpplan.planner.problem.formulation import SolveOptions
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
 
 from .brute_memory import Layout, Ring, layouts, meet

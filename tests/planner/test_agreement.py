@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.problem.formulation import ExtraBuffer, PartitionSpec, Problem, SolveOptions, Spill
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.simulate.simulation import verify
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions, Spill
 from warpplan.planner.values.plan import Plan
 
 from . import strategies as given_
@@ -39,7 +40,7 @@ def asked(draw: st.DrawFn, graphs: st.SearchStrategy[DependenceGraph]) -> tuple[
     some = st.lists(st.sampled_from([op.id for op in graph.ops]), min_size=1, max_size=2, unique=True).map(tuple)
     spill = st.builds(Spill, some, st.integers(base - 1, base + 9))
     options = SolveOptions(
-        time_limit_s=2.0,
+        work_limit_s=2.0,
         depth=draw(st.sampled_from([None, None, None, 1, 2])),
         slack_cycles=draw(st.sampled_from([0, 0, 1, 4])),
         spills=draw(st.sampled_from([(), (), tuple(draw(st.lists(spill, min_size=1, max_size=2)))])),

@@ -8,10 +8,10 @@ from warpplan.kernels.gemm.graph import loop_graph, plan_candidate, robust_depth
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, structures, violations
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import MissingCosts
-from warpplan.planner.problem.formulation import PartitionSpec, SolveOptions
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import H100, H200
+from warpplan.planner.values.options import PartitionSpec, SolveOptions
 
 SINGLE = GemmConfig("single", 128, 256, 64, 8, 3)
 COOPERATIVE = GemmConfig("cooperative", 128, 256, 64, 4, 3)

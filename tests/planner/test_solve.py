@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import InvalidGraph, InvalidInput
-from warpplan.planner.problem.formulation import ExtraBuffer, PartitionSpec, Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
 
 from . import strategies as given_
 from .brute import smallest_ii
@@ -223,8 +224,8 @@ def test_given_partitions_and_extra_buffers_enter_the_plan():
     ("options", "message"),
     [
         (SolveOptions(depth=0), "depth is 0"),
-        (SolveOptions(time_limit_s=0), "time limit is 0"),
-        (SolveOptions(time_limit_s=float("nan")), "time limit is nan"),
+        (SolveOptions(work_limit_s=0), "work limit is 0"),
+        (SolveOptions(work_limit_s=float("nan")), "work limit is nan"),
         (SolveOptions(pinned={"store": 0}), "pinned operation 'store' is not in the graph"),
         (SolveOptions(pinned={"mma": 2}), "pinned to partition 2: expected 0 to 1"),
         (SolveOptions(extra_buffers=(ExtraBuffer("x", 8, shares_with="mma"),)), "'mma', which has no ring"),

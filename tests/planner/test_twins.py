@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import run
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 from . import strategies as given_
 
@@ -42,5 +43,5 @@ def test_what_differs_is_not():
 def test_an_interval_is_as_feasible_in_their_order(graph):
     problem = Problem(graph, SolveOptions())
     for ii in (2, 5):
-        answers = [run(Model(problem, ii, symmetric=symmetric).cp, 1.0)[0] for symmetric in (True, False)]
+        answers = [run(IntervalModel(problem, ii, symmetric=symmetric).cp, 1.0)[0] for symmetric in (True, False)]
         assert "unknown" in answers or answers[0] == answers[1]

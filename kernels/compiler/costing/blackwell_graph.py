@@ -28,10 +28,10 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     unique,
 )
 from warpplan.kernels.compiler.strategy.blackwell import APART
-from warpplan.planner.problem.formulation import PartitionSpec
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.options import PartitionSpec
 
 REST, PRODUCTS, LOADS = "default", "products", "loads"
 BOTH = "loads and products"

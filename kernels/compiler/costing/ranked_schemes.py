@@ -35,10 +35,10 @@ from warpplan.kernels.compiler.strategy.blackwell import Steered
 from warpplan.kernels.compiler.strategy.hopper import MOST_DEPTH, Scheme
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
-from warpplan.planner.problem.formulation import PartitionSpec, SolveOptions
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.options import PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Outcome, Plan
 from warpplan.planner.values.profile import Profile
 
@@ -245,7 +245,7 @@ class Model:
             options = SolveOptions(SOLVE_SECONDS, depth, pinned=pins, partitions=specs)
             outcome = solve(graph, options)
             if outcome.status == "unknown":
-                outcome = solve(graph, replace(options, time_limit_s=MORE_SECONDS))
+                outcome = solve(graph, replace(options, work_limit_s=MORE_SECONDS))
             if outcome.plan is None:
                 break
             if chosen is not None and _ii(outcome) > WORTH_A_SLOT * _ii(chosen[1]):

@@ -28,9 +28,9 @@ from warpplan.kernels.compiler.lowering.blackwell.annotate import Roles, annotat
 from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER, Steered
 from warpplan.kernels.compiler.strategy.hopper import MOST_DEPTH
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.problem.formulation import SolveOptions
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome, Plan
 from warpplan.planner.values.profile import Profile
 
@@ -135,11 +135,11 @@ class _Steering(Model):
         options = SolveOptions(SOLVE_SECONDS, pinned=made.pins, partitions=made.partitions)
         outcome = solve(made.graph, options)
         if outcome.status == "unknown":
-            outcome = solve(made.graph, replace(options, time_limit_s=MORE_SECONDS))
+            outcome = solve(made.graph, replace(options, work_limit_s=MORE_SECONDS))
         if outcome.plan is None:
             # ptxas decides about registers, by spilling; the time that takes is not counted.
             bare = replace(made.graph, ops=tuple(replace(op, registers=0) for op in made.graph.ops))
-            outcome = solve(bare, replace(options, time_limit_s=MORE_SECONDS))
+            outcome = solve(bare, replace(options, work_limit_s=MORE_SECONDS))
         return outcome
 
     def _depth(self, plans: tuple[Plan, ...]) -> int | None:

@@ -15,7 +15,8 @@ from itertools import combinations, pairwise
 from math import comb
 from types import MappingProxyType
 
-from warpplan.planner.cpsat.runner import Answer, Truth, negated, run, spent
+from warpplan.planner.cpsat.literals import Truth, negated
+from warpplan.planner.cpsat.runner import Answer, run, spent
 from warpplan.planner.packing.line.pieces import Pieces
 
 QUICK = 1.5

@@ -11,24 +11,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from warpplan.planner.bounds.time_relaxation import loop_of
-from warpplan.planner.cpsat.interval_model import Branching, Model, Places
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.heuristics.list_scheduling import SECONDS_PER_OPERATION, placings
+from warpplan.planner.search.heuristics.list_scheduling import placings
 from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.work_budget import Effort
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 
 PLENTY = 2**40
-SECONDS = 0.6
-"""For an interval in a given order."""
-WAYS: tuple[tuple[Places, Branching], ...] = (("shared", "median"), ("apart", "free"))
-"""Memory and branching for an interval in a given order."""
-LADDER = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
-"""Multiples of the proven bound that are tried."""
-SHARE = 0.3
-"""Of the time left, for all of them."""
 Blindly = Callable[[DependenceGraph], tuple[int, Assignment] | None]
 """Schedules a blind graph."""
 
@@ -54,8 +46,9 @@ def shortest_in_order(
     """An interval from ``proven`` up, but shorter than ``below``, with a schedule in the order of the loop scheduled
     first; None where none is found."""
     order = blind_order(problem.graph, blindly)
-    enough = (1 - SHARE) * effort.left
-    for ii in (int(factor * proven) for factor in LADDER):
+    params = problem.options.search.fixed_orders
+    enough = (1 - params.share) * effort.left
+    for ii in (int(factor * proven) for factor in params.ladder):
         if order is None or ii >= below or effort.left <= enough:
             break
         schedule = _kept(problem, ii, order, effort)
@@ -65,13 +58,15 @@ def shortest_in_order(
 
 
 def _kept(problem: Problem, ii: int, order: Order, effort: Effort) -> Assignment | None:
-    effort.take(SECONDS_PER_OPERATION * len(problem.ops))
-    if (schedule := first_in_order(problem, ii, order)) is not None:
-        return schedule
-    for memory, branching in WAYS:
-        model = Model(problem, ii, memory=memory, symmetric=False, branching=branching)
+    params = problem.options.search
+    if params.list_scheduling:
+        effort.take(params.construction.seconds_per_operation * len(problem.ops))
+        if (schedule := first_in_order(problem, ii, order)) is not None:
+            return schedule
+    for memory, branching in params.fixed_orders.models:
+        model = IntervalModel(problem, ii, memory=memory, symmetric=False, branching=branching)
         keep_order(model, order)
-        answer, schedule = effort.solve(model, SECONDS)
+        answer, schedule = effort.solve(model, params.fixed_orders.seconds)
         if schedule is not None and fits(problem, ii, schedule):
             return schedule
         if answer == "no" and memory == "shared":
@@ -113,13 +108,13 @@ def first_in_order(problem: Problem, ii: int, order: Order) -> Assignment | None
     )
     for partitions in partition_choices(problem, ii):
         loop = loop_of(problem, partitions)
-        for starts in placings(replace(loop, arcs=loop.arcs + arcs), ii):
+        for starts in placings(replace(loop, arcs=loop.arcs + arcs), ii, problem.options.search):
             if fits(problem, ii, found := Assignment(starts, partitions)):
                 return found
     return None
 
 
-def keep_order(model: Model, order: Order) -> None:
+def keep_order(model: IntervalModel, order: Order) -> None:
     """With τ = start − II · the order's stage: τ of a unit's users in that order, all within one turn."""
     turned = [model.start[i] - model.ii * order.stage[i] for i in model.ops]
     for i, j, cycles, turn in queues(model.problem, order):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from warpplan.planner.bounds.min_ii import WeightedArc, earliest
 from warpplan.planner.bounds.time_relaxation import (
     NEVER,
-    Loop,
+    TimeRelaxation,
     connected,
     loop_of,
     overfull,
@@ -27,18 +27,12 @@ from warpplan.planner.bounds.time_relaxation import (
 )
 from warpplan.planner.problem.assignment import Assignment, retirement_arcs, rings
 from warpplan.planner.problem.circular_intervals import Circle
-from warpplan.planner.problem.formulation import Arc, Problem
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import Arc
 from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.work_budget import Effort
-
-ATTEMPTS = 3
-BUDGET = 4
-"""Placements an attempt may make, per operation."""
-SECONDS_PER_OPERATION = 5e-4
-"""For all attempts with one choice of partitions (measured)."""
-SECONDS_PER_PATH = 1e-8
-"""For longest paths between all operations, which only a large loop feels (measured)."""
+from warpplan.planner.values.search_params import SearchParams
 
 
 def first_schedule(problem: Problem, ii: int, effort: Effort | None = None) -> Assignment | None:
@@ -47,15 +41,18 @@ def first_schedule(problem: Problem, ii: int, effort: Effort | None = None) -> A
     A schedule that breaks only what placing does not see is tried once more: in the order that its wgmma groups retire
     in, and with rings no deeper than memory allows.
     """
+    params = problem.options.search.construction
     for partitions in partition_choices(problem, ii):
         loop = loop_of(problem, partitions)
         if effort is not None:
             if effort.left <= 0:
                 return None
-            effort.take(SECONDS_PER_OPERATION * len(problem.ops) + SECONDS_PER_PATH * len(problem.ops) ** 3)
+            effort.take(
+                params.seconds_per_operation * len(problem.ops) + params.seconds_per_path * len(problem.ops) ** 3
+            )
         for repaired in (False, True):
             found = None
-            for starts in placings(loop, ii):
+            for starts in placings(loop, ii, problem.options.search):
                 found = Assignment(starts, partitions)
                 if fits(problem, ii, found):
                     return found
@@ -77,7 +74,7 @@ def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
 # Placing
 
 
-def placings(loop: Loop, ii: int) -> Iterator[tuple[int, ...]]:
+def placings(loop: TimeRelaxation, ii: int, params: SearchParams) -> Iterator[tuple[int, ...]]:
     """Starts ≥ 0 that obey the loop's arcs and capacities at ``ii``; one for each attempt that succeeds."""
     backward = earliest(loop.nodes, [(dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs], ii)
     if backward is None or overfull(loop, ii):
@@ -85,24 +82,26 @@ def placings(loop: Loop, ii: int) -> Iterator[tuple[int, ...]]:
     components = connected(loop.nodes, loop.arcs)
     paths = []
     for component in components:
-        tight = tight_paths(loop, component, ii)
+        tight = tight_paths(loop, component, ii, params.bounds)
         if tight is None:
             return
         paths.append(tight[0])
     longest = [max((u.cycles for u in held), default=0) for held in loop.usages]
     core = {i for component in components for i in component if len(component) > 1}
     trouble = [0] * loop.nodes
-    for attempt in range(ATTEMPTS):
+    for attempt in range(params.construction.attempts):
         # By turns what recurrences bound goes first, then long holds, which would not find a gap later, then only the
         # order of dependences counts, which keeps values short-lived.
         first = [(int(i not in core), -longest[i], 0)[attempt % 3] for i in range(loop.nodes)]
         order = sorted(range(loop.nodes), key=lambda i: (-trouble[i], first[i], -backward[i], -longest[i], i))
-        starts = _Placing(loop, ii, components, paths, order, trouble).run(BUDGET * loop.nodes)
+        starts = _Placing(loop, ii, components, paths, order, trouble).run(
+            params.construction.placements_per_operation * loop.nodes
+        )
         if starts is not None:
             yield restage(loop, ii, starts)
 
 
-def restage(loop: Loop, ii: int, starts: Sequence[int]) -> tuple[int, ...]:
+def restage(loop: TimeRelaxation, ii: int, starts: Sequence[int]) -> tuple[int, ...]:
     """The same phases in the earliest stages that all arcs allow; operations nobody precedes as late as they may be,
     so that what they load does not lie about."""
     phase = [t % ii for t in starts]
@@ -122,7 +121,7 @@ class _Placing:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: TimeRelaxation,
         ii: int,
         components: Sequence[Sequence[int]],
         paths: Sequence[Sequence[Sequence[int]]],

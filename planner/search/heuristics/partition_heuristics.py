@@ -7,14 +7,6 @@ from collections.abc import Iterator
 from warpplan.planner.bounds.time_relaxation import connected
 from warpplan.planner.problem.formulation import Problem
 
-OVERLOAD = 1_000
-"""What a cycle of issue beyond the interval costs, in cycles of hand-off: it is never worth it."""
-TARGETS = (1.0, 0.9, 0.75)
-"""How much of the interval a partition's issue slot may fill: barriers and gaps want some of it."""
-RECURRENCE = 4
-"""How many times as dear a hand-off on a recurrence may be: it lengthens the interval, others only the pipeline."""
-PASSES = 10
-
 
 def partition_choices(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
     """Partitions of all operations, each choice once: by kind (together; loads apart; each clone apart; loads, tensor
@@ -37,11 +29,13 @@ def _choices(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
     cloned = {c: loads[c] and 1 + copy.get(c, 0) for c in problem.clusters}
     for kind in (dict.fromkeys(problem.clusters, 0), loads, cloned, tensor):
         yield tuple(problem.pins.get(c, min(kind[c], most - 1)) for c in problem.cluster)
-    if len(problem.pins) < len(problem.clusters):
-        handoffs = {weight: _handoffs(problem, weight) for weight in (1, RECURRENCE)}
+    params = problem.options.search.construction
+    if len(problem.pins) < len(problem.clusters) and problem.options.search.partition_heuristics:
+        weights = (1, params.recurrence_weight)
+        handoffs = {weight: _handoffs(problem, weight) for weight in weights}
         for count in range(2, most + 1):
-            for target in TARGETS:
-                for weight in (1, RECURRENCE):
+            for target in params.issue_targets:
+                for weight in weights:
                     yield _balanced(problem, int(target * ii), count, handoffs[weight])
 
 
@@ -64,7 +58,7 @@ def _handoffs(problem: Problem, weight: int) -> Handoffs:
 
 def _balanced(problem: Problem, ii: int, count: int, near: Handoffs) -> tuple[int, ...]:
     """Largest issue first, each cluster where it costs least, then moved while that helps (a local optimum)."""
-    issue = dict.fromkeys(problem.clusters, 0)
+    params, issue = problem.options.search.construction, dict.fromkeys(problem.clusters, 0)
     for i, op in enumerate(problem.ops):
         issue[problem.cluster[i]] += op.issue
     chosen = dict(problem.pins)
@@ -74,7 +68,7 @@ def _balanced(problem: Problem, ii: int, count: int, near: Handoffs) -> tuple[in
 
     def price(c: int, g: int) -> tuple[int, int, int]:
         apart = sum(cycles for other, cycles in near[c].items() if chosen.get(other, g) != g)
-        return OVERLOAD * max(0, load[g] + issue[c] - ii) + apart, load[g], g
+        return params.overload_cost * max(0, load[g] + issue[c] - ii) + apart, load[g], g
 
     def join(c: int, g: int) -> None:
         chosen[c] = g
@@ -83,7 +77,7 @@ def _balanced(problem: Problem, ii: int, count: int, near: Handoffs) -> tuple[in
     free = sorted((c for c in problem.clusters if c not in problem.pins), key=lambda c: (-issue[c], c))
     for c in free:
         join(c, min(range(count), key=lambda g: price(c, g)))
-    for _ in range(PASSES):
+    for _ in range(params.local_search_passes):
         before = dict(chosen)
         for c in free:
             here = chosen.pop(c)

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from warpplan.planner.cpsat.runner import Truth, run
-from warpplan.planner.problem.formulation import REGISTER_COUNTS, WARP_GROUP, Problem
-
-ROOM = ((0.9, 1.3), (1.0, 1.0))
-"""(Share of the interval that issue may fill, factor on how long values are live at least), one guess each."""
-SECONDS = 0.1
-BASE_COST = 4
-"""A crossing costs so much, and one more for each KB that has to leave registers."""
+from warpplan.planner.cpsat.literals import Truth
+from warpplan.planner.cpsat.runner import run
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_GROUP
 
 
 def divisions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
     """Partitions by operation, each division once, most promising first."""
     seen: list[dict[int, int]] = []
-    for filled, live in ROOM:
+    for filled, live in problem.options.search.attempts.relaxation_levels:
         found = _cheapest(problem, ii, filled, live, seen)
         if found is not None:
             seen.append(found)
@@ -35,7 +31,7 @@ def _cheapest(
 ) -> dict[int, int] | None:
     from ortools.sat.python import cp_model
 
-    cp = cp_model.CpModel()
+    cp, params = cp_model.CpModel(), problem.options.search
     clusters, count = problem.clusters, problem.most_partitions
     member: dict[tuple[int, int], Truth] = {}
     for at, c in enumerate(clusters):
@@ -85,7 +81,7 @@ def _cheapest(
     for known in seen:
         cp.add_bool_or([1 - x if isinstance(x, int) else x.Not() for x in (member[c, known[c]] for c in clusters)])
     cp.minimize(sum(_cost(problem, a, b) * crosses(a, b) for a, b in sorted(pairs)))
-    answer, solver = run(cp, SECONDS, presolve=False, relax=0)
+    answer, solver = run(cp, params.attempts.relaxation_seconds, presolve=False, relax=0, params=params.cpsat)
     if answer != "yes":
         return None
     return {c: next(g for g in range(count) if _holds(solver, member[c, g])) for c in clusters}
@@ -102,7 +98,9 @@ def _least_life(problem: Problem, i: int, ii: int) -> int:
 
 def _cost(problem: Problem, a: int, b: int) -> int:
     reads = any(reader == b for reader, _ in problem.readers[a])
-    return BASE_COST + (-(-problem.graph.ops[a].register_bytes // 1024) if reads else 0)
+    return problem.options.search.attempts.crossing_cost + (
+        -(-problem.graph.ops[a].register_bytes // 1024) if reads else 0
+    )
 
 
 def _holds(solver: Any, truth: Truth) -> bool:

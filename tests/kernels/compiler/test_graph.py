@@ -30,11 +30,11 @@ from warpplan.kernels.compiler.costing.pressure import live_registers, shared_by
 from warpplan.kernels.compiler.lowering import stage_hook
 from warpplan.kernels.compiler.strategy.hopper import Scheme
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.problem.formulation import PartitionSpec, SolveOptions
 from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.device import H200
+from warpplan.planner.values.options import PartitionSpec, SolveOptions
 from warpplan.profiler.embedded import embedded
 
 COSTS = embedded(H200.name).costs

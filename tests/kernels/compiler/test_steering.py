@@ -34,9 +34,9 @@ from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER,
 from warpplan.kernels.compiler.ttgir import ir  # noqa: E402
 from warpplan.planner.check.plan_check import check  # noqa: E402
 from warpplan.planner.errors import InvalidInput  # noqa: E402
-from warpplan.planner.problem.formulation import SolveOptions  # noqa: E402
 from warpplan.planner.solve import solve  # noqa: E402
 from warpplan.planner.values.device import B200, H200  # noqa: E402
+from warpplan.planner.values.options import SolveOptions  # noqa: E402
 from warpplan.planner.values.plan import Placement, Plan, Schedule  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 

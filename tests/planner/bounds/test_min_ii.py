@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from warpplan.planner.bounds.min_ii import earliest, min_ii, recurrence
 from warpplan.planner.errors import Infeasible
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 
 def bound(graph: DependenceGraph, **options: object):

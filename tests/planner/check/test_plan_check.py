@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from warpplan.planner.check import memory_rules, schedule_rules
 from warpplan.planner.check import plan_check as entry_module
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.problem.formulation import ExtraBuffer, SolveOptions, Spill
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import ExtraBuffer, SolveOptions, Spill
 from warpplan.planner.values.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
 
 from .. import strategies as given_

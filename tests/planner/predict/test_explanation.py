@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from warpplan.planner.predict.explanation import demands
 from warpplan.planner.predict.sensitivity import cost_changes
-from warpplan.planner.problem.formulation import SolveOptions
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Channel, Partition, Placement, Plan, Schedule
 
 from ..strategies import graphs

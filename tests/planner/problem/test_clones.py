@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.problem.clones import data_partition
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 from .. import strategies as given_
 

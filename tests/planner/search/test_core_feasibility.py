@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.errors import Infeasible
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.core_feasibility import decide, exact, raised
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 from .. import strategies as given_
 from ..brute import smallest_ii
@@ -48,7 +49,7 @@ def test_the_core_and_the_whole_model_answer_alike_at_every_interval(graph):
     least = min_ii(problem).ii_cycles
     for ii in range(max(1, least - 2), least + 4):
         verdict = decide(problem, ii, 10)
-        assert verdict.answer == run(Model(problem, ii).cp, 10)[0]
+        assert verdict.answer == run(IntervalModel(problem, ii).cp, 10)[0]
         assert (verdict.best is not None) == (verdict.answer == "yes")
         if verdict.best is not None:
             assert fits(problem, ii, verdict.best)
@@ -78,10 +79,10 @@ def test_a_raised_bound_and_a_refusal_are_proofs_for_every_problem(graph, depth)
     better = raised(problem, bound)
     assert better.ii_cycles >= bound.ii_cycles
     if better.ii_cycles > bound.ii_cycles:
-        assert run(Model(problem, better.ii_cycles - 1).cp, 10)[0] == "no"
+        assert run(IntervalModel(problem, better.ii_cycles - 1).cp, 10)[0] == "no"
     verdict = decide(problem, better.ii_cycles, 10)
     if verdict.answer == "no":
-        assert run(Model(problem, better.ii_cycles).cp, 10)[0] == "no"
+        assert run(IntervalModel(problem, better.ii_cycles).cp, 10)[0] == "no"
     if verdict.best is not None:
         assert fits(problem, better.ii_cycles, verdict.best)
 

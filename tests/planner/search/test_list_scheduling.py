@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from warpplan.planner.bounds.time_relaxation import connected, longest_paths
 from warpplan.planner.problem.assignment import issue_spans, rings
 from warpplan.planner.problem.circular_intervals import Circle
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.heuristics.partition_heuristics import partition_choices
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 
 from .. import strategies as given_
 

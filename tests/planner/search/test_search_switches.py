@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
-from warpplan.planner.cpsat.interval_model import Model
+from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Stop, run
-from warpplan.planner.cpsat.sharing_constraints import Cut
+from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
 from warpplan.planner.problem.assignment import Assignment, held, rings
-from warpplan.planner.problem.formulation import Problem, SolveOptions
-from warpplan.planner.search.feasibility_query import FEW, NEAR, Ask, Question
+from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.search.feasibility_query import Ask, Question
 from warpplan.planner.search.heuristics.compaction import shorten
 from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order, keep_order, queues
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
@@ -25,8 +25,12 @@ from warpplan.planner.search.speculation import Ahead
 from warpplan.planner.search.work_budget import Effort, Way
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
+from warpplan.planner.values.search_params import AttemptParams
 
 from .. import strategies as given_
+
+PARAMS = AttemptParams()
 
 
 def two_clones() -> DependenceGraph:
@@ -67,10 +71,10 @@ def test_a_schedule_alike_keeps_the_partitions():
 
 def test_what_is_not_near_is_found_all_the_same():
     """A chain of values that need no room, each a whole interval after the one before: more stages than "near"."""
-    names = [f"op{i}" for i in range(2 * NEAR + 5)]
+    names = [f"op{i}" for i in range(2 * PARAMS.stage_window + 5)]
     ops = [Operation(name, "ALU", 40, 1, 1) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
-    assert len(names) > FEW
+    assert len(names) > PARAMS.small_loop_operations
     ii = len(names)
     problem = Problem(DependenceGraph("chain", tuple(ops), tuple(edges), Limits(1)), SolveOptions())
     assert Question(problem, ii, Effort(10.0), Ahead()).near(1.0) == ("no", None)
@@ -95,14 +99,14 @@ def test_effort_is_taken_for_models_and_attempts():
     first_schedule(problem, 80, effort)
     placed = effort.left
     assert placed < 10
-    effort.solve(Model(problem, 80), 1.0)
+    effort.solve(IntervalModel(problem, 80), 1.0)
     assert effort.left < placed
     assert first_schedule(problem, 80, Effort(0.0)) is None
 
 
 def test_clones_in_step_are_so_many_cycles_apart():
     problem = Problem(two_clones(), SolveOptions())
-    model = Model(problem, 80)
+    model = IntervalModel(problem, 80)
     in_step(model)
     answer, solver = run(model.cp, 5.0)
     assert answer == "yes"
@@ -121,14 +125,14 @@ def test_on_a_unit_without_gaps_partitions_take_turns():
     four = on_one_unit(4, limits)
     assert gapless(four, 84) == [[0, 1, 2, 3]]
     assert gapless(four, 85) == []  # Room for a barrier.
-    model = Model(four, 80)
+    model = IntervalModel(four, 80)
     in_turn(model)
     answer, solver = run(model.cp, 5.0)
     assert answer == "yes"
     found = model.read(solver)
     around = sorted(range(4), key=lambda i: found.starts[i] % 80)
     assert all(found.partitions[a] != found.partitions[b] for a, b in pairwise([*around, around[0]]))
-    model = Model(on_one_unit(3, limits), 60)
+    model = IntervalModel(on_one_unit(3, limits), 60)
     assert run(model.cp, 5.0)[0] == "yes"
     in_turn(model)  # Two of three on a circle are neighbours in the same of two partitions.
     assert run(model.cp, 5.0)[0] == "no"
@@ -159,11 +163,11 @@ def test_without_registers_what_is_found_fits_and_what_is_refused_is_not_near(gr
     assert (seen.found is not None) == (seen.answer == "yes")
     assert seen.found is None or fits(problem, ii, seen.found)
     if seen.answer == "no" and guess.refuses:
-        assert run(Model(problem, ii, reach=NEAR).cp, 5.0)[0] == "no"
+        assert run(IntervalModel(problem, ii, reach=PARAMS.stage_window).cp, 5.0)[0] == "no"
 
 
 def test_where_nothing_is_answered_a_schedule_is_constructed(monkeypatch):
-    names = [f"op{i}" for i in range(FEW + 1)]
+    names = [f"op{i}" for i in range(PARAMS.small_loop_operations + 1)]
     ops = [Operation(name, "ALU", 40, 10, 10) for name in names]
     edges = [Dependence(a, b) for a, b in pairwise(names)]
     graph = DependenceGraph("chain", tuple(ops), tuple(edges), Limits(2, handoff_cycles=10, barrier_cycles=5))
@@ -199,7 +203,7 @@ def test_an_order_is_kept():
     problem = Problem(graph, SolveOptions())
     order = Order((0, 40, 50, 0, 10), (0, 0, 1, 0, 1))
     assert [(i, j) for i, j, _, turn in queues(problem, order) if not turn] == [(3, 1), (4, 2)]
-    model = Model(problem, 80)
+    model = IntervalModel(problem, 80)
     keep_order(model, order)
     answer, solver = run(model.cp, 5.0)
     assert answer == "yes"
@@ -217,15 +221,15 @@ def test_values_that_outlive_many_intervals_are_no_reason_to_refuse():
     chain = tuple(Operation(f"op{i}", "ALU", 2, int(i < 3), 0) for i in range(9))
     edges = tuple(Dependence(a.id, b.id) for a, b in pairwise(chain))
     graph = DependenceGraph("chain", values + chain, edges, Limits(2, handoff_cycles=0))
-    assert run(Model(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
+    assert run(IntervalModel(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
 
 
 def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
     """exp0 reads mma0's registers: a ring only where the two are apart."""
     graph = two_clones()
     together = SolveOptions(pinned={op.id: 0 for op in graph.ops})
-    model = Model(Problem(graph, together), 200, memory="shared")
-    model.forbid(Cut(((graph.index["mma0"], 1),), ()))
+    model = IntervalModel(Problem(graph, together), 200, memory="shared")
+    model.forbid(NoGoodCut(((graph.index["mma0"], 1),), ()))
     assert run(model.cp, 5.0)[0] == "yes"
 
 
@@ -238,13 +242,13 @@ def refused_by_its_shape() -> Problem:
 
 def test_a_cut_forbids_a_ring_of_so_many_slots():
     problem = Problem(two_clones(), SolveOptions())
-    model = Model(problem, 100, memory="shared")
+    model = IntervalModel(problem, 100, memory="shared")
     model.cp.add(model.depth[0] >= 2)
     assert run(model.cp, 5.0)[0] == "yes"
-    model.forbid(Cut(((0, 2),), ()))
+    model.forbid(NoGoodCut(((0, 2),), ()))
     assert run(model.cp, 5.0)[0] == "no"
     with pytest.raises(ValueError, match="memory='shared'"):
-        Model(problem, 100).forbid(Cut(((0, 2),), ()))
+        IntervalModel(problem, 100).forbid(NoGoodCut(((0, 2),), ()))
 
 
 def test_a_model_that_was_cut_is_the_one_that_is_built_with_the_cuts():
@@ -281,7 +285,7 @@ def test_a_model_begins_with_what_is_known():
     problem = Problem(two_clones(), SolveOptions())
 
     def found(turn: int = 0, known: Assignment | None = None) -> Assignment:
-        model = Model(problem, 100)
+        model = IntervalModel(problem, 100)
         if known is not None:
             model.begin_with(known)
         answer, solver = run(model.cp, 5.0, turn=turn)

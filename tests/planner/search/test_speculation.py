@@ -8,24 +8,19 @@ import pytest
 from hypothesis import given, settings
 
 from warpplan.planner.cpsat.runner import Stop
-from warpplan.planner.problem.formulation import SolveOptions
-from warpplan.planner.search import speculation
 from warpplan.planner.search.speculation import Ahead
 from warpplan.planner.solve import solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import SolveOptions
+from warpplan.planner.values.search_params import DriverParams, SearchParams
 
 from .. import strategies as given_
 
 LONG = 10.0
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculation, "PATIENCE", 0.0)
-
-
-def test_what_was_expected_is_done_once(impatient: None):
+def test_what_was_expected_is_done_once():
     done: list[str] = []
 
     def task(name: str):
@@ -35,7 +30,7 @@ def test_what_was_expected_is_done_once(impatient: None):
 
         return run
 
-    with Ahead[str]() as two:
+    with Ahead[str](0.0) as two:
         begun = Event()
 
         def second(stop: Stop) -> str:
@@ -51,7 +46,7 @@ def test_what_was_expected_is_done_once(impatient: None):
     assert sorted(done) == ["first", "second"]
 
 
-def test_what_is_under_way_when_it_is_asked_for_is_hard(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_under_way_when_it_is_asked_for_is_hard():
     begun = Event()
 
     def third(stop: Stop) -> str:
@@ -62,20 +57,19 @@ def test_what_is_under_way_when_it_is_asked_for_is_hard(monkeypatch: pytest.Monk
         assert begun.wait(LONG)  # What is next begins without patience.
         return "second"
 
-    with Ahead[str]() as two:
+    with Ahead[str](0.0) as two:
         under_way = Event()
-        monkeypatch.setattr(speculation, "PATIENCE", 0.0)
 
         def early(stop: Stop) -> str:
             under_way.set()
             return second(stop)
 
         assert two.result("first", lambda stop: "first" if under_way.wait(LONG) else "", ("second", early)) == "first"
-        monkeypatch.setattr(speculation, "PATIENCE", 5 * LONG)
+        two.patience = 5 * LONG
         assert two.result("second", second, ("third", third)) == "second"
 
 
-def test_what_was_not_wanted_is_stopped(impatient: None):
+def test_what_was_not_wanted_is_stopped():
     begun, stopped = Event(), Event()
 
     def unwanted(stop: Stop) -> str:
@@ -89,27 +83,26 @@ def test_what_was_not_wanted_is_stopped(impatient: None):
         assert begun.wait(LONG)
         return "first"
 
-    with Ahead[str]() as two:
+    with Ahead[str](0.0) as two:
         assert two.result("first", first, ("unwanted", unwanted)) == "first"
         assert two.result("other", lambda stop: "other") == "other"
         assert stopped.wait(LONG)
 
 
-def test_what_is_soon_done_begins_nothing_else(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(speculation, "PATIENCE", LONG)
+def test_what_is_soon_done_begins_nothing_else():
     begun: list[str] = []
-    with Ahead[str]() as two:
+    with Ahead[str](LONG) as two:
         assert (
             two.result("first", lambda stop: "first", ("second", lambda stop: begun.append("second") or "")) == "first"
         )
     assert begun == []
 
 
-def test_an_error_reaches_who_waits(impatient: None):
+def test_an_error_reaches_who_waits():
     def fails(stop: Stop) -> str:
         raise ValueError("no such thing")
 
-    with Ahead[str]() as two:
+    with Ahead[str](0.0) as two:
         two.result("first", lambda stop: "first", ("fails", fails))
         with pytest.raises(ValueError, match="no such thing"):
             two.result("fails", fails)
@@ -135,9 +128,11 @@ def test_a_run_that_is_stopped_before_it_begins_ends_at_once():
 @given(given_.graphs(most_ops=18, most_partitions=4))
 def test_one_thread_and_two_come_to_the_same_plan(graph: DependenceGraph):
     plans = []
-    for patience in (LONG, 0.0):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(speculation, "PATIENCE", patience)
-            outcome = solve(graph, SolveOptions(time_limit_s=2.0))
-            plans.append((outcome.status, outcome.bound, None if outcome.plan is None else canonical(outcome.plan)))
-    assert plans[0] == plans[1]
+    for search in (
+        SearchParams(speculation=False),
+        SearchParams(driver=DriverParams(patience_wall_s=LONG)),
+        SearchParams(driver=DriverParams(patience_wall_s=0.0)),
+    ):
+        outcome = solve(graph, SolveOptions(work_limit_s=2.0, search=search))
+        plans.append((outcome.status, outcome.bound, None if outcome.plan is None else canonical(outcome.plan)))
+    assert plans[0] == plans[1] == plans[2]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import InvalidInput, SimulationFault
-from warpplan.planner.problem.formulation import SolveOptions
 from warpplan.planner.simulate.simulation import Draws, simulate, steady_ii, verify, waits
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Buffer, Channel, Partition, Placement, Plan, Reuse, Schedule
 from warpplan.planner.values.timeline import Span, Timeline
 

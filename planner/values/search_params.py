@@ -1,0 +1,293 @@
+"""Every constant and every technique of the exact planner's search: meaning, unit, source, what doubling it does.
+
+Defaults are the solver's behaviour. "Training loops" below are the 32 loop bodies of ``benchmarks/loop_graphs.py``, on
+which values were chosen by hand where no other source is named; what the solver does there with all of them is recorded
+in ``benchmarks/results/solver.json``. What each technique is worth is recorded in
+``benchmarks/results/solver_ablation.json``. No value here can make a plan wrong: whatever is found is checked against
+every rule, and a bound is raised by proofs alone. They decide how soon an answer comes, and so what a work budget
+suffices for.
+
+"Seconds" are seconds of a slow core, counted in deterministic time (see :class:`CpSatParams`), unless a field ends in
+``_wall_s``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+MemoryModel = Literal["apart", "shared", "free"]
+"""How a model lays rings out: side by side; in one another's place too; memory not limited."""
+Branching = Literal["free", "median"]
+"""What CP-SAT branches on beside what the constraints mention: nothing else; each value of a stage, from the median."""
+
+
+@dataclass(frozen=True)
+class CpSatParams:
+    """How CP-SAT is run, and how its deterministic time is turned into seconds."""
+
+    rate: float = 0.25
+    """CP-SAT's deterministic time that a slow core gets through in one second, where nothing better is known. Measured
+    by hand: 0.2 to 2. Doubled: every run may work twice as long before it counts as out of time."""
+    interval_model_rate: float = 0.15
+    """The same for interval models. Measured by hand: 0.1 to 0.25. Doubled: attempts work twice as long for the same
+    seconds of the budget."""
+    seconds_per_constraint: float = 6e-6
+    """For a constraint to be built, in seconds. Measured by hand; CP-SAT's deterministic time does not count it.
+    Doubled: a budget ends after fewer attempts; the order of attempts stays."""
+    presolve_seconds_per_constraint: float = 4e-5
+    """For a constraint to be presolved, in seconds. Measured by hand, likewise. Doubled: likewise, for proofs with
+    presolve only."""
+    random_branches_ratio: float = 0.1
+    """Share of decisions that are made at random in the randomised branchings. CP-SAT's documentation names no best
+    value; chosen by hand on the training loops. Doubled: not measured."""
+    clock_factor: float = 5.0
+    """The wall clock ends a run only at so many times its limit: a machine that swaps must still answer, but a busy one
+    must answer the same. Chosen by hand. Doubled: only a machine that is slower than a slow core by that much can
+    tell."""
+    clock_wall_s: float = 10.0
+    """And not before, in seconds by the clock: a short run on a busy machine must not give another answer. Chosen by
+    hand. Doubled: likewise."""
+
+
+@dataclass(frozen=True)
+class AttemptParams:
+    """One feasibility query: which attempts are made, in which order, for how long."""
+
+    stage_window: int = 5
+    """Stages around the anchor that a windowed attempt allows. Chosen by hand on the training loops, whose schedules
+    nearly all lie within; with more stages they are found later. Doubled: larger models, slower attempts."""
+    small_loop_operations: int = 14
+    """Operations up to which all schedules are searched about as fast as those in the stage window, so that the window
+    is left out. Chosen by hand on the training loops. Doubled: proofs are attempted where windowed attempts would find
+    a schedule sooner."""
+    small_loop_factor: float = 5.0
+    """Times as many seconds for the one attempt of so small a loop. Chosen by hand. Doubled: an infeasible interval
+    costs more before the next one is tried."""
+    shared_memory_factor: float = 3.0
+    """Times as many seconds for unrestricted attempts where rings may lie in one another's place: such models are
+    larger. Chosen by hand on the training loops. Doubled: not measured."""
+    new_restrictions: int = 4
+    """Restrictions that each round adds. Chosen by hand. Doubled: the first round lasts longer; there are at most seven
+    in all, so a larger number means all of them at once."""
+    unrestricted_attempts: int = 6
+    """Unrestricted attempts per round once every restriction has failed, and in the first round where there are no
+    clones. Chosen by hand on the training loops. Doubled: later intervals wait longer."""
+    lockstep_attempts: int = 2
+    """Attempts at a restriction that keeps clones in lockstep, before it is given up: found soon, or hardly ever.
+    Chosen by hand on the training loops. Doubled: wasted work where lockstep is infeasible."""
+    relaxation_levels: tuple[tuple[float, float], ...] = ((0.9, 1.3), (1.0, 1.0))
+    """(Share of the interval that a partition's issue may fill, factor on the least life of a value), for each
+    partition relaxation. Chosen by hand: the first keeps slack, the second is the relaxation as it is. Not a quantity
+    that can be doubled."""
+    relaxation_seconds: float = 0.1
+    """For each partition relaxation. Chosen by hand; most end sooner. Doubled: not measured."""
+    crossing_cost: int = 4
+    """What the partition relaxation pays for a dependence that crosses partitions, in KB of register values that cross.
+    Chosen by hand. Doubled: fewer crossings, of more bytes."""
+    layout_seconds: float = 1.0
+    """For the layout of one solution's rings. Chosen by hand. Doubled: only layouts that are
+    left open now can tell."""
+
+
+@dataclass(frozen=True)
+class DriverParams:
+    """The bidirectional search over II: which interval is asked about next, and for how long."""
+
+    tiny_loop_operations: int = 8
+    """Operations up to which the best of all schedules of MinII is asked for at once, and ties are broken by a model at
+    the end. Chosen by hand. Doubled: tie-breaks cost up to two times ``tie_break_seconds`` in larger loops."""
+    large_loop_operations: int = 48
+    """Operations from which list scheduling comes before any model, at every interval. Chosen by hand on the classic
+    loops of ``benchmarks/modulo_instances.py``. Doubled: loops in between build models that list scheduling
+    makes needless."""
+    first_round_seconds: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
+    """Seconds for each attempt of the rounds about the proven bound, which mostly is feasible. When a schedule of a
+    loop that keeps a unit busy all the time is found is mostly luck: many short attempts with different seeds find it
+    sooner than few long ones. Chosen by hand on the training loops. Doubled: fewer seeds within the same budget."""
+    first_rounds_share: float = 0.3
+    """Share of the work budget for those rounds: then any schedule is better than none. Chosen by hand. Doubled: less
+    is left to improve a first schedule with."""
+    attempt_seconds: float = 0.2
+    """For each attempt about another interval, at first. Chosen by hand on the training loops. Doubled: infeasible
+    intervals cost twice as much."""
+    seconds_growth: float = 3.0
+    """Factor on the seconds of an attempt where a round has settled nothing. Chosen by hand. Doubled: fewer, longer
+    rounds."""
+    least_seconds: float = 0.02
+    """With less of the budget left, nothing is asked. Chosen by hand. Doubled: not measurable."""
+    first_step_parts: int = 6
+    """The first step up from the proven bound is one of so many parts of it. Chosen by hand. Doubled: the first
+    schedule is closer to the bound, and found later."""
+    step_growth: int = 3
+    """Factor from one step up to the next. Chosen by hand. Doubled: a first schedule sooner, further from the bound."""
+    query_share: float = 0.4
+    """Share of the work left that one feasibility query may take. Chosen by hand. Doubled: one hard interval may take
+    most of the budget."""
+    improvement_share: float = 0.5
+    """Share of the work left for improving the incumbent before the first proof is attempted. Chosen by hand. Doubled:
+    no proof is attempted while there are intervals to try."""
+    steps_before_bisection: int = 2
+    """After this many consecutive one-cycle improvements, bisect the remaining gap. Chosen by hand on the training
+    loops. Doubled: more queries next to the incumbent, each of them mostly feasible."""
+    precision: int = 100
+    """The incumbent's partitions are followed down to one in so many cycles of the interval. Chosen by hand on the
+    training loops. Doubled: more attempts for gains below one per cent."""
+    proof_factor: float = 10.0
+    """Times as many seconds for a proof as for an attempt in the stage window. Chosen by hand on the training loops.
+    Doubled: an interval that cannot be decided costs twice as much."""
+    exact_factor: float = 10.0
+    """Times as many seconds for a decision on the core, where that decides the whole problem. Chosen by hand on the
+    classic loops. Doubled: not measured."""
+    thorough_seconds: float = 10.0
+    """For a proof with more seconds than that, presolve and linear relaxations are worth their time. Chosen by hand.
+    Doubled: hard proofs come later, or not within the budget."""
+    fixed_order_share: float = 0.05
+    """Share of the work left for the order of the loop that is scheduled first and partitioned afterwards. Chosen by
+    hand. Doubled: not measured."""
+    construction_ladder: tuple[float, ...] = (1.15, 1.3, 2.2, 3.0)
+    """Multiples of the proven bound at which a small loop's schedule is constructed once the bound is infeasible.
+    Chosen by hand on the training loops. Doubled: first schedules further from the bound."""
+    diagnosis_share: float = 0.3
+    """Share of the work left for each limit that may bind where no interval is feasible. Chosen by hand. Doubled: later
+    limits may be left undecided."""
+    tie_break_seconds: float = 0.1
+    """For each of the two steps of a tie-break. Chosen by hand; most end sooner. Doubled: not measured."""
+    patience_wall_s: float = 0.1
+    """Seconds by the clock after which the query that is waited for is taken to be a hard one, and speculation begins
+    in a second thread. The answers do not depend on it. Chosen by hand. Doubled: speculation gains less."""
+
+
+@dataclass(frozen=True)
+class ConstructionParams:
+    """List scheduling, and the partitions that it is tried with."""
+
+    attempts: int = 3
+    """Orders of priority that are tried with one choice of partitions (recurrences first, long holds first, dependences
+    alone). There are three kinds. Doubled: each kind again, with what made trouble moved to the front."""
+    placements_per_operation: int = 4
+    """Placements that an attempt may make, per operation, before it fails (Rau 1994 calls it the budget ratio).
+    Chosen by hand. Doubled: failures cost twice as much."""
+    seconds_per_operation: float = 5e-4
+    """What all attempts with one choice of partitions take off the budget, per operation. Measured by hand. Doubled: a
+    budget ends sooner."""
+    seconds_per_path: float = 1e-8
+    """What longest paths take off the budget, per operation cubed. Measured by hand; only loops of hundreds of
+    operations feel it. Doubled: likewise."""
+    overload_cost: int = 1_000
+    """What a cycle of issue beyond the interval costs the partition heuristics, in cycles of hand-off: it is never
+    worth it. Any large number. Doubled: nothing."""
+    issue_targets: tuple[float, ...] = (1.0, 0.9, 0.75)
+    """Shares of the interval that a partition's issue slot may fill: barriers and gaps want some of it. Chosen by hand.
+    Not a quantity that can be doubled: one choice of partitions for each."""
+    recurrence_weight: int = 4
+    """How many times as dear a hand-off on a recurrence may be: it lengthens the interval, others only the pipeline.
+    Chosen by hand. Doubled: not measured."""
+    local_search_passes: int = 10
+    """Most passes of the local search over clusters. Chosen by hand; it ends at a local optimum. Doubled: not
+    measured."""
+
+
+@dataclass(frozen=True)
+class FixedOrderParams:
+    """The schedule-first start: the loop's order as if one set of warps issued it, partitioned afterwards."""
+
+    seconds: float = 0.6
+    """For one model of one interval. Chosen by hand. Doubled: fewer intervals within the same share."""
+    share: float = 0.3
+    """Share of the work left for all intervals. Chosen by hand. Doubled: less is left for proofs."""
+    ladder: tuple[float, ...] = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
+    """Multiples of the proven bound that are tried. Chosen by hand. Doubled: not useful."""
+    models: tuple[tuple[MemoryModel, Branching], ...] = (("shared", "median"), ("apart", "free"))
+    """Memory and branching of the models of one interval, one after the other. Chosen by hand on the training loops."""
+
+
+@dataclass(frozen=True)
+class BoundParams:
+    """Lower bounds without search."""
+
+    tightening_rounds: int = 64
+    """Most rounds in which exclusion on units makes distances tighter and longest paths spread that: they may grow by
+    a cycle a round. Chosen by hand. Doubled: only loops that are cut off now can tell."""
+
+
+@dataclass(frozen=True)
+class SearchParams:
+    """The constants by group, and a switch for each technique. With a technique off the search is slower or ends with a
+    larger gap; no plan becomes wrong and no bound unproven."""
+
+    cpsat: CpSatParams = field(default_factory=CpSatParams)
+    attempts: AttemptParams = field(default_factory=AttemptParams)
+    driver: DriverParams = field(default_factory=DriverParams)
+    construction: ConstructionParams = field(default_factory=ConstructionParams)
+    fixed_orders: FixedOrderParams = field(default_factory=FixedOrderParams)
+    bounds: BoundParams = field(default_factory=BoundParams)
+
+    # First schedules
+    list_scheduling: bool = True
+    """Schedules constructed by iterative modulo scheduling (Rau 1994). Off: first schedules come from models alone."""
+    partition_heuristics: bool = True
+    """Balanced partitions with few hand-offs for list scheduling, beside those by the kind of operation. Off: those by
+    kind alone."""
+    fixed_order: bool = True
+    """The schedule-first start: the order of the loop scheduled first and partitioned afterwards. Off: the joint search
+    does without the baseline that it is compared with."""
+
+    # Restrictions: models with some decisions fixed
+    stage_window: bool = True
+    """Attempts within a few stages of the anchor. Off: all stages that a best schedule may need."""
+    partition_relaxation: bool = True
+    """Restrictions to the partitions of a relaxation that averages issue and registers over the interval."""
+    clones_in_lockstep: bool = True
+    """Restrictions to schedules in which clones run an equal part of the interval apart."""
+    register_relaxation: bool = True
+    """Attempts without registers, whose partitions are tried again with them."""
+    unit_alternation: bool = True
+    """Within these, partitions alternate on units that are busy all the time."""
+    randomised_branching: bool = True
+    """Later attempts at a model randomise the order or the choice of decisions. Off: only the seed changes."""
+
+    # Improving the incumbent
+    fixed_partition_improvement: bool = True
+    """A shorter interval with the incumbent's partitions, by steps that grow, then by bisection."""
+    retiming: bool = True
+    """Each schedule found is re-timed to the smallest interval of its order, a maximum cycle ratio."""
+
+    # Bounds and proofs
+    core_bound: bool = True
+    """The bound from recurrences whose operations share units, without search. Off: MinII is the first bound."""
+    core_feasibility: bool = True
+    """Problems that consist of dependences, units and issue slots alone are decided on their core. Off: by the interval
+    model, as all others."""
+    bound_bisection: bool = True
+    """Where the interval below the incumbent cannot be decided, proofs further below raise the bound."""
+    thorough_proofs: bool = True
+    """Long proofs are attempted with presolve and linear relaxations too."""
+
+    # In the constraint model
+    start_windows: bool = True
+    """Windows of starts around the anchor, from longest paths. Off: stages are bounded, starts are not."""
+    dominance_cuts: bool = True
+    """In proofs: in some best schedule, one arc of each cut of the graph is tight to within an interval."""
+    redundant_constraints: bool = True
+    """In proofs and restrictions: the order of all that issues, barriers in an issue slot, registers on average."""
+    symmetry_breaking: bool = True
+    """Clones, twins and partitions that could change places are ordered."""
+    median_branching: bool = True
+    """A literal for each value of a stage, tried from the median. Off: CP-SAT's own branching."""
+    no_good_cuts: bool = True
+    """A ring layout that cannot be packed is excluded and the model solved again. Off: such an attempt ends without an
+    answer, so that intervals which need rings in one another's place may be left open; no plan becomes wrong, since no
+    solution without a layout is ever taken."""
+    hints: bool = True
+    """After a no-good cut, the solution before it is CP-SAT's hint. Off: each search starts anew."""
+
+    # Among schedules of the same interval
+    tie_break: bool = True
+    """Tiny loops: fewest crossings, then short lives and early starts, by a model. Off: the first schedule found."""
+    compaction: bool = True
+    """Starts that make lives and starts shortest in sum, with the order fixed, by a linear program."""
+
+    # Threads
+    speculation: bool = True
+    """The query that is likely to be next is begun in a second thread. The answers are the same; off: one thread."""
