@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from pathlib import Path
+from unittest.mock import patch
 
 from heldout.generator import FAMILIES
 from loop_splits import SPLITS, Split, loops
@@ -33,13 +35,15 @@ from warpplan.planner.errors import Infeasible
 from warpplan.planner.packing.ring_layout import check_room
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given
+from warpplan.planner.search import ii_search
 from warpplan.planner.search.ii_search import search
+from warpplan.planner.search.work_budget import Effort
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.search_params import SearchParams
 
 RESULTS = Path(__file__).parent / "results" / "solver_ablation.json"
-WORK_LIMIT_S = 2.0
+WORK_LIMIT_S = 1.0
 DEFAULT = "default"
 BASE = replace(SearchParams(), speculation=False)
 CONSTANTS = ("attempts.stage_window", "driver.attempt_seconds", "driver.proof_factor", "driver.precision")
@@ -90,6 +94,21 @@ def scaled(name: str, factor: float) -> SearchParams:
     return replace(BASE, **{group_name: replace(group, **{constant: changed})})
 
 
+@contextmanager
+def budgets() -> Iterator[list[tuple[float, Effort]]]:
+    """The work budgets that searches begin with inside, each with what it began with: the search's own, and that of the
+    search without resources whose order it tries."""
+    found: list[tuple[float, Effort]] = []
+
+    def recorded(left: float) -> Effort:
+        budget = Effort(left)
+        found.append((left, budget))
+        return budget
+
+    with patch.object(ii_search, "Effort", recorded):
+        yield found
+
+
 def searched(graph: DependenceGraph, params: SearchParams, work_limit_s: float) -> Found:
     """One search within ``work_limit_s``."""
     problem = Problem(graph, SolveOptions(work_limit_s=work_limit_s, search=params))
@@ -99,8 +118,9 @@ def searched(graph: DependenceGraph, params: SearchParams, work_limit_s: float) 
         bound = min_ii(problem)
     except Infeasible:
         return Found(None, 0, 0.0, infeasible=True)
-    result = search(problem, bound)
-    work = round(result.work_seconds, 4)
+    with budgets() as given:
+        result = search(problem, bound)
+    work = round(sum(work_limit - budget.left for work_limit, budget in given), 4)
     if result.best is None:
         return Found(None, result.bound, work, infeasible=result.infeasible)
     starts = result.best.starts

@@ -62,15 +62,17 @@ class RowStore:
                 self.partial.unlink(missing_ok=True)
 
     def _read(self, file: Any) -> dict[tuple[Any, ...], Row]:
-        lines = file.read().splitlines()[1:]
-        # The last line may have been cut off with the process that wrote it.
-        rows = [json.loads(line) for line in lines if line.endswith("}")]
+        rows = [json.loads(line) for line in file.read().splitlines()[1:]]
         return {tuple(row[name] for name in self.key): row for row in rows}
 
     @contextmanager
     def _locked(self) -> Iterator[Any]:
         with self.partial.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            text = file.read()
+            if not text.endswith("\n"):  # Cut off with the process that wrote it.
+                file.truncate(len(text[: text.rfind("\n") + 1].encode()))
             file.seek(0)
             yield file
 

@@ -16,8 +16,9 @@ from loop_splits import SPLITS, digest, loops
 
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.packing.ring_layout import check_room
-from warpplan.planner.problem.formulation import Problem, SolveOptions
+from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given
+from warpplan.planner.values.options import SolveOptions
 
 DIGESTS = {
     "train": "b680101ddb448669cd589ded1a7f83f5fcc0ba7646640ad0d226eff8aedd6deb",
