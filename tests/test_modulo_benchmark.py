@@ -56,7 +56,7 @@ def test_both_solvers_find_the_same_interval(graph):
     least = min_ii(Problem(graph, SolveOptions())).ii_cycles
     found = modulo_milp.smallest(graph, least, 20)
     assert (found["status"], found["valid"]) == ("optimal", True)
-    outcome = solve(graph, SolveOptions(time_limit_s=20))
+    outcome = solve(graph, SolveOptions(work_limit_s=20))
     assert outcome.plan is not None
     assert (outcome.status, outcome.plan.schedule.ii_cycles) == ("optimal", found["ii"])
 
