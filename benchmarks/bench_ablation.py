@@ -79,7 +79,7 @@ def techniques() -> list[str]:
 def variants(*, constants: bool) -> dict[str, SearchParams]:
     """The default, and one change each."""
     found = {DEFAULT: BASE}
-    found |= {f"no {name}": replace(BASE, **{name: False}) for name in techniques()}
+    found |= {f"without {name}": replace(BASE, **{name: False}) for name in techniques()}
     for name in CONSTANTS if constants else ():
         found |= {f"{name} x{factor}": scaled(name, factor) for factor in (0.5, 2)}
     return found

@@ -100,12 +100,12 @@ def test_the_summary_counts_gaps_and_percentiles():
 def test_every_switch_of_the_search_but_speculation_has_a_variant():
     chosen = bench_ablation.variants(constants=False)
     switches = {name for name, value in vars(SearchParams()).items() if value is True}
-    assert {name.removeprefix("no ") for name in chosen} == (switches - {"speculation"}) | {"default"}
+    assert {name.removeprefix("without ") for name in chosen} == (switches - {"speculation"}) | {"default"}
     for name, params in chosen.items():
         assert params.speculation is False
         if name != "default":
-            assert getattr(params, name.removeprefix("no ")) is False
-            assert replace(params, **{name.removeprefix("no "): True}) == chosen["default"]
+            assert getattr(params, name.removeprefix("without ")) is False
+            assert replace(params, **{name.removeprefix("without "): True}) == chosen["default"]
 
 
 @pytest.mark.parametrize("name", bench_ablation.CONSTANTS)
@@ -130,8 +130,8 @@ def test_a_row_of_the_ablation(tmp_path, monkeypatch):
     assert default.proven
     assert default.work_s < 1
     assert bench_ablation.searched(TINY, bench_ablation.BASE, 1.0) == default, "the work does not depend on the clock"
-    assert set(result["summary"]) == {"default", "no tie_break", "no retiming"}
-    assert result["summary"]["no retiming"]["heldout"]["loops"] == 1
+    assert set(result["summary"]) == {"default", "without tie_break", "without retiming"}
+    assert result["summary"]["without retiming"]["heldout"]["loops"] == 1
 
 
 def test_better_and_worse_are_told_apart():
