@@ -28,7 +28,7 @@ from loop_splits import SPLITS, Split, loops
 from planning_speed import cpu_name
 from results_file import head
 from row_store import Row, RowStore, add_arguments, of_shard
-from schedule_first import QUESTION_SECONDS, schedule_first
+from schedule_first import QUERY_SECONDS, schedule_first
 
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
@@ -138,7 +138,7 @@ def compared_summary(compared: Sequence[Row]) -> Row:
     gains = [row["better_by_found"] for row in found]
     return {
         "compared": len(compared),
-        "schedule_first_question_s": QUESTION_SECONDS,
+        "schedule_first_query_s": QUERY_SECONDS,
         "joint_shorter_proven": sum(gain > 0 for gain in proven),
         "joint_longer": sum(gain < 0 for gain in gains),
         "joint_longer_without_start": [
