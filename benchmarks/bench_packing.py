@@ -3,9 +3,9 @@
 
 Per instance, each with its capacity equal to its peak load: whether the search packs it within ``--limit-s``, whether
 an independent check finds the packing valid, and the time. Then the peer, OR-Tools' CP-SAT with one ``NoOverlap2D``,
-one worker and ``--peer-limit-s`` of the clock, in the same process. ``cpu_s`` is what to compare on a machine with other
-work. With ``--minimalloc FOLDER``, MiniMalloc's published instances there (``NAME.CAPACITY.csv``) come first, with
-10 seconds each; files that are not there are left out.
+one worker and ``--peer-limit-s`` of the clock, in the same process. ``cpu_s`` is what to compare on a machine with
+other work. With ``--minimalloc FOLDER``, MiniMalloc's published instances there (``NAME.CAPACITY.csv``) come first,
+with 10 seconds each; files that are not there are left out.
 
 Run it with ``make bench-packing``; ``--only`` takes parts of names, ``--peer-limit-s 0`` leaves the peer out. An
 interrupted run goes on where it stopped.
