@@ -6,9 +6,17 @@ searches have the same work budget, counted in deterministic time and in the siz
 changes nothing. They run on one thread: speculation changes no answer, and so is not among the techniques here.
 
 Per loop and variant: the smallest interval found, the bound proven, the work in seconds of a slow core, the stages of
-the schedule. A variant whose search went exactly as the default is left out of a row. The summary counts, per technique
-and split, the loops proven, and those that are better and worse than with the default: a shorter interval, or the same
-interval with a better bound.
+the schedule and the slots of its rings. A variant whose search went exactly as the default is left out of a row. The
+summary counts, per technique and split, the loops proven, and those that are better and worse than with the default: a
+shorter interval, or the same interval with a better bound.
+
+Some techniques have no part in such a run, and get one of their own:
+
+- what begins only after the first rounds (``fixed_order``, ``bound_bisection``, ``thorough_proofs``), with more work on
+  the loops left open: ``--open-in benchmarks/results/solver_ablation.json --work-limit-s 8 --techniques fixed_order
+  bound_bisection thorough_proofs --out benchmarks/results/solver_ablation_open.json``;
+- what serves loops of dependences and units alone (``core_bound``, ``core_feasibility``), on those of
+  ``modulo_instances.py``: ``--split modulo --out benchmarks/results/solver_ablation_modulo.json``.
 
 Run it with ``python benchmarks/bench_ablation.py``, ``--shard 1/2`` and ``2/2`` for two processes. An interrupted run
 goes on where it stopped; the result file has the loops finished so far.
@@ -17,6 +25,7 @@ goes on where it stopped; the result file has the loops finished so far.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -25,7 +34,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from heldout.generator import FAMILIES
-from loop_splits import SPLITS, Split, loops
+from loop_splits import SPLITS, loops
+from modulo_instances import instances
 from planning_speed import cpu_name
 from results_file import head
 from row_store import Row, RowStore, add_arguments, of_shard
@@ -33,6 +43,7 @@ from row_store import Row, RowStore, add_arguments, of_shard
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.packing.ring_layout import check_room
+from warpplan.planner.problem.assignment import rings, slots
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given
 from warpplan.planner.search import ii_search
@@ -48,6 +59,7 @@ DEFAULT = "default"
 BASE = replace(SearchParams(), speculation=False)
 CONSTANTS = ("attempts.stage_window", "driver.attempt_seconds", "driver.proof_factor", "driver.precision")
 """Those that are halved and doubled."""
+SETS = (*SPLITS, "modulo")
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Found:
     work_s: float
     stages: int = 0
     infeasible: bool = False
+    slots: int = 0
 
     @property
     def proven(self) -> bool:
@@ -76,10 +89,10 @@ def techniques() -> list[str]:
     return [f.name for f in fields(SearchParams) if isinstance(getattr(BASE, f.name), bool) and getattr(BASE, f.name)]
 
 
-def variants(*, constants: bool) -> dict[str, SearchParams]:
+def variants(names: Sequence[str], *, constants: bool = False) -> dict[str, SearchParams]:
     """The default, and one change each."""
     found = {DEFAULT: BASE}
-    found |= {f"without {name}": replace(BASE, **{name: False}) for name in techniques()}
+    found |= {f"without {name}": replace(BASE, **{name: False}) for name in names}
     for name in CONSTANTS if constants else ():
         found |= {f"{name} x{factor}": scaled(name, factor) for factor in (0.5, 2)}
     return found
@@ -125,10 +138,11 @@ def searched(graph: DependenceGraph, params: SearchParams, work_limit_s: float) 
         return Found(None, result.bound, work, infeasible=result.infeasible)
     starts = result.best.starts
     stages = 1 + (max(starts) - min(starts)) // result.ii_cycles
-    return Found(result.ii_cycles, result.bound, work, stages)
+    deep = sum(slots(problem, result.ii_cycles, result.best, ring) for ring in rings(problem, result.best))
+    return Found(result.ii_cycles, result.bound, work, stages, slots=deep)
 
 
-def measure(split: Split, graph: DependenceGraph, chosen: dict[str, SearchParams], work_limit_s: float) -> Row:
+def measure(split: str, graph: DependenceGraph, chosen: dict[str, SearchParams], work_limit_s: float) -> Row:
     """A loop's row; a variant that went as the default is left out."""
     found = {name: searched(graph, params, work_limit_s) for name, params in chosen.items()}
     default = found[DEFAULT]
@@ -142,7 +156,7 @@ def measure(split: Split, graph: DependenceGraph, chosen: dict[str, SearchParams
 
 
 def columns(found: Found) -> list[int | float | bool | None]:
-    return [found.ii, found.bound, found.work_s, found.stages, found.infeasible]
+    return [found.ii, found.bound, found.work_s, found.stages, found.infeasible, found.slots]
 
 
 def of_row(row: Row, variant: str) -> Found:
@@ -151,7 +165,7 @@ def of_row(row: Row, variant: str) -> Found:
 
 def summary(rows: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, Row]]:
     """Per variant, per split."""
-    splits = {split: [row for row in rows if row["split"] == split] for split in SPLITS}
+    splits = {split: [row for row in rows if row["split"] == split] for split in SETS}
     return {name: {split: figures(of, name) for split, of in splits.items() if of} for name in names}
 
 
@@ -176,6 +190,8 @@ def figures(rows: Sequence[Row], variant: str) -> Row:
         "work_s_default": round(sum(d.work_s for d, _ in pairs), 2),
         "stages": sum(v.stages for _, v in both),
         "stages_default": sum(d.stages for d, _ in both),
+        "slots": sum(v.slots for _, v in both),
+        "slots_default": sum(d.slots for d, _ in both),
     }
 
 
@@ -197,19 +213,27 @@ def helps(with_it_off: Row) -> bool:
     )
 
 
-def interleaved() -> Iterator[tuple[Split, DependenceGraph]]:
-    """The training loops, then the held-out ones, a number of every family after the other: an interrupted run has some
-    of each."""
+def interleaved() -> Iterator[tuple[str, DependenceGraph]]:
+    """The loops for classic modulo scheduling, the training loops, then the held-out ones, a number of every family
+    after the other: an interrupted run has some of each."""
+    yield from (("modulo", instance.graph) for instance in instances())
     yield from (("train", graph) for graph in loops("train").values())
     heldout = loops("heldout").values()
     families = [[g for g in heldout if g.name.split()[0] == family] for family in FAMILIES]
     yield from (("heldout", graph) for number in zip_longest(*families) for graph in number if graph is not None)
 
 
+def open_loops(result: Path) -> set[str]:
+    """The loops that the default left unproven there."""
+    return {row["loop"] for row in json.loads(result.read_text())["rows"] if not of_row(row, DEFAULT).proven}
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, RESULTS, "loops")
-    parser.add_argument("--split", choices=SPLITS, help="only this one")
+    parser.add_argument("--split", nargs="+", choices=SETS, default=SPLITS, help="which loops")
+    parser.add_argument("--open-in", type=Path, metavar="FILE", help="only loops that the result FILE left open")
+    parser.add_argument("--techniques", nargs="+", choices=techniques(), default=techniques(), metavar="NAME")
     parser.add_argument("--work-limit-s", type=float, default=WORK_LIMIT_S, help="work budget of a search")
     parser.add_argument("--constants", action="store_true", help="constants halved and doubled, too")
     return parser.parse_args()
@@ -217,12 +241,15 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    left_open = None if options.open_in is None else open_loops(options.open_in)
     wanted = [
         (split, graph)
         for split, graph in interleaved()
-        if options.split in (None, split) and (not options.only or any(part in graph.name for part in options.only))
+        if split in options.split
+        and (not options.only or any(part in graph.name for part in options.only))
+        and (left_open is None or graph.name in left_open)
     ]
-    chosen = variants(constants=options.constants)
+    chosen = variants(options.techniques, constants=options.constants)
     settings = {"work_limit_s": options.work_limit_s, "variants": list(chosen)}
     store = RowStore(options.out, ("loop",), settings, fresh=options.fresh)
     for split, graph in of_shard(wanted, options.shard):

@@ -98,7 +98,7 @@ def test_the_summary_counts_gaps_and_percentiles():
 
 
 def test_every_switch_of_the_search_but_speculation_has_a_variant():
-    chosen = bench_ablation.variants(constants=False)
+    chosen = bench_ablation.variants(bench_ablation.techniques())
     switches = {name for name, value in vars(SearchParams()).items() if value is True}
     assert {name.removeprefix("without ") for name in chosen} == (switches - {"speculation"}) | {"default"}
     for name, params in chosen.items():
@@ -121,8 +121,8 @@ def test_constants_are_doubled_and_halved(name):
 def test_a_row_of_the_ablation(tmp_path, monkeypatch):
     out = tmp_path / "ablation.json"
     monkeypatch.setattr(bench_ablation, "loops", lambda split: {TINY.name: TINY} if split == "heldout" else {})
-    monkeypatch.setattr(bench_ablation, "techniques", lambda: ["tie_break", "retiming"])
-    monkeypatch.setattr(sys, "argv", ["bench_ablation.py", "--work-limit-s", "1", "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["bench_ablation.py", "--work-limit-s", "1", "--out", str(out),
+                                      "--techniques", "tie_break", "retiming"])  # fmt: skip
     bench_ablation.main()
     result = json.loads(out.read_text())
     (row,) = result["rows"]
@@ -132,6 +132,7 @@ def test_a_row_of_the_ablation(tmp_path, monkeypatch):
     assert bench_ablation.searched(TINY, bench_ablation.BASE, 1.0) == default, "the work does not depend on the clock"
     assert set(result["summary"]) == {"default", "without tie_break", "without retiming"}
     assert result["summary"]["without retiming"]["heldout"]["loops"] == 1
+    assert bench_ablation.open_loops(out) == set()
 
 
 def test_better_and_worse_are_told_apart():
