@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -37,7 +39,7 @@ from heldout.generator import FAMILIES
 from loop_splits import SPLITS, loops
 from modulo_instances import instances
 from planning_speed import cpu_name
-from results_file import head
+from results_file import head, write
 from row_store import Row, RowStore, add_arguments, of_shard
 
 from warpplan.planner.bounds.min_ii import min_ii
@@ -170,7 +172,8 @@ def summary(rows: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, Ro
 
 
 def figures(rows: Sequence[Row], variant: str) -> Row:
-    """``ii_sum`` and ``ii_sum_default`` are over the loops that have a schedule both ways."""
+    """``ii_sum`` and ``ii_sum_default`` are over the loops that have a schedule both ways, ``ii_ratio_mean`` is the
+    geometric mean of their ratios: in the sum, a few loops that are far from proven outweigh all others."""
     pairs = [(of_row(row, DEFAULT), of_row(row, variant)) for row in rows]
     both = [(d, v) for d, v in pairs if d.ii is not None and v.ii is not None]
     return {
@@ -180,6 +183,9 @@ def figures(rows: Sequence[Row], variant: str) -> Row:
         "without_plan": sum(v.ii is None and not v.infeasible for _, v in pairs),
         "ii_sum": sum(v.ii or 0 for _, v in both),
         "ii_sum_default": sum(d.ii or 0 for d, _ in both),
+        "ii_ratio_mean": round(math.exp(statistics.fmean(math.log((v.ii or 1) / (d.ii or 1)) for d, v in both)), 4)
+        if both
+        else None,
         "shorter": sum((v.ii or 0) < (d.ii or 0) for d, v in both),
         "longer": sum((v.ii or 0) > (d.ii or 0) for d, v in both),
         "better": sum(v.rank < d.rank for d, v in pairs),
@@ -235,12 +241,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--open-in", type=Path, metavar="FILE", help="only loops that the result FILE left open")
     parser.add_argument("--techniques", nargs="+", choices=techniques(), default=techniques(), metavar="NAME")
     parser.add_argument("--work-limit-s", type=float, default=WORK_LIMIT_S, help="work budget of a search")
+    parser.add_argument("--report", action="store_true", help="only summarise the rows that the result file has, anew")
     parser.add_argument("--constants", action="store_true", help="constants halved and doubled, too")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
+    if options.report:
+        recorded = json.loads(options.out.read_text())
+        write(options.out, {**recorded, **conclusions(recorded["rows"], recorded["variants"])})
+        return
     left_open = None if options.open_in is None else open_loops(options.open_in)
     wanted = [
         (split, graph)
@@ -271,14 +282,21 @@ def report(store: RowStore, names: Sequence[str], settings: Row, *, last: bool =
     """Writes what is there; the partial file goes with the ``last`` report, if all rows are there."""
     known = store.rows()
     rows = [known[(name,)] for name in names if (name,) in known]
-    found = summary(rows, settings["variants"])
-    neither = [name for name, splits in found.items() if name != DEFAULT and not any(map(helps, splits.values()))]
-    result = {**head("solver_ablation", cpu_name()), **settings, "help_neither": neither, "summary": found}
+    result = {**head("solver_ablation", cpu_name()), **settings, **conclusions(rows, settings["variants"])}
     complete = last and len(rows) == len(names)
     store.write(result, rows, complete=complete)
     if complete:
-        print(f"helps neither split: {neither}")
+        print(f"helps no split: {result['helps_none']}")
         print(f"written to {store.out}")
+
+
+def conclusions(rows: Sequence[Row], names: Sequence[str]) -> Row:
+    """The summary, and the techniques without which no split is worse off (``helps_none``); those of them that changed
+    not one search had no part in this run and are apart (``never_used``)."""
+    found = summary(rows, names)
+    useless = [name for name, of in found.items() if name != DEFAULT and not any(map(helps, of.values()))]
+    idle = [name for name in useless if all(f["same_search"] == f["loops"] for f in found[name].values())]
+    return {"helps_none": [name for name in useless if name not in idle], "never_used": idle, "summary": found}
 
 
 if __name__ == "__main__":

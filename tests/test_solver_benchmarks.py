@@ -133,6 +133,9 @@ def test_a_row_of_the_ablation(tmp_path, monkeypatch):
     assert set(result["summary"]) == {"default", "without tie_break", "without retiming"}
     assert result["summary"]["without retiming"]["heldout"]["loops"] == 1
     assert bench_ablation.open_loops(out) == set()
+    monkeypatch.setattr(sys, "argv", ["bench_ablation.py", "--report", "--out", str(out)])
+    bench_ablation.main()
+    assert json.loads(out.read_text()) == result
 
 
 def test_better_and_worse_are_told_apart():
@@ -144,7 +147,15 @@ def test_better_and_worse_are_told_apart():
     assert (figures["better"], figures["worse"], figures["equal"]) == (0, 2, 1)
     assert (figures["ii_sum"], figures["ii_sum_default"], figures["longer"]) == (210, 200, 1)
     assert (figures["proven"], figures["proven_default"], figures["without_plan"]) == (1, 3, 1)
+    assert figures["ii_ratio_mean"] == pytest.approx(1.1**0.5, abs=1e-4)
     assert bench_ablation.helps(figures)
+
+
+def test_what_never_had_a_part_is_told_from_what_helps_nothing():
+    default, other = [100, 100, 1.0, 3, False], [100, 100, 1.0, 4, False]
+    row = {"split": "train", "found": {"default": default, "without a": other}}
+    found = bench_ablation.conclusions([row], ["default", "without a", "without b"])
+    assert (found["helps_none"], found["never_used"]) == (["without a"], ["without b"])
 
 
 def test_what_makes_no_difference_helps_nothing():
