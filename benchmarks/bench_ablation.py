@@ -65,7 +65,7 @@ SETS = (*SPLITS, "modulo")
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchEnd:
     """Where one search ended. ``ii`` is None without a schedule; it is proven where it equals ``bound``, and where
     ``infeasible`` says that there is none."""
 
@@ -124,7 +124,7 @@ def budgets() -> Iterator[list[tuple[float, Effort]]]:
         yield found
 
 
-def searched(graph: DependenceGraph, params: SearchParams, work_limit_s: float) -> Found:
+def searched(graph: DependenceGraph, params: SearchParams, work_limit_s: float) -> SearchEnd:
     """One search within ``work_limit_s``."""
     problem = Problem(graph, SolveOptions(work_limit_s=work_limit_s, search=params))
     try:
@@ -132,16 +132,16 @@ def searched(graph: DependenceGraph, params: SearchParams, work_limit_s: float) 
         check_room(problem)
         bound = min_ii(problem)
     except Infeasible:
-        return Found(None, 0, 0.0, infeasible=True)
+        return SearchEnd(None, 0, 0.0, infeasible=True)
     with budgets() as given:
         result = search(problem, bound)
     work = round(sum(work_limit - budget.left for work_limit, budget in given), 4)
     if result.best is None:
-        return Found(None, result.bound, work, infeasible=result.infeasible)
+        return SearchEnd(None, result.bound, work, infeasible=result.infeasible)
     starts = result.best.starts
     stages = 1 + (max(starts) - min(starts)) // result.ii_cycles
     deep = sum(slots(problem, result.ii_cycles, result.best, ring) for ring in rings(problem, result.best))
-    return Found(result.ii_cycles, result.bound, work, stages, slots=deep)
+    return SearchEnd(result.ii_cycles, result.bound, work, stages, slots=deep)
 
 
 def measure(split: str, graph: DependenceGraph, chosen: dict[str, SearchParams], work_limit_s: float) -> Row:
@@ -157,12 +157,12 @@ def measure(split: str, graph: DependenceGraph, chosen: dict[str, SearchParams],
     }
 
 
-def columns(found: Found) -> list[int | float | bool | None]:
+def columns(found: SearchEnd) -> list[int | float | bool | None]:
     return [found.ii, found.bound, found.work_s, found.stages, found.infeasible, found.slots]
 
 
-def of_row(row: Row, variant: str) -> Found:
-    return Found(*row["found"].get(variant, row["found"][DEFAULT]))
+def of_row(row: Row, variant: str) -> SearchEnd:
+    return SearchEnd(*row["found"].get(variant, row["found"][DEFAULT]))
 
 
 def summary(rows: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, Row]]:

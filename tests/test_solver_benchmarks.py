@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench_ablation
 import bench_solver
-from bench_ablation import Found
+from bench_ablation import SearchEnd
 from heldout.generator import heldout_loop
 from row_store import RowStore, of_shard, shard
 
@@ -166,6 +166,6 @@ def test_what_makes_no_difference_helps_nothing():
 
 
 def test_a_proof_of_infeasibility_ranks_before_an_open_end():
-    assert Found(None, 500, 1.0, infeasible=True).proven
-    assert Found(None, 500, 1.0, infeasible=True).rank < Found(None, 400, 1.0).rank
-    assert Found(100, 99, 1.0).rank < Found(100, 98, 1.0).rank < Found(101, 101, 1.0).rank
+    assert SearchEnd(None, 500, 1.0, infeasible=True).proven
+    assert SearchEnd(None, 500, 1.0, infeasible=True).rank < SearchEnd(None, 400, 1.0).rank
+    assert SearchEnd(100, 99, 1.0).rank < SearchEnd(100, 98, 1.0).rank < SearchEnd(101, 101, 1.0).rank
