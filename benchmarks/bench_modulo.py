@@ -7,7 +7,8 @@ verifies one. Then HiGHS on the time-indexed formulation of ``modulo_milp.py``, 
 ``--milp-limit-s`` in all. Both run on one thread, after one solve that has loaded the libraries. ``cpu_s`` is what to
 compare on a machine with other work; HiGHS itself can only be limited by the clock.
 
-Run it with ``make bench-modulo``; ``--only`` takes parts of names, ``--milp-limit-s 0`` leaves the peer out.
+Run it with ``python benchmarks/bench_modulo.py``; ``--only`` takes parts of names, ``--milp-limit-s 0`` leaves the peer
+out. An interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 import modulo_milp
 from modulo_instances import Instance, instances
 from planning_speed import cpu_name
-from results_file import head, write
+from results_file import head
+from row_store import RowStore, add_arguments, of_shard
 
 from warpplan.planner.bounds.min_ii import recurrence_bound, resource_bounds
 from warpplan.planner.check.plan_check import check
@@ -69,6 +71,11 @@ def measure(instance: Instance) -> dict[str, Any]:
     }
 
 
+def warm_up(instance: Instance) -> None:
+    """Loads the libraries."""
+    solve(instance.graph, SolveOptions(work_limit_s=LIMIT_S))
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     cpu = [row["cpu_s"] for row in rows]
     proof = [row["proof_cpu_s"] for row in rows if row["proof_cpu_s"] is not None]
@@ -108,37 +115,40 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="parts of the loops' names")
+    add_arguments(parser, RESULTS, "loops")
     parser.add_argument("--limit", type=int, help="at most so many loops")
     parser.add_argument("--milp-limit-s", type=float, default=60.0, help="seconds of the clock for HiGHS on one loop")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    chosen = [i for i in instances() if not options.only or any(part in i.name for part in options.only)]
-    chosen = chosen[: options.limit]
-    solve(chosen[0].graph, SolveOptions(work_limit_s=LIMIT_S))
-    rows = []
-    for instance in chosen:
+    wanted = [i for i in instances() if not options.only or any(part in i.name for part in options.only)]
+    wanted = wanted[: options.limit]
+    if not wanted:
+        parser.error(f"no loop has any of {options.only} in its name")
+    limits = {"limit_s": LIMIT_S, "milp_limit_s": options.milp_limit_s}
+    store = RowStore(options.out, ("loop",), limits, fresh=options.fresh)
+    warm_up(wanted[0])
+    for instance in of_shard(wanted, options.shard):
+        if (instance.name,) in store.rows():
+            continue
         row = measure(instance)
-        rows.append(row)
-        refused = "" if row["violations"] == [] else f", NOT ACCEPTED {row['violations']}"
-        print(
-            f"{instance.name:<14} {row['status']}, II {row['ii']} (bound {row['bound']}, MinII {row['min_ii']}), "
-            f"{row['cpu_s']:.3f} s CPU{refused}",
-            flush=True,
-        )
-    for instance, row in zip(chosen, rows, strict=True):
         if options.milp_limit_s > 0:
             row["milp"] = modulo_milp.smallest(instance.graph, row["min_ii"], options.milp_limit_s)
-            print(
-                f"{instance.name:<14} HiGHS {row['milp']['status']}, II {row['milp']['ii']} "
-                f"(bound {row['milp']['bound']}), {row['milp']['cpu_s']:.3f} s CPU",
-                flush=True,
-            )
+        store.add(row)
+        print(describe(row), flush=True)
+    known = store.rows()
+    rows = [known[(i.name,)] for i in wanted if (i.name,) in known]
     found = summary(rows)
-    limits = {"limit_s": LIMIT_S, "milp_limit_s": options.milp_limit_s}
-    write(options.out, {**head("modulo_scheduling", cpu_name()), **limits, "summary": found, "rows": rows})
+    result = {**head("modulo_scheduling", cpu_name()), **limits, "summary": found}
+    store.write(result, rows, complete=len(rows) == len(wanted))
     print(found)
-    print(f"written to {options.out}")
+    print(f"{len(rows)} of {len(wanted)} rows written to {options.out}")
+
+
+def describe(row: dict[str, Any]) -> str:
+    refused = "" if row["violations"] == [] else f", NOT ACCEPTED {row['violations']}"
+    line = "{loop:<14} {status}, II {ii} (bound {bound}, MinII {min_ii}), {cpu_s:.3f} s CPU".format(**row) + refused
+    if "milp" in row:
+        line += "; HiGHS {status}, II {ii} (bound {bound}), {cpu_s:.3f} s CPU".format(**row["milp"])
+    return line
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 ``benchmarks/results/packing.json``.
 
 Per instance, each with its capacity equal to its peak load: whether the search packs it within ``--limit-s``, whether
-an independent look finds the packing valid, and the time. Then the peer, OR-Tools' CP-SAT with one ``NoOverlap2D``, one
-worker and ``--peer-limit-s`` of the clock, in the same process. ``cpu_s`` is what to compare on a machine with other
-work. With ``--minimalloc FOLDER``, MiniMalloc's published instances there (``NAME.CAPACITY.csv``) come first, with
-10 seconds each; files that are not there are left out.
+an independent check finds the packing valid, and the time. Then the peer, OR-Tools' CP-SAT with one ``NoOverlap2D``,
+one worker and ``--peer-limit-s`` of the clock, in the same process. ``cpu_s`` is what to compare on a machine with
+other work. With ``--minimalloc FOLDER``, MiniMalloc's published instances there (``NAME.CAPACITY.csv``) come first,
+with 10 seconds each; files that are not there are left out.
 
-Run it with ``make bench-packing``; ``--only`` takes parts of names, ``--peer-limit-s 0`` leaves the peer out.
+Run it with ``make bench-packing``; ``--only`` takes parts of names, ``--peer-limit-s 0`` leaves the peer out. An
+interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Any
 from ortools.sat.python import cp_model
 from packing_instances import instances
 from planning_speed import cpu_name
-from results_file import head, write
+from results_file import head
+from row_store import RowStore, add_arguments, of_shard
 
 from warpplan.planner.packing.line.line_packing import pack
 from warpplan.planner.packing.offsets import PackingBlock
@@ -129,34 +131,38 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="parts of the instances' names")
+    add_arguments(parser, RESULTS, "instances")
     parser.add_argument("--minimalloc", type=Path, help="the folder of MiniMalloc's published instances")
     parser.add_argument("--number", type=int, default=0, help="which instances: no constant has seen another than 0")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds of the clock for the search on one")
     parser.add_argument("--peer-limit-s", type=float, default=LIMIT_S, help="seconds of the clock for CP-SAT on one")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    chosen = [
+    wanted = [
         task
         for task in tasks(options.minimalloc, options.number, options.limit_s)
         if not options.only or any(part in task.name for part in options.only)
     ]
-    if not chosen:
+    if not wanted:
         parser.error(f"no instance has any of {options.only} in its name")
     limits = {"limit_s": options.limit_s, "peer_limit_s": options.peer_limit_s}
-    rows: list[dict[str, Any]] = []
-    for task in chosen:
+    store = RowStore(options.out, ("instance",), {**limits, "number": options.number}, fresh=options.fresh)
+    for task in of_shard(wanted, options.shard):
+        if (task.name,) in store.rows():
+            continue
         row = measure(task)
-        rows.append(row)
         line = f"{task.name:<20} {row['status']}, valid {row['valid']}, {row['cpu_s']:.3f} s CPU"
         if options.peer_limit_s > 0:
             row["peer"] = peer(task, options.peer_limit_s)
             line += f"; CP-SAT {row['peer']['status']}, {row['peer']['cpu_s']:.3f} s CPU"
+        store.add(row)
         print(line, flush=True)
-        # Every time: an interrupted run keeps what it has.
-        write(options.out, {**head("packing", cpu_name()), **limits, "summary": summary(rows), "rows": rows})
-    print(summary(rows))
-    print(f"written to {options.out}")
+    known = store.rows()
+    rows = [known[(task.name,)] for task in wanted if (task.name,) in known]
+    found = summary(rows)
+    result = {**head("packing", cpu_name()), **limits, "summary": found}
+    store.write(result, rows, complete=len(rows) == len(wanted))
+    print(found)
+    print(f"{len(rows)} of {len(wanted)} rows written to {options.out}")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,34 @@
-"""The joint solver on the loops of ``loop_graphs.py``: writes ``benchmarks/results/solver.json``.
+"""The joint solver on the training and the held-out loops: writes ``benchmarks/results/solver.json``.
 
-Per loop: the smallest initiation interval, its proof, and the seconds for it by the clock and of CPU (median of
-``--repeats``, once the libraries are loaded; the search has a second thread, so two idle cores are asked for); whether
-the checker and the simulator accept the plan; and the interval where the loop is scheduled first and partitioned
-afterwards (``schedule_first.py``).
+Per loop (``loop_splits.py``): the smallest initiation interval, its proof or the gap that the work budget left, and the
+seconds for it by the clock and of CPU (median of ``--repeats``, once the libraries are loaded; the search has a second
+thread, so two idle cores are asked for); whether the checker and the simulator accept the plan; and the interval where
+the loop is scheduled first and partitioned afterwards (``schedule_first.py``).
 
-Run it with ``python benchmarks/bench_solver.py``; ``--only`` takes parts of names.
+The solver itself tries the order of the schedule-first baseline as one of its starts. So that the comparison is not
+with a part of the solver, each loop is solved once more with that start switched off (``without_start``).
+
+Run it with ``python benchmarks/bench_solver.py``; ``--split`` takes one split, ``--only`` parts of names,
+``--shard 1/2`` every second loop. An interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from loop_graphs import graphs
+from loop_splits import SPLITS, Split, loops
 from planning_speed import cpu_name
-from results_file import head, write
-from schedule_first import QUESTION_SECONDS, schedule_first
+from results_file import head
+from row_store import Row, RowStore, add_arguments, of_shard
+from schedule_first import QUERY_SECONDS, schedule_first
 
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
@@ -30,133 +38,188 @@ from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome
+from warpplan.planner.values.search_params import SearchParams
 
 RESULTS = Path(__file__).parent / "results" / "solver.json"
-LIMIT_S = 10.0
+WORK_LIMIT_S = 10.0
+"""The work budget of a solve, in seconds of a slow core."""
 SLOW_S = 1.0
 """A solve that takes longer is not repeated."""
 GOALS = {"median_wall_s": 0.1, "worst_wall_s": 1.0}
-"""The optimum proven within so many seconds on two cores: over all loops, and for each."""
+"""The optimum proven within so many seconds on two cores: over all training loops, and for each."""
+WITHOUT_START = replace(SearchParams(), fixed_order=False)
 
 
-def measure(graph: DependenceGraph, repeats: int) -> dict[str, Any]:
-    """The joint solution's row; ``row["outcome"]`` is for the caller."""
+def measure(graph: DependenceGraph, split: Split, work_limit_s: float, repeats: int) -> tuple[Row, Outcome]:
+    """The joint solution's row, and the outcome."""
     cpu: list[float] = []
     wall: list[float] = []
     while len(cpu) < repeats and (not wall or wall[0] < SLOW_S):
         before, clock = time.process_time(), time.perf_counter()
-        outcome = solve(graph, SolveOptions(work_limit_s=LIMIT_S))
+        outcome = solve(graph, SolveOptions(work_limit_s=work_limit_s))
         cpu.append(time.process_time() - before)
         wall.append(time.perf_counter() - clock)
-    bound = min_ii(Problem(graph, SolveOptions()))
-    row = {
+    row: Row = {
         "kernel": graph.name.split()[0],
+        "split": split,
         "loop": graph.name,
         "operations": len(graph.ops),
         "edges": len(graph.edges),
-        "status": outcome.status,
-        "ii": None,
-        "bound": outcome.bound,
-        "min_ii": bound.ii_cycles,
+        **answer(outcome),
+        "min_ii": min_ii(Problem(graph, SolveOptions())).ii_cycles,
         "reason": outcome.reason,
         "cpu_s": round(statistics.median(cpu), 4),
         "wall_s": round(statistics.median(wall), 4),
         "runs": len(cpu),
-        "outcome": outcome,
     }
+    if outcome.plan is not None:
+        plan = outcome.plan
+        row |= {
+            "stages": plan.schedule.stages,
+            "partitions": [{"warps": p.warps, "registers": p.registers, "ops": list(p.ops)} for p in plan.partitions],
+            "reuses": len(plan.reuses),
+            "violations": [*check(plan, graph), *verify(plan, graph)],
+        }
+    return row, outcome
+
+
+def answer(outcome: Outcome) -> Row:
+    ii = None if outcome.plan is None else outcome.plan.schedule.ii_cycles
+    return {"status": outcome.status, "ii": ii, "bound": outcome.bound}
+
+
+def compare(graph: DependenceGraph, outcome: Outcome, work_limit_s: float) -> Row:
+    """The baseline, and by what share of the joint interval it is longer: as proven, and as found; and the joint
+    solution without the baseline's order as a start."""
+    clock = time.perf_counter()
+    alone = solve(graph, SolveOptions(work_limit_s=work_limit_s, search=WITHOUT_START))
+    row: Row = {"without_start": answer(alone) | {"wall_s": round(time.perf_counter() - clock, 4)}}
     if outcome.plan is None:
         return row
-    plan = outcome.plan
-    return row | {
-        "ii": plan.schedule.ii_cycles,
-        "stages": plan.schedule.stages,
-        "partitions": [{"warps": p.warps, "registers": p.registers, "ops": list(p.ops)} for p in plan.partitions],
-        "reuses": len(plan.reuses),
-        "violations": [*check(plan, graph), *verify(plan, graph)],
-    }
-
-
-def compare(graph: DependenceGraph, outcome: Outcome) -> dict[str, Any]:
-    """The baseline, and by what share of the joint interval it is longer: as proven, and as found."""
-    if outcome.plan is None:
-        return {}
     joint, found = outcome.plan.schedule.ii_cycles, schedule_first(graph, outcome)
-    row: dict[str, Any] = {"schedule_first": vars(found), "better_by_proven": round(found.bound / joint - 1, 4)}
+    row |= {"schedule_first": vars(found), "better_by_proven": round(found.bound / joint - 1, 4)}
     if found.ii_cycles is not None:
         row["better_by_found"] = round(found.ii_cycles / joint - 1, 4)
     return row
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    cpu, wall = ([row[name] for row in rows] for name in ("cpu_s", "wall_s"))
-    result: dict[str, Any] = {
+def summary(rows: Sequence[Row]) -> Row:
+    """One split's figures. ``gap``: (interval − bound) / bound of what was not proven."""
+    wall, cpu = ([row[name] for row in rows] for name in ("wall_s", "cpu_s"))
+    planned = [row for row in rows if row["ii"] is not None]
+    gaps = [row["ii"] / row["bound"] - 1 for row in planned if row["status"] != "optimal"]
+    proven = [row for row in rows if row["status"] in ("optimal", "infeasible")]
+    result: Row = {
         "loops": len(rows),
+        "proven": len(proven),
+        "proven_within_1s": sum(row["wall_s"] <= GOALS["worst_wall_s"] for row in proven),
         "optimal": sum(row["status"] == "optimal" for row in rows),
-        "accepted": sum(row.get("violations") == [] for row in rows),
+        "infeasible": sum(row["status"] == "infeasible" for row in rows),
+        "without_plan": sum(row["status"] == "unknown" for row in rows),
+        "accepted": sum(row["violations"] == [] for row in planned),
         "median_wall_s": statistics.median(wall),
+        "p90_wall_s": percentile(wall, 0.9),
         "worst_wall_s": max(wall),
-        "within_goal": sum(seconds <= GOALS["worst_wall_s"] for seconds in wall),
         "median_cpu_s": statistics.median(cpu),
+        "p90_cpu_s": percentile(cpu, 0.9),
         "worst_cpu_s": max(cpu),
+        "gap_mean": round(statistics.mean(gaps), 4) if gaps else 0.0,
+        "gap_worst": round(max(gaps, default=0.0), 4),
         "goals": GOALS,
     }
     compared = [row for row in rows if "schedule_first" in row]
-    if compared:
-        proven = [row["better_by_proven"] for row in compared]
-        found = [row["better_by_found"] for row in compared if "better_by_found" in row]
-        result |= {
-            "compared": len(compared),
-            "schedule_first_question_s": QUESTION_SECONDS,
-            "joint_shorter_proven": sum(gain > 0 for gain in proven),
-            "joint_longer": sum(gain < 0 for gain in found),
-            "better_by_proven_mean": mean_gain(proven),
-            "better_by_proven_most": max(proven),
-            "schedule_first_without_plan": len(compared) - len(found),
-            "better_by_found_mean": mean_gain(found),
-        }
-    return result
+    return result | compared_summary(compared) if compared else result
 
 
-def mean_gain(gains: list[float]) -> float:
+def compared_summary(compared: Sequence[Row]) -> Row:
+    """Joint decision against schedule first. A loop is longer where the joint interval exceeds the baseline's."""
+    proven = [row["better_by_proven"] for row in compared]
+    found = [row for row in compared if row["schedule_first"]["ii_cycles"] is not None]
+    gains = [row["better_by_found"] for row in found]
+    return {
+        "compared": len(compared),
+        "schedule_first_query_s": QUERY_SECONDS,
+        "joint_shorter_proven": sum(gain > 0 for gain in proven),
+        "joint_longer": sum(gain < 0 for gain in gains),
+        "joint_longer_without_start": [
+            row["loop"] for row in found
+            if row["without_start"]["ii"] is None or row["without_start"]["ii"] > row["schedule_first"]["ii_cycles"]
+        ],
+        "start_shortened": sum(
+            row["without_start"]["ii"] is None or row["without_start"]["ii"] > row["ii"] for row in compared
+        ),
+        "better_by_proven_mean": mean_gain(proven),
+        "better_by_proven_most": max(proven),
+        "schedule_first_without_plan": len(compared) - len(found),
+        "better_by_found_mean": mean_gain(gains),
+    }  # fmt: skip
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that ``share`` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def mean_gain(gains: Sequence[float]) -> float:
     """The geometric mean of the ratios, less one."""
     return round(statistics.geometric_mean(1 + gain for gain in gains) - 1, 4) if gains else 0.0
 
 
-def main() -> None:
+def describe(row: Row) -> str:
+    plan = "" if row["ii"] is None else "accepted" if row["violations"] == [] else f"NOT ACCEPTED {row['violations']}"
+    first = f", schedule first {row['schedule_first']['ii_cycles']}" if "schedule_first" in row else ""
+    return (
+        f"{row['split']:<8} {row['loop']:<62} {row['operations']:>2} operations: {row['status']}, II {row['ii']} "
+        f"(bound {row['bound']}, MinII {row['min_ii']}), {row['wall_s']:.3f} s, {row['cpu_s']:.3f} s CPU, {plan}{first}"
+    )
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="parts of the loops' names")
+    add_arguments(parser, RESULTS, "loops")
+    parser.add_argument("--split", choices=SPLITS, help="only this one")
     parser.add_argument("--repeats", type=int, default=3, help="solves of each loop")
+    parser.add_argument("--work-limit-s", type=float, default=WORK_LIMIT_S, help="work budget of a solve")
     parser.add_argument("--no-baseline", action="store_true", help="leave the comparison out")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    chosen = [g for name, g in graphs().items() if not options.only or any(part in name for part in options.only)]
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    wanted: list[tuple[Split, DependenceGraph]] = [
+        (split, graph)
+        for split in SPLITS
+        for name, graph in loops(split).items()
+        if options.split in (None, split) and (not options.only or any(part in name for part in options.only))
+    ]
+    if not wanted:
+        raise SystemExit(f"no loop has any of {options.only} in its name")
+    settings = {"work_limit_s": options.work_limit_s, "repeats": options.repeats, "baseline": not options.no_baseline}
+    store = RowStore(options.out, ("loop",), settings, fresh=options.fresh)
     for library in ("networkx", "scipy.optimize", "ortools.sat.python.cp_model"):
         import_module(library)
-    solve(chosen[0], SolveOptions(work_limit_s=LIMIT_S))
-    rows, outcomes = [], []
-    for graph in chosen:
-        row = measure(graph, options.repeats)
-        outcomes.append(row.pop("outcome"))
-        rows.append(row)
-        accepted = "accepted" if row.get("violations") == [] else f"NOT ACCEPTED {row.get('violations', '')}"
-        print(
-            f"{graph.name:<58} {len(graph.ops):>2} operations: {row['status']}, II {row['ii']} (bound {row['bound']}, "
-            f"MinII {row['min_ii']}), {row['wall_s']:.3f} s, {row['cpu_s']:.3f} s CPU, {accepted}",
-            flush=True,
-        )
-    written = head("solver", cpu_name())
-    write(options.out, {**written, "summary": summary(rows), "rows": rows})
-    for graph, row, outcome in zip(chosen, rows, outcomes, strict=True) if not options.no_baseline else ():
-        row |= compare(graph, outcome)
-        if "schedule_first" in row:
-            print(
-                "{:<58} schedule first {ii_cycles} (bound {bound})".format(graph.name, **row["schedule_first"]),
-                flush=True,
-            )
-    found = summary(rows)
-    write(options.out, {**written, "summary": found, "rows": rows})
-    print(found)
-    print(f"written to {options.out}")
+    solve(wanted[0][1], SolveOptions(work_limit_s=options.work_limit_s))
+    for split, graph in of_shard(wanted, options.shard):
+        if (graph.name,) in store.rows():
+            continue
+        row, outcome = measure(graph, split, options.work_limit_s, options.repeats)
+        if not options.no_baseline:
+            row |= compare(graph, outcome, options.work_limit_s)
+        store.add(row)
+        print(describe(row), flush=True)
+    report(store, [graph.name for _, graph in wanted], settings)
+
+
+def report(store: RowStore, names: Sequence[str], settings: dict[str, Any]) -> None:
+    """Writes what is there; the partial file stays while another process has rows to come."""
+    known = store.rows()
+    rows = [known[(name,)] for name in names if (name,) in known]
+    found = {split: summary(of) for split in SPLITS if (of := [row for row in rows if row["split"] == split])}
+    store.write({**head("solver", cpu_name()), **settings, "summary": found}, rows, complete=len(rows) == len(names))
+    for split, figures in found.items():
+        print(split, figures)
+    print(f"{len(rows)} of {len(names)} rows written to {store.out}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def attention_forward_hopper(d: int, n: int, clones: int, *, causal: bool = Fals
     k, v = loop.load("load_k", n * d * 2), loop.load("load_v", n * d * 2)
     for i in range(clones):
         scores = loop.tile(f"qk{i}", "TENSOR", wgmma(rows, n, d), k, registers=rows * n // THREADS)
-        alpha, weights = _softmax(loop, i, scores, rows, n, rows * n // THREADS, 2, causal=causal)
+        alpha, weights = online_softmax(loop, i, scores, rows, n, rows * n // THREADS, 2, causal=causal)
         packed = loop.tile(f"convert{i}", "ALU", measured("convert", rows * n), weights, registers=n // 4)
         wide = rows * d // THREADS
         out = f"pv{i}"
@@ -50,7 +50,7 @@ def attention_forward_blackwell(
     for i in range(clones):
         scores = loop.add(f"qk{i}", "TENSOR", tcgen05(n, d), k, buffer_bytes=rows * n * 4, memory="tmem")
         here = loop.tile(f"load_s{i}", "LSU", tensor_memory(rows * n), scores, registers=n)
-        alpha, weights = _softmax(loop, i, here, rows, n, n, 1, causal=causal, emulated=emulated)
+        alpha, weights = online_softmax(loop, i, here, rows, n, n, 1, causal=causal, emulated=emulated)
         # Converted and written a few columns at a time: no register of its own.
         packing = together(measured("convert", rows * n), tensor_memory(rows * n, 2))
         packed = loop.tile(f"store_p{i}", "ALU", packing, *weights.split(), buffer_bytes=rows * n * 2, memory="tmem")
@@ -65,7 +65,7 @@ def attention_forward_blackwell(
     return loop.graph(name, 3 + clones, clones, tmem_columns=512 - clones * d)
 
 
-def _softmax(
+def online_softmax(
     loop: Loop, i: int, scores: str, rows: int, n: int, registers: int, per_thread: int, *, causal: bool,
     emulated: float = 0.0,
 ) -> tuple[str, str]:  # fmt: skip
@@ -113,7 +113,7 @@ def attention_backward_hopper(d: int, m: int, clones: int, *, causal: bool = Fal
         low = loop.tile(f"convert_ds{i}", "ALU", measured("convert", size), ds, registers=tile // 2)
         loop.carry(loop.tile(f"dk{i}", "TENSOR", into_v, low, q, registers=accumulator), into_v.occupancy)
         stored.append(
-            loop.tile(f"store_ds{i}", "LSU", _fenced_store(size * 2), low, buffer_bytes=size * 2,
+            loop.tile(f"store_ds{i}", "LSU", fenced_store(size * 2), low, buffer_bytes=size * 2,
                       alignment=TMA_ALIGNMENT)
         )  # fmt: skip
     for i in range(clones):
@@ -146,7 +146,7 @@ def attention_backward_blackwell(d: int, m: int, *, causal: bool = False) -> Dep
     twice = together(measured("elementwise", size), measured("elementwise", size))
     ds = loop.tile("ds", "ALU", twice, p, grads, delta, **half)
     low = loop.tile("convert_ds", "ALU", measured("convert", size), ds, registers=tile // 2, warps=warps)
-    stored = loop.tile("store_ds", "LSU", _fenced_store(size * 2), low, warps=warps, buffer_bytes=size * 2,
+    stored = loop.tile("store_ds", "LSU", fenced_store(size * 2), low, warps=warps, buffer_bytes=size * 2,
                        alignment=TMA_ALIGNMENT)  # fmt: skip
     into_k = tcgen05(d, m)
     dk = loop.add("dk", "TENSOR", into_k, stored, q)
@@ -164,7 +164,7 @@ def _backward_loads(loop: Loop, d: int, m: int) -> tuple[str, str, str, str]:
     return q, do, loop.load("load_lse", m * 4, ROW_LOAD), loop.load("load_delta", m * 4, ROW_LOAD)
 
 
-def _fenced_store(size: int) -> Cost:
+def fenced_store(size: int) -> Cost:
     """Registers to shared memory for the asynchronous proxy: the store, and the wait until it may be read."""
     store, fenced = measured("shared_store", size), measured("epilogue_store", size // 2)
     return Cost(fenced.latency, store.occupancy, store.issue)
@@ -172,5 +172,5 @@ def _fenced_store(size: int) -> Cost:
 
 def _reduce_dq(loop: Loop, i: int, dq: str, size: int) -> None:
     """fp32 to shared memory, and from there added into global memory; a reduction costs what a store does."""
-    staged = loop.tile(f"stage_dq{i}", "LSU", _fenced_store(size), dq, buffer_bytes=size, alignment=TMA_ALIGNMENT)
+    staged = loop.tile(f"stage_dq{i}", "LSU", fenced_store(size), dq, buffer_bytes=size, alignment=TMA_ALIGNMENT)
     loop.add(f"reduce_dq{i}", "TMA", measured("tma_store", size), staged)

@@ -1,4 +1,4 @@
-"""Costs of the operations of :mod:`loop_graphs`, and a loop body under construction.
+"""Costs of the operations of the benchmarks' loops, and a loop body under construction.
 
 **Hopper's costs** are the medians of the embedded profile of an H200, an operation's ``spread`` its p90 − p50; what is
 not in the profile is derived below, each with its rate and source. **Blackwell's costs are estimates**: rates of the

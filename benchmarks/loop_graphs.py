@@ -1,7 +1,10 @@
-"""Loop bodies to solve: attention, GEMM, fused epilogues and layer norm, for Hopper and for Blackwell.
+"""The training loops: attention, GEMM, fused epilogues and layer norm, for Hopper and for Blackwell.
 
-``python benchmarks/loop_graphs.py --out DIR`` writes each as a graph-1 file, to be read by ``warpplan solve``. Where
-their costs come from is said in ``loop_costs.py``.
+The constants of the planner's search were chosen on them, so they say how fast the search can be made, not how fast it
+is on a loop that it has never seen: for that there are the held-out loops (``heldout/``). They are frozen, and
+``tests/test_loop_splits.py`` pins their digest.
+
+Where their costs come from is said in ``loop_costs.py``; ``loop_splits.py`` writes them as files.
 
 An operation is one tile's worth of work: all wgmma of one product, one pass over a tile in registers. Tile arithmetic
 is done by one warp group at the rate of the whole SM, so its warps are busy for as long as the unit is.
@@ -11,10 +14,6 @@ and tokens order those who update them in place.
 """
 
 from __future__ import annotations
-
-import argparse
-import json
-from pathlib import Path
 
 from loop_attention import (
     attention_backward_blackwell,
@@ -32,7 +31,6 @@ from loop_gemm import (
 )
 from loop_layer_norm import layer_norm_backward, layer_norm_forward
 
-from warpplan.planner.values import codec
 from warpplan.planner.values.dependence_graph import DependenceGraph
 
 
@@ -73,21 +71,3 @@ def graphs() -> dict[str, DependenceGraph]:
         layer_norm_backward("blackwell", 8_192, tma=True),
     )
     return {body.name: body for body in bodies}
-
-
-def file_name(name: str) -> str:
-    return name.replace(" ", "-") + ".json"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the graph files")
-    folder = parser.parse_args().out
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, graph in graphs().items():
-        (folder / file_name(name)).write_text(json.dumps(codec.to_json(graph), indent=1) + "\n")
-        print(f"{folder / file_name(name)}: {len(graph.ops)} operations, {len(graph.edges)} edges")
-
-
-if __name__ == "__main__":
-    main()

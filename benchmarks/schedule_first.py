@@ -9,7 +9,7 @@
    up for that of one iteration by itself, the next beginning when it has ended.
 
 Step 2 is exact as far as time allows: first schedules in that order, and the solver's own model with the order added,
-over rising intervals; what is left open is a gap between ``ii_cycles`` and ``bound``. So the difference to the joint
+over growing intervals; what is left open is a gap between ``ii_cycles`` and ``bound``. So the difference to the joint
 solution is the price of deciding one after the other, not that of a weak heuristic.
 """
 
@@ -28,8 +28,8 @@ from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome
 
-QUESTION_SECONDS = 0.5
-"""For one interval; a question left open counts as a no, but raises no bound."""
+QUERY_SECONDS = 0.5
+"""For the feasibility query of one interval; one that is left open counts as infeasible, but raises no bound."""
 STRETCH = 4
 """The order is given up where it does not fit so many times the joint interval."""
 
@@ -93,7 +93,7 @@ def one_iteration_order(graph: DependenceGraph) -> Order:
 
 
 def partition_after(graph: DependenceGraph, order: Order, joint: Outcome) -> Baseline:
-    """Step 2. Asked first about the joint interval; below it, too, where that is not proven to be the smallest."""
+    """Step 2. The joint interval comes first; smaller ones, too, where that is not proven to be the smallest."""
     assert joint.plan is not None
     problem = Problem(replace(graph, clones=()), SolveOptions())
     bound, joint_ii = joint.bound, joint.plan.schedule.ii_cycles
@@ -102,11 +102,11 @@ def partition_after(graph: DependenceGraph, order: Order, joint: Outcome) -> Bas
         nonlocal bound
         if first_in_order(problem, ii, order) is not None:
             return True
-        # A refusal with memory for everything is a proof; a schedule must have places.
+        # Infeasible with unlimited memory is a proof; a schedule must have a layout.
         for memory in ("free", "apart"):
             model = IntervalModel(problem, ii, memory=memory)
             keep_order(model, order)
-            answer, solver = run(model.cp, QUESTION_SECONDS, relax=0)
+            answer, solver = run(model.cp, QUERY_SECONDS, relax=0)
             if answer == "no" and memory == "free":
                 bound = max(bound, ii + 1)
             if answer != "yes":

@@ -1,4 +1,4 @@
-"""The benchmark's loop bodies are sound problems: they can be written, solved, and their plans pass the checker."""
+"""The training loops are sound problems: they can be written, solved, and their plans pass the checker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from loop_graphs import file_name, graphs
+from loop_graphs import graphs
+from loop_splits import SPLITS, file_name, loops
 from schedule_first import schedule_first
 
 from warpplan.planner.check.plan_check import check
@@ -41,9 +42,11 @@ def test_a_loop_has_a_plan_that_passes_the_checker(name: str) -> None:
     assert outcome.bound <= outcome.plan.schedule.ii_cycles
 
 
-def test_files_read_back_as_the_same_loops() -> None:
-    assert len({file_name(name) for name in LOOPS}) == len(LOOPS)
-    for graph in LOOPS.values():
+@pytest.mark.parametrize("split", SPLITS)
+def test_files_read_back_as_the_same_loops(split) -> None:
+    found = loops(split)
+    assert len({file_name(name) for name in found}) == len(found)
+    for graph in found.values():
         assert codec.loads(codec.canonical(graph), kind=DependenceGraph) == graph
 
 
@@ -59,7 +62,7 @@ def test_scheduling_first_is_never_better_than_deciding_together(part: str) -> N
 
 
 def test_a_large_loop_that_no_interval_solves_is_said_to_be_one():
-    """Guesses alone could not say so: the whole model is asked before an answer."""
+    """Restrictions alone could not say so: the unrestricted model has to be proven infeasible."""
     graph = graphs()["fused-epilogue hopper bias+gelu 128x128x192 x2"]
     outcome = solve(replace(graph, limits=replace(graph.limits, registers=128 * 24)))
     assert outcome.status == "infeasible"
