@@ -43,14 +43,15 @@ from results_file import head, write
 from row_store import Row, RowStore, add_arguments, of_shard
 
 from warpplan.planner.bounds.min_ii import min_ii
+from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.errors import Infeasible
-from warpplan.planner.packing.ring_layout import check_room
+from warpplan.planner.packing.ring_layout import require_capacity
 from warpplan.planner.problem.assignment import rings, slots
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given
-from warpplan.planner.search import ii_search
+from warpplan.planner.search import search_state
 from warpplan.planner.search.ii_search import search
-from warpplan.planner.search.work_budget import Effort
+from warpplan.planner.values.deadline import Deadline
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.search_params import SearchParams
@@ -110,17 +111,17 @@ def scaled(name: str, factor: float) -> SearchParams:
 
 
 @contextmanager
-def budgets() -> Iterator[list[tuple[float, Effort]]]:
+def budgets() -> Iterator[list[tuple[float, WorkBudget]]]:
     """The work budgets that searches begin with inside, each with what it began with: the search's own, and that of the
     search without resources whose order it tries."""
-    found: list[tuple[float, Effort]] = []
+    found: list[tuple[float, WorkBudget]] = []
 
-    def recorded(left: float) -> Effort:
-        budget = Effort(left)
+    def recorded(left: float, deadline: Deadline) -> WorkBudget:
+        budget = WorkBudget(left, deadline)
         found.append((left, budget))
         return budget
 
-    with patch.object(ii_search, "Effort", recorded):
+    with patch.object(search_state, "WorkBudget", recorded):
         yield found
 
 
@@ -129,7 +130,7 @@ def searched(graph: DependenceGraph, params: SearchParams, work_limit_s: float) 
     problem = Problem(graph, SolveOptions(work_limit_s=work_limit_s, search=params))
     try:
         check_given(problem)
-        check_room(problem)
+        require_capacity(problem)
         bound = min_ii(problem)
     except Infeasible:
         return SearchEnd(None, 0, 0.0, infeasible=True)

@@ -15,7 +15,7 @@ from heldout.varied_loop import CAPACITY_KB, FACTORS, VariedLoop
 from loop_splits import SPLITS, digest, loops
 
 from warpplan.planner.bounds.min_ii import min_ii
-from warpplan.planner.packing.ring_layout import check_room
+from warpplan.planner.packing.ring_layout import require_capacity
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.partition_sizes import check_given
 from warpplan.planner.values.options import SolveOptions
@@ -59,7 +59,7 @@ def test_every_heldout_loop_is_a_valid_problem(name):
     """Nothing is solved: the graph is accepted, no value is too large for its memory, and MinII exists."""
     problem = Problem(HELDOUT[name], SolveOptions())
     check_given(problem)
-    check_room(problem)
+    require_capacity(problem)
     assert min_ii(problem).ii_cycles > 1
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, Stop
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut, no_good_cut
+from warpplan.planner.cpsat.work_budget import RunSettings, solve_model
 from warpplan.planner.packing.ring_layout import layout
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.portfolio import MIXED, REPAIR, Portfolio
 from warpplan.planner.search.restrictions import partitions_kept
-from warpplan.planner.search.work_budget import RunSettings, solve_model
 from warpplan.planner.values.search_params import MemoryModel
 
 Build = Callable[[MemoryModel], IntervalModel | None]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.work_budget import WorkBudget
 
 
 def diagnose(problem: Problem, ii: int, budget: WorkBudget) -> str:

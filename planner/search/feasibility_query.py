@@ -19,6 +19,7 @@ from threading import Lock
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
+from warpplan.planner.cpsat.work_budget import PROPAGATION, RunSettings, WorkBudget
 from warpplan.planner.packing.ring_layout import fits_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
@@ -35,7 +36,6 @@ from warpplan.planner.search.restrictions import (
     window_model,
 )
 from warpplan.planner.search.speculation import Speculation
-from warpplan.planner.search.work_budget import PROPAGATION, RunSettings, WorkBudget
 from warpplan.planner.values.search_params import Branching, MemoryModel
 
 PRESOLVED, RELAXED = RunSettings(presolve=True), RunSettings(presolve=True, relax=1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from warpplan.planner.bounds.min_ii import Bound
 from warpplan.planner.cpsat.runner import Answer
+from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.errors import InvalidPlan
 from warpplan.planner.packing.ring_layout import fits_side_by_side, layout
 from warpplan.planner.problem.assignment import Assignment
@@ -20,7 +21,6 @@ from warpplan.planner.search.core_feasibility import decide, exact
 from warpplan.planner.search.feasibility_query import FeasibilityQuery
 from warpplan.planner.search.heuristics.retiming import retime
 from warpplan.planner.search.speculation import Speculation
-from warpplan.planner.search.work_budget import WorkBudget
 
 Progress = Callable[[int, int, int | None], None]
 """Told (interval asked about, proven bound, best interval found or None)."""

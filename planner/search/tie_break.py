@@ -6,10 +6,10 @@ from typing import Any
 
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer
+from warpplan.planner.cpsat.work_budget import RunSettings, WorkBudget
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.search.work_budget import RunSettings, WorkBudget
 
 
 def break_ties(

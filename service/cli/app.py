@@ -14,7 +14,7 @@ import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.service.cli import explain_command, export_command, pack_command, solve_command, ws_command
-from warpplan.service.cli.options import (
+from warpplan.service.cli.shared_options import (
     DeviceName,
     Dtype,
     Json,

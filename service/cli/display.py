@@ -8,8 +8,8 @@ from warpplan.kernels import registry
 from warpplan.kernels.declaration import Declaration
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.config_request import ConfigRequest
 from warpplan.service.workflow.answers import ConfigAnswer
-from warpplan.service.workflow.request import ConfigRequest
 
 HEADER = (
     f"{'name':<28} {'kernel':<8} {'shape':<28} {'dtype':<9} {'us':>10} {'TFLOP/s':>8} {'bound by':<9} configuration"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpplan.planner.errors import InvalidInput, UnknownName
-from warpplan.service.cli.options import DeviceName, Dtype, Json, ProfileFile, named, print_json
+from warpplan.service.cli.shared_options import DeviceName, Dtype, Json, ProfileFile, named, print_json
 from warpplan.service.cli.solve_command import (
     NO_ANSWER,
     Depth,

@@ -11,12 +11,12 @@ import typer
 
 from warpplan.kernels import registry
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service.cli.options import DeviceName, Json, ProfileFile, open_workflow, print_json
+from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, open_workflow, print_json
 
 if TYPE_CHECKING:
+    from warpplan.service.config_request import ConfigRequest
     from warpplan.service.feeds import ExportRow, Options
     from warpplan.service.workflow.configure import Workflow
-    from warpplan.service.workflow.request import ConfigRequest
 
 Shapes = Annotated[
     str | None,

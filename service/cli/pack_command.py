@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpplan.service.cli.options import Json, print_json
+from warpplan.service.cli.shared_options import Json, print_json
 
 if TYPE_CHECKING:
     from warpplan.planner.packing.offsets import Packing, PackingBlock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.service.cli.options import Json, ProfileFile, print_json
+from warpplan.service.cli.shared_options import Json, ProfileFile, print_json
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport

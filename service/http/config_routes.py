@@ -14,13 +14,14 @@ from warpplan.kernels.declaration import Declaration
 from warpplan.planner.errors import InvalidInput, StoreError, WarpplanError
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES
+from warpplan.service.config_request import canonical_json
 from warpplan.service.http import config_schemas
 from warpplan.service.http.problem_json import TooLarge, encodable, problem_of, status_of
 from warpplan.service.metrics import Metrics
 from warpplan.service.workflow.answers import ConfigAnswer
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool
-from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item, canonical_json
+from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item
 
 router = APIRouter(
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}}

@@ -13,7 +13,7 @@ from warpplan.service.http import config_schemas
 from warpplan.service.http.config_routes import item_of_query
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.answer_store import Measurement
-from warpplan.service.store.row_values import environment_of
+from warpplan.service.store.stored_values import environment_of
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool
 

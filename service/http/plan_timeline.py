@@ -9,10 +9,10 @@ from warpplan.planner.predict.explanation import demands
 from warpplan.planner.simulate.simulation import simulate
 from warpplan.planner.values import codec
 from warpplan.planner.values.plan import Outcome
+from warpplan.service.config_request import canonical_json
 from warpplan.service.http.problem_json import NotAcceptable, NotReady
 from warpplan.service.solving.plan_queue import KeptPlan, PlanRequest
 from warpplan.service.views import html, lanes, sections, svg
-from warpplan.service.workflow.request import canonical_json
 
 Format = Literal["json", "svg", "html"]
 MEDIA_TYPES: dict[Format, str] = {

@@ -38,9 +38,9 @@ from warpplan.planner.problem.validate import require_room, validate
 from warpplan.planner.values import codec
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
+from warpplan.service.config_request import canonical_json
 from warpplan.service.store.checksums import SOLVE, checksum, digest, intact
 from warpplan.service.store.database import Database, insert_new, now
-from warpplan.service.workflow.request import canonical_json
 
 State = Literal["queued", "running", "done", "failed"]
 STATES: tuple[State, ...] = get_args(State)

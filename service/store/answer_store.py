@@ -18,9 +18,10 @@ from warpplan.planner.errors import StoreError, UnknownName, WarpplanError
 from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.config_request import ConfigRequest, canonical_json
 from warpplan.service.store.checksums import CONFIG, MEASUREMENT, Row, checksum, digest, intact
 from warpplan.service.store.database import Database, insert_new, insert_or_replace, now
-from warpplan.service.store.row_values import (
+from warpplan.service.store.stored_values import (
     Environment,
     Unreadable,
     config_text,
@@ -32,7 +33,6 @@ from warpplan.service.store.row_values import (
     read_plan,
     read_prediction,
 )
-from warpplan.service.workflow.request import ConfigRequest, canonical_json
 
 PLANS = table("plans", column("id"), column("body"))
 CONFIGS = table("configs", *(column(name) for name in (*CONFIG, "created_at", "checksum")))

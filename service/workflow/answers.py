@@ -13,9 +13,9 @@ from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Identity
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.config_request import ConfigRequest, canonical_json
 from warpplan.service.store.answer_store import Measurement
-from warpplan.service.store.row_values import config_text, plan_fields, prediction_fields
-from warpplan.service.workflow.request import ConfigRequest, canonical_json
+from warpplan.service.store.stored_values import config_text, plan_fields, prediction_fields
 
 Kind = Literal["exact", "planned"]
 

@@ -17,13 +17,14 @@ from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.answer_store import Kept, Measurement, Store, kept_plan
-from warpplan.service.store.row_values import Environment
+from warpplan.service.store.stored_values import Environment
 from warpplan.service.workflow.answers import ConfigAnswer, Measured, fastest
 from warpplan.service.workflow.plausibility import require_plausible
 from warpplan.service.workflow.profiles import Profiles, ProfileSource, planner_version
 from warpplan.service.workflow.recent_values import RecentValues
-from warpplan.service.workflow.request import ConfigRequest, Item, check
+from warpplan.service.workflow.request import Item, check
 
 CHUNK = 64
 """Problems planned between two commits of a batch: what an interruption can cost."""

@@ -18,9 +18,10 @@ from typing import TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from warpplan.planner.errors import StoreError, WarpplanError
+from warpplan.service.config_request import ConfigRequest
 from warpplan.service.workflow.answers import ConfigAnswer
 from warpplan.service.workflow.configure import CHUNK, BatchResult, CheckedItem, Outcomes, Workflow, results
-from warpplan.service.workflow.request import ConfigRequest, Item
+from warpplan.service.workflow.request import Item
 
 PLANNERS = max(2, (os.cpu_count() or 1) // 2)
 """Threads that plan. Most of planning is Python and takes turns on one core; more threads only let a short plan pass a

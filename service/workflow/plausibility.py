@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
-from warpplan.service.workflow.request import ConfigRequest
+from warpplan.service.config_request import ConfigRequest
 
 MARGIN = 0.5
 """The part of the floor that a time may go down to. The ceilings are medians under sustained load, at the clock that

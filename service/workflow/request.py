@@ -1,8 +1,7 @@
-"""What is asked for: a kernel at a shape, dtype and device."""
+"""A question as a user gives it, unchecked, and the check that makes it a :class:`ConfigRequest`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,34 +9,10 @@ from warpplan.kernels import registry
 from warpplan.kernels.registry import Kernel
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import Device, device
+from warpplan.service.config_request import ConfigRequest
 
 DEFAULT_DTYPE = "bfloat16"
 DEFAULT_DEVICE = "NVIDIA H200"
-
-
-@dataclass(frozen=True)
-class ConfigRequest:
-    """A checked question. ``sizes`` are in the order of ``dimensions``; ``device`` is the GPU's full name."""
-
-    kernel: str
-    dimensions: tuple[str, ...]
-    sizes: tuple[int, ...]
-    dtype: str
-    device: str
-
-    @property
-    def shape(self) -> dict[str, int]:
-        return dict(zip(self.dimensions, self.sizes, strict=True))
-
-    @property
-    def shape_json(self) -> str:
-        """The one text of the shape, under which it is kept: the kernel's order of dimensions, no spaces."""
-        return json.dumps(self.shape, separators=(",", ":"))
-
-    @property
-    def label(self) -> str:
-        sizes = " ".join(f"{name}={size}" for name, size in self.shape.items())
-        return f"{self.kernel} {sizes} {self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -117,8 +92,3 @@ def example_size() -> dict[str, int]:
     """One size by its name, for messages: the first of the default kernel's first example."""
     declared = registry.kernel(registry.DEFAULT).declaration
     return {declared.dimensions[0]: declared.examples[0][0]}
-
-
-def canonical_json(value: object) -> bytes:
-    """``value`` as JSON with sorted keys and no spaces: equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

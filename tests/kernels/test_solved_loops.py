@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from warpplan.kernels import registry, solved_loops
-from warpplan.kernels.gemm.candidates import table
+from warpplan.kernels.gemm.candidates import structures, table
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate, robust_depth, sustained_ii
-from warpplan.kernels.gemm.space import structures
 from warpplan.kernels.gemm.work import loop_of
 from warpplan.planner.values.device import DEVICES
+from warpplan.planner.values.options import SolveOptions
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.record_loops import record
 
@@ -24,7 +24,7 @@ PROFILE = embedded(GPU.name)
 def test_a_sample_solved_afresh_is_what_ships() -> None:
     shipped = solved_loops.shipped()
     pick = random.Random(20_261_123)
-    for dtype in registry.kernel("gemm").dtypes:
+    for dtype in registry.kernel("gemm").declaration.dtypes:
         loops = list(dict.fromkeys(map(loop_of, table(dtype, GPU, PROFILE.costs).configs)))
         # The first of each block is the one whose robust depth is asked for.
         first = list({c.loop_key: c for c in reversed(structures(dtype, GPU))}.values())
@@ -57,8 +57,6 @@ def test_a_loop_at_hand_is_not_solved_and_is_the_same_plan(monkeypatch: pytest.M
 def test_other_costs_have_other_keys() -> None:
     config = table("bfloat16", GPU, PROFILE.costs).configs[0]
     graph = loop_graph(config, "bfloat16", GPU, PROFILE.costs)
-    from warpplan.planner.problem.formulation import SolveOptions
-
     options = SolveOptions(depth=3)
     slower = replace(graph, ops=(replace(graph.ops[0], latency=graph.ops[0].latency + 1), *graph.ops[1:]))
     keys = {
@@ -83,7 +81,7 @@ from warpplan.kernels import registry
 from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
 kernel, gpu = registry.kernel("gemm"), device("NVIDIA H200")
-for dtype in kernel.dtypes:
+for dtype in kernel.declaration.dtypes:
     best, *_ = kernel.rank((4096, 4096, 4096), dtype, gpu, embedded(gpu.name))
     assert kernel.plan(best.config, dtype, gpu, embedded(gpu.name)).plan
 print([name for name in ("ortools", "scipy", "networkx") if name in sys.modules])

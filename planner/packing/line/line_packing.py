@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.planner.packing.line.portfolio import WorkBudget, pack_sections
+from warpplan.planner.packing.line.line_portfolio import PackingBudget, pack_sections
 from warpplan.planner.packing.offsets import DEFAULTS, Packing, PackingBlock, name_ids
 from warpplan.planner.packing.pieces import LIMIT, pieces
 from warpplan.planner.values.deadline import NO_DEADLINE, Deadline, DeadlineReached
@@ -40,7 +40,7 @@ def pack(
         names = name_ids([blocks[i].id for i in needed])
         return Packing("infeasible", (), peak, f"at time {at} {names} need {peak} of {capacity} bytes", needed)
     problem = pieces([b.size for b in blocks], [b.alignment for b in blocks], capacity)
-    budget = WorkBudget(work_limit_s)
+    budget = PackingBudget(work_limit_s)
     offsets = [0] * len(blocks)
     try:
         # Parts of time that no buffer joins are problems of their own.

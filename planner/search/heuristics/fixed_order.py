@@ -13,12 +13,12 @@ from itertools import pairwise
 
 from warpplan.planner.bounds.time_relaxation import loop_of
 from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import list_schedules
 from warpplan.planner.search.heuristics.partition_heuristics import candidate_partitions
 from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.search.work_budget import WorkBudget
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 
 PLENTY = 2**40

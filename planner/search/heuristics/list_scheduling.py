@@ -25,13 +25,13 @@ from warpplan.planner.bounds.time_relaxation import (
     tight_paths,
     weighted,
 )
+from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.problem.assignment import Assignment, retirement_arcs, rings
 from warpplan.planner.problem.circular_intervals import Circle
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import Arc
 from warpplan.planner.search.heuristics.partition_heuristics import candidate_partitions
 from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.search.work_budget import WorkBudget
 from warpplan.planner.values.search_params import SearchParams
 
 

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from warpplan.planner.bounds.min_ii import Bound, min_ii
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Stop, run
+from warpplan.planner.cpsat.work_budget import RunSettings, WorkBudget
 from warpplan.planner.problem.assignment import held, rings
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.attempts import Attempt
@@ -22,7 +23,6 @@ from warpplan.planner.search.ii_search import search
 from warpplan.planner.search.portfolio import RANDOM_ORDER, REPAIR
 from warpplan.planner.search.restrictions import alternate_on_saturated_units, keep_clones_in_lockstep, saturated_units
 from warpplan.planner.search.speculation import Speculation
-from warpplan.planner.search.work_budget import RunSettings, WorkBudget
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import SolveOptions

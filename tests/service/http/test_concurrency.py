@@ -11,7 +11,7 @@ from pathlib import Path
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.migrations import MIGRATIONS
-from warpplan.service.store.row_values import config_text
+from warpplan.service.store.stored_values import config_text
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
 

@@ -6,10 +6,11 @@ import httpx
 import pytest
 
 from warpplan.kernels.gemm.kernel import Gemm
+from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import DEVICES
 from warpplan.profiler.embedded import embedded
+from warpplan.service.config_request import ConfigRequest
 from warpplan.service.workflow.plausibility import MARGIN, require_plausible
-from warpplan.service.workflow.request import ConfigRequest
 
 GEMM, MEASUREMENTS = "/v1/configs/gemm", "/v1/measurements"
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
@@ -80,5 +81,8 @@ def test_the_floor_of_a_kernel() -> None:
     assert narrow == 1e6 * 2 * (4096**2 + 2 * 4096) / ceilings["l2_bytes_per_s"].p50
     problem = ConfigRequest("gemm", ("M", "N", "K"), (4096, 4096, 4096), "bfloat16", GPU.name)
     require_plausible(Gemm(), problem, GPU, profile, 1.01 * MARGIN * floor)
-    # A kernel that does not know its floor takes any time.
-    require_plausible(object(), problem, GPU, profile, 1e-9)
+    # No kernel is faster than an empty one, whether it knows a floor of its own or not.
+    launch_us = ceilings["launch_us"].p50
+    require_plausible(object(), problem, GPU, profile, 1.01 * MARGIN * launch_us)
+    with pytest.raises(InvalidInput, match="cannot be"):
+        require_plausible(object(), problem, GPU, profile, 1e-9)

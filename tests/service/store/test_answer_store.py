@@ -14,9 +14,9 @@ from warpplan.planner.errors import StoreError
 from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.plan import Outcome, Placement, Plan, Schedule
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.answer_store import Kept, Measurement, Store
 from warpplan.service.store.store_failures import ReadOnlyStore
-from warpplan.service.workflow.request import ConfigRequest
 
 EIGHT_WARPS = TuningConfig.of({"BLOCK_M": 128}, num_warps=8, num_stages=1)
 LONG = TuningConfig.of({"NOTE": "x" * 2000}, num_warps=8, num_stages=1)
@@ -211,7 +211,7 @@ def test_read_only(tmp_path: Path, open_elsewhere: bool) -> None:
     script = textwrap.dedent(
         f"""
         import sys
-        from warpplan.service.workflow.request import ConfigRequest
+        from warpplan.service.config_request import ConfigRequest
         from warpplan.service.store.answer_store import Kept, Store
         from warpplan.planner.errors import StoreError
         from warpplan.planner.predict.time_model import Prediction

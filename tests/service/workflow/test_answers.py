@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.answer_store import Measurement
-from warpplan.service.store.row_values import config_text, environment_of, read_config
+from warpplan.service.store.stored_values import config_text, environment_of, read_config
 from warpplan.service.workflow.answers import fastest
-from warpplan.service.workflow.request import ConfigRequest
 
 PROBLEM = ConfigRequest("gemm", ("M", "N", "K"), (64, 128, 256), "bfloat16", "NVIDIA H200")
 

@@ -32,7 +32,7 @@ def test_a_csv_file_of_mixed_kernels(tmp_path: Path, workflow: Workflow, store: 
     added, product, default, wrong = workflow.batch(read_shapes(path))
     assert added.answer is not None
     assert added.answer.problem.label == "vector_add N=98432 float32"
-    assert dict(added.answer.tuning.kwargs).keys() == {"BLOCK_SIZE"}
+    assert dict(added.answer.config.kwargs).keys() == {"BLOCK_SIZE"}
     assert product.answer is not None
     assert product.answer.problem.label == "gemm M=64 N=128 K=256 bfloat16"
     assert default.answer is not None
@@ -48,10 +48,10 @@ def test_a_csv_file_of_mixed_kernels(tmp_path: Path, workflow: Workflow, store: 
 def test_a_measurement_of_a_vector_addition_is_served(workflow: Workflow) -> None:
     item = Item("vector_add", (("N", 1 << 24),), "float32")
     best, second = workflow.candidates(item, 2)[1]
-    assert workflow.configure(item).tuning == best.config
+    assert workflow.configure(item).config == best.config
     assert workflow.record(item, second.config, best.prediction.time_us / 2, samples=20)
     answer = workflow.configure(item)
-    assert answer.tuning == second.config
+    assert answer.config == second.config
     assert answer.measured is not None
     assert answer.plan is not None
 

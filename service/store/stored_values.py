@@ -11,7 +11,7 @@ from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values import codec
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.workflow.request import canonical_json
+from warpplan.service.config_request import canonical_json
 
 Environment = tuple[tuple[str, str], ...]
 """Sorted (name, value) pairs that must be equal for times to be compared: driver, cuda, triton, torch."""

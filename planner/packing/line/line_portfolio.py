@@ -33,7 +33,7 @@ UNKNOWN: Found = ("unknown", ())
 
 
 @dataclass
-class WorkBudget:
+class PackingBudget:
     """Work seconds: the limit, and what is spent; one budget for all parts of a packing."""
 
     limit_s: float
@@ -44,7 +44,7 @@ def pack_sections(
     problem: Pieces,
     first: Sequence[int],
     end: Sequence[int],
-    budget: WorkBudget,
+    budget: PackingBudget,
     deadline: Deadline,
     params: PackingParams,
 ) -> Found:
@@ -68,7 +68,7 @@ class _Portfolio:
         problem: Pieces,
         first: Sequence[int],
         end: Sequence[int],
-        budget: WorkBudget,
+        budget: PackingBudget,
         deadline: Deadline,
         params: PackingParams,
     ) -> None:
