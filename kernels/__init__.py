@@ -22,3 +22,46 @@ def __getattr__(name: str) -> object:
     from warpplan.kernels.compiler.launching import planned
 
     return getattr(planned, name)
+
+
+EXPORTS = {
+    "compile": ("compile_report", "CompiledReport", "element_type", "specialized"),
+    "declaration": ("ConsumerNames", "Declaration", "MAX_ELEMENTS", "require_elements", "Shape", "ShapeField"),
+    "isolate": ("IsolatedResult", "Json", "run_isolated"),
+    "registry": ("*",),
+    "solved_loops": ("*",),
+    "timing": ("input_sets", "paired"),
+    "torch_types": (
+        "Dtype",
+        "InductorConfig",
+        "InductorLauncher",
+        "InductorResult",
+        "InductorTuner",
+        "Tensor",
+        "TorchResult",
+    ),
+    "triton_compat": ("*",),
+    "triton_types": (
+        "AstSource",
+        "Autotuner",
+        "Backend",
+        "CompiledKernel",
+        "CompileOptions",
+        "GluonLayout",
+        "GpuTarget",
+        "Grid",
+        "JitFunction",
+        "Json",
+        "KernelArgument",
+        "Launcher",
+        "MlirContext",
+        "MlirModule",
+        "PassArgument",
+        "Specialization",
+        "StageHook",
+        "TableKey",
+        "TmaDescriptor",
+        "TritonModule",
+    ),
+    "warn_once": ("warn_once",),
+}

@@ -56,6 +56,50 @@ def test_class_names_are_unique() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+def test_what_other_folders_import_is_pinned() -> None:
+    """``EXPORTS`` of each folder names what the others import from its modules: nothing else, and nothing unused."""
+    used: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for path in code_layout.sources():
+        for module, name in _imports(path):
+            if module.parent != path.parent:
+                used[_folder(module)][module.stem].add(name)
+    found = {folder: {stem: _covered(names) for stem, names in modules.items()} for folder, modules in used.items()}
+    pinned = {
+        _folder(path): {stem: set(names) for stem, names in _exports(path).items()}
+        for path in code_layout.sources()
+        if path.name == "__init__.py" and _exports(path)
+    }
+    assert {folder: pinned.get(folder) for folder in found} == found
+    assert set(pinned) == set(found)
+
+
+def _imports(path: Path) -> Iterator[tuple[Path, str]]:
+    """The modules of the four rooms that ``path`` imports, with the name taken from each: "*" for all of it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("warpplan."):
+            base = ROOT / node.module.removeprefix("warpplan.").replace(".", "/")
+            for name in (alias.name for alias in node.names):
+                if (base / f"{name}.py").is_file():
+                    yield base / f"{name}.py", "*"
+                elif base.with_suffix(".py").is_file():
+                    yield base.with_suffix(".py"), name
+
+
+def _covered(names: set[str]) -> set[str]:
+    return {"*"} if "*" in names else names
+
+
+def _folder(path: Path) -> str:
+    return path.parent.relative_to(ROOT).as_posix()
+
+
+def _exports(path: Path) -> dict[str, tuple[str, ...]]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["EXPORTS"]:
+            return dict(ast.literal_eval(node.value))
+    return {}
+
+
 @pytest.mark.parametrize("room", code_layout.ROOMS)
 def test_docstrings_name_what_there_is(room: str) -> None:
     """A module, class or function that was renamed keeps no old name in another's docstring."""

@@ -4,3 +4,7 @@ A kernel is compiled to the cut (``pipeline``), its text read (``ttgir``), what 
 way to specialise it predicted (``costing``), one of them (``strategy``) written into code (``lowering``), the result
 checked (``inspection``), tried and launched (``launching``). Imports go from launching down to ttgir, never back.
 """
+
+EXPORTS = {
+    "exceptions": ("CannotPlan", "PlanWarning", "reason_of", "UnsupportedTriton"),
+}

@@ -1,2 +1,9 @@
 """C = A · Bᵀ on Hopper: its space of configurations, the main loop as a graph, what a shape asks of the device, the
 Gluon and Triton sources that a configuration drives, and how torch tensors get to them."""
+
+EXPORTS = {
+    "graph": ("loop_graph", "plan_candidate"),
+    "launch": ("prepare",),
+    "space": ("ELEMENT_BYTES", "GemmConfig", "Shape"),
+    "work": ("epilogue_cycles",),
+}

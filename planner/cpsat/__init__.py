@@ -4,3 +4,11 @@
 units and issue, rings, shared memory, registers. ``interval_model`` puts them together; ``runner`` runs any model with
 one worker, a named seed and a limit in deterministic time.
 """
+
+EXPORTS = {
+    "interval_model": ("IntervalModel",),
+    "literals": ("always", "negated", "Truth"),
+    "runner": ("Answer", "DecisionRule", "run", "SearchSeed", "spent", "Stop"),
+    "sharing_constraints": ("no_good_cut", "NoGoodCut"),
+    "work_budget": ("PROPAGATION", "RunSettings", "solve_model", "WorkBudget"),
+}

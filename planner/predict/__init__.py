@@ -1,3 +1,20 @@
 """From solved loops to kernel time. ``time_model`` predicts, ``ranking`` orders candidates by it, ``alternatives`` says
 what the next best candidate lacks and which measured number would change the choice; of one loop ``explanation`` says
 what fills its interval, ``sensitivity`` which single cost would have to change for another interval."""
+
+EXPORTS = {
+    "alternatives": ("Columns", "flips", "Flips", "Need", "needs", "RankedCandidates", "RankedLoop"),
+    "explanation": ("Demand", "demands"),
+    "ranking": ("best_first", "RankedPlan"),
+    "sensitivity": ("cost_changes", "CostChanges"),
+    "time_model": (
+        "constant_names",
+        "DeviceWork",
+        "FAMILY_DEFAULTS",
+        "GLOBAL_DEFAULTS",
+        "Prediction",
+        "predictions",
+        "Rates",
+        "terms",
+    ),
+}

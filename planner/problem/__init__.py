@@ -4,3 +4,14 @@
 ``assignment``, ``ring_sharing`` and ``partition_sizes`` say what a solution needs; ``clones`` makes the graph of a tile
 that is split; ``circular_intervals`` is a resource on the circle of II cycles. RULES.md numbers the rules.
 """
+
+EXPORTS = {
+    "assignment": ("Assignment", "barriers", "held", "issue_spans", "peak", "retirement_arcs", "rings", "slots"),
+    "circular_intervals": ("Circle",),
+    "clones": ("data_partition", "MARK"),
+    "formulation": ("Problem",),
+    "partition_sizes": ("check_given", "dimension"),
+    "ring_sharing": ("least_hold", "may_share", "reuse_distance", "worth_sharing"),
+    "terms": ("Arc", "REGISTER_COUNTS", "Use", "WARP_COUNTS", "WARP_GROUP", "whole_multiple"),
+    "validate": ("require_room", "validate"),
+}

@@ -28,3 +28,8 @@ While one attempt is waited for, ``speculation`` begins the one that is likely t
 are work, counted alike on every machine (``work_budget``); a caller may add a deadline by a clock. Every constant and a
 switch for every technique is in :mod:`warpplan.planner.values.search_params`.
 """
+
+EXPORTS = {
+    "ii_search": ("search",),
+    "search_state": ("Progress",),
+}

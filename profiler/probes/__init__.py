@@ -72,3 +72,9 @@ def _require_alive(reason: str) -> None:
         torch.cuda.synchronize()
     except Exception as error:
         raise RuntimeError(f"the GPU's context was lost: {reason}") from error
+
+
+EXPORTS = {
+    "points": ("*",),
+    "scopes": ("empty_scopes", "WARPS"),
+}

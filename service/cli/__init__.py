@@ -1,0 +1,2 @@
+"""The command line, ``warpplan --help``: a module a command, their shared options and output, and ``app``, which puts
+them together. A command imports what it needs when it runs, so that small ones start fast."""

@@ -48,3 +48,8 @@ def target(name: str) -> Target:
         return TARGETS[name]
     except KeyError:
         raise UnknownName("target", name, TARGETS) from None
+
+
+EXPORTS = {
+    "consumer_kernel": ("find",),
+}

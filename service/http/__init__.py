@@ -1,1 +1,6 @@
 """The HTTP service: the application and its guards, a module of routes for each noun, their schemas, the server."""
+
+EXPORTS = {
+    "app": ("create_app", "SOLVERS"),
+    "server": ("*",),
+}

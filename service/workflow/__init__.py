@@ -1,1 +1,14 @@
 """The use cases that HTTP and the command line share: what is asked, how it is answered and planned, files."""
+
+EXPORTS = {
+    "answers": ("ConfigAnswer",),
+    "buffer_files": ("*",),
+    "bundled_shapes": ("bundled",),
+    "configure": ("Workflow",),
+    "planning_pool": ("PLANNERS", "PlanningPool"),
+    "profiles": ("planner_version", "Profiles"),
+    "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),
+    "shape_files": ("Line", "read_shapes"),
+    "specialization": ("BLACKWELL", "HOPPER", "inspect_kernel", "Inspection", "kernel_at", "to_json"),
+    "text_files": ("read_bytes", "require_folder", "source_name", "write_text"),
+}

@@ -1,3 +1,10 @@
 """Captured loops priced and planned: dependence graphs with a profile's costs, quick bounds on registers and shared
 memory, and every strategy for a kernel ranked by predicted time, for Hopper and for Blackwell.
 """
+
+EXPORTS = {
+    "blackwell_ranking": ("*",),
+    "fusing": ("fuse", "steady"),
+    "hopper_ranking": ("*",),
+    "loop_graph": ("cost_of", "estimated", "Shape"),
+}

@@ -21,3 +21,7 @@ __all__ = [
     "run_before",
     "run_stock",
 ]
+
+EXPORTS = {
+    "cutting": ("new_context",),
+}

@@ -3,3 +3,11 @@
 A strategy says which options of the compile it changes, how the module at the cut is lowered, by which key its compiles
 are kept, and what it is as JSON. :mod:`~.stage_hook` puts any of them into Triton's compile.
 """
+
+EXPORTS = {
+    "blackwell": ("APART", "BlackwellStrategy", "FOUND", "REST", "TOGETHER"),
+    "hopper": ("HopperStrategy", "PRODUCER"),
+    "protocol": ("MOST_DEPTH", "Strategy"),
+    "recorded": ("strategy_from_json", "strategy_text"),
+    "stage_hook": ("*",),
+}

@@ -1,3 +1,14 @@
 """TTGIR as text: read into a tree, edited, printed; its control flow, functions, types, shapes, names and source
 locations as values. Needs neither Triton nor torch.
 """
+
+EXPORTS = {
+    "control": ("*",),
+    "functions": ("arguments", "replace_function", "with_body"),
+    "ir": ("IrOperation", "is_value", "MalformedIR", "Module", "pack_of", "Region", "split_list", "tokenize"),
+    "names": ("header_definitions", "unique_names", "with_suffix"),
+    "parsing": ("parse", "parse_operation"),
+    "printed_shapes": ("operand_list", "Printed", "result_shapes", "shapes_in", "sliced"),
+    "source_locations": ("Place", "Places", "source_line"),
+    "types": ("find_types", "parse_type", "ShapedType"),
+}

@@ -1,2 +1,10 @@
 """Heuristics: list scheduling and the partitions it is tried with, the schedule-first order, re-timing and compaction
 of what is found. None of them proves anything; each returns schedules that obey every rule, or none."""
+
+EXPORTS = {
+    "compaction": ("compact_lifetimes",),
+    "fixed_order": ("shortest_in_order",),
+    "list_scheduling": ("first_schedule", "restage"),
+    "partition_relaxation": ("relaxed_partitions",),
+    "retiming": ("fits", "retime"),
+}

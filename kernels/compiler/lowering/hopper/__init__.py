@@ -3,3 +3,8 @@
 :mod:`~.specialize` puts it together. Before that loops may be rewritten, so that the tensor cores have work while a
 consumer does arithmetic: by :mod:`~.lookahead` or by :mod:`~.overlap`, both on :mod:`~.loop_peeling`.
 """
+
+EXPORTS = {
+    "persistent": ("launched", "MARK"),
+    "specialize": ("specialize",),
+}
