@@ -41,4 +41,4 @@ def test_a_browser_without_a_network_shows_it(url: str, tmp_path: Path) -> None:
     ]  # fmt: skip
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
     assert "opblock-summary-path" in shown
-    assert "/v1/configs/{kernel}" in shown.replace("&ZeroWidthSpace;", "").replace("\u200b", "").replace("<wbr>", "")
+    assert "/v1/configs/gemm" in shown.replace("&ZeroWidthSpace;", "").replace("\u200b", "").replace("<wbr>", "")
