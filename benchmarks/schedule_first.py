@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fixed_order import Order, first_in_order, keep_order, unpartitioned_order
+
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order, keep_order, unpartitioned_order
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph

@@ -4,8 +4,6 @@ The problem is modulo scheduling with warp partitions, rings of buffers and regi
 method, in the order in which a solve goes through it:
 
 1. *Lower bound.* MinII = max(ResMII, RecMII) (Rau 1994) and memory bounds come from :mod:`warpplan.planner.bounds`;
-   ``core_feasibility`` raises them without search: operations that exclude one another on a unit of a recurrence are an
-   occupancy apart, and longest paths spread that until a cycle becomes positive.
 2. *First incumbent.* ``ii_search`` drives a bidirectional search: feasibility is monotone in II, so schedules bound the
    optimum from above and proofs from below. ``heuristics.list_scheduling`` (iterative modulo scheduling, Rau 1994, on
    intervals, with squeaky-wheel restarts) tries the partitions of ``heuristics.partition_heuristics``; where it fails,
@@ -19,8 +17,7 @@ method, in the order in which a solve goes through it:
    maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection.
 5. *Proofs.* Whether II − 1 is feasible is decided by the whole model with disjunctive dominance cuts; where that stays
    open, bisection raises the bound. Problems of units and dependences alone are decided on their core
-   (``core_feasibility``). Once, the order of the loop scheduled before it is partitioned (``heuristics.fixed_order``)
-   is tried too, so that the result is never longer than that baseline.
+   (``core_feasibility``).
 6. *Among equals.* ``tie_break`` and ``heuristics.compaction`` choose a schedule of the interval found: few crossings,
    short lives, early starts. ``diagnosis`` names the binding constraint where no interval is feasible.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.planner.bounds.min_ii import Bound, WeightedArc
+from warpplan.planner.bounds.min_ii import WeightedArc
 from warpplan.planner.bounds.time_relaxation import (
     Resource,
     TimeRelaxation,
@@ -63,25 +63,6 @@ def decide(problem: Problem, ii: int, seconds: float) -> Verdict:
     return Verdict("yes", best, taken) if fits(problem, ii, best) else Verdict("unknown", None, taken)
 
 
-def tightened_bound(problem: Problem, bound: Bound) -> Bound:
-    """``bound``, or the better one that tight distances prove without search."""
-    loop, params = relaxation(problem), problem.options.search.bounds
-    low = high = bound.ii_cycles
-    step = 1
-    while _contradictory(loop, high, params):
-        low, high, step = high + 1, high + step, 2 * step
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if _contradictory(loop, middle, params) else (low, middle)
-    if low == bound.ii_cycles:
-        return bound
-    return Bound(low, f"recurrences on shared units: {low - 1} cycles would be too few for both")
-
-
-def _contradictory(loop: TimeRelaxation, ii: int, params: BoundParams) -> bool:
-    return overfull(loop, ii) or _core(loop, ii, params) is None
-
-
 def decide_loop(
     loop: TimeRelaxation, ii: int, seconds: float, params: SearchParams
 ) -> tuple[Answer, tuple[int, ...] | None, float]:
@@ -115,14 +96,14 @@ def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
         if tight is None:
             return None
         if len(component) > 1:
-            path, tightened_bound = tight
+            path, disjunctive = tight
             inside = set(component)
             arcs += [
                 (src, dst, cycles - ii * distance, 0)
                 for src, dst, cycles, distance in loop.arcs
                 if src in inside and dst in inside and src != dst
             ]
-            arcs += [(component[a], component[b], path[a][b], 0) for a, b in tightened_bound]
+            arcs += [(component[a], component[b], path[a][b], 0) for a, b in disjunctive]
             for k, i in enumerate(component):
                 stages[i] = (path[0][k] // ii, (ii - 1 - path[k][0]) // ii) if k else (0, 0)
     return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)

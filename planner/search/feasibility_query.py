@@ -36,10 +36,7 @@ from warpplan.planner.search.restrictions import (
     window_model,
 )
 from warpplan.planner.search.speculation import Speculation
-from warpplan.planner.values.search_params import Branching, MemoryModel
-
-PRESOLVED, RELAXED = RunSettings(presolve=True), RunSettings(presolve=True, relax=1)
-"""Presolve, and linear relaxations, which see that registers or issue slots do not suffice on average."""
+from warpplan.planner.values.search_params import MemoryModel
 
 
 class FeasibilityQuery:
@@ -61,10 +58,7 @@ class FeasibilityQuery:
         self.proof_seconds = 0.0
         """Seconds for which :meth:`prove_infeasible` has searched to no avail."""
         self.small_loop = len(problem.ops) <= self.params.small_loop_operations
-        self.all, self.all_free = (
-            Restriction(partial(self._all, "median"), "shared"),
-            Restriction(partial(self._all, "free"), "shared"),
-        )
+        self.all = Restriction(self._all, "shared")
 
     # Schedules in the stage window
 
@@ -135,22 +129,14 @@ class FeasibilityQuery:
 
     # All schedules
 
-    def prove_infeasible(
-        self, seconds: float, *, thorough: bool = False, then: Attempt | None = None
-    ) -> tuple[Answer, Assignment | None]:
+    def prove_infeasible(self, seconds: float, *, then: Attempt | None = None) -> tuple[Answer, Assignment | None]:
         """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
-        relaxation is mostly proven infeasible sooner. ``thorough``: also with presolve and linear relaxations, which
-        seldom decide sooner, ``seconds`` for each."""
+        relaxation is mostly proven infeasible sooner."""
         if seconds <= self.proof_seconds:
             return "unknown", None
         self.proof_seconds = seconds
-        thorough = thorough and self.search.thorough_proofs
-        more = ((self.all, PRESOLVED), (self.all_free, RELAXED)) if thorough else ()
-        for restriction, settings in ((self.all, PROPAGATION), *more):
-            outcome = self._make(self._attempt_with(restriction, settings, seconds), then)
-            if outcome.answer != "unknown":
-                return outcome.answer, outcome.found
-        return "unknown", None
+        outcome = self._make(self._attempt_with(self.all, PROPAGATION, seconds), then)
+        return outcome.answer, outcome.found
 
     # Attempts
 
@@ -251,5 +237,5 @@ class FeasibilityQuery:
                 self._relaxed_found.append(partitions)
         return partitions_kept(self.problem, self.ii, self._relaxed_found[at], memory)
 
-    def _all(self, branching: Branching, memory: MemoryModel) -> IntervalModel:
-        return IntervalModel(self.problem, self.ii, memory=memory, tight=True, compact=True, branching=branching)
+    def _all(self, memory: MemoryModel) -> IntervalModel:
+        return IntervalModel(self.problem, self.ii, memory=memory, tight=True, compact=True, branching="median")

@@ -8,25 +8,18 @@ search ends where they meet, or with a gap where the work budget ends. The arran
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from warpplan.planner.bounds.min_ii import Bound, min_ii
+from warpplan.planner.bounds.min_ii import Bound
 from warpplan.planner.packing.ring_layout import fits_side_by_side
-from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import worth_sharing
 from warpplan.planner.search.attempts import AttemptOutcome
-from warpplan.planner.search.core_feasibility import tightened_bound
 from warpplan.planner.search.diagnosis import diagnose
 from warpplan.planner.search.heuristics.compaction import compact_lifetimes
-from warpplan.planner.search.heuristics.fixed_order import shortest_in_order
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.search.tie_break import break_ties
 from warpplan.planner.values.deadline import DeadlineReached
-from warpplan.planner.values.dependence_graph import DependenceGraph
-from warpplan.planner.values.options import SolveOptions
 
 
 def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> SearchResult:
@@ -63,7 +56,6 @@ class BidirectionalSearch(SearchState):
 
     unit_improvements = 0
     """Consecutive improvements of the incumbent by one cycle."""
-    fixed_order_tried = False
 
     def run(self, bound: Bound) -> SearchResult:
         """From ``bound`` to the incumbent that is proven optimal, or as far as the work budget suffices."""
@@ -76,9 +68,6 @@ class BidirectionalSearch(SearchState):
                 return self.result(bound)
             if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
                 self.record_infeasible(bound.ii_cycles)
-        if self.proven == bound.ii_cycles and self.search.core_bound:
-            bound = tightened_bound(problem, bound)
-            self.proven = bound.ii_cycles
         enough = max(self.proven, serial_ii(problem))
         self.find_incumbent(enough)
         if self.best is None:
@@ -114,7 +103,7 @@ class BidirectionalSearch(SearchState):
         seconds = self.params.attempt_seconds
         while self.best is None and self.proven <= enough and not self.out_of_work:
             all_of_it = seconds >= self.budget.left
-            self.prove_infeasible(enough, seconds, thorough=seconds > self.params.attempt_seconds)
+            self.prove_infeasible(enough, seconds)
             if all_of_it:
                 break
             seconds *= self.params.seconds_growth
@@ -165,8 +154,6 @@ class BidirectionalSearch(SearchState):
             if answer == "unknown" and self.ii == known:
                 if self.search.bound_bisection:
                     self.raise_lower_bound(self.params.proof_factor * seconds)
-                if seconds > self.params.attempt_seconds:
-                    self.improve_in_fixed_order()
                 seconds *= self.params.seconds_growth
 
     def improve_incumbent(self, seconds: float) -> None:
@@ -217,25 +204,6 @@ class BidirectionalSearch(SearchState):
             if self.params.precision * (self.ii - floor) < self.ii:
                 return
             step = self.ii if bisecting else max(2 * step, self.ii // self.params.precision)
-
-    def improve_in_fixed_order(self) -> None:
-        """Once, schedules in the order of the loop that is scheduled first and partitioned afterwards, so that the
-        search is never longer than that baseline."""
-        if self.proven == self.ii or self.exact or self.problem.options.pinned or self.fixed_order_tried:
-            return
-        if not self.search.fixed_order:
-            return
-        self.fixed_order_tried = True
-        schedule = shortest_in_order(self.problem, self.proven, self.ii, self._schedule_unpartitioned, self.budget)
-        if schedule is not None:
-            self.record_schedule(*schedule)
-
-    def _schedule_unpartitioned(self, graph: DependenceGraph) -> tuple[int, Assignment] | None:
-        seconds = max(self.params.least_seconds, self.params.fixed_order_share * self.budget.left)
-        options = SolveOptions(work_limit_s=seconds, search=self.search)
-        problem = replace(self.problem, graph=graph, options=options)
-        found = search(problem, min_ii(problem))
-        return None if found.best is None else (found.ii_cycles, found.best)
 
     def raise_lower_bound(self, seconds: float) -> None:
         """Proofs of infeasibility by bisection between bound and incumbent, in half the time after each that fails."""

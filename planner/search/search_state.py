@@ -118,23 +118,23 @@ class SearchState:
             self.heuristic_limit = max(self.heuristic_limit, ii + 1)
         return answer
 
-    def prove_infeasible(self, ii: int, seconds: float, *, thorough: bool = False) -> Answer:
+    def prove_infeasible(self, ii: int, seconds: float) -> Answer:
         """Whether ``ii`` is feasible: "no" is a proof."""
-        answer, schedule = self._decide(ii, seconds, thorough or seconds > self.params.thorough_seconds)
+        answer, schedule = self._decide(ii, seconds)
         if answer == "no":
             self.record_infeasible(ii)
         elif schedule is not None:
             self.record_schedule(ii, schedule)
         return answer
 
-    def _decide(self, ii: int, seconds: float, thorough: bool) -> tuple[Answer, Assignment | None]:
+    def _decide(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
         if self.exact:
             verdict = decide(self.problem, ii, min(self.params.exact_factor * seconds, self.budget.left))
             self.budget.take(verdict.seconds)
             return verdict.answer, verdict.best
         if self.out_of_work:
             return "unknown", None
-        return self.query(ii).prove_infeasible(seconds, thorough=thorough)
+        return self.query(ii).prove_infeasible(seconds)
 
     def likely_next(self, ii: int, seconds: float | None = None, *, proof: bool = False) -> Attempt | None:
         """The attempt that is likely to be next where the one before finds nothing."""

@@ -139,12 +139,6 @@ class DriverParams:
     exact_factor: float = 10.0
     """Times as many seconds for a decision on the core, where that decides the whole problem. Chosen by hand on the
     classic loops. Doubled: not measured."""
-    thorough_seconds: float = 10.0
-    """For a proof with more seconds than that, presolve and linear relaxations are worth their time. Chosen by hand.
-    Doubled: hard proofs come later, or not within the budget."""
-    fixed_order_share: float = 0.05
-    """Share of the work left for the order of the loop that is scheduled first and partitioned afterwards. Chosen by
-    hand. Doubled: not measured."""
     construction_ladder: tuple[float, ...] = (1.15, 1.3, 2.2, 3.0)
     """Multiples of the proven bound at which a small loop's schedule is constructed once the bound is infeasible.
     Chosen by hand on the training loops. Doubled: first schedules further from the bound."""
@@ -189,20 +183,6 @@ class ConstructionParams:
 
 
 @dataclass(frozen=True)
-class FixedOrderParams:
-    """The schedule-first start: the loop's order as if one set of warps issued it, partitioned afterwards."""
-
-    seconds: float = 0.6
-    """For one model of one interval. Chosen by hand. Doubled: fewer intervals within the same share."""
-    share: float = 0.3
-    """Share of the work left for all intervals. Chosen by hand. Doubled: less is left for proofs."""
-    ladder: tuple[float, ...] = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4)
-    """Multiples of the proven bound that are tried. Chosen by hand. Doubled: not useful."""
-    models: tuple[tuple[MemoryModel, Branching], ...] = (("shared", "median"), ("apart", "free"))
-    """Memory and branching of the models of one interval, one after the other. Chosen by hand on the training loops."""
-
-
-@dataclass(frozen=True)
 class BoundParams:
     """Lower bounds without search."""
 
@@ -220,7 +200,6 @@ class SearchParams:
     attempts: AttemptParams = field(default_factory=AttemptParams)
     driver: DriverParams = field(default_factory=DriverParams)
     construction: ConstructionParams = field(default_factory=ConstructionParams)
-    fixed_orders: FixedOrderParams = field(default_factory=FixedOrderParams)
     bounds: BoundParams = field(default_factory=BoundParams)
 
     # First schedules
@@ -229,9 +208,6 @@ class SearchParams:
     partition_heuristics: bool = True
     """Balanced partitions with few hand-offs for list scheduling, beside those by the kind of operation. Off: those by
     kind alone."""
-    fixed_order: bool = True
-    """The schedule-first start: the order of the loop scheduled first and partitioned afterwards. Off: the joint search
-    does without the baseline that it is compared with."""
 
     # Restrictions: models with some decisions fixed
     stage_window: bool = True
@@ -254,15 +230,11 @@ class SearchParams:
     """Each schedule found is re-timed to the smallest interval of its order, a maximum cycle ratio."""
 
     # Bounds and proofs
-    core_bound: bool = True
-    """The bound from recurrences whose operations share units, without search. Off: MinII is the first bound."""
     core_feasibility: bool = True
     """Problems that consist of dependences, units and issue slots alone are decided on their core. Off: by the interval
     model, as all others."""
     bound_bisection: bool = True
     """Where the interval below the incumbent cannot be decided, proofs further below raise the bound."""
-    thorough_proofs: bool = True
-    """Long proofs are attempted with presolve and linear relaxations too."""
 
     # In the constraint model
     start_windows: bool = True

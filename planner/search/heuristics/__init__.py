@@ -3,7 +3,6 @@ of what is found. None of them proves anything; each returns schedules that obey
 
 EXPORTS = {
     "compaction": ("compact_lifetimes",),
-    "fixed_order": ("shortest_in_order",),
     "list_scheduling": ("first_schedule", "restage"),
     "partition_relaxation": ("relaxed_partitions",),
     "retiming": ("fits", "retime"),

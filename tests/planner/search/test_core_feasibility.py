@@ -5,12 +5,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warpplan.planner.bounds.min_ii import Bound, min_ii
+from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import run
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.core_feasibility import decide, exact, tightened_bound
+from warpplan.planner.search.core_feasibility import decide, exact
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import SolveOptions
@@ -70,35 +70,29 @@ def test_brute_force_finds_the_same_smallest_interval(graph):
 
 @given(given_.graphs(most_ops=6), st.sampled_from([None, None, 1, 2]))
 @settings(max_examples=60, deadline=None)
-def test_a_raised_bound_and_a_refusal_are_proofs_for_every_problem(graph, depth):
+def test_infeasibility_is_a_proof_for_every_problem(graph, depth):
     problem = Problem(graph, SolveOptions(depth=depth))
     try:
-        bound = min_ii(problem)
+        ii = min_ii(problem).ii_cycles
     except Infeasible:
         return
-    better = tightened_bound(problem, bound)
-    assert better.ii_cycles >= bound.ii_cycles
-    if better.ii_cycles > bound.ii_cycles:
-        assert run(IntervalModel(problem, better.ii_cycles - 1).cp, 10)[0] == "no"
-    verdict = decide(problem, better.ii_cycles, 10)
+    verdict = decide(problem, ii, 10)
     if verdict.answer == "no":
-        assert run(IntervalModel(problem, better.ii_cycles).cp, 10)[0] == "no"
+        assert run(IntervalModel(problem, ii).cp, 10)[0] == "no"
     if verdict.best is not None:
-        assert fits(problem, better.ii_cycles, verdict.best)
+        assert fits(problem, ii, verdict.best)
 
 
-def test_two_holds_on_a_recurrence_are_refused_without_search():
+def test_two_holds_on_a_recurrence_are_infeasible_without_search():
     """The unit has 8 cycles of work, and the recurrence x, z, y, x asks for 8. But z, 3 cycles after x, must wait until
     x lets go of the unit after 4, and x, 2 after y, until y lets go after 3: 10."""
     ops = tuple(Operation(name, "A", 3, cycles, 0) for name, cycles in (("x", 4), ("z", 1), ("y", 3)))
     edges = (Dependence("x", "z"), Dependence("z", "y"), Dependence("y", "x", 1, latency=2))
     problem = Problem(DependenceGraph("tight", ops, edges, Limits(1), (("A", 1),)), SolveOptions())
-    bound = min_ii(problem)
-    assert bound.ii_cycles == 8
-    better = tightened_bound(problem, bound)
-    assert better.ii_cycles == 10
-    assert "recurrences on shared units" in better.binding
-    assert decide(problem, 9, 10).answer == "no"
+    assert min_ii(problem).ii_cycles == 8
+    for ii in (8, 9):
+        refused = decide(problem, ii, 10)
+        assert (refused.answer, refused.seconds) == ("no", 0.0)
     found = decide(problem, 10, 10).best
     assert found is not None
     assert fits(problem, 10, found)
@@ -122,8 +116,3 @@ def test_too_few_registers_for_the_warps_are_not_time_alone():
     problem = Problem(graph, SolveOptions())
     assert not exact(problem)
     assert decide(problem, 5, 1).answer == "unknown"
-
-
-def test_better_bounds_leave_a_good_one_alone():
-    problem = Problem(DependenceGraph("one", (Operation("a", None, 1, 0, 0),), ()), SolveOptions())
-    assert tightened_bound(problem, Bound(7, "said so")) == Bound(7, "said so")

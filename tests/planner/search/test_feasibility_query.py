@@ -16,7 +16,6 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.attempts import Attempt
 from warpplan.planner.search.feasibility_query import FeasibilityQuery
 from warpplan.planner.search.heuristics.compaction import compact_lifetimes
-from warpplan.planner.search.heuristics.fixed_order import Order, first_in_order, keep_order, unit_order
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.ii_search import search
@@ -188,22 +187,6 @@ def test_a_shorter_schedule_is_right_and_no_longer(graph):
     # The rings' hand-offs are constants of the order, and so is everything else that is not a start.
     assert lives(problem, ii, shorter) <= lives(problem, ii, found)
     assert set(rings(problem, shorter)) == set(rings(problem, found))
-
-
-def test_an_order_is_kept():
-    """exp1 before exp0 on the ALU, and mma1 before mma0 on the tensor core."""
-    graph = replace(two_clones(), clones=())
-    problem = Problem(graph, SolveOptions())
-    order = Order((0, 40, 50, 0, 10), (0, 0, 1, 0, 1))
-    assert [(i, j) for i, j, _, turn in unit_order(problem, order) if not turn] == [(3, 1), (4, 2)]
-    model = IntervalModel(problem, 80)
-    keep_order(model, order)
-    answer, solver = run(model.cp, 5.0)
-    assert answer == "yes"
-    for found in (model.read(solver), first_in_order(problem, 80, order)):
-        assert found is not None
-        assert 40 <= found.starts[1] - found.starts[3] <= 80 - 40
-        assert 30 <= found.starts[2] - found.starts[4] <= 80 - 30
 
 
 def refused_by_its_shape() -> Problem:

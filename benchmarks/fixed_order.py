@@ -1,8 +1,7 @@
 """Fixed-order scheduling, the schedule-first baseline: schedule the loop for one set of warps, then partition it.
 
 The loop is scheduled as if its issue cost nothing and memory were free; that fixes who follows whom on each unit, and
-the stages. Partitions and times are then found in that order, which leaves little to decide. As a start it keeps the
-search from being longer than the usual way of deciding one after the other; it proves nothing.
+the stages. Partitions and times are then found in that order, which leaves little to decide.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from itertools import pairwise
 
 from warpplan.planner.bounds.time_relaxation import loop_of
 from warpplan.planner.cpsat.interval_model import IntervalModel
-from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import list_schedules
@@ -39,40 +37,6 @@ def units_and_dependences(graph: DependenceGraph) -> DependenceGraph:
     ops = tuple(replace(op, issue=0, registers=0, min_warps=1, spread=0, buffer_bytes=0) for op in graph.ops)
     free = Limits(max_partitions=1, smem_bytes=PLENTY, tmem_columns=PLENTY)
     return replace(graph, ops=ops, limits=free, clones=())
-
-
-def shortest_in_order(
-    problem: Problem, proven: int, below: int, schedule_unpartitioned: ScheduleUnpartitioned, budget: WorkBudget
-) -> tuple[int, Assignment] | None:
-    """An interval from ``proven`` up, but shorter than ``below``, with a schedule in the order of the loop scheduled
-    first; None where none is found."""
-    order = unpartitioned_order(problem.graph, schedule_unpartitioned)
-    params = problem.options.search.fixed_orders
-    enough = (1 - params.share) * budget.left
-    for ii in (int(factor * proven) for factor in params.ladder):
-        if order is None or ii >= below or budget.left <= enough:
-            break
-        schedule = _kept(problem, ii, order, budget)
-        if schedule is not None:
-            return ii, schedule
-    return None
-
-
-def _kept(problem: Problem, ii: int, order: Order, budget: WorkBudget) -> Assignment | None:
-    params = problem.options.search
-    if params.list_scheduling:
-        budget.take(params.construction.seconds_per_operation * len(problem.ops))
-        if (schedule := first_in_order(problem, ii, order)) is not None:
-            return schedule
-    for memory, branching in params.fixed_orders.models:
-        model = IntervalModel(problem, ii, memory=memory, symmetric=False, branching=branching)
-        keep_order(model, order)
-        answer, schedule = budget.solve(model, params.fixed_orders.seconds)
-        if schedule is not None and fits(problem, ii, schedule):
-            return schedule
-        if answer == "no" and memory == "shared":
-            break
-    return None
 
 
 def unpartitioned_order(graph: DependenceGraph, schedule_unpartitioned: ScheduleUnpartitioned) -> Order | None:
