@@ -324,3 +324,12 @@ def test_output_that_cannot_be_written() -> None:
             done = subprocess.run([*COMMAND, "kernels"], stdout=full, stderr=subprocess.PIPE)
         assert done.returncode == 2
         assert done.stderr == b"warpplan: error: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_character_gets_its_escape(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    told = subprocess.run([*COMMAND, "kernels"], env=environment, capture_output=True, check=True).stdout
+    assert rb"\u1d40" in told
+    told = subprocess.run([*COMMAND, "kernels", "--json"], env=environment, capture_output=True, check=True).stdout
+    assert "ᵀ" in json.dumps(json.loads(told), ensure_ascii=False)
