@@ -122,7 +122,8 @@ class Client:
         wait: float = 600.0,
     ) -> Json | None:
         """Have a loop body (schema warpplan/graph-1) planned and wait up to ``wait`` seconds for it. ``outcome`` in the
-        answer is what ``warpplan solve --json`` prints. The same question is solved once, whoever asks.
+        answer is what ``warpplan solve --json`` prints. The same question is solved once, whoever asks;
+        ``time_limit_s`` counts work in seconds of a slow core (``--work-limit``), so that every server answers alike.
 
         ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a graph or options that cannot be
         planned, naming the element, :class:`PlanFailed` where solving failed, :class:`ServiceUnavailable` where there

@@ -15,7 +15,7 @@ from typing import Any
 
 from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
-from recorded_figures import compiler_table, figure_table, gemm_table, recorded
+from recorded_figures import compiler_table, figure_table, gemm_table, recorded, vector_add_table
 from reference_pages import command_line, file_schemas, http_routes
 from solver_tables import ablation_tables, solver_table
 from sphinx.application import Sphinx
@@ -32,6 +32,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "http-routes": http_routes,
     "longest-functions": longest_functions,
     "solver-table": solver_table,
+    "vector-add-table": vector_add_table,
 }
 MARK = re.compile(r"^% generated: ([a-z-]+)$", re.MULTILINE)
 NUMBER = re.compile(r"\{\{ ([a-z0-9_]+):([A-Za-z0-9_.]+):([^ }]*) \}\}")

@@ -70,6 +70,18 @@ def compiler_table() -> str:
     return "\n".join(lines)
 
 
+def vector_add_table() -> str:
+    """One line a held-out length and dtype: the chosen plan's time; over it the prediction and the others' times."""
+    lines = ["| N | dtype | chosen, µs | predicted | search | torch.add |", "|---:|---" + "|---:" * 4 + "|"]
+    for row in load("vector_add_h200")["rows"]:
+        if row["split"] == "heldout":
+            us = row["chosen_us"]
+            ratios = (row["predicted_us"] / us, row["best_us"] / us, row["peers"]["torch.add"] / us)
+            cells = [f"{row['shape'][0]:,}", row["dtype"], f"{us:.2f}", *(f"{ratio:.2f}" for ratio in ratios)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _gemm() -> tuple[str, str, str]:
     heldout = load("gemm_summary_h200")["rows"]["heldout"]
     ratio = heldout["cublas_over_chosen"]

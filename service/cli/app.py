@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import socket
 import sys
@@ -47,7 +48,9 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0; 2 for bad input, with one line on stderr; 130 for Ctrl-C; 1 where
-    the reader of its output left."""
+    the reader of its output left. What the terminal's encoding lacks is written as an escape."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = app(arguments, prog_name="warpplan", standalone_mode=False)
         if sys.stdout is not None:  # started with stdout closed: print writes nowhere

@@ -20,9 +20,10 @@ from warpplan.service.cli.solve_command import (
     Depth,
     Slack,
     TimeLimit,
+    WorkLimit,
     read_graph,
     solve_telling,
-    solver_options,
+    solver_limits,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from warpplan.planner.predict.alternatives import RankedCandidates
     from warpplan.planner.predict.ranking import RankedPlan
     from warpplan.planner.predict.time_model import Prediction
+    from warpplan.planner.values.deadline import Deadline
     from warpplan.planner.values.dependence_graph import DependenceGraph
     from warpplan.planner.values.options import SolveOptions
     from warpplan.planner.values.plan import Outcome
@@ -80,7 +82,8 @@ def explain(
     dtype: Dtype = "bfloat16",
     device: DeviceName = None,
     profile: ProfileFile = None,
-    time_limit: TimeLimit = 10.0,
+    time_limit: TimeLimit = None,
+    work_limit: WorkLimit = None,
     depth: Depth = None,
     slack: Slack = 0,
     iterations: Iterations = 6,
@@ -93,9 +96,11 @@ def explain(
     """Say why a kernel's plan, or a graph's, is the one: what binds, what would change it, and when what runs.
 
     For a kernel: the terms of its time, what the best plan of another structure would need, and which measured number
-    would flip the choice. For a graph: which cost would have to change for another initiation interval. Exit status 1:
-    the graph has no plan, or none was found in time.
+    would flip the choice. For a graph: which cost would have to change for another initiation interval. The limits are
+    those of the graph's solve; the questions after it take at most 20 seconds more. Exit status 1: the graph has no
+    plan, or none was found in time.
     """
+    began = time.monotonic()
     from warpplan.kernels import registry
     from warpplan.service.workflow.text_files import require_folder
 
@@ -108,7 +113,7 @@ def explain(
     elif subject == "-" or Path(subject).suffix == ".json" or Path(subject).exists():
         if sizes:
             raise InvalidInput(f"{sizes[0]!r} after a graph file: only kernels have sizes", field="sizes", value=sizes)
-        found = _graph(subject, solver_options(time_limit, depth, slack))
+        found = _graph(subject, *solver_limits(began, time_limit, work_limit, depth, slack))
     else:
         raise UnknownName("kernel or graph file", subject, (*registry.names(), "GRAPH.json"))
     if found.outcome.plan is None:
@@ -117,14 +122,14 @@ def explain(
     return None
 
 
-def _graph(path: str, options: SolveOptions) -> Explained:
+def _graph(path: str, options: SolveOptions, deadline: Deadline) -> Explained:
     from warpplan.planner.predict.explanation import demands
     from warpplan.planner.predict.sensitivity import cost_changes
     from warpplan.planner.values import codec
     from warpplan.service.views import sections
 
     graph = read_graph(path)
-    outcome = solve_telling(graph, options)
+    outcome = solve_telling(graph, options, deadline)
     body: dict[str, Any] = {"graph": graph.name, "outcome": codec.to_json(outcome)}
     plan = outcome.plan
     if plan is None:

@@ -102,20 +102,28 @@ def _rows(
     if shapes is None and store is None:
         raise InvalidInput("nothing to export: name a file of shapes, or a store with --store", field="shapes")
     workflow = open_workflow(None if shapes else store, profile, device=device)
-    problems = _from_file(workflow, shapes) if shapes else workflow.store.problems() if workflow.store else ()
-    return [
+    known = registry.kernel(kernel).declaration.name
+    problems = _from_file(workflow, shapes, known) if shapes else workflow.store.problems() if workflow.store else ()
+    rows = [
         ExportRow(p.sizes, p.dtype, p.device, workflow.profiles.of(p.device).profile)
         for p in problems
-        if p.kernel == kernel
+        if p.kernel == known
     ]
+    if not rows:
+        raise InvalidInput(
+            f"{shapes or store} holds no shape of {known}: name the kernel that the consumer computes with --kernel",
+            field="kernel", value=kernel,
+        )  # fmt: skip
+    return rows
 
 
-def _from_file(workflow: Workflow, shapes: str) -> Iterator[ConfigRequest]:
+def _from_file(workflow: Workflow, shapes: str, kernel: str) -> Iterator[ConfigRequest]:
+    """The problems of a file; lines that name no kernel are of ``kernel``. Raises the first bad line's error."""
     from warpplan.service.workflow.bundled_shapes import bundled
     from warpplan.service.workflow.request import check
     from warpplan.service.workflow.shape_files import read_shapes
 
-    for _, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes)):
+    for _, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes), kernel):
         if isinstance(item, WarpplanError):
             raise item
         yield check(item, workflow.profiles.default_device)[0]

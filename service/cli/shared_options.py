@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,5 +78,6 @@ def named(words: Sequence[str]) -> dict[str, object]:
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on stdout."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """One line of JSON on stdout; in ASCII where stdout is not UTF-8."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(json.dumps(value, ensure_ascii="utf" not in encoding.lower(), allow_nan=False))

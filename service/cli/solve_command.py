@@ -19,9 +19,8 @@ NO_ANSWER = 1
 """Exit status of a question that was understood and has no plan, or none within the time limit."""
 
 DEFAULT_LIMIT_S = 10.0
-TimeLimit = Annotated[float, typer.Option(min=0.001, max=1e6, help="Seconds on a slow core; the answer is the same.")]
-ClockLimit = Annotated[
-    float | None, typer.Option("--time-limit", min=0.001, max=1e6, help="Seconds by the clock, 10 without any limit.")
+TimeLimit = Annotated[
+    float | None, typer.Option(min=0.001, max=1e6, help="Seconds by the clock; 10 without any limit.")
 ]
 WorkLimit = Annotated[
     float | None,
@@ -37,7 +36,7 @@ Slack = Annotated[int, typer.Option(min=0, max=10**9, help="Cycles of margin tha
 
 def solve(
     graph: GraphFile,
-    time_limit: ClockLimit = None,
+    time_limit: TimeLimit = None,
     work_limit: WorkLimit = None,
     depth: Depth = None,
     slack: Slack = 0,
@@ -51,16 +50,10 @@ def solve(
     """
     began = time.monotonic()
     from warpplan.planner.values import codec
-    from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
     from warpplan.service.views.text import outcome_lines
 
     loop = read_graph(graph)
-    if time_limit is None and work_limit is None:
-        time_limit = DEFAULT_LIMIT_S
-    work = time_limit if work_limit is None else work_limit
-    assert work is not None
-    deadline = NO_DEADLINE if time_limit is None else Deadline(began + time_limit, time.monotonic)
-    outcome = solve_telling(loop, solver_options(work, depth, slack), deadline)
+    outcome = solve_telling(loop, *solver_limits(began, time_limit, work_limit, depth, slack))
     if as_json:
         print_json(codec.to_json(outcome))
     else:
@@ -82,18 +75,30 @@ def read_graph(path: str) -> DependenceGraph:
     return loop
 
 
-def solver_options(work_limit: float, depth: int | None, slack: int) -> SolveOptions:
+def solver_limits(
+    began: float, time_limit: float | None, work_limit: float | None, depth: int | None, slack: int
+) -> tuple[SolveOptions, Deadline]:
+    """The options of a solve, and the deadline ``time_limit`` seconds after ``began`` by ``time.monotonic``.
+
+    Without either limit the time limit is :data:`DEFAULT_LIMIT_S`; with a work limit alone there is no deadline. A time
+    limit alone limits the work, too: a core that is faster than the slow one of the work budget ends no later.
+    """
+    from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
     from warpplan.planner.values.options import SolveOptions
 
-    return SolveOptions(work_limit_s=work_limit, depth=depth, slack_cycles=slack)
+    if time_limit is None and work_limit is None:
+        time_limit = DEFAULT_LIMIT_S
+    work = time_limit if work_limit is None else work_limit
+    assert work is not None
+    deadline = NO_DEADLINE if time_limit is None else Deadline(began + time_limit, time.monotonic)
+    return SolveOptions(work_limit_s=work, depth=depth, slack_cycles=slack), deadline
 
 
-def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadline | None = None) -> Outcome:
+def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadline) -> Outcome:
     """Solve, telling a terminal how far it is."""
     from rich.console import Console
 
     from warpplan.planner.solve import solve
-    from warpplan.planner.values.deadline import NO_DEADLINE
 
     work = f"solving {len(loop.ops)} operations"
     with Console(stderr=True).status(work) as line:
@@ -102,4 +107,4 @@ def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadli
             found = f"best II {best}" if best is not None else "no plan yet"
             line.update(f"{work}: {found}, proven bound {proven}, asking {asked}")
 
-        return solve(loop, options, progress=progress, deadline=deadline or NO_DEADLINE)
+        return solve(loop, options, progress=progress, deadline=deadline)

@@ -13,9 +13,9 @@ MAX_TIME_LIMIT_S = 600.0
 
 
 class PlanOptions(BaseModel):
-    """How to solve: the options of ``warpplan solve``. ``time_limit_s`` counts on a slow core, so that the answer is
-    the same on any; ``depth`` gives every ring so many slots, not the fewest; every ring keeps ``slack_cycles`` of
-    margin."""
+    """How to solve: the options of ``warpplan solve``. ``time_limit_s`` counts work in seconds of a slow core, as
+    ``--work-limit`` does, so that every server answers alike; ``depth`` gives every ring so many slots, not the fewest;
+    every ring keeps ``slack_cycles`` of margin."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -66,7 +66,8 @@ def gantt(lanes: Sequence[Lane], width: int = 100) -> Iterator[str]:
     step = max(1, -(-int(end_of(lanes)) // columns))
     labels = list(dict.fromkeys(b.label for lane in lanes for b in lane.bars if b.kind != WAIT))
     letters = {label: LETTERS[i % len(LETTERS)] for i, label in enumerate(labels)}
-    ticks = [f"{column * step:<10}" for column in range(0, columns - 9, 10)]
+    apart = max(10, len(str(columns * step)) + 1)
+    ticks = [f"{column * step:<{apart}}" for column in range(0, columns - apart + 1, apart)]
     yield f"{'':<{margin}}{''.join(ticks).rstrip()}"
     group = ""
     for lane in lanes:

@@ -290,10 +290,11 @@ class Workflow:
         known = self._measured.get(key)
         if known is not None:
             return known
-        plan = self._loop(q, measured.config)
-        ranked = self._rank(q, EVERY_CANDIDATE)
-        prediction = next((r.prediction for r in ranked if r.config == measured.config), None)
-        made = plan, replace(prediction, parts=()) if prediction else None
+        candidate = next((r for r in self._rank(q, EVERY_CANDIDATE) if r.config == measured.config), None)
+        if candidate is None:
+            made: tuple[Outcome, Prediction | None] = self._loop(q, measured.config), None
+        else:
+            made = self._loop(q, candidate.config, candidate.solve), replace(candidate.prediction, parts=())
         self._measured.put(key, made)
         return made
 

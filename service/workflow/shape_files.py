@@ -19,11 +19,11 @@ TEXT_COLUMNS = ("kernel", "dtype", "device", "name")
 SUFFIXES = (".csv", ".jsonl", ".ndjson")
 
 
-def read_shapes(path: Path) -> Iterator[Line]:
+def read_shapes(path: Path, kernel: str = registry.DEFAULT) -> Iterator[Line]:
     """Yield (line number from 1, :class:`Item`) for each problem, or :class:`MalformedFile` for a line that is none.
 
     CSV needs a header of the size names that the kernels declare, and may have ``kernel`` (without it
-    ``registry.DEFAULT``), ``dtype``, ``device`` and ``name``; a line of mixed kernels leaves the sizes of the others
+    ``kernel`` is meant), ``dtype``, ``device`` and ``name``; a line of mixed kernels leaves the sizes of the others
     empty. A JSON line has the same names. Blank lines are skipped; a byte order mark and CRLF are accepted.
     Sizes are not judged here. A file that cannot be opened, is empty, has another suffix, no usable header or nothing
     after it raises :class:`MalformedFile` at once, before any line is given.
@@ -47,8 +47,8 @@ def read_shapes(path: Path) -> Iterator[Line]:
             first = next(lines, None)
             if first is None:
                 raise MalformedFile(path, "holds a header only: expected at least one problem", field="shapes")
-            return _closing(file, (_csv_line(path, n, text, columns) for n, text in _again(first, lines)))
-        return _closing(file, (_json_line(path, n, text) for n, text in _again(first, lines)))
+            return _closing(file, (_csv_line(path, n, text, columns, kernel) for n, text in _again(first, lines)))
+        return _closing(file, (_json_line(path, n, text, kernel) for n, text in _again(first, lines)))
     except BaseException:
         file.close()
         raise
@@ -116,7 +116,7 @@ def _example_header() -> str:
     return ",".join(registry.kernel(registry.DEFAULT).declaration.dimensions)
 
 
-def _csv_line(path: Path, number: int, text: str | MalformedFile, columns: list[str]) -> Line:
+def _csv_line(path: Path, number: int, text: str | MalformedFile, columns: list[str], kernel: str) -> Line:
     if isinstance(text, MalformedFile):
         return number, text
     try:
@@ -127,7 +127,7 @@ def _csv_line(path: Path, number: int, text: str | MalformedFile, columns: list[
             )
         # An empty size is a missing one: the kernel says which.
         fields = {column: value for column, value in zip(columns, values, strict=True) if value}
-        return number, Item.of(fields)
+        return number, Item.of(fields, kernel=kernel)
     except InvalidInput as error:
         return number, error
 
@@ -139,7 +139,7 @@ def _split(path: Path, number: int, text: str) -> list[str]:
         raise MalformedFile(path, f"not CSV: {error}", line=number) from None
 
 
-def _json_line(path: Path, number: int, text: str | MalformedFile) -> Line:
+def _json_line(path: Path, number: int, text: str | MalformedFile, kernel: str) -> Line:
     if isinstance(text, MalformedFile):
         return number, text
     try:
@@ -157,7 +157,7 @@ def _json_line(path: Path, number: int, text: str | MalformedFile) -> Line:
         example = json.dumps(example_size())[:-1]
         return number, MalformedFile(path, f"{text[:40]!r} is not an object such as {example}, …}}", line=number)
     try:
-        return number, Item.of(fields)
+        return number, Item.of(fields, kernel=kernel)
     except InvalidInput as error:
         return number, MalformedFile(path, str(error), line=number, field=error.field)
 

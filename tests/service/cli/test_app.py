@@ -20,6 +20,7 @@ from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow.profiles import Profiles
 
 GEMM = ["plan", "gemm", "M=512", "N=1024", "K=2048"]
+ADDING = ["--consumer", "x.py:f", "--out", "o", "--kernel", "vector_add"]
 COMMAND = [sys.executable, "-m", "warpplan.service.cli.app"]
 
 
@@ -130,6 +131,9 @@ def test_plan_with_a_profile_from_a_file(capsys: pytest.CaptureFixture[str]) -> 
             ["export", "bundled", "--consumer", "x.py:f", "--out", "o", "--key", "M"],
             "--key 'M': write it as NAME=VALUE",
         ),
+        (["export", "bundled", *ADDING], "bundled holds no shape of vector_add"),
+        (["verify", "bundled", *ADDING], "bundled holds no shape of vector_add"),
+        (["verify", "bundled", *ADDING[:-1], "nothing"], "unknown kernel 'nothing'"),
         (["serve", "--port", "99999"], "--port"),
         (["serve", "--host", "999.1.1.1", "--port", "0"], "cannot listen"),
     ],
@@ -320,3 +324,12 @@ def test_output_that_cannot_be_written() -> None:
             done = subprocess.run([*COMMAND, "kernels"], stdout=full, stderr=subprocess.PIPE)
         assert done.returncode == 2
         assert done.stderr == b"warpplan: error: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_character_gets_its_escape(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    told = subprocess.run([*COMMAND, "kernels"], env=environment, capture_output=True, check=True).stdout
+    assert rb"\u1d40" in told
+    told = subprocess.run([*COMMAND, "kernels", "--json"], env=environment, capture_output=True, check=True).stdout
+    assert "ᵀ" in json.dumps(json.loads(told), ensure_ascii=False)

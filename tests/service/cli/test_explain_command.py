@@ -52,6 +52,19 @@ def test_a_graph_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert body["costs"]["examined"] == body["costs"]["costs"]
 
 
+@pytest.mark.parametrize("limits", [["--time-limit", "5"], ["--work-limit", "5"]])
+def test_a_graph_within_either_limit(capsys: pytest.CaptureFixture[str], limits: list[str]) -> None:
+    status, out, _ = run(capsys, "explain", "g.json", "--json", *limits)
+    assert (status, json.loads(out)["outcome"]["status"]) == (0, "optimal")
+
+
+def test_a_graph_keeps_its_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    """No solve ends within a millisecond of the command's start."""
+    status, out, _ = run(capsys, "explain", "g.json", "--time-limit", "0.001")
+    assert status == 1
+    assert re.search(r"^  reason +the time limit binds$", out, re.MULTILINE)
+
+
 def test_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, *GEMM, "--svg", "a.svg", "--html", "a.html", "--trace", "a.json", "--json")
     assert status == 0

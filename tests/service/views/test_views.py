@@ -94,6 +94,12 @@ def test_gantt_by_hand() -> None:
     assert legend == "10 cycles a column; · waits; capitals in odd iterations; a x, b y"
 
 
+def test_gantt_keeps_long_numbers_of_cycles_apart() -> None:
+    head = next(text.gantt([Lane("some", "a", (Bar("x", "TMA", 0, 10**11, 0),))], 80))
+    step = -(-(10**11) // 77)
+    assert head.split() == [str(column * step) for column in range(0, 65, 13)]
+
+
 @pytest.mark.parametrize("width", [1, 80, 97, 120, 500])
 def test_gantt_keeps_to_the_width(rows: tuple[Lane, ...], width: int) -> None:
     lines = list(text.gantt(rows, width))

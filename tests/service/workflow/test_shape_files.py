@@ -131,3 +131,11 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(MalformedFile, match="directory"):
         read_shapes(tmp_path / "folder.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("s.csv", "N,kernel\n5,\n6,gemm\n"), ("s.jsonl", '{"N":5}\n{"N":6,"kernel":"gemm"}\n')]
+)
+def test_a_line_without_a_kernel_is_of_the_one_that_is_meant(tmp_path: Path, name: str, text: str) -> None:
+    read = [item for _, item in read_shapes(write(tmp_path, text, name), "vector_add")]
+    assert [item.kernel for item in read if isinstance(item, Item)] == ["vector_add", "gemm"]
