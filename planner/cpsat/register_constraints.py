@@ -17,7 +17,7 @@ from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_COUNTS, WARP_GR
 
 WARP = 32
 Death = tuple[int, int, Truth]
-"""(event, iterations, literal): where the literal holds, a value is live until the event so many iterations later."""
+"""(event, iterations, literal): where the literal holds, a value is live until the event ``iterations`` later."""
 
 
 def add_registers(model: ModelVariables) -> None:

@@ -35,7 +35,7 @@ class Pieces:
 
 
 def pieces(sizes: Sequence[int], alignments: Sequence[int], capacity: int) -> Pieces:
-    """Pieces of so many bytes, none above ``capacity``.
+    """Pieces of ``sizes`` bytes, none above ``capacity``.
 
     All offsets are multiples of the alignments' common divisor, so sizes round up to it (but for the piece on top:
     hence ``tops``). And where a packing exists, one exists whose pieces all rest on the bottom or on another piece:

@@ -45,9 +45,9 @@ class Circle:
             if (at - begin) % self.ii < cycles or (begin - at) % self.ii < held
         ]
 
-    def _full(self, room: int) -> list[tuple[int, int]]:
-        """Where ``room`` or more intervals overlap: disjoint [begin, end), ascending, over two turns."""
-        if room not in self.full:
+    def _full(self, level_limit: int) -> list[tuple[int, int]]:
+        """Where ``level_limit`` or more intervals overlap: disjoint [begin, end), ascending, over two turns."""
+        if level_limit not in self.full:
             level, steps = 0, []
             for begin, cycles in self.held.values():
                 whole, rest = divmod(cycles, self.ii)
@@ -56,19 +56,19 @@ class Circle:
                     end = begin + rest
                     level += end >= self.ii
                     steps += [(begin, 1), (end % self.ii, -1)]
-            self.full[room] = _at_least(room, level, sorted(steps), self.ii)
-        return self.full[room]
+            self.full[level_limit] = _at_least(level_limit, level, sorted(steps), self.ii)
+        return self.full[level_limit]
 
 
-def _at_least(room: int, level: int, steps: Sequence[tuple[int, int]], ii: int) -> list[tuple[int, int]]:
-    """The segments of two turns in which ``level``, changed by each of ``steps``, is ``room`` or more."""
+def _at_least(level_limit: int, level: int, steps: Sequence[tuple[int, int]], ii: int) -> list[tuple[int, int]]:
+    """The segments of two turns in which ``level``, changed by each of ``steps``, is ``level_limit`` or more."""
     segments = []
-    since = 0 if level >= room else None
+    since = 0 if level >= level_limit else None
     for at, change in steps:
         level += change
-        if level >= room and since is None:
+        if level >= level_limit and since is None:
             since = at
-        elif level < room and since is not None:
+        elif level < level_limit and since is not None:
             if at > since:
                 segments.append((since, at))
             since = None

@@ -129,7 +129,7 @@ def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
 
 
 def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
-    """The operations of recurrences, and others that might not fit beside them.
+    """The operations of recurrences, and others that might not fit on the same units.
 
     On a unit that no recurrence uses, intervals laid end to end, iteration after iteration, overlap no more than its
     copies: such operations need no search, and neither do holds of one cycle, which any gap takes.

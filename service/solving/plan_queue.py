@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 
 from warpplan.planner.errors import InvalidInput, StoreError, UnknownName, WarpplanError
-from warpplan.planner.problem.validate import require_room, validate
+from warpplan.planner.problem.validate import require_slot_capacity, validate
 from warpplan.planner.values import codec
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
@@ -91,7 +91,7 @@ class PlanRequest:
             loop = codec.from_json(graph, DependenceGraph)
             chosen = SolveOptions(**{WORK_LIMIT.get(name, name): value for name, value in options.items()})
             validate(loop, chosen)
-            require_room(loop)
+            require_slot_capacity(loop)
         except InvalidInput as error:
             error.field = "time_limit_s" if error.field == "work_limit_s" else error.field
             within = "options" if error.field in options else "graph"

@@ -1,7 +1,7 @@
 """A loop of TTGIR as a list of work and what flows between it.
 
 An operation of the list is a load, a product, a reduction, a store, or a chain of arithmetic on tiles of one size;
-views, constants and arithmetic on scalars are looked through. Chains are grown in program order, and only where no
+views, constants and arithmetic on scalars are transparent: who reads one reads what it was made from. Chains are grown in program order, and only where no
 other work stands between their ends, so that the list stays a graph without cycles in one iteration.
 """
 
@@ -26,11 +26,12 @@ from warpplan.kernels.compiler.analysis.row_values import Types
 from warpplan.kernels.compiler.analysis.tensor_memory import ACCESSES, Access, TensorBuffer, TensorMemory, values_read
 from warpplan.kernels.compiler.ttgir.control import read_branch, yielded
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
-from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 MOST_WORK = 40
-"""Beyond so many, chains are also grown across tiles of different sizes."""
+"""Operations of a loop beyond which chains are also grown across tiles of different sizes, so that the planner gets
+fewer operations. Chosen by hand."""
 _CHAINS = frozenset({"elementwise", "sfu"})
 _NAMED_FIRST = frozenset({"tma_load", "tma_store", "load", "store", "loop"})
 _POINTER_STEPS = frozenset(
@@ -41,7 +42,7 @@ _POINTER_STEPS = frozenset(
 @dataclass(frozen=True)
 class LoopWork:
     """One operation of a loop: ``id`` is ``name@file:line``; ``names`` are the operations of TTGIR in it, ``lines``
-    their places in the source.
+    their locations in the source.
 
     ``register_bits`` are those of the whole tile that it leaves for others, ``buffer_bytes`` those of the shared memory
     that it fills, ``tensor`` the tensor memory that it writes. ``rows``: its tile follows the rows of a product, so
@@ -95,7 +96,7 @@ class _Group:
 
 
 def read_work(
-    region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], places: Places
+    region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], locations: SourceLocations
 ) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:
     """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration).
 
@@ -107,11 +108,11 @@ def read_work(
     if len(reader.groups) > MOST_WORK:
         reader = _WorkReader(types, rows, pairs, same_size=False)
         reader.visit(region, 0)
-    return reader.finish(places)
+    return reader.finish(locations)
 
 
 class _WorkReader:
-    """``source`` gives for each value the results that it looks through to; a result belongs to a group. A value that
+    """``source`` gives for each value the results behind views and scalars that it was made from; a result belongs to a group. A value that
     the loop carries is its own source until the end."""
 
     def __init__(
@@ -258,7 +259,7 @@ class _WorkReader:
                     self.groups[self.home[result]].buffer = tile_bytes(self.types, [value])
 
     def _into_registers(self, value: str, reader: IrOperation, number: int) -> None:
-        """A tile that TMA brought is read from shared memory once by those who want it in registers."""
+        """A tile that TMA brought is read from shared memory once by the operations that want it in registers."""
         home = self.home.get(value)
         if self.loaded[value] or home is None or self.groups[home].classified.kind != "tma_load":
             return
@@ -278,12 +279,12 @@ class _WorkReader:
 
     # Writing
 
-    def finish(self, places: Places) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:
+    def finish(self, locations: SourceLocations) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:
         self.back |= self.memory.around()
         self._sort()
         flows: dict[tuple[str, str, int, str], Flow] = {}
         read_elsewhere: set[str] = {r for back in self.back.values() for r in self.source.get(back, ())}
-        names = self._names(places)
+        names = self._names(locations)
         for at, group in enumerate(self.groups):
             for read in sorted(group.reads | group.accumulator):
                 for result, distance in sorted(self._roots(read)):
@@ -296,12 +297,12 @@ class _WorkReader:
         for flow in [*self._memory_order(names), *self._tensor_memory_order(names)]:
             flows.setdefault((flow.src, flow.dst, flow.distance, flow.kind), flow)
         work = tuple(
-            self._work(names[at], group, places, read_elsewhere) for at, group in enumerate(self.groups)
+            self._work(names[at], group, locations, read_elsewhere) for at, group in enumerate(self.groups)
         )  # fmt: skip
         return work, tuple(flows.values())
 
     def _sort(self) -> None:
-        """Put the groups into an order in which one thread can run them, as near to the program's as chains allow."""
+        """Put the groups into an order in which one thread can run them, as close to the program's as chains allow."""
         last = [self.position[id(group.operations[-1])] for group in self.groups]
         needs = [{self.home[r] for r in g.reads if r in self.home} - {at} for at, g in enumerate(self.groups)]
         order: list[int] = []
@@ -347,7 +348,7 @@ class _WorkReader:
             if earlier.number in home and later.number in home and home[earlier.number] != home[later.number]
         ]
 
-    def _names(self, places: Places) -> list[str]:
+    def _names(self, locations: SourceLocations) -> list[str]:
         """``acc@matmul.py:12``; of several from one line and name, products have the first claim, then loads and
         stores, and the others add what they do: ``acc.truncf@matmul.py:12``."""
         names = [""] * len(self.groups)
@@ -355,11 +356,11 @@ class _WorkReader:
         for at in sorted(range(len(names)), key=self._claim):
             group = self.groups[at]
             last = group.operations[-1]
-            place, does = places.of(last), short_name(last).rpartition(".")[2]
+            location, does = locations.of(last), short_name(last).rpartition(".")[2]
             if group.classified.kind == "shared_load":
                 does = "local_load"
-            where = f"@{place}" if place.file else ""
-            stem = place.name or does
+            where = f"@{location}" if location.file else ""
+            stem = location.name or does
             tries = (f"{stem}{n}{where}" for n in ("", f".{does}", *(f".{does}{i}" for i in range(2, len(names) + 2))))
             names[at] = next(name for name in tries if name not in taken)
             taken.add(names[at])
@@ -370,7 +371,7 @@ class _WorkReader:
         kind = self.groups[at].classified.kind
         return 0 if kind == "dot" else 1 if kind in _NAMED_FIRST else 2
 
-    def _work(self, name: str, group: _Group, places: Places, read_elsewhere: set[str]) -> LoopWork:
+    def _work(self, name: str, group: _Group, locations: SourceLocations, read_elsewhere: set[str]) -> LoopWork:
         tile = next(
             (t for o in group.operations for v in (*o.defined, *o.operands[1:], *o.operands[:1])
              if (t := self.types.get(v)) is not None), None,
@@ -378,10 +379,10 @@ class _WorkReader:
         product = group.classified.product
         kept = [t for r in group.results if r in read_elsewhere and (t := self.types.get(r)) is not None]
         bits = sum(elements(t) * t.element_bits for t in kept if t.kind == "tensor")
-        lines = tuple(dict.fromkeys(str(places.of(o)) for o in group.operations if places.of(o).file))
+        lines = tuple(dict.fromkeys(str(locations.of(o)) for o in group.operations if locations.of(o).file))
         return LoopWork(
             name, group.classified.kind, tuple(short_name(o) for o in group.operations),
-            str(places.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
+            str(locations.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
             product, 0 if group.buffer else bits, group.buffer, group.rows, group.region > 0,
             group.rare, self.memory.written(group.accesses),
         )  # fmt: skip

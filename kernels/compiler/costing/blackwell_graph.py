@@ -51,7 +51,7 @@ class BlackwellLoop:
 def blackwell_loop(
     loop: Body, workers: str, warps: int, costs: CostTable, device: Device, *, smem_bytes: int | None = None
 ) -> BlackwellLoop:
-    """``loop`` with its loads and products in ``workers`` (``APART`` or ``TOGETHER``) beside ``warps`` warps that do
+    """``loop`` with its loads and products in ``workers`` (``APART`` or ``TOGETHER``) and ``warps`` warps that do
     the rest; ``smem_bytes`` is what rings may take of shared memory."""
     names = (REST, PRODUCTS, LOADS) if workers == APART else (REST, BOTH)
     product, load = 1, len(names) - 1

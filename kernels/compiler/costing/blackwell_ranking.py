@@ -39,7 +39,7 @@ def rank(
     captured: Captured, text: str, profile: Profile, device: Device, *, stages: int = 3
 ) -> tuple[RankedStrategy, ...]:
     """Every way that the cut ``text``, which ``captured`` was read from, can be steered, best first, and leaving the
-    kernel alone among them, with what stands in the way where there is no other.
+    kernel alone among them, with the obstacle where there is no other.
 
     ``stages`` is the ``num_stages`` of the unspecialised compile. Deterministic. Raises :class:`InvalidInput` for a
     device without tensor memory.

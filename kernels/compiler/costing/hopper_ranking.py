@@ -2,7 +2,7 @@
 
 Every way to share a kernel out (consumers, their warps) is planned loop by loop with its partitions pinned, and
 compared with leaving the kernel alone. A loop's interval is then lengthened by what memory cannot deliver in time, as
-in :mod:`planner.predict`:
+in :mod:`warpplan.planner.predict`:
 
     interval = ‖ II, bytes / L2 rate, latency / slots in flight ‖_p
 
@@ -63,7 +63,7 @@ MOST_BLOCKS = 8
 class RankedStrategy:
     """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
-    kernel alone over this one's; ``reason`` says what bounds it or what stood in the way."""
+    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was."""
 
     scheme: Strategy | None
     plans: tuple[Plan, ...]
@@ -88,8 +88,8 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
 
 
 def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
-    """Every scheme that fits, best first, and leaving the kernel alone among them, with what stands in the way where
-    nothing fits.
+    """Every scheme that fits, best first, and leaving the kernel alone among them, with the obstacle where nothing
+    fits.
 
     ``stages`` is the ``num_stages`` of the unspecialised compile. Deterministic; of equal predictions fewer partitions,
     warps and slots come first. Raises :class:`InvalidInput` for a device that is not Hopper.

@@ -5,8 +5,8 @@
 
 A consumer runs its operations one after the other, as the lowered code does: an operation is issued when the one
 before has been, and a product that somebody waits for holds up everything after it. What overlaps is therefore loads
-with arithmetic, the products of one consumer with the arithmetic of another, and a product that runs ahead with the
-arithmetic of the iteration before. Without specialisation one partition does it all, and its warps meet once an
+with arithmetic, the products of one consumer with the arithmetic of another, and a product issued early (lookahead)
+with the arithmetic of the iteration before. Without specialisation one partition does it all, and its warps meet once an
 iteration, when a slot may be filled again.
 """
 
@@ -63,9 +63,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a loop is shared out: ``consumers`` partitions of ``warps`` warps beside a producer, or, where
+    """How a loop is shared out: ``consumers`` partitions of ``warps`` warps and a producer, or, where
     ``specialized`` is false, one partition that does it all. ``in_flight``: a product that nobody waits for within the
-    loop runs on while the next is issued, and one that needs nothing but loads runs an iteration ahead."""
+    loop runs on while the next is issued, and one that needs nothing but loads is issued an iteration early."""
 
     consumers: int = 1
     warps: int = 4

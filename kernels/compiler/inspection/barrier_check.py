@@ -28,7 +28,7 @@ from warpplan.kernels.compiler.inspection.finished import (
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Use = Literal["init", "expect", "copy", "arrive", "wait"]
@@ -205,7 +205,7 @@ class _BarrierReader:
     """Walks the text with what each name stands for: the array behind a view, and the view's index."""
 
     def __init__(self, module: Module) -> None:
-        self.lines = Places(module).nearby(module.function)
+        self.lines = SourceLocations(module).lines_in(module.function)
         self.arrays: dict[str, ShapedType] = {}
         self.uses: dict[str, list[BarrierUse]] = defaultdict(list)
         self.found: list[BarrierFinding] = []

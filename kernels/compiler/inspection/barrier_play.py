@@ -27,7 +27,7 @@ from warpplan.kernels.compiler.inspection.finished import (
 from warpplan.kernels.compiler.inspection.scalars import compute, is_true
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, yielded
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, split_list, tokenize
-from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 SIZES = (128, 1_920)
@@ -120,7 +120,7 @@ def _games(module: Module, loaded: int) -> Played:
 class _Game:
     def __init__(self, module: Module, size: int, loader_first: bool, loaded: int) -> None:
         self.module, self.size, self.loader_first, self.loaded = module, size, loader_first, loaded
-        self.lines = Places(module).nearby(module.function)
+        self.lines = SourceLocations(module).lines_in(module.function)
         self.waits = self.steps = 0
         self.arrays: list[_Array] = []
         self.readers: dict[_Array, set[str]] = {}

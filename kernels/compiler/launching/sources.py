@@ -158,8 +158,8 @@ def open_source(plans: Plans, default: Path) -> DecisionSource:
 
 @cache
 def default_profile(device: str) -> Json:
-    """The shipped profile of ``device``, or of the nearest, as JSON. Recorded profiles are data of another room, which
-    the kernels must not import; they are looked up as what they are, files of the package."""
+    """The shipped profile of ``device``, or of :data:`NEAREST_PROFILE`, as JSON. Recorded profiles belong to the
+    profiler, which the kernels must not import; they are read as files of the package."""
     data = resources.files("warpplan.profiler") / "data"
     for name in (device, NEAREST_PROFILE):
         file = data / (name.lower().replace(" ", "_") + ".json")

@@ -65,7 +65,7 @@ def first_schedule(problem: Problem, ii: int, budget: WorkBudget | None = None) 
 
 
 def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
-    """Arcs of rings in shared memory that are all as deep as there is room for."""
+    """Arcs of rings in shared memory that are all as deep as memory allows."""
     slots = {p: problem.slot_bytes(p) for p in rings(problem, found) if problem.memory(p) == "smem"}
     depth = max(1, (problem.graph.limits.smem_bytes - problem.extra_bytes) // max(1, sum(slots.values())))
     return [] if problem.options.depth is not None else ring_arcs(problem, found, depth, set(slots))
@@ -175,7 +175,7 @@ class _Placing:
         return low, min(high, low + self.ii - 1)
 
     def _fit(self, i: int, low: int, high: int) -> int | None:
-        """The first start in the window at which every resource has room."""
+        """The first start in the window at which every resource is free."""
         at = low
         settled = 0
         usages = self.loop.usages[i]
@@ -190,7 +190,8 @@ class _Placing:
         return at
 
     def _evict_for(self, i: int, at: int) -> int:
-        """Make room for ``i`` at ``at``: by resource the operations of lowest priority first, then all out of reach."""
+        """Evict the operations in conflict with ``i`` at ``at``: by resource those of lowest priority first, then those
+        whose distances from it are broken."""
         self.trouble[i] += 1
         for usage in self.loop.usages[i]:
             circle = self.circles[usage.resource]
