@@ -5,13 +5,13 @@ Time is cut into *sections*, the maximal sets of pieces live together. Over each
 is a run of sections with equal floors between higher ones. Two facts make the search small:
 
 - Only what lies within a valley can rest on its floor; all else there begins above a wall. So either some piece over a
-  chosen section rests on the floor, or that section's floor is raised to the next place where a piece could rest, at the
-  cost of slack. Every packing whose pieces all rest on something is reached once, and where one exists such a one does.
+  chosen section rests on the floor, or that section's floor is raised to the next place where a piece could rest, at
+  the cost of slack. Every packing whose pieces all rest on something is reached once, and where one exists such a one does.
 - What lies between two higher sections must fill all between them up to the lower one, but for the slack, before
   anything else can follow.
 
-Floors that are only ever raised and slack as inference come from MiniMalloc (Moffitt, ASPLOS 2023), filling the niche with the
-fewest choices from perfect rectangle packing (Huang and Korf 2013).
+Floors that are only ever raised and slack as inference come from MiniMalloc (Moffitt, ASPLOS 2023), filling the niche
+with the fewest choices from perfect rectangle packing (Huang and Korf 2013).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SkylineInference:
         return None if failed else root
 
     def stairs(self, state: SkylineNode, first: int, end: int) -> int | None:
-        """The sections to blame where [first, end), now higher, is a wall up to which the pieces next to it cannot fill."""
+        """The sections to blame where [first, end), now higher, is a wall that no piece next to it can reach."""
         floors = state.floors
         for wall, step, last in ((first, -1, -1), (end - 1, 1, self.count)):
             s, highest, left, right = wall + step, -1, wall, wall
