@@ -54,7 +54,8 @@ INSTRUCTIONS = {
     "arith.divf": 8, "tt.precise_divf": 8, "arith.remf": 16, "arith.divsi": 16, "arith.divui": 16, "arith.remsi": 16,
     "arith.remui": 16, "tt.addptr": 2, "tt.extern_elementwise": 4, "tt.elementwise_inline_asm": 4, "tt.mulhiui": 2,
 }  # fmt: skip
-"""Instructions an element of operations that are no single instruction (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+"""Instructions an element of operations that are more than one (CUDA C++ Programming Guide, "Arithmetic
+Instructions")."""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn"}
 """Operand types whose wgmma was measured; e5m2 runs at e4m3's rate, what is not here at bfloat16's, byte for byte."""
 _COMBINERS = re.compile(r"\b(?:arith|math)\.\w+")

@@ -6,7 +6,7 @@ Read off the text: per barrier how often each partition expects bytes, copies, a
 - unwaited   a barrier that nobody waits for; and one that somebody waits for and nobody completes
 - box        a descriptor's box that is not the tile that it is copied to or from
 - init       a barrier that is used and was never initialised, or with a count of 0
-Played by :mod:`barrier_play`, for what no count tells: phases.
+Phases, which no count shows, are simulated by :mod:`~warpplan.kernels.compiler.inspection.barrier_play`.
 """
 
 from __future__ import annotations

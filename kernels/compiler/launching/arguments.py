@@ -16,7 +16,8 @@ from warpplan.kernels.triton_types import Json, KernelArgument
 MOST_INTEGER_BYTES = 64 * 2**20
 """Integers above this are not sent; they are a kernel's data then, not its offsets."""
 GUARD_BYTES = 4096
-"""Bytes before and after each copy, to detect writes out of bounds; a multiple of every alignment that Triton specialises on."""
+"""Bytes before and after each copy, to detect writes out of bounds; a multiple of every alignment that Triton
+specialises on."""
 GUARD = 0xA5
 
 

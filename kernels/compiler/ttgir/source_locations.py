@@ -1,9 +1,9 @@
 """Where an operation of TTGIR comes from: the variable and the line of the user's own source.
 
 A location is a line of a file, a name around one (``"acc"(…)``), a call (``callsite(callee at caller)``), several
-fused into one, or an alias of any of these in the table that follows the module. Of inlined calls the innermost location
-counts that is the user's: a reduction comes from the line that calls ``tl.sum``, not from Triton's library; the body of
-the user's own helper comes from the helper.
+fused into one, or an alias of any of these in the table that follows the module. Of inlined calls the innermost
+location counts that is the user's: a reduction comes from the line that calls ``tl.sum``, not from Triton's
+library; the body of the user's own helper comes from the helper.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ is a run of sections with equal floors between higher ones. Two facts make the s
 
 - Only what lies within a valley can rest on its floor; all else there begins above a wall. So either some piece over a
   chosen section rests on the floor, or that section's floor is raised to the next place where a piece could rest, at
-  the cost of slack. Every packing whose pieces all rest on something is reached once, and where one exists such a one does.
+  the cost of slack. Every packing whose pieces all rest on something is reached once, and where one exists such a one
+  does.
 - What lies between two higher sections must fill all between them up to the lower one, but for the slack, before
   anything else can follow.
 
