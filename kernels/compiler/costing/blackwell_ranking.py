@@ -13,7 +13,7 @@ from dataclasses import replace
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
 from warpplan.kernels.compiler.costing.blackwell_graph import blackwell_loop, tensor_columns
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
-from warpplan.kernels.compiler.costing.hopper_ranking import (
+from warpplan.kernels.compiler.costing.kernel_model import (
     LEAST_DEPTH,
     MORE_SECONDS,
     SOLVE_SECONDS,

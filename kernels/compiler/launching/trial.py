@@ -26,7 +26,7 @@ from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed
 
 if TYPE_CHECKING:
-    from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
+    from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 
 Item = dict[str, Json]
 

@@ -15,7 +15,8 @@ from cut_kernels import OWN, cut
 from zoo import ZOO
 
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy, rank, schemes
+from warpplan.kernels.compiler.costing.hopper_ranking import rank, schemes
+from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 from warpplan.kernels.compiler.costing.pressure import shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.planner.errors import InvalidInput
