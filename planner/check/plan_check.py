@@ -16,6 +16,7 @@ from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.plan import Plan
 
 MAX_THREAD_REGISTERS = 255
+"""A thread can address no more (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 
 def check(

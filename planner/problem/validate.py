@@ -13,6 +13,7 @@ from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, O
 from warpplan.planner.values.options import SolveOptions
 
 MOST_WARPS = 8
+"""Of one partition: the most in :data:`~warpplan.planner.problem.terms.WARP_COUNTS`."""
 MAX_PARTITIONS = 32
 """A block has at most 1,024 threads (CUDA C++ Programming Guide, "Technical Specifications"): 32 warps."""
 MAX_CYCLES = 10**9
@@ -20,6 +21,7 @@ MAX_CYCLES = 10**9
 MAX_SUM = 2**61
 """Sums of the solver's constraints stay below this many cycles; CP-SAT's own limit is 2**63 for all terms of one."""
 MAX_DISTANCE = 1_000
+"""Iterations between the ends of a dependence: loops carry values over one or two."""
 MAX_AMOUNT = 2**40
 """The most bytes, columns or registers: as good as no limit, and sums of them stay within 64 bits."""
 MAX_CAPACITY = 1_000

@@ -25,7 +25,7 @@ from warpplan.kernels.compiler.costing.loop_graph import BASE_REGISTERS as PRODU
 from warpplan.kernels.compiler.costing.loop_graph import MMA_ROWS, Shape, in_flight, lookahead_product, registers_for
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.strategy.hopper import PRODUCER, HopperStrategy
+from warpplan.kernels.compiler.strategy.hopper import MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
 from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.solve import effective_ii, solve
@@ -38,9 +38,6 @@ START_DEPTH = 3
 """Slots that the search for the fewest begins with: one being read, one filled, one on its way."""
 WORTH_A_SLOT = 0.99
 """Factor on the interval that one slot more must reach: it has to be shorter by a hundredth. Chosen by hand."""
-MOST_WARPS = 12
-"""Warps of all consumers: with the producer's warp group they are the four warp groups that 65,536 registers allow 128
-each."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -102,7 +99,7 @@ def _shapes(captured: Captured) -> list[Shape]:
     found = []
     for consumers, warps in product((1, 2, 3), (4, 8)):
         whole = all(r % (MMA_ROWS * consumers) == 0 for r in rows) and (rows or consumers == 1)
-        if whole and consumers * warps <= MOST_WARPS:
+        if whole and consumers * warps <= MOST_CONSUMER_WARPS:
             found.append(Shape(consumers, warps, in_flight=flying))
     return found
 

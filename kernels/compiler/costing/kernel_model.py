@@ -33,7 +33,8 @@ NOMINAL_TRIPS = 32
 """Iterations of a loop whose bounds are not constant: 32 blocks of 64 or 128 are sizes of 2048 to 4096."""
 WORTH_TRYING = 0.8
 """Gain over the kernel left alone below which a strategy is not worth a compile. The bound is low because the time of
-a kernel left alone is predicted too short: several blocks on an SM never wait for each other's units, nothing spills."""
+a kernel left alone is predicted too short: several blocks on an SM never wait for each other's units, and nothing
+spills."""
 LEAST_DEPTH = 2
 """Slots of a ring: one is filled while one is read."""
 COMPILER_REGISTERS = 40

@@ -19,6 +19,7 @@ GUARD_BYTES = 4096
 """Bytes before and after each copy, to detect writes out of bounds; a multiple of every alignment that Triton
 specialises on."""
 GUARD = 0xA5
+"""The byte that guards are filled with: any that kernels seldom write."""
 
 
 def describe(arguments: dict[str, KernelArgument], constants: set[str], folder: Path) -> dict[str, Json]:

@@ -34,7 +34,9 @@ from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 Plans = str | Path | Strategy | Mapping[str, Json] | None
 """A folder, the URL of a service, or a plan: a value, JSON, a ``.json`` file. ``None``: a folder in Triton's cache."""
 SERVICE_WAIT_S = 3.0
+"""Seconds that a launch waits for the service's answer before it goes on without. Chosen by hand."""
 NEAREST_PROFILE = "NVIDIA H200"
+"""The profile that stands for GPUs without one of their own."""
 
 
 class DecisionSource(Protocol):

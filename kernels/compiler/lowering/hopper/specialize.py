@@ -35,6 +35,7 @@ WARP = 32
 GRANULE = 8
 """``setmaxnreg`` takes multiples of 8 (PTX ISA)."""
 MOST_REGISTERS = 240
+"""Registers a thread of a consumer at most: what two consumer warp groups get next to a producer of 24."""
 PRODUCER_REGISTERS = 24
 """Registers a thread of the producer, the least that ``setmaxnreg`` takes (PTX ISA): one thread computes addresses and
 issues copies."""
