@@ -97,7 +97,7 @@ def first_fit(
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The places of the ones in ``mask``, lowest first."""
+    """The positions of the set bits of ``mask``, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

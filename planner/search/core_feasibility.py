@@ -115,14 +115,14 @@ def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
         if tight is None:
             return None
         if len(component) > 1:
-            path, tightened_bound = tight
+            path, apart = tight
             inside = set(component)
             arcs += [
                 (src, dst, cycles - ii * distance, 0)
                 for src, dst, cycles, distance in loop.arcs
                 if src in inside and dst in inside and src != dst
             ]
-            arcs += [(component[a], component[b], path[a][b], 0) for a, b in tightened_bound]
+            arcs += [(component[a], component[b], path[a][b], 0) for a, b in apart]
             for k, i in enumerate(component):
                 stages[i] = (path[0][k] // ii, (ii - 1 - path[k][0]) // ii) if k else (0, 0)
     return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)

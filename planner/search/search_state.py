@@ -23,7 +23,7 @@ from warpplan.planner.search.heuristics.retiming import retime
 from warpplan.planner.search.speculation import Speculation
 
 Progress = Callable[[int, int, int | None], None]
-"""Told (interval asked about, proven bound, best interval found or None)."""
+"""Told (interval queried, proven bound, best interval found or None)."""
 
 
 @dataclass(frozen=True)

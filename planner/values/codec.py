@@ -2,7 +2,7 @@
 
 A dataclass becomes an object of its fields, a tuple a list, and a tuple of (name, value) pairs an object. Only a plan
 differs: its schedule is an object by operation id. Reading is strict: a field that is missing, unknown, of
-another type, NaN or infinite is an :class:`InvalidInput` that names it, because a misspelt cost must not turn into a
+another type, NaN or infinite is an :class:`InvalidInput` that names it, because a misspelt cost must not become a
 default.
 """
 

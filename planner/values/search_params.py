@@ -92,7 +92,7 @@ class AttemptParams:
 
 @dataclass(frozen=True)
 class DriverParams:
-    """The bidirectional search over II: which interval is asked about next, and for how long."""
+    """The bidirectional search over II: which interval is queried next, and for how long."""
 
     tiny_loop_operations: int = 8
     """Operations up to which the best of all schedules of MinII is asked for at once, and ties are broken by a model at

@@ -90,11 +90,12 @@ def list_schedules(loop: TimeRelaxation, ii: int, params: SearchParams) -> Itera
         paths.append(tight[0])
     longest = [max((u.cycles for u in held), default=0) for held in loop.usages]
     core = {i for component in components for i in component if len(component) > 1}
+    # Operations on recurrences first; long holds first, which would not find a gap later; by dependences alone, which
+    # keeps values short-lived.
+    orders = ([int(i not in core) for i in range(loop.nodes)], [-cycles for cycles in longest], [0] * loop.nodes)
     trouble = [0] * loop.nodes
     for attempt in range(params.construction.attempts):
-        # First what recurrences bound has priority, then long holds, which would not find a gap later, then only the
-        # order of dependences counts, which keeps values short-lived.
-        first = [(int(i not in core), -longest[i], 0)[attempt % 3] for i in range(loop.nodes)]
+        first = orders[attempt % len(orders)]
         order = sorted(range(loop.nodes), key=lambda i: (-trouble[i], first[i], -backward[i], -longest[i], i))
         starts = _Placing(loop, ii, components, paths, order, trouble).run(
             params.construction.placements_per_operation * loop.nodes

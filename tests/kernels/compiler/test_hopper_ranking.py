@@ -34,7 +34,7 @@ def ranked(name: str, warps: int = 4) -> tuple[RankedStrategy, ...]:
     return rank(capture(cut(name, warps)), PROFILE, H200)
 
 
-def test_attention_wants_two_consumers_that_take_turns() -> None:
+def test_attention_wants_two_consumers_that_alternate() -> None:
     best = ranked("attention")[0]
     assert best.scheme is not None
     assert (best.scheme.consumers, best.scheme.warps, best.scheme.in_flight) == (2, 4, 1)
