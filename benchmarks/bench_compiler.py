@@ -5,7 +5,7 @@
 Both sides are tuned over the same tiles: the unplanned kernel over warps and stages, the planned one over schemes. The
 readings of ``scheme_sweep.py`` (taken now, or read with ``--sweep FILE``) choose three finalists of each side. These,
 the unplanned kernel at the planned tile, ``planned()`` around the fastest unplanned setting (``--planned``) and the
-peers are timed in turn in one process, the L2 cache cold and the clock settled, after each has been checked on fresh
+peers are timed alternately in one process, L2 cache cold and the clock settled, after each has been checked on fresh
 inputs. Writes ``compiler_h200.json``.
 """
 

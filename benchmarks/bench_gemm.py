@@ -4,7 +4,7 @@
 
 For training and held-out shapes apart, writes ``gemm_h200_*.json`` (the comparison) and ``gemm_exhaustive_h200_*.json``
 (every configuration's time, from which ``benchmarks/regret.py`` replays the ranking without a GPU). Each shape's
-contenders are timed in turn in one process.
+contenders are timed alternately in one process.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ def exhaustive(shape: Shape, space: list[GemmConfig], sets: list[Operands]) -> d
     random.Random(0).shuffle(order)
     times: dict[int, list[float]] = {}
     baseline: list[float] = []
-    for turn, index in enumerate(order):
-        if turn % CUBLAS_EVERY == 0:
+    for position, index in enumerate(order):
+        if position % CUBLAS_EVERY == 0:
             run_for(*cublas, settle_ms)
             baseline.append(round(summary(run_for(*cublas, read_ms))["us"], 3))
         o = space[index]
         graph = capture([prepare_launch(s.a, s.b, o, s.c) for s in sets], estimate)
         run_for(*graph, settle_ms)
         sample = summary(run_for(*graph, read_ms))
-        times[index] = [round(sample[key], 3) for key in ("us", "low_us", "high_us")] + [turn // CUBLAS_EVERY]
+        times[index] = [round(sample[key], 3) for key in ("us", "low_us", "high_us")] + [position // CUBLAS_EVERY]
         del graph
     return {"times": [times[i] for i in range(len(space))], "cublas_us": baseline}
 
@@ -128,7 +128,7 @@ def search(shape: Shape, failed: set[Job], sets: list[Operands], table: Path | N
 
 
 def compare(shape: Shape, best_first: list[GemmConfig], sets: list[Operands], peers: list[str], rounds: int) -> Row:
-    """The chosen plan, the best few of the ranking and of the search, and the peers, timed in turn."""
+    """The chosen plan, the best few of the ranking and of the search, and the peers, timed alternately."""
     known = set(best_first)
     ranked = [(c, t) for c, t in ranking(shape) if c in known]
     names: dict[GemmConfig, str] = {}

@@ -4,7 +4,7 @@
 
 mm, addmm and addmm with a fused SiLU, each in a child with a time limit. "unplanned" and "planned" are the same
 compiled function, from Inductor's TMA templates, captured before and after the plans came; "inductor" is max-autotune
-with every Triton template; "cublas" is eager. Timed in turn, the L2 cache cold. Writes
+with every Triton template; "cublas" is eager. Timed alternately, the L2 cache cold. Writes
 ``compiler_inductor_h200.json``.
 """
 

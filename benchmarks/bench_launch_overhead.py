@@ -3,7 +3,7 @@
     python benchmarks/bench_launch_overhead.py --out benchmarks/results      # on a GPU
     python benchmarks/bench_launch_overhead.py --stub                        # without: Triton's Python alone
 
-Batches of launches with and without ``planned`` take turns; a batch's time is the host's, from the first call to the
+Batches of launches with and without ``planned`` alternate; a batch's time is the host's, from the first call to the
 last, with the GPU idle before it and the queue never full. Reported are medians of batches, in microseconds a launch,
 and the median of the differences between neighbours. On the GPU ``planned`` decides by trials of its own, but for the
 matmul with descriptors, which runs a given plan; with ``--stub`` nothing is decided, and launching does nothing.

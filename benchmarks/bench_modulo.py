@@ -116,7 +116,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, RESULTS, "loops")
-    parser.add_argument("--limit", type=int, help="at most so many loops")
+    parser.add_argument("--limit", type=int, help="the most loops that are solved")
     parser.add_argument("--milp-limit-s", type=float, default=60.0, help="seconds of the clock for HiGHS on one loop")
     options = parser.parse_args()
     wanted = [i for i in instances() if not options.only or any(part in i.name for part in options.only)]

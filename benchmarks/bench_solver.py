@@ -43,7 +43,7 @@ WORK_LIMIT_S = 10.0
 SLOW_S = 1.0
 """A solve that takes longer is not repeated."""
 GOALS = {"median_wall_s": 0.1, "worst_wall_s": 1.0}
-"""The optimum proven within so many seconds on two cores: over all training loops, and for each."""
+"""Seconds within which the optimum is to be proven on two cores: the median of all training loops, and the worst."""
 
 
 def measure(graph: DependenceGraph, split: Split, work_limit_s: float, repeats: int) -> tuple[Row, Outcome]:

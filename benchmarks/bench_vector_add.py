@@ -3,7 +3,7 @@
     python3 benchmarks/bench_vector_add.py --out benchmarks/results
 
 Each length is measured in a child process of its own, under a time limit: every configuration and torch.add as CUDA
-graphs, replayed in turn, over random operands in so many buffers that L2 holds none of the next launch's.
+graphs, replayed alternately, over random operands in enough buffers that L2 holds none of the next launch's.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def measure(jobs: list[list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def timings(length: int, dtype: str) -> dict[str, Timing]:
-    """Every configuration and torch.add, checked to the bit first, then timed in turn."""
+    """Every configuration and torch.add, checked to the bit first, then timed alternately."""
     import torch
 
     from warpplan.kernels.vector_add.launch import prepare

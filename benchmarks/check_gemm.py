@@ -31,8 +31,8 @@ def find_package() -> None:
     except ImportError:
         folder = Path(tempfile.mkdtemp(prefix="warpplan-"))
         (folder / "warpplan").mkdir()
-        for room in ("planner", "kernels"):
-            (folder / "warpplan" / room).symlink_to(ROOT / room)
+        for package in ("planner", "kernels"):
+            (folder / "warpplan" / package).symlink_to(ROOT / package)
         sys.path.insert(0, str(folder))
 
 
@@ -135,7 +135,7 @@ def whole(rows: int, columns: int, dtype: torch.dtype, seed: int, pad: int = 0) 
 
 
 def poisoned(m: int, n: int, dtype: torch.dtype, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(C inside, the whole buffer): a margin row above and below, ``pad`` columns beside."""
+    """(C inside, the whole buffer): a margin row above and below, ``pad`` columns to its right."""
     buffer = torch.full((m + 2, n + pad), POISON, device="cuda", dtype=dtype)
     return buffer[1:-1, :n], buffer
 
@@ -191,8 +191,8 @@ def check_config(config: GemmConfig, report: Path) -> None:
             m, n, _ = shape
             if violations(config, str(dtype)[6:], H200, shape) or (dtype == torch.float16 and m > 512):
                 continue
-            beside = -n % 8 + 8
-            for pads in ((0, 0, 0), (8, 16, beside), (0, 8, beside + 1)):
+            padding = -n % 8 + 8
+            for pads in ((0, 0, 0), (8, 16, padding), (0, 8, padding + 1)):
                 write(report, guarded(lambda: check(config, shape, dtype, pads), shape=shape, pads=pads))  # noqa: B023
         shape = next((s for s in random if not violations(config, str(dtype)[6:], H200, s)), None)
         if shape is None:
@@ -238,14 +238,14 @@ def time_shape(shape: tuple[int, int, int], report: Path) -> None:
         out = torch.empty(m, n, device="cuda", dtype=a.dtype)
         graphs[name(config)] = graph_of(launch.prepare(a, b, config, out), launches)
     times: dict[str, list[float]] = {key: [] for key in graphs}
-    for turn in range(12):
+    for round_ in range(12):
         for key, graph in graphs.items():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             graph.replay()
             end.record()
             end.synchronize()
-            if turn >= 2:
+            if round_ >= 2:
                 times[key].append(start.elapsed_time(end) * 1e3 / launches)
     best = sorted(times["torch.matmul"])[5]
     for key, found in times.items():

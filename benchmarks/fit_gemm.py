@@ -40,7 +40,7 @@ def measured(solved: SolvedTable, target: Device, m: SearchedShape) -> MeasuredS
 
 
 def everything_measured(train: list[SearchedShape], target: Device, profile: Profile) -> CandidateTable:
-    """The candidates, and what was measured beside them: rings of other depths."""
+    """The candidates, and what was measured besides: rings of other depths."""
     known = candidate_table(train[0].dtype, target, profile.costs)
     listed = {replace(c, group_m=8) for c in known.configs}
     more = {replace(c, group_m=8): None for m in train for c in m.configs}

@@ -1,4 +1,4 @@
-"""What a GEMM consumer needs beside its accumulator, from ptxas's own reports; no GPU needed.
+"""Registers that a GEMM consumer needs besides its accumulator, from ptxas's own reports; no GPU needed.
 
     python benchmarks/fit_registers.py --out benchmarks/results
 

@@ -20,6 +20,7 @@ from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 
 PLENTY = 2**40
+"""Bytes, and columns, that no loop's rings fill: memory is not limited."""
 ScheduleUnpartitioned = Callable[[DependenceGraph], tuple[int, Assignment] | None]
 """Schedules a graph without partitions: an interval and an assignment, None where none was found."""
 

@@ -20,8 +20,8 @@ TABLES = tuple(RESULTS / f"gemm_exhaustive_h200_{split}.json" for split in ("tra
 class SearchedShape:
     """One shape's measured configurations.
 
-    ``time_us`` is in their order, each scaled by how far cuBLAS read beside it stood from cuBLAS's median, so that the
-    card's drift during the search does not rank configurations.
+    ``time_us`` is in their order, each scaled by how far the cuBLAS reading next to it was from cuBLAS's median, so
+    that the card's drift during the search does not rank configurations.
     """
 
     shape: tuple[int, int, int]
@@ -51,7 +51,7 @@ def _read(path: Path) -> list[SearchedShape]:
 
 
 def steady_us(times: NDArray[np.float64], cublas_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``times`` has columns median, low, high and the index of the cuBLAS reading beside it.
+    """``times`` has columns median, low, high and the index of the cuBLAS reading next to it.
 
     cuBLAS's own readings scatter by some per cent, so the drift is their running median over five.
     """

@@ -13,7 +13,7 @@ TARGET_US = 2_000.0
 
 
 def capture(launches: Sequence[Launch], estimate_us: float) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph that runs every launch in turn, as often as fills about two milliseconds; and its launch count."""
+    """A graph that runs every launch in order, as often as fills about two milliseconds; and its launch count."""
     for launch in launches[:2]:
         launch()
     torch.cuda.synchronize()
@@ -61,11 +61,11 @@ def interleaved(
     """:func:`paired` of what is captured already."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
     names = list(graphs)
-    for turn in range(rounds + 1):
-        for name in names if turn % 2 else reversed(names):
+    for round_ in range(rounds + 1):
+        for name in names if round_ % 2 else reversed(names):
             run_for(*graphs[name], settle_ms)
             sample = statistics.median(run_for(*graphs[name], read_ms))
-            if turn:  # the first round only warms up
+            if round_:  # the first round only warms up
                 times[name].append(sample)
     return times
 

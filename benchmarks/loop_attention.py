@@ -125,7 +125,7 @@ def attention_backward_hopper(d: int, m: int, clones: int, *, causal: bool = Fal
 
 
 def attention_backward_blackwell(d: int, m: int, *, causal: bool = False) -> DependenceGraph:
-    """128 rows of keys; eight warps share the scores' tile. S, P, dP and dQ take turns in tensor memory."""
+    """128 rows of keys; eight warps share the scores' tile. S, P, dP and dQ alternate in tensor memory."""
     loop, rows, warps = Loop("blackwell"), 128, 8
     q, do, lse, delta = _backward_loads(loop, d, m)
     size, tile = rows * m, rows * m // (2 * THREADS)

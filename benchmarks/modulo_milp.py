@@ -69,21 +69,21 @@ class Program:
             if i == j:
                 continue  # The interval is no less than RecMII.
             for r in range(ii):
-                turns, phase = divmod(r + self.graph.edge_latency(edge) - 1, ii)
+                intervals, phase = divmod(r + self.graph.edge_latency(edge) - 1, ii)
                 above, one = self._from(i, r)
                 beyond, other = self._from(j, phase + 1)
                 terms = [(c, 1) for c in above] + [(c, -1) for c in beyond] + [(stage + i, 1), (stage + j, -1)]
-                self._row(terms, edge.distance - turns - one + other)
+                self._row(terms, edge.distance - intervals - one + other)
 
     def _units(self) -> None:
         for unit, copies in self.graph.units:
             users = [(i, op.occupancy) for i, op in enumerate(self.graph.ops) if op.unit == unit]
             for r in range(self.ii):
                 terms: list[tuple[int, int]] = []
-                room = copies
+                capacity = copies
                 for i, cycles in users:
                     whole, rest = divmod(cycles, self.ii)
-                    room -= whole
+                    capacity -= whole
                     if rest:
                         # Began in (r − rest, r], around the circle.
                         first = r - rest + 1
@@ -92,8 +92,8 @@ class Program:
                             for at, sign in ((low, 1), (high, -1)):
                                 columns, constant = self._from(i, at)
                                 terms += [(c, sign) for c in columns]
-                                room -= sign * constant
-                self._row(terms, room)
+                                capacity -= sign * constant
+                self._row(terms, capacity)
 
     def solve(self, seconds: float) -> tuple[str, Starts | None]:
         """("yes", starts), ("no", None), or ("unknown", None) after the time limit."""

@@ -113,7 +113,7 @@ def _cut(generator: random.Random, ticks: int, count: int, kind: Kind) -> list[P
 
 
 def _bands(generator: random.Random, ticks: int, count: int, units: int) -> tuple[list[Piece], list[Piece]]:
-    """So many long pieces, thin and at random heights, and what is left around them."""
+    """``count`` long pieces, thin and at random heights, and what is left around them."""
     height = max(1, units // (4 * count + 1))
     bottoms = sorted(generator.sample(range(units // height), count))
     long, rest, top = [], [], 0

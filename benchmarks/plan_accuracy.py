@@ -7,7 +7,7 @@ Writes ``plan_accuracy_h200.json`` and ``plan_phases_h200.json``. The plans are 
 for a shape at every ring depth that fits, from two slots on, each with the first epilogue that then fits: nothing is
 picked by its result, and nothing was fitted on these shapes. For each plan the time that the service predicts, that of
 the simulated loop alone (no fitted constant), and the measured median; for some plans a Proton trace's multiply, waits
-and epilogue beside the simulator's.
+and epilogue next to the simulator's.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def compile_all(rows: Iterable[Row], workers: int | None) -> set[GemmConfig]:
 
 
 def measure(rows: list[Row], failed: set[GemmConfig]) -> None:
-    """Add the measured time to each row of one shape, all its plans timed in turn."""
+    """Add the measured time to each row of one shape, all its plans timed alternately."""
     import torch
     from gemm_operands import operands
     from graph_timing import paired, summary
@@ -160,7 +160,7 @@ def accuracy(rows: list[Row]) -> dict[str, float | int]:
 
 
 def phases(profile: Profile) -> list[Row]:
-    """Each traced plan's phases beside the simulator's, in cycles."""
+    """Each traced plan's phases next to the simulator's, in cycles."""
     rows: list[Row] = []
     empty = _recording(recording_cycles)
     for config in TRACED:

@@ -87,7 +87,7 @@ def by_block(rows: list[Row]) -> list[list[Row]]:
 
 
 def summary(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """The time at the robust depth (or the deepest that fits) over the deepest's; beside it the best depth's."""
+    """The time at the robust depth (or the deepest that fits) over the deepest's, and the best depth's."""
     found: dict[str, dict[str, float]] = {}
     groups = [[r for r in group if "measured_us" in r] for group in by_block(rows)]
     groups = [group for group in groups if group]

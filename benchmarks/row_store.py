@@ -1,6 +1,6 @@
 """Rows of a benchmark that may be interrupted and may run in several processes.
 
-Every finished row is appended to ``NAME.partial.jsonl`` beside the result ``NAME.json``; a run that finds such a file
+Every finished row is appended to ``NAME.partial.jsonl`` next to the result ``NAME.json``; a run that finds such a file
 goes on where it stopped. Processes (``--shard 1/2``, ``--shard 2/2``) share it. The first line holds the settings: rows
 that were measured with others do not mix.
 """

@@ -1,4 +1,4 @@
-"""What is done where schedule and partition are not decided together: schedule first, then partition.
+"""The schedule-first baseline: fixed-order scheduling of the whole loop, then the best partition for its order. Ours.
 
 1. The loop is scheduled as if one set of warps ran it and issued at no cost: units and dependences count; hand-offs,
    barriers, issue, registers and memory do not. The best modulo schedule of that problem fixes the *order*: who follows
@@ -32,7 +32,7 @@ from warpplan.planner.values.plan import Outcome
 QUERY_SECONDS = 0.5
 """For the feasibility query of one interval; one that is left open counts as infeasible, but raises no bound."""
 STRETCH = 4
-"""The order is given up where it does not fit so many times the joint interval."""
+"""The order is given up where it does not fit this many times the joint interval."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def schedule_first(graph: DependenceGraph, joint: Outcome) -> Baseline:
 def pipelined_order(graph: DependenceGraph) -> Order | None:
     """Step 1."""
 
-    def solved(blind: DependenceGraph) -> tuple[int, Assignment] | None:
-        plan = solve(blind).plan
+    def solved(unpartitioned: DependenceGraph) -> tuple[int, Assignment] | None:
+        plan = solve(unpartitioned).plan
         if plan is None:
             return None
         placements = plan.schedule.placements

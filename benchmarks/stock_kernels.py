@@ -1,4 +1,7 @@
-"""Plain kernels that ask Triton for its own warp specialisation, each in a form in which it fails on Hopper."""
+"""Plain kernels that ask Triton for its own warp specialisation, each in a form in which it fails on Hopper.
+
+Each is written out whole, as a user would: a shared part would be inlined into another kernel than the one that fails.
+"""
 
 from __future__ import annotations
 

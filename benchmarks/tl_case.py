@@ -55,7 +55,7 @@ class Case:
     ``arguments`` gives, for a setting, each run-time parameter: a tensor's name, a :class:`Described` one, or a number.
     ``reference`` computes ``output`` from the tensors in fp32 or better; ``peers`` make a launch each. ``slot`` is the
     bytes that one iteration of the innermost loop loads by TMA, 0 where nothing can be specialised; ``resident`` is
-    shared memory beside the rings: loads before the loop, the store's staging.
+    shared memory besides the rings: loads before the loop, the store's staging.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """Plain `tl` kernels as people write them: nothing in them knows of warp specialisation.
 
-`tl_cases.py` says what they are run on. Descriptors are made by the host unless a name says otherwise.
+`tl_cases.py` says what they are run on. Descriptors are made by the host unless a name says otherwise. Each
+kernel is written out whole, as a user's is.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def tensors(case: Case, seed: int) -> dict[str, torch.Tensor]:
 
 
 def input_sets(case: Case) -> int:
-    """So many that a set's next use finds L2 full of the others'."""
+    """Input sets, enough that a set's next use finds L2 full of the others'."""
     return max(1, min(64, -(-COLD_BYTES // int(case.bytes))))
 
 

@@ -4,7 +4,7 @@
 
 The records are put into the finished TTGIR; the source is not changed. Writes ``compiler_traces_h200.json``: for each
 kernel and scheme the cycles of each operation over all warps and of each warp, the initiation interval of the loop, the
-part of it that consumers wait, and measured cycles beside those that the planner's costs say. Recording costs each
+part of it that consumers wait, and measured cycles next to those that the planner's costs say. Recording costs each
 scope some cycles: ``recording_cycles`` is what an empty one shows.
 """
 

@@ -1,4 +1,4 @@
-"""Trace the real GEMM kernels with Proton, per warp, and set the costs read back beside those of the probes.
+"""Trace the real GEMM kernels with Proton, per warp, and compare the costs read back with those of the probes.
 
     python benchmarks/trace_gemm.py --out benchmarks/results
 

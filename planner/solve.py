@@ -38,7 +38,7 @@ def solve(
     "infeasible" with the binding constraint in ``reason``, "unknown" where a limit came first. Limits are the work
     budget of ``options``, which ends the search alike on every machine, and ``deadline``, which ends it by the caller's
     clock, whatever it is doing; without one no clock decides anything. ``progress`` is told of each decision: the
-    interval asked about, the bound proven by then, the best interval found or None. Raises
+    interval queried, the bound proven by then, the best interval found or None. Raises
     :class:`InvalidGraph` or :class:`InvalidInput` for a graph that cannot be planned and options that contradict it,
     :class:`InvalidPlan` where the plan found breaks a rule: a bug, never an answer.
     """
@@ -83,8 +83,8 @@ def _plan(problem: Problem, ii: int, found: Assignment) -> Plan:
         Placement(op.id, starts[i], starts[i] // ii, starts[i] % ii, found.partitions[i])
         for i, op in enumerate(problem.ops)
     )
-    partitions, places = dimension(problem, ii, found), layout(problem, ii, found)
-    if partitions is None or not places.fits:
+    partitions, memory = dimension(problem, ii, found), layout(problem, ii, found)
+    if partitions is None or not memory.fits:
         raise InvalidPlan(f"the plan found for graph {problem.graph.name!r} at {ii} cycles exceeds a limit: a bug")
     channels = tuple(
         Channel(
@@ -97,8 +97,8 @@ def _plan(problem: Problem, ii: int, found: Assignment) -> Plan:
         )
         for p, uses in rings(problem, found).items()
     )
-    used = max((b.offset + b.size for b in places.buffers if b.memory == "smem"), default=0)
-    return Plan(problem.graph.name, Schedule(ii, placements), partitions, channels, places.buffers, used, places.reuses)
+    used = max((b.offset + b.size for b in memory.buffers if b.memory == "smem"), default=0)
+    return Plan(problem.graph.name, Schedule(ii, placements), partitions, channels, memory.buffers, used, memory.reuses)
 
 
 def _verify(plan: Plan, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""All held-out loops, in a fixed order: the same number of each family for Hopper and for Blackwell, by turns.
+"""All held-out loops, in a fixed order: the same number of each family for Hopper and for Blackwell, alternately.
 
 A loop's family, number and :data:`SEED` decide everything that is drawn; they were fixed before any of these loops was
 solved for the first time (``tests/test_loop_splits.py`` pins their digest), and no constant of the planner may be

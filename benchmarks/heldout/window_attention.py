@@ -23,7 +23,7 @@ def window_attention(architecture: Architecture, draw: Random) -> DependenceGrap
     d, n, clones = draw.choice(HOPPER if loop.hopper else BLACKWELL)
     capped, paged = draw.random() < 0.4, draw.random() < 0.4
     emulated = draw.choice((0.0, 0.0, 0.25)) if not loop.hopper else 0.0
-    # The page's number is in a register of the warp that starts TMA; the table is read ahead of it.
+    # The page's number is in a register of the warp that starts TMA; the table is read before.
     page = [loop.tile("read_page", "LSU", pointer_access(128), warps=1, registers=1)] if paged else []
     k, v = loop.fill("load_k", n * d * 2, *page), loop.fill("load_v", n * d * 2, *page)
     for i in range(clones):

@@ -1,6 +1,6 @@
 """Why a kernel is left as it is.
 
-CannotPlan                 what stands in the way, the operation and the source line
+CannotPlan                 the obstacle, the operation and the source line
 UnsupportedTriton          the release of Triton is not one whose passes are known
 PlanWarning                what users see of either: the kernel runs as it is
 """

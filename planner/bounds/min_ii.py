@@ -100,15 +100,15 @@ def memory_bounds(problem: Problem) -> list[Bound]:
     return bounds
 
 
-def _least_interval(rings: list[tuple[int, int]], room: int) -> int:
-    """The smallest interval at which (slot size, cycles held) fit; 1 where none does, which is another's to say."""
+def _least_interval(rings: list[tuple[int, int]], capacity: int) -> int:
+    """The smallest interval at which (slot size, cycles held) fit; 1 where none does: another check reports that."""
 
     def fits(ii: int) -> bool:
         # Sizes times ``ii``, so that everything stays whole.
-        return sum(size * (-(-cycles // ii) * ii if cycles > ii else cycles) for size, cycles in rings) <= room * ii
+        return sum(size * (-(-cycles // ii) * ii if cycles > ii else cycles) for size, cycles in rings) <= capacity * ii
 
     high = max([cycles for _, cycles in rings] + [1])
-    high = max(high, -(-sum(size * cycles for size, cycles in rings) // max(1, room)))
+    high = max(high, -(-sum(size * cycles for size, cycles in rings) // max(1, capacity)))
     low = 1
     if not fits(high):
         return 1

@@ -14,7 +14,7 @@ from warpplan.planner.values.plan import Buffer, Channel
 
 
 class Extra(Protocol):
-    """A buffer that was asked for beside the rings, or in the ring of ``shares_with`` from ``slot`` on."""
+    """A buffer that was asked for besides the rings, or in the ring of ``shares_with`` from ``slot`` on."""
 
     @property
     def name(self) -> str: ...

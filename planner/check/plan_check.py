@@ -16,6 +16,7 @@ from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.plan import Plan
 
 MAX_THREAD_REGISTERS = 255
+"""A thread can address no more (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 
 def check(
@@ -30,7 +31,7 @@ def check(
     """Every rule that ``plan`` breaks, naming the element, its value and the limit; empty for a valid plan.
 
     ``slack_cycles`` is the margin each ring must keep beyond its live range, ``spills`` what ptxas reported, ``extras``
-    the buffers that have to be there beside the rings (``None``: not known). ``most_registers`` a thread are 240 where
+    the buffers that have to be there besides the rings (``None``: not known). ``most_registers`` a thread are 240 where
     the partitions are the solver's own.
     """
     broken = tuple(_shape(plan, graph))

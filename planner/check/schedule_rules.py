@@ -13,6 +13,8 @@ from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph
 from warpplan.planner.values.plan import Partition, Plan
 
 LEAST_REGISTERS, SETMAXNREG_REGISTERS = 24, 240
+"""Registers a thread, from the least to the most that ``setmaxnreg`` is used with (RULES.md, rule 5). Stated here
+again: the checker shares nothing with the solver but values."""
 
 
 class Spilled(Protocol):

@@ -1,4 +1,5 @@
-"""Dependences in the constraint model (rules 1 and 3), and the dominance cuts that follow from them."""
+"""Dependences in the constraint model (rules 1 and 3), and their dominance cuts (ours, see
+:func:`~warpplan.planner.bounds.start_windows.dominance_cuts`)."""
 
 from __future__ import annotations
 

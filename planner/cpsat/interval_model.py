@@ -31,11 +31,11 @@ class IntervalModel(ModelVariables):
     ``memory`` says how rings lie: "apart", side by side; "shared", in one another's place too (a relaxation, see
     :mod:`~warpplan.planner.cpsat.sharing_constraints`, to which :meth:`forbid` adds no-good cuts); "free", memory is
     not limited. ``registers`` False leaves rule 5 out, ``symmetric`` False the order of operations that could change
-    places: what is known of a schedule may tell them apart. ``reach``: only schedules of at most so many stages before
-    and after the anchor. ``tight`` adds redundant constraints (what a partition's issue slot takes with all its
+    places: what is known of a schedule may tell them apart. ``reach``: only schedules of at most this many stages
+    before and after the anchor. ``tight`` adds redundant constraints (what a partition's issue slot takes with all its
     barriers, the order of all that issues, registers on average), with which infeasibility is proven sooner and a
     schedule found later. ``compact`` adds dominance cuts, with which infeasibility is proven sooner still.
-    ``branching``: what the search decides about, beside what the constraints mention; with "median", about each value
+    ``branching``: what the search branches on, besides what the constraints mention; with "median", about each value
     that a stage can have. (CP-SAT sets all literals before it asks a strategy, so that its order matters little; that
     the strategy makes a literal of each value does.)
     """

@@ -13,11 +13,10 @@ from typing import Any
 from warpplan.planner.cpsat.literals import Truth, always, given, negated, never
 from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_COUNTS, WARP_GROUP, whole_multiple
+from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP, WARP_COUNTS, WARP_GROUP, whole_multiple
 
-WARP = 32
 Death = tuple[int, int, Truth]
-"""(event, iterations, literal): where the literal holds, a value is live until the event so many iterations later."""
+"""(event, iterations, literal): where the literal holds, a value is live until the event ``iterations`` later."""
 
 
 def add_registers(model: ModelVariables) -> None:

@@ -12,7 +12,7 @@ from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.terms import Arc, Use
 
 UNLIMITED = 2**31
-"""Slots that no loop needs."""
+"""Slots where memory is not limited: beyond any loop's need, and CP-SAT's sums of them fit 64 bits."""
 
 
 def add_rings(model: ModelVariables) -> None:

@@ -87,7 +87,7 @@ def run(
     parameters.cp_model_presolve = presolve
     parameters.linearization_level = relax
     if small:
-        # Trying literals one by one, tidying up what was learnt, looking for symmetries: each takes longer than what it
+        # Trying literals one by one, simplifying learnt clauses, detecting symmetries: each takes longer than what it
         # saves in models that are decided in milliseconds (measured: about half of the time together).
         parameters.cp_model_probing_level = 0
         parameters.use_sat_inprocessing = False

@@ -20,12 +20,12 @@ from warpplan.planner.problem.terms import Arc, Use
 from warpplan.planner.values.dependence_graph import Memory
 
 MANY = 2**20
-"""Slots that no loop needs."""
+"""Slots, a number beyond any loop's need: the end of a variable's domain, never reached."""
 
 
 @dataclass(frozen=True)
 class NoGoodCut:
-    """These rings, with so many slots, do not fit together; of ``pairs`` none was apart in time."""
+    """These rings, with these numbers of slots, do not fit together; of ``pairs`` none was apart in time."""
 
     slots: tuple[tuple[int, int], ...]
     pairs: tuple[tuple[int, int], ...]
@@ -90,7 +90,7 @@ def _single(model: ModelVariables, ring: int) -> Truth:
 
 
 def _add(model: ModelVariables, memory: Memory, capacity: int, single: dict[int, Truth]) -> None:
-    """As with registers (see there), it is enough to look at the moments when some ring's slot begins to be held."""
+    """As with registers (see there), it is enough to constrain the moments when some ring's slot begins to be held."""
     problem = model.problem
     inside = [p for p in model.depth if problem.memory(p) == memory]
     size = problem.slot_bytes if memory == "smem" else problem.slot_area

@@ -10,7 +10,7 @@ from warpplan.planner.cpsat.literals import Truth, always, given, never
 from warpplan.planner.cpsat.variables import ModelVariables
 
 PAIR = 2
-"""For so many users of a unit, their order says all."""
+"""Users of a unit up to which the order literal alone implies the constraints of :func:`_queue`."""
 
 
 def add_units(model: ModelVariables) -> None:

@@ -1,4 +1,4 @@
-"""The work budget: the search's limit kept in what it does, not by the clock, so that every machine answers alike."""
+"""The work budget: a limit in deterministic time and model size, not by the clock: every machine answers alike."""
 
 from __future__ import annotations
 

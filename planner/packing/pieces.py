@@ -35,7 +35,7 @@ class Pieces:
 
 
 def pieces(sizes: Sequence[int], alignments: Sequence[int], capacity: int) -> Pieces:
-    """Pieces of so many bytes, none above ``capacity``.
+    """Pieces of ``sizes`` bytes, none above ``capacity``.
 
     All offsets are multiples of the alignments' common divisor, so sizes round up to it (but for the piece on top:
     hence ``tops``). And where a packing exists, one exists whose pieces all rest on the bottom or on another piece:
@@ -97,7 +97,7 @@ def first_fit(
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The places of the ones in ``mask``, lowest first."""
+    """The positions of the set bits of ``mask``, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

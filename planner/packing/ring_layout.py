@@ -55,7 +55,7 @@ def layout(problem: Problem, ii: int, found: Assignment) -> Layout:
 
 
 def fits_side_by_side(problem: Problem) -> bool:
-    """Whether all rings fit beside one another with as few slots as possible."""
+    """Whether all rings fit side by side with as few slots as possible."""
     limits, least = problem.graph.limits, problem.least_slots
     flat = sum(problem.slot_bytes(p) * least(p) for p in problem.rings if problem.memory(p) == "smem")
     tall = sum(problem.slot_area(p) * least(p) for p in problem.rings if problem.memory(p) == "tmem")

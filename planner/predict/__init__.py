@@ -3,7 +3,7 @@ what the next best candidate lacks and which measured number would change the ch
 what fills its interval, ``sensitivity`` which single cost would have to change for another interval."""
 
 EXPORTS = {
-    "alternatives": ("Columns", "flips", "Flips", "Need", "needs", "RankedCandidates", "RankedLoop"),
+    "alternatives": ("Columns", "Flips", "flips", "Need", "needs", "RankedCandidates", "RankedLoop"),
     "explanation": ("Demand", "demands"),
     "ranking": ("best_first", "RankedPlan"),
     "sensitivity": ("cost_changes", "CostChanges"),

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from warpplan.planner.bounds.min_ii import WeightedArc, recurrence
 from warpplan.planner.errors import InvalidPlan
+from warpplan.planner.problem.terms import WARP, WARP_GROUP
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Operation
 from warpplan.planner.values.plan import Plan
-
-WARP, WARP_GROUP = 32, 4
 
 
 @dataclass(frozen=True)

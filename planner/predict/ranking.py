@@ -29,7 +29,7 @@ class RankedPlan:
 def best_first(
     time_us: NDArray[np.float64], tie_breaks: tuple[NDArray[np.float64], ...], limit: int
 ) -> NDArray[np.int64]:
-    """Indices of the ``limit`` smallest times; equal times by ``tie_breaks`` in turn, then by position.
+    """Indices of the ``limit`` smallest times; equal times by each of ``tie_breaks``, then by position.
 
     Times are compared at a resolution of one part in 10⁶, so that the last bits of a platform's arithmetic cannot
     give two ranks of a job different plans.
@@ -40,7 +40,7 @@ def best_first(
 
 
 def diverse(ranked: Sequence[Candidate], count: int, key: Callable[[Candidate], Hashable]) -> list[Candidate]:
-    """``count`` of ``ranked`` that are worth measuring beside one another, in its order.
+    """``count`` of ``ranked`` that are worth measuring together, in the order of ``ranked``.
 
     Half are simply the first; then comes the first of each other ``key`` (tile, partitions, depth), and what is still
     missing is filled up in order. Plans alike in all that the model is unsure of are right or wrong together, but most

@@ -12,6 +12,6 @@ EXPORTS = {
     "formulation": ("Problem",),
     "partition_sizes": ("check_given", "dimension"),
     "ring_sharing": ("least_hold", "may_share", "reuse_distance", "worth_sharing"),
-    "terms": ("Arc", "REGISTER_COUNTS", "Use", "WARP_COUNTS", "WARP_GROUP", "whole_multiple"),
-    "validate": ("require_room", "validate"),
+    "terms": ("Arc", "REGISTER_COUNTS", "Use", "WARP", "WARP_COUNTS", "WARP_GROUP", "whole_multiple"),
+    "validate": ("require_slot_capacity", "validate"),
 }

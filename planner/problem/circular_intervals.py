@@ -28,14 +28,14 @@ class Circle:
         if whole and self._full(self.capacity - whole + 1):
             return None
         full = self._full(self.capacity - whole) if rest else []
-        turns, phase = divmod(begin, self.ii)
+        intervals, phase = divmod(begin, self.ii)
         limit = begin + self.ii
         while (at := bisect_left(full, (phase + rest, 0)) - 1) >= 0 and full[at][1] > phase:
             more, phase = divmod(full[at][1], self.ii)
-            turns += more
-            if phase + self.ii * turns >= limit:
+            intervals += more
+            if phase + self.ii * intervals >= limit:
                 return None
-        return phase + self.ii * turns
+        return phase + self.ii * intervals
 
     def overlapping(self, begin: int, cycles: int) -> list[int]:
         """The operations that hold some of [``begin``, ``begin`` + ``cycles``)."""
@@ -45,9 +45,10 @@ class Circle:
             if (at - begin) % self.ii < cycles or (begin - at) % self.ii < held
         ]
 
-    def _full(self, room: int) -> list[tuple[int, int]]:
-        """Where ``room`` or more intervals overlap: disjoint [begin, end), ascending, over two turns."""
-        if room not in self.full:
+    def _full(self, full_level: int) -> list[tuple[int, int]]:
+        """Where ``full_level`` or more intervals overlap: disjoint [begin, end), ascending, over two
+        rounds of the circle."""
+        if full_level not in self.full:
             level, steps = 0, []
             for begin, cycles in self.held.values():
                 whole, rest = divmod(cycles, self.ii)
@@ -56,19 +57,20 @@ class Circle:
                     end = begin + rest
                     level += end >= self.ii
                     steps += [(begin, 1), (end % self.ii, -1)]
-            self.full[room] = _at_least(room, level, sorted(steps), self.ii)
-        return self.full[room]
+            self.full[full_level] = _at_least(full_level, level, sorted(steps), self.ii)
+        return self.full[full_level]
 
 
-def _at_least(room: int, level: int, steps: Sequence[tuple[int, int]], ii: int) -> list[tuple[int, int]]:
-    """The segments of two turns in which ``level``, changed by each of ``steps``, is ``room`` or more."""
+def _at_least(full_level: int, level: int, steps: Sequence[tuple[int, int]], ii: int) -> list[tuple[int, int]]:
+    """The segments of two rounds of the circle in which ``level``, changed by each of ``steps``, is ``full_level`` or
+    more."""
     segments = []
-    since = 0 if level >= room else None
+    since = 0 if level >= full_level else None
     for at, change in steps:
         level += change
-        if level >= room and since is None:
+        if level >= full_level and since is None:
             since = at
-        elif level < room and since is not None:
+        elif level < full_level and since is not None:
             if at > since:
                 segments.append((since, at))
             since = None

@@ -216,18 +216,18 @@ class Problem(Clustering):
         return max([self.graph.ops[op].alignment, *inside])
 
     def most_slots(self, op: int) -> int:
-        """Slots beyond which the operation's ring leaves no room, or none for the largest other one. Only rings of one
-        slot can lie where another lies."""
+        """Slots beyond which the operation's ring exceeds its memory, or leaves too little for the largest other one.
+        Only rings of one slot can lie where another lies."""
         if self.memory(op) == "tmem":
-            room, taken = self.graph.limits.tmem_columns, self.slot_columns
+            capacity, taken = self.graph.limits.tmem_columns, self.slot_columns
         else:
-            room, taken = self.graph.limits.smem_bytes - self.extra_bytes, self.slot_bytes
+            capacity, taken = self.graph.limits.smem_bytes - self.extra_bytes, self.slot_bytes
         others = [taken(i) for i in self.rings if i != op and self.memory(i) == self.memory(op)]
-        beside = max(others, default=0) if self.memory(op) == "smem" else 0
-        return max(1, (room - beside) // max(1, taken(op)))
+        largest_other = max(others, default=0) if self.memory(op) == "smem" else 0
+        return max(1, (capacity - largest_other) // max(1, taken(op)))
 
     def most_copies(self, op: int, *, crossing: bool) -> int | None:
-        """Copies of the operation's value that can be live at once: the ring's slots, or what registers have room for
+        """Copies of the operation's value that can be live at once: the ring's slots, or what registers can hold
         (where it may leave them, whichever is more). None where nothing limits them."""
         value = self.graph.ops[op]
         if value.buffer_bytes:

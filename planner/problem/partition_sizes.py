@@ -5,10 +5,9 @@ from __future__ import annotations
 from warpplan.planner.errors import Infeasible, InvalidInput
 from warpplan.planner.problem.assignment import Assignment, registers_needed
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP_COUNTS, WARP_GROUP, whole_multiple
+from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP, WARP_COUNTS, WARP_GROUP, whole_multiple
 from warpplan.planner.values.plan import Partition
 
-WARP = 32
 MOST_REGISTERS = 255
 """A thread can address no more (CUDA C++ Programming Guide, "Compute Capabilities")."""
 

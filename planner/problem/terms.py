@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WARP = 32
+"""Threads of a warp."""
 WARP_COUNTS = (1, 2, 4, 8)
+"""Warps that a partition may have."""
 WARP_GROUP = 4
 """Warps that registers are allotted to, and that reach all four sub-partitions of an SM."""
 REGISTER_COUNTS = tuple(range(24, 241, 8))

@@ -13,6 +13,7 @@ from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, O
 from warpplan.planner.values.options import SolveOptions
 
 MOST_WARPS = 8
+"""Of one partition: the most in :data:`~warpplan.planner.problem.terms.WARP_COUNTS`."""
 MAX_PARTITIONS = 32
 """A block has at most 1,024 threads (CUDA C++ Programming Guide, "Technical Specifications"): 32 warps."""
 MAX_CYCLES = 10**9
@@ -20,6 +21,7 @@ MAX_CYCLES = 10**9
 MAX_SUM = 2**61
 """Sums of the solver's constraints stay below this many cycles; CP-SAT's own limit is 2**63 for all terms of one."""
 MAX_DISTANCE = 1_000
+"""Iterations between the ends of a dependence: loops carry values over one or two."""
 MAX_AMOUNT = 2**40
 """The most bytes, columns or registers: as good as no limit, and sums of them stay within 64 bits."""
 MAX_CAPACITY = 1_000
@@ -43,7 +45,7 @@ def validate(graph: DependenceGraph, options: SolveOptions) -> None:
     _validate_sums(graph, options)
 
 
-def require_room(graph: DependenceGraph) -> None:
+def require_slot_capacity(graph: DependenceGraph) -> None:
     """Raises :class:`InvalidGraph` for a value that is larger than the whole memory it is to lie in.
 
     For graphs that people give: to them it is a mistake in an element. ``solve`` itself answers "infeasible", because
@@ -65,7 +67,7 @@ def _validate_sums(graph: DependenceGraph, options: SolveOptions) -> None:
 
     ``serial`` is an interval that is long enough for everything in series, so no longer one is ever asked for. A start,
     a release or a window's end is at most that many cycles for each operation on a path, each iteration that a
-    dependence spans and each slot that memory has room for; a partition's register area is such a time for each
+    dependence spans and each slot that memory has capacity for; a partition's register area is such a time for each
     register. CP-SAT requires the sum of a constraint's absolute terms to stay below 2**63.
     """
     limits, ops = graph.limits, graph.ops
@@ -76,12 +78,12 @@ def _validate_sums(graph: DependenceGraph, options: SolveOptions) -> None:
         for edge in graph.edges
     )
     distance = max((edge.distance for edge in graph.edges), default=0)
-    turns = 2 * (len(ops) + distance + 4)
+    intervals = 2 * (len(ops) + distance + 4)
     slots = max((_most_slots(graph, op) for op in ops if op.buffer_bytes or op.registers), default=0)
     registers = limits.base_registers + sum(op.registers for op in ops)
     for amount, what in (
-        (serial * (turns + max(slots, options.depth or 0)), f"{slots} slots of one ring in memory"),
-        (serial * turns * max(1, registers), f"{registers} registers"),
+        (serial * (intervals + max(slots, options.depth or 0)), f"{slots} slots of one ring in memory"),
+        (serial * intervals * max(1, registers), f"{registers} registers"),
     ):
         if amount >= MAX_SUM:
             value, name, field = max(_cycles(graph))
@@ -106,7 +108,7 @@ def _cycles(graph: DependenceGraph) -> Iterator[tuple[int, str, str]]:
 
 
 def _most_slots(graph: DependenceGraph, op: Operation) -> int:
-    """Slots of the operation's ring that its memory has room for."""
+    """Slots of the operation's ring that its memory has capacity for."""
     if op.buffer_bytes and op.memory == "tmem":
         return graph.limits.tmem_columns * 4 * op.lanes // op.buffer_bytes
     return graph.limits.smem_bytes // (op.buffer_bytes or op.register_bytes)

@@ -7,7 +7,7 @@ method, in the order in which a solve goes through it:
 2. *First incumbent.* ``ii_search`` drives a bidirectional search: feasibility is monotone in II, so schedules bound the
    optimum from above and proofs from below. ``heuristics.list_scheduling`` (iterative modulo scheduling, Rau 1994, on
    intervals, with squeaky-wheel restarts) tries the partitions of ``heuristics.partition_heuristics``; where it fails,
-   a feasibility query is asked about the bound, then about intervals in growing steps above it.
+   feasibility queries follow, at the bound and then at intervals in growing steps above it.
 3. *Feasibility queries.* ``feasibility_query`` makes windowed CP-SAT attempts on the models of
    :mod:`warpplan.planner.cpsat`: all schedules within a few stages of an anchor, the same without registers, and the
    ``restrictions``: clones in lockstep, partitions of ``heuristics.partition_relaxation``. Each ``portfolio`` gives

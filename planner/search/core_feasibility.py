@@ -96,21 +96,21 @@ def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
         if tight is None:
             return None
         if len(component) > 1:
-            path, disjunctive = tight
+            path, apart = tight
             inside = set(component)
             arcs += [
                 (src, dst, cycles - ii * distance, 0)
                 for src, dst, cycles, distance in loop.arcs
                 if src in inside and dst in inside and src != dst
             ]
-            arcs += [(component[a], component[b], path[a][b], 0) for a, b in disjunctive]
+            arcs += [(component[a], component[b], path[a][b], 0) for a, b in apart]
             for k, i in enumerate(component):
                 stages[i] = (path[0][k] // ii, (ii - 1 - path[k][0]) // ii) if k else (0, 0)
     return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)
 
 
 def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
-    """The operations of recurrences, and others that might not fit beside them.
+    """The operations of recurrences, and others that might not fit on the same units.
 
     On a unit that no recurrence uses, intervals laid end to end, iteration after iteration, overlap no more than its
     copies: such operations need no search, and neither do holds of one cycle, which any gap takes.

@@ -1,4 +1,4 @@
-"""Bidirectional search over II: which interval is asked about next, and what the answers prove.
+"""Bidirectional search over II: which interval is queried next, and what the answers prove.
 
 Feasibility is monotone in II (see :mod:`~warpplan.planner.search.search_state`). From below come proofs: MinII, tight
 distances on recurrences, and each interval whose model is infeasible. From above come schedules: list schedules,
@@ -109,7 +109,7 @@ class BidirectionalSearch(SearchState):
             seconds *= self.params.seconds_growth
 
     def _search_bound(self, ii: int, following: int, large: bool) -> None:
-        """Rounds about the proven bound ``ii``, which is mostly feasible; ``following`` is asked about next."""
+        """Rounds about the proven bound ``ii``, which is mostly feasible; ``following`` is queried next."""
         rounds, apart = self.params.first_round_seconds, fits_side_by_side(self.problem)
         for round_, seconds in enumerate(rounds[:1] if large else rounds):
             # Where rings have to share bytes, the first attempt mostly shows that the window is empty.

@@ -15,7 +15,8 @@ from warpplan.planner.cpsat.runner import DecisionRule, SearchSeed
 @dataclass(frozen=True)
 class Portfolio:
     """The ``opening`` rules, one an attempt, then those of ``rounds`` again and again; each attempt has its own seed,
-    ``seed_step`` beyond the one before."""
+    ``seed_step`` beyond the one before. The numbers themselves are arbitrary: portfolios that step by 4 from different
+    seeds below 4 never repeat each other's runs."""
 
     opening: tuple[DecisionRule, ...]
     rounds: tuple[DecisionRule, ...]
@@ -34,6 +35,6 @@ MIXED = Portfolio(("fixed_order",), ("partly_random", "random_order", "partly_ra
 RANDOM_ORDER = Portfolio((), ("random_order",), 2, 4)
 """For all schedules in the stage window: they are found soonest with all decisions in random order."""
 PARTLY_RANDOM = Portfolio((), ("partly_random",), 1, 4)
-"""For the register-free relaxation beside saturated units: found soonest with few decisions at random."""
+"""For the register-free relaxation on saturated units: found soonest with few decisions at random."""
 REPAIR = SearchSeed(1, "partly_random")
 """For partitions that were found without registers, with them."""

@@ -23,7 +23,7 @@ from warpplan.planner.search.heuristics.retiming import retime
 from warpplan.planner.search.speculation import Speculation
 
 Progress = Callable[[int, int, int | None], None]
-"""Told (interval asked about, proven bound, best interval found or None)."""
+"""Told (interval queried, proven bound, best interval found or None)."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class SearchState:
 
     def reuses_memory(self) -> bool:
         """Whether schedules with rings in one another's place are searched: where the incumbent has such, or there is
-        no room for all rings side by side. Otherwise a proof finds them."""
+        too little memory for all rings side by side. Otherwise a proof finds them."""
         if self.best is None:
             return not fits_side_by_side(self.problem)
         return layout(self.problem, self.ii, self.best).reuses != ()

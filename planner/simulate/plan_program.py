@@ -23,6 +23,7 @@ from warpplan.planner.values.dependence_graph import DependenceGraph, Operation
 from warpplan.planner.values.plan import Channel, Plan
 
 WARP_GROUP = 4
+"""Warps. Stated here again, as in the checker: the simulator shares nothing with the solver but values."""
 
 
 def program(plan: Plan, graph: DependenceGraph) -> Program:

@@ -1,8 +1,8 @@
 """Values of the planner ↔ JSON, each under a schema name such as ``warpplan/graph-1``.
 
 A dataclass becomes an object of its fields, a tuple a list, and a tuple of (name, value) pairs an object. Only a plan
-looks different: its schedule is an object by operation id. Reading is strict: a field that is missing, unknown, of
-another type, NaN or infinite is an :class:`InvalidInput` that names it, because a misspelt cost must not turn into a
+differs: its schedule is an object by operation id. Reading is strict: a field that is missing, unknown, of
+another type, NaN or infinite is an :class:`InvalidInput` that names it, because a misspelt cost must not become a
 default.
 """
 
@@ -161,7 +161,7 @@ def _kind(name: object, wanted: type | None) -> type:
     )
 
 
-# Plans: the schedule is an object by operation id, with the ids' order beside it (canonical JSON sorts keys).
+# Plans: the schedule is an object by operation id, with the ids' order next to it (canonical JSON sorts keys).
 
 
 def _plan_to_json(plan: Plan) -> Json:

@@ -19,7 +19,7 @@ class PartitionSpec:
 
 @dataclass(frozen=True)
 class ExtraBuffer:
-    """Shared memory beside the rings (barriers, epilogue staging), live all the time.
+    """Shared memory besides the rings (barriers, epilogue staging), live all the time.
 
     ``shares_with`` names the operation whose ring it reuses, from slot ``slot`` on.
     """
@@ -41,7 +41,7 @@ class Spill:
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """What is asked of :func:`warpplan.planner.solve.solve` beside the graph: the plan is a function of both alone.
+    """What is asked of :func:`warpplan.planner.solve.solve` besides the graph: the plan is a function of both alone.
 
     ``pinned`` puts operations into partitions by index and ``partitions`` dimensions them; ``depth`` fixes every
     ring's slots (``None``: as few as the live ranges need). ``slack_cycles`` is added to every live range.
@@ -50,7 +50,7 @@ class SolveOptions:
     and in the size of the models built, never by a clock, so that every machine gives the same plan however busy it is.
     ``search`` holds the search's constants and switches: never part of a request, a file or a key.
     (A limit in wall-clock time is no option but a :class:`~warpplan.planner.values.deadline.Deadline` that the caller
-    of ``solve`` passes beside them: what it cuts off depends on the machine.)
+    of ``solve`` passes besides them: what it cuts off depends on the machine.)
     """
 
     work_limit_s: float = 10.0

@@ -19,7 +19,7 @@ from typing import Literal
 MemoryModel = Literal["apart", "shared", "free"]
 """How a model lays rings out: side by side; in one another's place too; memory not limited."""
 Branching = Literal["free", "median"]
-"""What CP-SAT branches on beside what the constraints mention: nothing else; each value of a stage, from the median."""
+"""Besides the constraints' own variables, CP-SAT branches on nothing else; each value of a stage, from the median."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class CpSatParams:
     """Share of decisions that are made at random in the randomised branchings. CP-SAT's documentation names no best
     value; chosen by hand on the training loops. Doubled: not measured."""
     clock_factor: float = 5.0
-    """The wall clock ends a run only at so many times its limit: a machine that swaps must still answer, but a busy one
-    must answer the same. Chosen by hand. Doubled: only a machine that is slower than a slow core by that much can
+    """The wall clock ends a run only at this many times its limit: a machine that swaps must still answer, but a busy
+    one must answer the same. Chosen by hand. Doubled: only a machine that is slower than a slow core by that much can
     tell."""
     clock_wall_s: float = 10.0
     """And not before, in seconds by the clock: a short run on a busy machine must not give another answer. Chosen by
@@ -62,7 +62,7 @@ class AttemptParams:
     is left out. Chosen by hand on the training loops. Doubled: proofs are attempted where windowed attempts would find
     a schedule sooner."""
     small_loop_factor: float = 5.0
-    """Times as many seconds for the one attempt of so small a loop. Chosen by hand. Doubled: an infeasible interval
+    """Times as many seconds for the one attempt at such a small loop. Chosen by hand. Doubled: an infeasible interval
     costs more before the next one is tried."""
     shared_memory_factor: float = 3.0
     """Times as many seconds for unrestricted attempts where rings may lie in one another's place: such models are
@@ -92,7 +92,7 @@ class AttemptParams:
 
 @dataclass(frozen=True)
 class DriverParams:
-    """The bidirectional search over II: which interval is asked about next, and for how long."""
+    """The bidirectional search over II: which interval is queried next, and for how long."""
 
     tiny_loop_operations: int = 8
     """Operations up to which the best of all schedules of MinII is asked for at once, and ties are broken by a model at
@@ -117,7 +117,7 @@ class DriverParams:
     least_seconds: float = 0.02
     """With less of the budget left, nothing is asked. Chosen by hand. Doubled: not measurable."""
     first_step_parts: int = 6
-    """The first step up from the proven bound is one of so many parts of it. Chosen by hand. Doubled: the first
+    """The first step up from the proven bound is the bound divided by this number. Chosen by hand. Doubled: the first
     schedule is closer to the bound, and found later."""
     step_growth: int = 3
     """Factor from one step up to the next. Chosen by hand. Doubled: a first schedule sooner, further from the bound."""
@@ -131,8 +131,8 @@ class DriverParams:
     """After this many consecutive one-cycle improvements, bisect the remaining gap. Chosen by hand on the training
     loops. Doubled: more queries next to the incumbent, each of them mostly feasible."""
     precision: int = 100
-    """The incumbent's partitions are followed down to one in so many cycles of the interval. Chosen by hand on the
-    training loops. Doubled: more attempts for gains below one per cent."""
+    """With the incumbent's partitions kept, the interval is improved until the gap is below one part in this many.
+    Chosen by hand on the training loops. Doubled: more attempts for gains below one per cent."""
     proof_factor: float = 10.0
     """Times as many seconds for a proof as for an attempt in the stage window. Chosen by hand on the training loops.
     Doubled: an interval that cannot be decided costs twice as much."""
@@ -206,7 +206,7 @@ class SearchParams:
     list_scheduling: bool = True
     """Schedules constructed by iterative modulo scheduling (Rau 1994). Off: first schedules come from models alone."""
     partition_heuristics: bool = True
-    """Balanced partitions with few hand-offs for list scheduling, beside those by the kind of operation. Off: those by
+    """Balanced partitions with few hand-offs for list scheduling, besides those by the kind of operation. Off: those by
     kind alone."""
 
     # Restrictions: models with some decisions fixed

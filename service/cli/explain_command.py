@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from warpplan.service.views.sections import Section
 
 SCHEMA = "warpplan/explanation-1"
-QUESTION_SECONDS = 20.0
-"""The longest that what-if questions may take; how many were answered is said."""
+WHAT_IF_SECONDS = 20.0
+"""Seconds by the clock for what-if solves; the output says how many were finished. Chosen by hand."""
 
 STEADY_ITERATIONS = 64
 """A comparison with measured phases plays so many iterations, so that the first ones do not decide the medians."""
@@ -135,7 +135,7 @@ def _graph(path: str, options: SolveOptions, deadline: Deadline) -> Explained:
     if plan is None:
         return Explained(graph.name, (), graph, outcome, (), body)
     filled = demands(graph, plan, slack_cycles=options.slack_cycles)
-    with _questions("asking what each cost decides") as progress:
+    with _what_ifs("asking what each cost decides") as progress:
         changes = cost_changes(graph, options, outcome, progress=progress)
     ii = plan.schedule.ii_cycles
     body |= {"demands": [asdict(d) for d in filled], "costs": asdict(changes)}
@@ -201,7 +201,7 @@ def _raced(race: RankedCandidates) -> _Compared:
     from warpplan.service.views import sections
 
     predicted = race.predictions()
-    with _questions("asking which measurement decides") as progress:
+    with _what_ifs("asking which measurement decides") as progress:
         doubts = flips(race, progress=progress)
     lacking = needs(race) if len(race.names) > 1 else ()
     shown: tuple[Section, ...] = ()
@@ -302,12 +302,12 @@ def _events(measured: Path | None) -> tuple[Event, ...]:
 
 
 @contextmanager
-def _questions(what: str) -> Iterator[Callable[[int, int], bool]]:
+def _what_ifs(what: str) -> Iterator[Callable[[int, int], bool]]:
     """A progress bar on terminals that also ends the work when its time is over."""
     from rich.console import Console
     from rich.progress import Progress
 
-    until = time.monotonic() + QUESTION_SECONDS
+    until = time.monotonic() + WHAT_IF_SECONDS
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(what, total=None)

@@ -80,6 +80,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Will the consumer find an entry for each shape? Exit 1 where one would miss."""
+    # The options are those of ``export``, written again: Typer reads a command's options off its own signature.
     from warpplan.service import feeds
 
     chosen = feeds.target(target)

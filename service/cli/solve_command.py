@@ -65,13 +65,13 @@ def solve(
 def read_graph(path: str) -> DependenceGraph:
     """The loop body in ``path``; :class:`MalformedFile` where it cannot be read, :class:`InvalidGraph` names what is
     wrong in it."""
-    from warpplan.planner.problem.validate import require_room
+    from warpplan.planner.problem.validate import require_slot_capacity
     from warpplan.planner.values import codec
     from warpplan.planner.values.dependence_graph import DependenceGraph
     from warpplan.service.workflow.text_files import read_bytes, source_name
 
     loop: DependenceGraph = codec.loads(read_bytes(path), source_name(path), DependenceGraph)
-    require_room(loop)
+    require_slot_capacity(loop)
     return loop
 
 

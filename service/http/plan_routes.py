@@ -15,7 +15,8 @@ from warpplan.service.http.plan_timeline import MEDIA_TYPES, Format, accepted
 from warpplan.service.http.plan_timeline import timeline as drawn
 from warpplan.service.http.problem_json import document
 from warpplan.service.metrics import Metrics
-from warpplan.service.solving.plan_queue import KeptPlan, PlanRequest, Plans, QueueFull, State
+from warpplan.service.solving.plan_queue import KeptPlan, Plans, QueueFull, State
+from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.solving.workers import Solvers
 from warpplan.service.workflow.profiles import planner_version
 

@@ -11,7 +11,8 @@ from warpplan.planner.values import codec
 from warpplan.planner.values.plan import Outcome
 from warpplan.service.config_request import canonical_json
 from warpplan.service.http.problem_json import NotAcceptable, NotReady
-from warpplan.service.solving.plan_queue import KeptPlan, PlanRequest
+from warpplan.service.solving.plan_queue import KeptPlan
+from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.views import html, lanes, sections, svg
 
 Format = Literal["json", "svg", "html"]

@@ -7,14 +7,12 @@ because the plan was forgotten or another server took it up, can change nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 from sqlalchemy import (
@@ -33,12 +31,9 @@ from sqlalchemy import (
     update,
 )
 
-from warpplan.planner.errors import InvalidInput, StoreError, UnknownName, WarpplanError
-from warpplan.planner.problem.validate import require_room, validate
-from warpplan.planner.values import codec
-from warpplan.planner.values.dependence_graph import DependenceGraph
-from warpplan.planner.values.options import SolveOptions
+from warpplan.planner.errors import StoreError, UnknownName, WarpplanError
 from warpplan.service.config_request import canonical_json
+from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.store.checksums import SOLVE, checksum, digest, intact
 from warpplan.service.store.database import Database, insert_new, now
 
@@ -71,55 +66,6 @@ class UnknownPlan(UnknownName):
 
 class QueueFull(StoreError):
     """As many plans wait as may: ask again later."""
-
-
-WORK_LIMIT = {"time_limit_s": "work_limit_s"}
-"""A request's limit counts seconds of a slow core, so that every machine answers alike: the solver's work budget."""
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """A checked question: the loop body and how to solve it."""
-
-    graph: DependenceGraph
-    options: SolveOptions
-
-    @classmethod
-    def of(cls, graph: object, options: Mapping[str, Any]) -> PlanRequest:
-        """Of JSON values; :class:`InvalidInput` names the element that cannot be planned by its path in the body."""
-        try:
-            loop = codec.from_json(graph, DependenceGraph)
-            chosen = SolveOptions(**{WORK_LIMIT.get(name, name): value for name, value in options.items()})
-            validate(loop, chosen)
-            require_room(loop)
-        except InvalidInput as error:
-            error.field = "time_limit_s" if error.field == "work_limit_s" else error.field
-            within = "options" if error.field in options else "graph"
-            error.field = f"{within}.{error.field}" if error.field else within
-            raise
-        return cls(loop, chosen)
-
-    @classmethod
-    def read(cls, text: str) -> PlanRequest:
-        """Of :attr:`text`."""
-        body = json.loads(text)
-        return cls.of(body["graph"], body["options"])
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The options that a request can set."""
-        o = self.options
-        return {"time_limit_s": float(o.work_limit_s), "depth": o.depth, "slack_cycles": o.slack_cycles}
-
-    @cached_property
-    def text(self) -> str:
-        """The one text of this question: canonical JSON, defaults written out."""
-        return canonical_json({"graph": codec.to_json(self.graph), "options": self.chosen}).decode()
-
-    @cached_property
-    def id(self) -> str:
-        """SHA-256 of :attr:`text`."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

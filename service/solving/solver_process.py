@@ -93,7 +93,7 @@ def solving(request: str) -> Iterator[Json]:
 def _solve(request: str, tell: Callable[[Json], None], answer: Future[Json]) -> None:
     from warpplan.planner.solve import solve
     from warpplan.planner.values import codec
-    from warpplan.service.solving.plan_queue import PlanRequest
+    from warpplan.service.solving.plan_request import PlanRequest
 
     def progress(asked: int, proven: int, best: int | None) -> None:
         tell({"ii_asked": asked, "ii_lower_bound": proven, "ii_best": best})

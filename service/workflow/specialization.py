@@ -11,7 +11,7 @@ from warpplan.planner.values.profile import Profile
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.analysis.capture import Captured
-    from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
+    from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
     from warpplan.kernels.compiler.inspection.where import Placed
     from warpplan.kernels.compiler.strategy.protocol import Strategy

@@ -195,7 +195,7 @@ class _Attempt:
         return self._registers([0] * len(self.warps)) is not None
 
     def _registers(self, live: Sequence[int]) -> list[int] | None:
-        """Registers a thread of each partition for so many live ones; None where there are not as many."""
+        """Registers a thread of each partition for ``live`` live ones; None where there are too few."""
         needed = [max(least, self.limits.base_registers + most) for least, most in zip(self.fewest, live, strict=True)]
         if self.given:
             counts = [spec.registers for spec in self.given]
@@ -256,17 +256,17 @@ class _Attempt:
             a, b = self.rings[x], self.rings[y]
             later = (phases[b.producer] - phases[a.producer]) % ii
             ways.append([
-                self._released(ii, phases, a, b.producer, room) + self._released(ii, phases, b, a.producer, ii - room)
-                for room in ([later] if later else [0, ii])
+                self._released(ii, phases, a, b.producer, span) + self._released(ii, phases, b, a.producer, ii - span)
+                for span in ([later] if later else [0, ii])
             ])  # fmt: skip
         for chosen in product(*ways):
             yield own + [turn for turns in chosen for turn in turns]
 
-    def _released(self, ii: int, phases: tuple[int, ...], ring: Ring, hearer: int, room: int) -> list[Turns]:
-        """``hearer`` knows, at most ``room`` cycles after the ring's producer began to fill a slot, that it is free."""
+    def _released(self, ii: int, phases: tuple[int, ...], ring: Ring, hearer: int, span: int) -> list[Turns]:
+        """``hearer`` knows, at most ``span`` cycles after the ring's producer began to fill a slot, that it is free."""
         turns = []
         for reader, distance, cycles, late, told in ring.uses:
-            held = cycles + late + (told if self.apart(reader, hearer) else 0) - room
+            held = cycles + late + (told if self.apart(reader, hearer) else 0) - span
             held += phases[reader] - phases[ring.producer]
             turns.append((reader, ring.producer, -(-held // ii) + distance))
         return turns

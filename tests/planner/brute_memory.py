@@ -1,4 +1,4 @@
-"""Where rings may lie: every number of slots, every pair that may take turns, every order of putting them down."""
+"""Where rings may lie: every number of slots, every pair that may alternate, every order of putting them down."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Layout:
 
 
 def layouts(graph: DependenceGraph, rings: Sequence[Ring], most_slots: int, depth: int | None) -> Iterator[Layout]:
-    """Every choice of slots and of pairs that may meet for which there is room, but none that another one beats."""
+    """Every choice of slots and of pairs that may meet that fits, but none that another one beats."""
     found: list[Layout] = []
     capacity = [graph.limits.tmem_columns if r.in_tmem else graph.limits.smem_bytes for r in rings]
-    limits = [min(most_slots, (2 if r.lanes == 64 else 1) * room // max(1, r.slot)) for r, room in
+    limits = [min(most_slots, (2 if r.lanes == 64 else 1) * capacity // max(1, r.slot)) for r, capacity in
               zip(rings, capacity, strict=True)]  # fmt: skip
     may_meet = [(x, y) for x, y in combinations(range(len(rings)), 2) if rings[x].in_tmem == rings[y].in_tmem]
     for count in range(len(may_meet) + 1):
@@ -46,7 +46,7 @@ def layouts(graph: DependenceGraph, rings: Sequence[Ring], most_slots: int, dept
                 for x, most in enumerate(limits)
             ]
             for depths in product(*ranges):
-                if not _room(graph, rings, depths, single):
+                if not _fits_singly(graph, rings, depths, single):
                     continue
                 if any(set(f.pairs) <= set(pairs) and all(a >= b for a, b in zip(f.depths, depths, strict=True))
                        for f in found):  # fmt: skip
@@ -57,8 +57,8 @@ def layouts(graph: DependenceGraph, rings: Sequence[Ring], most_slots: int, dept
                     yield found[-1]
 
 
-def _room(graph: DependenceGraph, rings: Sequence[Ring], depths: Sequence[int], sharing: set[int]) -> bool:
-    """Whether the rings that meet no other could lie beside one another (in halves of columns, for 64 lanes)."""
+def _fits_singly(graph: DependenceGraph, rings: Sequence[Ring], depths: Sequence[int], sharing: set[int]) -> bool:
+    """Whether the rings that meet no other could lie side by side (in halves of columns, for 64 lanes)."""
     taken = [0, 0]
     for x, ring in enumerate(rings):
         if x not in sharing:
@@ -70,14 +70,14 @@ def _places(
     graph: DependenceGraph, rings: Sequence[Ring], depths: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...] | None:
     """Each ring at the lowest place that the ones before leave it, in every order and at every lane: some order of
-    rising offsets does as well as any arrangement."""
+    ascending offsets does as well as any arrangement."""
     for lanes in product(*[(0, 64) if r.lanes == 64 else (0,) for r in rings]):
         for order in permutations(range(len(rings))):
             placed: dict[int, Buffer] = {}
             for x in order:
                 ring, offset = rings[x], 0
                 kind = "tmem" if ring.in_tmem else "smem"
-                room = graph.limits.tmem_columns if ring.in_tmem else graph.limits.smem_bytes
+                capacity = graph.limits.tmem_columns if ring.in_tmem else graph.limits.smem_bytes
                 while True:
                     at = Buffer("", offset, depths[x] * ring.slot, ring.alignment, None, kind, lanes[x], ring.lanes)
                     others = [
@@ -87,7 +87,7 @@ def _places(
                     if not others:
                         break
                     offset = -(-max(others) // ring.alignment) * ring.alignment
-                if offset + depths[x] * ring.slot > room:
+                if offset + depths[x] * ring.slot > capacity:
                     break
                 placed[x] = at
             else:

@@ -102,8 +102,9 @@ def tensor_operands(operation: IrOperation, shapes: Shapes) -> list[str]:
 
 
 def effect(operation: IrOperation) -> str:
-    """What it does beside its results: "" nothing, so that it may be repeated or dropped; "store"; "once" where there
-    must be one of it but it may be split; "other" where splitting the block's threads would change its meaning."""
+    """The operation's effect besides its results: "" nothing, so that it may be repeated or dropped; "store"; "once"
+    where there must be one of it but it may be split; "other" where splitting the block's threads would
+    change its meaning."""
     name, text = operation.name, "".join(operation.tokens)
     if name in STORES:
         return "store"

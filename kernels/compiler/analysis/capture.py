@@ -13,7 +13,7 @@ from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_whil
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.source_locations import Place, Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocation, SourceLocations
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Captured:
         return tuple(loop for loop in self.loops if loop.of_kind("tma_load"))
 
     def obstacle(self, loop: str = "") -> Obstacle | None:
-        """What stands in the way of ``loop``, or of the kernel."""
+        """The first obstacle to planning ``loop``, or the whole kernel."""
         return next((o for o in self.obstacles if o.loop == loop), None)
 
 
@@ -89,12 +89,15 @@ def capture(text: str) -> Captured:
 def capture_module(module: Module) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
-    reader = _LoopReader(types, row_values(function, types), Places(module), _constants(function))
+    reader = _LoopReader(types, row_values(function, types), SourceLocations(module), _constants(function))
     attributes = module.operation.attributes
     loops = tuple(reader.loops(function.regions[0], ""))
     body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
     name = next(token[1:] for token in function.tokens if token.startswith("@"))
-    obstacles = (*_kernel_obstacles(function, loops, Places(module)), *(o for b in loops for o in _loop_obstacles(b)))
+    obstacles = (
+        *_kernel_obstacles(function, loops, SourceLocations(module)),
+        *(o for b in loops for o in _loop_obstacles(b)),
+    )
     capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
     warps = _number(attributes.get("ttg.num-warps", ""))
     return Captured(
@@ -103,8 +106,10 @@ def capture_module(module: Module) -> Captured:
 
 
 class _LoopReader:
-    def __init__(self, types: Types, rows: frozenset[str], places: Places, constants: dict[str, int]) -> None:
-        self.types, self.rows, self.places, self.constants = types, rows, places, constants
+    def __init__(
+        self, types: Types, rows: frozenset[str], locations: SourceLocations, constants: dict[str, int]
+    ) -> None:
+        self.types, self.rows, self.locations, self.constants = types, rows, locations, constants
         self.names: set[str] = set()
 
     def loops(self, region: Region, parent: str) -> list[Body]:
@@ -120,30 +125,30 @@ class _LoopReader:
         return found
 
     def _loop(self, operation: IrOperation, parent: str) -> Body:
-        place = self.places.of(operation)
-        name = self._name(place)
+        location = self.locations.of(operation)
+        name = self._name(location)
         if operation.name == "scf.while":
             repeat = read_while(operation)
             following = [value for value, _ in handed(repeat.after.operations[-1])]
             round_trip = dict(zip((inside for inside, *_ in repeat.carried), following, strict=True))
             handed_on = zip(repeat.handed, repeat.condition.operands[1:], strict=True)
             back = tuple((inside, round_trip[v]) for (inside, *_), v in handed_on if v in round_trip)
-            return self.body(repeat.after, back, name, str(place), "scf.while", parent, None)
+            return self.body(repeat.after, back, name, str(location), "scf.while", parent, None)
         loop = read_loop(operation)
         carried = tuple((inside, back) for (inside, *_), back in zip(loop.carried, loop.yielded, strict=False))
         trips = self._trips(loop.lower, loop.upper, loop.step)
-        return self.body(loop.body, carried, name, str(place), "scf.for", parent, trips)
+        return self.body(loop.body, carried, name, str(location), "scf.for", parent, trips)
 
     def body(
         self, region: Region, carried: tuple[tuple[str, str], ...], name: str, line: str, kind: str, parent: str,
         trips: int | None,
     ) -> Body:  # fmt: skip
-        work, flows = read_work(region, carried, dict(self.types), self.rows, self.places)
+        work, flows = read_work(region, carried, dict(self.types), self.rows, self.locations)
         rows = max((w.product.m for w in work if w.product is not None), default=None)
         return Body(name, line, kind, parent, work, flows, rows, trips)
 
-    def _name(self, place: Place) -> str:
-        stem = f"loop@{place}" if place.file else "loop"
+    def _name(self, location: SourceLocation) -> str:
+        stem = f"loop@{location}" if location.file else "loop"
         name = next(n for i in range(len(self.names) + 1) if (n := f"{stem}.{i + 1}" if i else stem) not in self.names)
         self.names.add(name)
         return name
@@ -166,7 +171,7 @@ def _constants(function: IrOperation) -> dict[str, int]:
     return found
 
 
-def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], places: Places) -> list[Obstacle]:
+def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], locations: SourceLocations) -> list[Obstacle]:
     if not loops:
         return [Obstacle("no loop: there is nothing for a producer to run ahead of")]
     if not any(operation.name in TMA_LOADS for operation in function.walk()):
@@ -174,7 +179,7 @@ def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], places: Pl
         if load is None:
             return [Obstacle("no loop loads anything")]
         why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
-        return [Obstacle(why, "tt.load", str(places.of(load)))]
+        return [Obstacle(why, "tt.load", str(locations.of(load)))]
     if not any(loop.of_kind("tma_load") for loop in loops):
         return [Obstacle("its TMA loads are outside of its loops: there is nothing for a producer to run ahead of")]
     return []

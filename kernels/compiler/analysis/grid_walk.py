@@ -18,7 +18,9 @@ def require_grid_walk(module: Module) -> None:
     waiting = set(map(id, spins(function)))
     for operation in function.walk():
         if operation.name in _ORDERED or id(operation) in waiting:
-            raise CannotPlan("its programs cannot take turns", operation.name, source_line(module, operation))
+            raise CannotPlan(
+                "its programs cannot run one after another", operation.name, source_line(module, operation)
+            )
     if _strides_over_grid(function):
         raise CannotPlan("it walks over its tiles by itself already")
 

@@ -1,6 +1,6 @@
 """What kind of work an operation of TTGIR is, in the words of the profile's cost table.
 
-A :class:`Part` is one pass of a profile kind over so many elements or bytes; an operation is a sum of parts. What was
+A :class:`Part` is one pass of a profile kind over ``size`` elements or bytes; an operation is a sum of parts. What was
 not measured is estimated from what was, by instruction counts named here, and says so.
 """
 
@@ -41,7 +41,7 @@ ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
 STORES = TMA_STORES | ATOMICS | {"tt.store"}
 LOOPS = frozenset({"scf.for", "scf.while"})
 _TOKENS = frozenset({TMEM_LOAD, TMEM_STORE, "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
-"""What gives back a token, or, beside its result, a token that is printed without its type."""
+"""Operations whose result is a token, or that return, besides their result, a token printed without its type."""
 CASTS = frozenset({"arith.truncf", "tt.fp_to_fp", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"})
 """Conversions between formats; widening to fp32 is a shift."""
 
@@ -49,12 +49,13 @@ ESTIMATED_SFU = frozenset({
     "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos", "math.tanh", "math.erf",
     "tt.precise_sqrt",
 })  # fmt: skip
-"""One or two special functions; measured was exp2 alone."""
+"""One or two special functions each; of these kinds exp2 alone was measured."""
 INSTRUCTIONS = {
     "arith.divf": 8, "tt.precise_divf": 8, "arith.remf": 16, "arith.divsi": 16, "arith.divui": 16, "arith.remsi": 16,
     "arith.remui": 16, "tt.addptr": 2, "tt.extern_elementwise": 4, "tt.elementwise_inline_asm": 4, "tt.mulhiui": 2,
 }  # fmt: skip
-"""Instructions an element of what is no single one (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+"""Instructions an element of operations that are more than one (CUDA C++ Programming Guide, "Arithmetic
+Instructions")."""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn"}
 """Operand types whose wgmma was measured; e5m2 runs at e4m3's rate, what is not here at bfloat16's, byte for byte."""
 _COMBINERS = re.compile(r"\b(?:arith|math)\.\w+")
@@ -105,7 +106,7 @@ def elements(kind: ShapedType | None) -> int:
 
 
 def result_types(operation: IrOperation) -> list[ShapedType | None]:
-    """The type of each result in turn; ``None`` for scalars, pointers and tokens."""
+    """The type of each result, in order; ``None`` for scalars, pointers and tokens."""
     names, name, signature = operation.defined, short_name(operation), operation.signature
     if not names:
         return []

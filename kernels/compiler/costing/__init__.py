@@ -6,5 +6,6 @@ EXPORTS = {
     "blackwell_ranking": ("*",),
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
+    "kernel_model": ("RankedStrategy",),
     "loop_graph": ("cost_of", "estimated", "Shape"),
 }

@@ -16,6 +16,7 @@ from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.tensor_memory import TensorBuffer
 from warpplan.kernels.compiler.costing.loop_graph import (
     BASE_REGISTERS,
+    MOST_REGISTERS,
     THREADS,
     TMA_ALIGNMENT,
     Shape,
@@ -36,7 +37,7 @@ from warpplan.planner.values.options import PartitionSpec
 PRODUCTS, LOADS = "products", "loads"
 BOTH = "loads and products"
 WORKER_REGISTERS = 24
-MOST_REGISTERS = 240
+"""Registers a thread of a worker: one thread issues loads or products. As a Hopper producer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class BlackwellLoop:
 def blackwell_loop(
     loop: Body, workers: str, warps: int, costs: CostTable, device: Device, *, smem_bytes: int | None = None
 ) -> BlackwellLoop:
-    """``loop`` with its loads and products in ``workers`` (``APART`` or ``TOGETHER``) beside ``warps`` warps that do
+    """``loop`` with its loads and products in ``workers`` (``APART`` or ``TOGETHER``) and ``warps`` warps that do
     the rest; ``smem_bytes`` is what rings may take of shared memory."""
     names = (REST, PRODUCTS, LOADS) if workers == APART else (REST, BOTH)
     product, load = 1, len(names) - 1

@@ -13,7 +13,7 @@ from dataclasses import replace
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
 from warpplan.kernels.compiler.costing.blackwell_graph import blackwell_loop, tensor_columns
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
-from warpplan.kernels.compiler.costing.hopper_ranking import (
+from warpplan.kernels.compiler.costing.kernel_model import (
     LEAST_DEPTH,
     MORE_SECONDS,
     SOLVE_SECONDS,
@@ -39,7 +39,7 @@ def rank(
     captured: Captured, text: str, profile: Profile, device: Device, *, stages: int = 3
 ) -> tuple[RankedStrategy, ...]:
     """Every way that the cut ``text``, which ``captured`` was read from, can be steered, best first, and leaving the
-    kernel alone among them, with what stands in the way where there is no other.
+    kernel alone among them, with the obstacle where there is no other.
 
     ``stages`` is the ``num_stages`` of the unspecialised compile. Deterministic. Raises :class:`InvalidInput` for a
     device without tensor memory.

@@ -17,7 +17,7 @@ _FUSED = frozenset({"elementwise", "reduce", "sfu"})
 JOIN = " .. "
 """Between the first and the last operation of a run, in its id."""
 SMALL = 8
-"""A row's statistic beside a tile: its reader waits for the run, but does not keep the run's tile in registers."""
+"""A row's statistic next to its tile: its reader waits for the run, but does not keep the run's tile in registers."""
 
 
 def fuse(loop: Body, apart: frozenset[str] = frozenset()) -> tuple[Body, dict[str, str]]:

@@ -5,9 +5,9 @@
 
 A consumer runs its operations one after the other, as the lowered code does: an operation is issued when the one
 before has been, and a product that somebody waits for holds up everything after it. What overlaps is therefore loads
-with arithmetic, the products of one consumer with the arithmetic of another, and a product that runs ahead with the
-arithmetic of the iteration before. Without specialisation one partition does it all, and its warps meet once an
-iteration, when a slot may be filled again.
+with arithmetic, the products of one consumer with the arithmetic of another, and a product issued early (lookahead)
+with the arithmetic of the iteration before. Without specialisation one partition does it all, and its warps meet once
+an iteration, when a slot may be filled again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph
 from warpplan.planner.values.device import Device
 
 THREADS = 32
+"""Of a warp."""
 TMA_ALIGNMENT = 1_024
 """A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""
 MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
 """wgmma's m, bytes of k, and widest n (PTX ISA, "wgmma.mma_async")."""
 BASE_REGISTERS = 24
+"""Registers a thread of every partition before any value: the least that ``setmaxnreg`` takes (PTX ISA)."""
+MOST_REGISTERS = 240
+"""Registers a thread at most: what two consumer warp groups get of 65,536 next to a producer of 24 (FlashAttention-3's
+kernels use the same two numbers)."""
 TIMES_WGMMA = {"wgmma": 1.0, "mma": 2.0, "tcgen05": 0.5}
 """A product's time over wgmma's: mma.sync reaches about half of its rate; a B200's data sheet has twice an H200's dense
 operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
@@ -63,9 +68,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a loop is shared out: ``consumers`` partitions of ``warps`` warps beside a producer, or, where
+    """How a loop is shared out: ``consumers`` partitions of ``warps`` warps and a producer, or, where
     ``specialized`` is false, one partition that does it all. ``in_flight``: a product that nobody waits for within the
-    loop runs on while the next is issued, and one that needs nothing but loads runs an iteration ahead."""
+    loop runs on while the next is issued, and one that needs nothing but loads is issued an iteration early."""
 
     consumers: int = 1
     warps: int = 4
@@ -305,8 +310,9 @@ def _median(quantiles: Quantiles | None, otherwise: float = 0.0) -> float:
 
 
 def registers_for(shape: Shape, device: Device) -> int:
-    """Registers a thread that a consumer can have: what the producer's warp group leaves, in eights, 240 at most."""
+    """Registers a thread that a consumer can have: what the producer's warp group leaves, in eights, at most
+    :data:`MOST_REGISTERS`."""
     if not shape.specialized:
         return min(device.registers_per_thread, device.registers_per_sm // (THREADS * shape.warps))
     left = device.registers_per_sm - BASE_REGISTERS * THREADS * 4
-    return min(240, math.floor(left / (THREADS * shape.warps * shape.consumers)) // 8 * 8)
+    return min(MOST_REGISTERS, math.floor(left / (THREADS * shape.warps * shape.consumers)) // 8 * 8)

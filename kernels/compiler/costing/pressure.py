@@ -7,7 +7,8 @@ from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, lookahead_product
 
 BARRIER_BYTES = 1_024
-"""Room for the barriers of all rings: 16 bytes a slot, kept apart from the tiles by their alignment."""
+"""Shared memory set aside for the barriers of all rings: 16 bytes a slot, kept apart from the tiles by the tiles'
+alignment."""
 
 
 def live_registers(loop: Body, shape: Shape) -> int:
@@ -51,8 +52,8 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
 
 def _staged(body: Body) -> int:
     """Tiles of ``body`` on their way: all those of stores and operands, or the largest that changes its layout, which
-    takes room beside a store's only in a branch. An upper bound: what compiled kernels take is within 1 KB of it, or
-    less where only registers are stored."""
+    takes shared memory of its own besides a store's only in a branch. An upper bound: what compiled kernels take is
+    within 1 KB of it, or less where only registers are stored."""
     held = [w.parts[0].size for w in body.work if w.kind in ("tma_store", "shared_store")]
     held += [w.parts[0].size for w in body.of_kind("convert_layout") if w.rare]
     moved = [w.parts[0].size for w in body.of_kind("convert_layout")]

@@ -7,5 +7,5 @@ EXPORTS = {
     "finished": ("finished_text",),
     "instrument": ("KINDS",),
     "signature": ("source_of",),
-    "where": ("placed", "Placed"),
+    "where": ("Placed", "placed"),
 }

@@ -6,7 +6,7 @@ Read off the text: per barrier how often each partition expects bytes, copies, a
 - unwaited   a barrier that nobody waits for; and one that somebody waits for and nobody completes
 - box        a descriptor's box that is not the tile that it is copied to or from
 - init       a barrier that is used and was never initialised, or with a count of 0
-Played by :mod:`barrier_play`, for what no count tells: phases.
+Phases, which no count shows, are simulated by :mod:`~warpplan.kernels.compiler.inspection.barrier_play`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from warpplan.kernels.compiler.inspection.finished import (
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Use = Literal["init", "expect", "copy", "arrive", "wait"]
@@ -205,7 +205,7 @@ class _BarrierReader:
     """Walks the text with what each name stands for: the array behind a view, and the view's index."""
 
     def __init__(self, module: Module) -> None:
-        self.lines = Places(module).nearby(module.function)
+        self.lines = SourceLocations(module).lines_in(module.function)
         self.arrays: dict[str, ShapedType] = {}
         self.uses: dict[str, list[BarrierUse]] = defaultdict(list)
         self.found: list[BarrierFinding] = []

@@ -27,7 +27,7 @@ from warpplan.kernels.compiler.pipeline import read
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
 from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
-from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.triton_types import Json, MlirModule, StageHook
 from warpplan.planner.errors import UnknownName
 
@@ -142,7 +142,7 @@ class _Recorder:
     taken: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.places = Places(self.module)
+        self.locations = SourceLocations(self.module)
 
     def region(self, region: Region, *, producer: bool, loop: bool) -> None:
         """Put records into one block and, each on its own, into the blocks inside."""
@@ -188,8 +188,8 @@ class _Recorder:
 
     def name(self, kind: str, operation: IrOperation) -> str:
         """``kind@file.py:12``; a second stretch that starts on the line of another of its partition ends in ``#2``."""
-        place = self.places.of(operation)
-        name = f"{kind}@{place}" if place.file else kind
+        location = self.locations.of(operation)
+        name = f"{kind}@{location}" if location.file else kind
         self.taken[name] += 1
         return name if self.taken[name] == 1 else f"{name}#{self.taken[name]}"
 

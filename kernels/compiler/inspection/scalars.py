@@ -26,6 +26,7 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
 }  # fmt: skip
 _SAME = frozenset({"extsi", "extui", "trunci", "index_cast", "index_castui"})
 PROGRAMS = 132
+"""Programs of the simulated grid along each axis: one for each SM of an H200."""
 
 
 def compute(operation: IrOperation, operands: list[object], loaded: int = 1) -> object:

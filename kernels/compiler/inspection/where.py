@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
-from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
+from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 from warpplan.kernels.compiler.strategy.blackwell import REST
 from warpplan.planner.problem.clones import MARK
 from warpplan.planner.values.plan import Placement, Plan

@@ -16,8 +16,10 @@ from warpplan.kernels.triton_types import Json, KernelArgument
 MOST_INTEGER_BYTES = 64 * 2**20
 """Integers above this are not sent; they are a kernel's data then, not its offsets."""
 GUARD_BYTES = 4096
-"""Beside each copy, to see writes out of bounds; a multiple of every alignment that Triton specialises on."""
+"""Bytes before and after each copy, to detect writes out of bounds; a multiple of every alignment that Triton
+specialises on."""
 GUARD = 0xA5
+"""The byte that guards are filled with: any that kernels seldom write."""
 
 
 def describe(arguments: dict[str, KernelArgument], constants: set[str], folder: Path) -> dict[str, Json]:
@@ -132,7 +134,7 @@ class Copies:
         ]
 
     def guards_intact(self) -> bool:
-        """Whether nothing was written beside the copies."""
+        """Whether nothing was written outside of the copies."""
         return all(
             bool((edge == GUARD).all())
             for buffer in self._buffers

@@ -48,10 +48,13 @@ CHILD = "warpplan.kernels.compiler.launching.trial:trial"
 GAIN = 1.01
 """A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
 MOST_SCHEMES = 5
+"""Strategies that one kernel is tried with at most, each compiled, compared and timed. Chosen by hand."""
 PLANNING_LIMIT_S = 300.0
+"""Seconds by the clock until a child must have planned. Chosen by hand."""
 MOST_CHILDREN = 3
 """Children that may die over one kernel; what stays untried then stays untried."""
 MACHINE_FAILS = ("MeasurementFailed", "OutOfMemoryError")
+"""Failures of the machine, by the name of their exception: a later launch may succeed, so nothing is remembered."""
 LIKE = {9: "NVIDIA H200", 10: "NVIDIA B200"}
 """The GPU that stands for those of its compute capability whose own numbers are not known: sm_90, sm_100 and sm_103."""
 

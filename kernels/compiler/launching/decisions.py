@@ -167,19 +167,19 @@ class Folder:
             self._write(decision, os.replace)
 
     def _write(self, decision: Decision, place: Callable[[Path, Path], None]) -> None:
-        """Whole, beside its place, then ``place`` it: readers never see half a file."""
+        """Written whole to a file in the same folder, then moved by ``place``: readers never see half a file."""
         file = self._file(decision.situation)
-        beside = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        written = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            beside.write_text(json.dumps(to_json(decision), indent=1) + "\n")
-            place(beside, file)
+            written.write_text(json.dumps(to_json(decision), indent=1) + "\n")
+            place(written, file)
         finally:
-            beside.unlink(missing_ok=True)
+            written.unlink(missing_ok=True)
 
 
 def default_folder() -> Path:
-    """Beside Triton's own cache, which lives and dies with the same things."""
+    """Inside Triton's own cache, which lives and dies with the same things."""
     from triton import knobs
 
     return Path(knobs.cache.dir) / "warpplan"

@@ -95,7 +95,7 @@ class planned_inductor:
             # Kept alive with its entry: another at its address would be taken for it.
             self._decided[id(tuner)] = tuner
             if is_capturing() or len(_configs(tuner)) != 1:
-                # Tuned at its first launch, or not to be waited for: the next launch is looked at.
+                # Tuned at its first launch, or not to be waited for: the next launch may be planned.
                 del self._decided[id(tuner)]
                 return launch()
             try:
@@ -195,7 +195,7 @@ def relaunched(result: InductorResult, kernel: CompiledKernel) -> InductorLaunch
 
 
 def _may_be_planned(tuner: InductorTuner) -> bool:
-    """Cheap to tell: pointwise kernels and reductions, which are most, are not compiled again to be looked at."""
+    """Cheap to tell: pointwise kernels and reductions, which are most, are not compiled again to be captured."""
     from torch._inductor.runtime.hints import HeuristicType
 
     return tuner.heuristic_type in (HeuristicType.TEMPLATE, HeuristicType.USER_AUTOTUNE)

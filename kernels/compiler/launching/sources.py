@@ -34,7 +34,9 @@ from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 Plans = str | Path | Strategy | Mapping[str, Json] | None
 """A folder, the URL of a service, or a plan: a value, JSON, a ``.json`` file. ``None``: a folder in Triton's cache."""
 SERVICE_WAIT_S = 3.0
+"""Seconds that a launch waits for the service's answer before it goes on without. Chosen by hand."""
 NEAREST_PROFILE = "NVIDIA H200"
+"""The profile that stands for GPUs without one of their own."""
 
 
 class DecisionSource(Protocol):
@@ -158,8 +160,8 @@ def open_source(plans: Plans, default: Path) -> DecisionSource:
 
 @cache
 def default_profile(device: str) -> Json:
-    """The shipped profile of ``device``, or of the nearest, as JSON. Recorded profiles are data of another room, which
-    the kernels must not import; they are looked up as what they are, files of the package."""
+    """The shipped profile of ``device``, or of :data:`NEAREST_PROFILE`, as JSON. Recorded profiles belong to the
+    profiler, which the kernels must not import; they are read as files of the package."""
     data = resources.files("warpplan.profiler") / "data"
     for name in (device, NEAREST_PROFILE):
         file = data / (name.lower().replace(" ", "_") + ".json")

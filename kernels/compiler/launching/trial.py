@@ -26,7 +26,7 @@ from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed
 
 if TYPE_CHECKING:
-    from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy
+    from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 
 Item = dict[str, Json]
 
@@ -130,7 +130,7 @@ class Bench:
             compare(reference, copies, number)
 
     def times(self, planned: CompiledKernel) -> dict[str, float]:
-        """Medians in microseconds, measured alternately, over so many copies that none is left in L2."""
+        """Medians in microseconds, measured alternately, over enough copies that none is left in L2."""
         import torch
 
         from warpplan.kernels.timing import input_sets, paired
@@ -174,8 +174,8 @@ class Bench:
 
 
 def compare(reference: Copies, copies: Copies, number: str) -> None:
-    """Raises :class:`CannotPlan` where ``copies`` differ from ``reference`` by more than rounding, hold writes beside
-    them, or where the reference is not finite, so that nothing could be seen."""
+    """Raises :class:`CannotPlan` where ``copies`` differ from ``reference`` by more than rounding, were written
+    out of bounds, or where the reference is not finite, so that no difference could be seen."""
     if not copies.guards_intact():
         raise CannotPlan(f"the {number} planned launch writes out of bounds")
     for right, got in zip(reference.contents(), copies.contents(), strict=True):
@@ -188,8 +188,8 @@ def compare(reference: Copies, copies: Copies, number: str) -> None:
         for a, b in zip(right.split(2**24), got.split(2**24), strict=True):
             a, b = a.float() if a.element_size() < 4 else a, b.float() if b.element_size() < 4 else b
             allowed = _rounding(right.dtype) * (a.abs() + scale)
-            near = (a.isfinite() & ((a - b).abs() <= allowed)) | (a == b) | (a.isnan() & b.isnan())
-            differing += int((~near).sum())
+            close = (a.isfinite() & ((a - b).abs() <= allowed)) | (a == b) | (a.isnan() & b.isnan())
+            differing += int((~close).sum())
         if differing:
             raise CannotPlan(
                 f"the {number} planned launch computes something else: {differing} of {right.numel()} numbers differ"

@@ -18,6 +18,8 @@ from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 from warpplan.kernels.triton_types import AstSource, Backend, CompileOptions, GpuTarget, Json, MlirContext, MlirModule
 
 _FILE_NUMBER = 900
+"""The file descriptor of a text that MLIR reads, always the same (see :func:`_as_file`): above those that a process has
+open, below the usual limit of 1,024."""
 _one_reads = threading.Lock()
 """Descriptors 2 and ``_FILE_NUMBER`` are the whole process's."""
 

@@ -20,6 +20,7 @@ APART, TOGETHER, FOUND = "apart", "together", "found"
 REST = "default"
 """The partition of the kernel's own warps."""
 BLACKWELL = 10
+"""Major compute capability."""
 
 
 @dataclass(frozen=True)

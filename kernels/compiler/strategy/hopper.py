@@ -12,6 +12,9 @@ from warpplan.planner.errors import InvalidConfig
 
 PRODUCER = "producer"
 HOPPER = 9
+"""Major compute capability."""
+MOST_CONSUMER_WARPS = 12
+"""Three warp groups, and a fourth for the producer: of four, each thread can still start with 128 registers."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,11 @@ class HopperStrategy(Strategy):
                 f"scheme with depths {self.depths}: expected one or more, each from 1 to {MOST_DEPTH}",
                 field="depths", value=list(self.depths), limit=MOST_DEPTH,
             )  # fmt: skip
-        if self.consumers * self.warps > 12:
+        if self.consumers * self.warps > MOST_CONSUMER_WARPS:
             raise InvalidConfig(
-                f"scheme with {self.consumers} consumers of {self.warps} warps: expected at most 12 warps beside the "
-                "producer's four", field="consumers", value=self.consumers * self.warps, limit=12,
+                f"scheme with {self.consumers} consumers of {self.warps} warps: expected at most "
+                f"{MOST_CONSUMER_WARPS} warps beside the producer's four",
+                field="consumers", value=self.consumers * self.warps, limit=MOST_CONSUMER_WARPS,
             )  # fmt: skip
 
     def depth(self, loop: int) -> int:

@@ -9,6 +9,6 @@ EXPORTS = {
     "names": ("header_definitions", "unique_names", "with_suffix"),
     "parsing": ("parse", "parse_operation"),
     "printed_shapes": ("operand_list", "Printed", "result_shapes", "shapes_in", "sliced"),
-    "source_locations": ("Place", "Places", "source_line"),
+    "source_locations": ("source_line", "SourceLocation", "SourceLocations"),
     "types": ("find_types", "parse_type", "ShapedType"),
 }

@@ -1,9 +1,9 @@
 """Where an operation of TTGIR comes from: the variable and the line of the user's own source.
 
-A location is a place in a file, a name around one (``"acc"(…)``), a call (``callsite(callee at caller)``), several
-fused into one, or an alias of any of these in the table that follows the module. Of inlined calls the innermost place
-counts that is the user's: a reduction comes from the line that calls ``tl.sum``, not from Triton's library; the body of
-the user's own helper comes from the helper.
+A location is a line of a file, a name around one (``"acc"(…)``), a call (``callsite(callee at caller)``), several
+fused into one, or an alias of any of these in the table that follows the module. Of inlined calls the innermost
+location counts that is the user's: a reduction comes from the line that calls ``tl.sum``, not from Triton's
+library; the body of the user's own helper comes from the helper.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEPTH = 64
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """``name`` is the variable that the value is assigned to, "" where there is none; ``file`` a base name, "" and
     ``line`` 0 where nothing is known."""
 
@@ -36,34 +36,35 @@ class Place:
         return f"{self.file}:{self.line}" if self.file else ""
 
 
-NOWHERE = Place()
+UNKNOWN_LOCATION = SourceLocation()
 
 
 def source_line(module: Module, operation: IrOperation) -> str:
     """``file.py:12`` of ``operation`` in ``module``, "" where nothing is known."""
-    return str(Places(module).of(operation))
+    return str(SourceLocations(module).of(operation))
 
 
-class Places:
+class SourceLocations:
     """The locations of one module."""
 
     def __init__(self, module: Module) -> None:
         self._lines = (*module.aliases, *module.locations)
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, SourceLocation] = {}
 
-    def of(self, operation: IrOperation) -> Place:
-        """The user's place of ``operation``; a library's where the user's is not known."""
+    def of(self, operation: IrOperation) -> SourceLocation:
+        """The user's location of ``operation``; a library's where the user's is not known."""
         found = self._known.get(operation.location)
         if found is None:
             found = self._known[operation.location] = self._resolve(operation.location, _DEPTH)
         return found
 
-    def nearby(self, function: IrOperation) -> dict[int, str]:
-        """``file.py:12`` of every operation in ``function``, by ``id``. What a lowering added has no place of its own
-        and stands beside what it is for: the next operation that has one, or the one before, or what is around."""
-        return self._nearby(function.regions[0], str(self.of(function)))
+    def lines_in(self, function: IrOperation) -> dict[int, str]:
+        """``file.py:12`` of every operation in ``function``, by ``id``. An operation that a lowering added has no
+        location of its own and gets that of the next operation that has one, else of the one before, else of the
+        operation around it."""
+        return self._lines_in(function.regions[0], str(self.of(function)))
 
-    def _nearby(self, region: Region, around: str) -> dict[int, str]:
+    def _lines_in(self, region: Region, around: str) -> dict[int, str]:
         found: dict[int, str] = {}
         known = [str(self.of(operation)) for operation in region.operations]
         after = ""
@@ -75,7 +76,7 @@ class Places:
             before = line or before
             found[id(operation)] = found[id(operation)] or before
             for inner in operation.regions:
-                found |= self._nearby(inner, found[id(operation)])
+                found |= self._lines_in(inner, found[id(operation)])
         return found
 
     @cached_property
@@ -83,10 +84,10 @@ class Places:
         pairs = (line.partition(" = ") for line in self._lines if line.startswith("#loc"))
         return {name: text.strip()[len("loc(") : -1] for name, _, text in pairs}
 
-    def _resolve(self, text: str, depth: int) -> Place:
+    def _resolve(self, text: str, depth: int) -> SourceLocation:
         text = text.strip()
         if depth == 0:
-            return NOWHERE
+            return UNKNOWN_LOCATION
         if text.startswith("#"):
             return self._resolve(self._table.get(text, ""), depth - 1)
         if text.startswith("callsite("):
@@ -95,16 +96,18 @@ class Places:
             return outer if inner.library or not inner.file else inner
         if text.startswith("fused"):
             parts = [self._resolve(part, depth - 1) for part in _items(text[text.index("[") + 1 : -1])]
-            return min(parts, key=lambda p: (not p.file, p.library), default=NOWHERE)
+            return min(parts, key=lambda p: (not p.file, p.library), default=UNKNOWN_LOCATION)
         named = _NAMED.fullmatch(text)
         if named is not None:
-            place = self._resolve(named.group(2), depth - 1)
-            return Place(named.group(1), place.file, place.line, place.library)
+            location = self._resolve(named.group(2), depth - 1)
+            return SourceLocation(named.group(1), location.file, location.line, location.library)
         where = _FILE.fullmatch(text)
         if where is None:
-            return NOWHERE
+            return UNKNOWN_LOCATION
         path = where.group(1)
-        return Place("", path.rsplit("/", 1)[-1], int(where.group(2)), any(part in path for part in _LIBRARIES))
+        return SourceLocation(
+            "", path.rsplit("/", 1)[-1], int(where.group(2)), any(part in path for part in _LIBRARIES)
+        )
 
 
 def _split_call(text: str) -> tuple[str, str, str]:

@@ -93,8 +93,8 @@ def _steps(floors: Sequence[int]) -> int:
 
 def _change(floors: Sequence[int], first: int, end: int, floor: int, top: int) -> int:
     """Steps more where the sections [``first``, ``end``) go from ``floor`` to ``top``."""
-    beside = [floors[s] for s in (first - 1, end) if 0 <= s < len(floors)]
-    return sum(other != top for other in beside) - sum(other != floor for other in beside)
+    walls = [floors[s] for s in (first - 1, end) if 0 <= s < len(floors)]
+    return sum(other != top for other in walls) - sum(other != floor for other in walls)
 
 
 def _placed(trail: Trail) -> dict[int, int]:

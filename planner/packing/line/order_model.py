@@ -161,7 +161,7 @@ class OrderModel:
         return sorted((i for i in here if (first[i], i) < (first[k], k)), key=lambda i: (first[i], i))
 
     def _neighbours(self) -> Iterator[tuple[int, int]]:
-        """Each full section with the next one, and with those of slack between it and the full ones beside it."""
+        """Each full section with the next one, and with those of slack between it and the full ones next to it."""
         count = len(self._live)
         for a, b in pairwise([-1, *self._full, count]):
             for t in range(a + 1, b):

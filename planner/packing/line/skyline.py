@@ -57,7 +57,7 @@ class Skyline(SkylineInference):
         self._failures = FailureMemo(self.over, self.slack, params)
 
     def run(self, ranks: Sequence[float], nodes: int, snug: bool) -> tuple[Answer, int]:
-        """The answer within so many nodes, and how many it took; "yes" leaves ``offsets``.
+        """The answer within ``nodes`` nodes, and how many it took; "yes" leaves ``offsets``.
 
         Low ranks go first; with ``snug``, among pieces that touch as many walls, and come level with as many.
         """
@@ -128,7 +128,7 @@ class Skyline(SkylineInference):
 
         ordered = sorted(choices.values(), key=order, reverse=True)
         if state.slack[section]:
-            # Where the floor could rise to depends on all sections that what rests on it reaches.
+            # How far the floor could be raised depends on all sections that what rests on it reaches.
             first, end = self.reach(state, valley.left, valley.right, section)
             conflict = (1 << end) - (1 << first) | self.walls(state, left, right)
         else:

@@ -1,17 +1,18 @@
-"""Inference of the skyline search: valleys, floors that must rise, and failures explained by sections.
+"""Inference of the skyline search: valleys, floors that must be raised, and failures explained by sections.
 
 Time is cut into *sections*, the maximal sets of pieces live together. Over each section what is placed reaches up to a
 *floor*, and its *slack* is what may still be wasted there: capacity less floor less what is left to place. A *valley*
 is a run of sections with equal floors between higher ones. Two facts make the search small:
 
 - Only what lies within a valley can rest on its floor; all else there begins above a wall. So either some piece over a
-  chosen section rests on the floor, or that section's floor rises to the next place where a piece could rest, at the
-  cost of slack. Every packing whose pieces all rest on something is reached once, and where one exists such a one does.
+  chosen section rests on the floor, or that section's floor is raised to the next place where a piece could rest, at
+  the cost of slack. Every packing whose pieces all rest on something is reached once, and where one exists such a one
+  does.
 - What lies between two higher sections must fill all between them up to the lower one, but for the slack, before
   anything else can follow.
 
-Floors that only rise and slack as inference come from MiniMalloc (Moffitt, ASPLOS 2023), filling the niche with the
-fewest choices from perfect rectangle packing (Huang and Korf 2013).
+Floors that are only ever raised and slack as inference come from MiniMalloc (Moffitt, ASPLOS 2023), filling the niche
+with the fewest choices from perfect rectangle packing (Huang and Korf 2013).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class SkylineInference:
         return None if failed else root
 
     def stairs(self, state: SkylineNode, first: int, end: int) -> int | None:
-        """The sections to blame where [first, end), now higher, is a wall that what is beside it cannot fill up to."""
+        """The sections to blame where [first, end), now higher, is a wall that no piece next to it can reach."""
         floors = state.floors
         for wall, step, last in ((first, -1, -1), (end - 1, 1, self.count)):
             s, highest, left, right = wall + step, -1, wall, wall
@@ -181,7 +182,7 @@ class SkylineInference:
                 return None
 
     def _valley(self, state: SkylineNode, left: int, right: int) -> Valley | list[tuple[int, int]] | int:
-        """The valley [left, right), or sections whose floors must rise and to where, or the sections to blame."""
+        """The valley [left, right), or sections whose floors must be raised and to where, or the sections to blame."""
         over, sizes, slack = self.over, self.sizes, state.slack
         floor, low, high = self.levels(state, left, right)
         inside = state.todo & self._inside(left, right)
@@ -196,7 +197,7 @@ class SkylineInference:
             change[max(self.first[i], left) - left] += sizes[i]
             change[min(self.end[i], right) - left] -= sizes[i]
         counted = 0
-        rising: list[tuple[int, int]] = []
+        raises: list[tuple[int, int]] = []
         best = fewest = 0
         for s in range(left, right):
             counted += change[s - left]
@@ -210,13 +211,13 @@ class SkylineInference:
             if (a or b) and level - floor - filled > slack[s]:
                 return 1 << s | (1 << left - 1 if a else 0) | (1 << right if b else 0)
             if not filled:
-                rising.append((s, level))
-            elif not rising:
+                raises.append((s, level))
+            elif not raises:
                 choices = (inside & over[s]).bit_count() + (slack[s] > 0)
                 if not fewest or choices < fewest:
                     best, fewest, next_level = s, choices, level
-        if rising:
-            return rising
+        if raises:
+            return raises
         resting = misfit = inside & over[best]
         for i in bits(resting):
             if not floor % self.steps[i] and floor <= self.tops[i]:
@@ -224,15 +225,15 @@ class SkylineInference:
         resting ^= misfit
         raised = 0
         if slack[best]:
-            # The lowest place above the floor: on an aligned place, on a piece beside the section, beyond a wall.
+            # The lowest place above the floor: on an aligned place, on a piece next to the section, beyond a wall.
             first, end = self.reach(state, left, right, best)
-            beside = ~over[best] & self._begun[end] & ~self._ended[first]
+            neighbours = ~over[best] & self._begun[end] & ~self._ended[first]
             raised = min(
                 next_level,
                 min((-(-floor // self.steps[i]) * self.steps[i] for i in bits(misfit)), default=DONE),
-                floor + min((sizes[i] for i in bits(inside & beside)), default=DONE),
-                low + min((sizes[i] for i in bits(from_left & beside)), default=DONE),
-                high + min((sizes[i] for i in bits(to_right & beside)), default=DONE),
+                floor + min((sizes[i] for i in bits(inside & neighbours)), default=DONE),
+                low + min((sizes[i] for i in bits(from_left & neighbours)), default=DONE),
+                high + min((sizes[i] for i in bits(to_right & neighbours)), default=DONE),
             )
             if raised - floor > slack[best]:
                 raised = 0

@@ -65,7 +65,7 @@ def first_schedule(problem: Problem, ii: int, budget: WorkBudget | None = None) 
 
 
 def _affordable_rings(problem: Problem, found: Assignment) -> list[Arc]:
-    """Arcs of rings in shared memory that are all as deep as there is room for."""
+    """Arcs of rings in shared memory that are all as deep as memory allows."""
     slots = {p: problem.slot_bytes(p) for p in rings(problem, found) if problem.memory(p) == "smem"}
     depth = max(1, (problem.graph.limits.smem_bytes - problem.extra_bytes) // max(1, sum(slots.values())))
     return [] if problem.options.depth is not None else ring_arcs(problem, found, depth, set(slots))
@@ -90,11 +90,12 @@ def list_schedules(loop: TimeRelaxation, ii: int, params: SearchParams) -> Itera
         paths.append(tight[0])
     longest = [max((u.cycles for u in held), default=0) for held in loop.usages]
     core = {i for component in components for i in component if len(component) > 1}
+    # Operations on recurrences first; long holds first, which would not find a gap later; by dependences alone, which
+    # keeps values short-lived.
+    orders = ([int(i not in core) for i in range(loop.nodes)], [-cycles for cycles in longest], [0] * loop.nodes)
     trouble = [0] * loop.nodes
     for attempt in range(params.construction.attempts):
-        # First what recurrences bound has priority, then long holds, which would not find a gap later, then only the
-        # order of dependences counts, which keeps values short-lived.
-        first = [(int(i not in core), -longest[i], 0)[attempt % 3] for i in range(loop.nodes)]
+        first = orders[attempt % len(orders)]
         order = sorted(range(loop.nodes), key=lambda i: (-trouble[i], first[i], -backward[i], -longest[i], i))
         starts = _Placing(loop, ii, components, paths, order, trouble).run(
             params.construction.placements_per_operation * loop.nodes
@@ -175,7 +176,7 @@ class _Placing:
         return low, min(high, low + self.ii - 1)
 
     def _fit(self, i: int, low: int, high: int) -> int | None:
-        """The first start in the window at which every resource has room."""
+        """The first start in the window at which every resource is free."""
         at = low
         settled = 0
         usages = self.loop.usages[i]
@@ -190,7 +191,8 @@ class _Placing:
         return at
 
     def _evict_for(self, i: int, at: int) -> int:
-        """Make room for ``i`` at ``at``: by resource the operations of lowest priority first, then all out of reach."""
+        """Evict the operations in conflict with ``i`` at ``at``: by resource those of lowest priority first, then those
+        whose distances from it are broken."""
         self.trouble[i] += 1
         for usage in self.loop.usages[i]:
             circle = self.circles[usage.resource]

@@ -105,7 +105,7 @@ def _apart(found: Assignment, ii: int, users: Sequence[tuple[int, int, int]]) ->
     arcs = []
     for a, b in combinations([u for u in users if u[1] < u[2]], 2):
         iterations = (b[1] - a[2]) // ii
-        # b begins at or after the end of the a of so many ``iterations`` later, and ends before the next a begins.
+        # b begins at or after the end of the a that is ``iterations`` later, and ends before the next a begins.
         if b[2] <= a[1] + (iterations + 1) * ii:
             arcs += [_follow(found, a, b, iterations), _follow(found, b, a, -iterations - 1)]
     return arcs

@@ -1,4 +1,4 @@
-"""A kernel finished for Blackwell, run in numpy: partitions as in :mod:`partitions`, beside them the tensor cores.
+"""A kernel finished for Blackwell, run in numpy: partitions as in :mod:`partitions`, and the tensor cores.
 
 A product is issued and done some time later, in the order of those that issued from its partition: it reads its slots
 and writes tensor memory then, and then its barriers get their arrivals. When that is is drawn; as late as it may be is

@@ -1,4 +1,4 @@
-"""A specialised block run in numpy: its partitions take turns at random, one at a time, at every barrier and TMA load.
+"""A specialised block run in numpy: its partitions run at random, one at a time, at every barrier and TMA load.
 
 Made to show races: a TMA load overwrites its slot at once, and an asynchronous product reads its slots as late as it
 may, when it is waited for. What no slot was filled with is NaN. Partitions that all wait are a deadlock.

@@ -28,7 +28,7 @@ from warpplan.kernels.compiler.strategy.blackwell import APART, FOUND, TOGETHER,
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.compiler.strategy.protocol import Strategy  # noqa: E402
 from warpplan.kernels.compiler.ttgir import parsing  # noqa: E402
-from warpplan.kernels.compiler.ttgir.source_locations import Places  # noqa: E402
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidInput  # noqa: E402
 
 pytestmark = pytest.mark.matrix
@@ -155,8 +155,8 @@ def test_kernels_of_every_style_come_out_specialised(name: str) -> None:
 
 def product_lines() -> list[str]:
     module = parsing.parse(cut("attention").text)
-    places = Places(module)
-    return [str(places.of(op)) for op in module.walk() if op.name == PRODUCT]
+    locations = SourceLocations(module)
+    return [str(locations.of(op)) for op in module.walk() if op.name == PRODUCT]
 
 
 def test_stages_asked_for_are_kept_by_the_scheduler() -> None:
@@ -168,9 +168,9 @@ def test_stages_asked_for_are_kept_by_the_scheduler() -> None:
     assert after[0].name == "ttgpuir.schedule_loops"
     steps.run(after[:1], module, options, 100, "schedule")
     scheduled = parsing.parse(str(module))
-    places = Places(scheduled)
+    locations = SourceLocations(scheduled)
     kept = {
-        str(places.of(op)): int(op.attributes["loop.stage"].split(" ")[0])
+        str(locations.of(op)): int(op.attributes["loop.stage"].split(" ")[0])
         for op in scheduled.walk()
         if op.name in ("tt.descriptor_load", PRODUCT) and "loop.stage" in op.attributes
     }

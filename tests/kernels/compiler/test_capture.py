@@ -18,7 +18,7 @@ from warpplan.kernels.compiler.analysis.capture import Body, Captured, capture, 
 from warpplan.kernels.compiler.analysis.loop_work import MOST_WORK
 from warpplan.kernels.compiler.ttgir import ir
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
-from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 
 pytestmark = pytest.mark.matrix
 READABLE = [*OWN, *ZOO]
@@ -223,5 +223,5 @@ def test_damaged_text_is_refused_and_never_anything_else() -> None:
 )
 def test_a_location_of_any_form_gives_the_users_place(location: str, place: tuple[str, str, int]) -> None:
     module = ir.Module([], ir.IrOperation("module"), ["#loc1 = loc(#loc2)", "#loc2 = loc(#loc1)"])
-    found = Places(module).of(ir.IrOperation("x", location=location))
+    found = SourceLocations(module).of(ir.IrOperation("x", location=location))
     assert (found.name, found.file, found.line) == place

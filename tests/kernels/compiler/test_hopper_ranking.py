@@ -15,7 +15,8 @@ from cut_kernels import OWN, cut
 from zoo import ZOO
 
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.costing.hopper_ranking import RankedStrategy, rank, schemes
+from warpplan.kernels.compiler.costing.hopper_ranking import rank, schemes
+from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 from warpplan.kernels.compiler.costing.pressure import shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.planner.errors import InvalidInput
@@ -33,7 +34,7 @@ def ranked(name: str, warps: int = 4) -> tuple[RankedStrategy, ...]:
     return rank(capture(cut(name, warps)), PROFILE, H200)
 
 
-def test_attention_wants_two_consumers_that_take_turns() -> None:
+def test_attention_wants_two_consumers_that_alternate() -> None:
     best = ranked("attention")[0]
     assert best.scheme is not None
     assert (best.scheme.consumers, best.scheme.warps, best.scheme.in_flight) == (2, 4, 1)

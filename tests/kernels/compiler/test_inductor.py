@@ -164,7 +164,7 @@ def test_an_error_of_the_launch_itself_is_the_launchs(machine: Machine) -> None:
         run(mm)
 
 
-def test_other_kernels_are_not_looked_at(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_kernels_are_not_captured(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.runtime.hints import HeuristicType
 
     decided, mm = Decided(), tuner("mm")

@@ -106,7 +106,7 @@ def test_one_product_alone_stays_in_flight_and_one_that_is_read_does_not() -> No
     assert not any(in_flight(loop("attention"), work) for work in loop("attention").of_kind("dot"))
 
 
-def test_a_product_that_needs_only_loads_runs_ahead() -> None:
+def test_a_product_that_needs_only_loads_is_issued_early() -> None:
     """Attention's next scores are multiplied during this iteration's softmax: shorter, for the registers of a tile."""
     body = loop("attention")
     assert lookahead_product(body) == body.of_kind("dot")[0].id
@@ -124,7 +124,7 @@ def test_a_product_that_needs_only_loads_runs_ahead() -> None:
     assert intervals[0] < intervals[1]
 
 
-def test_consumers_run_in_order_and_in_turns() -> None:
+def test_consumers_run_in_order_and_alternate() -> None:
     """The plan of two consumers: each one's operations one after the other, tensor cores taken in turns."""
     body, _ = fuse(loop("attention"))
     graph, options = solved(body, replace(TWO, in_flight=False), 2)

@@ -1,4 +1,4 @@
-"""The last multiply beside the next iteration's first: what is rewritten, what is left, and what ptxas makes of it."""
+"""Overlap of the last multiply with the next iteration's first: what is rewritten or left, and ptxas's machine code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_other_loads_of_the_loop_keep_their_iteration(
     same(cut(name), scheme, values, buffers, seeds=1)
 
 
-def test_one_consumer_multiplies_ahead_instead() -> None:
+def test_one_consumer_uses_lookahead_instead() -> None:
     assert "{pendings = 1 : i32}" not in specialize(cut("scores"), HopperStrategy(1, (2,)))
 
 
@@ -120,6 +120,6 @@ def test_the_softmax_stands_between_the_two_waits_in_machine_code(tmp_path: Path
     pieces = " ".join(names).split("DEPBAR.LE gsb0, 0x1")[1:]
     assert len(pieces) == 2  # two consumers; a loop over the diagonal has one block, whose last multiply is alone
     for piece in pieces:
-        beside = piece.split("DEPBAR.LE gsb0, 0x0")[0]
-        assert "HGMMA" not in beside
-        assert beside.count("MUFU.EX2") >= 32  # a thread has 32 of 64 rows of 64 scores, or more
+        overlapped = piece.split("DEPBAR.LE gsb0, 0x0")[0]
+        assert "HGMMA" not in overlapped
+        assert overlapped.count("MUFU.EX2") >= 32  # a thread has 32 of 64 rows of 64 scores, or more

@@ -112,8 +112,8 @@ def test_a_kernel_that_walks_is_left_to_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["spinning", "swapping", "calling"])
-def test_programs_that_wait_for_one_another_cannot_take_turns(name: str) -> None:
-    with pytest.raises(CannotPlan, match="cannot take turns") as refused:
+def test_programs_that_wait_for_one_another_cannot_run_one_after_another(name: str) -> None:
+    with pytest.raises(CannotPlan, match="cannot run one after another") as refused:
         persistent.walking(parsing.parse(cut(name)))
     assert refused.value.line.startswith("lowered_kernels.py:")
 

@@ -69,7 +69,7 @@ def fresh() -> Callable[[JITFunction], JITFunction]:
 
 
 class Children:
-    """Stands for child processes: compiles in this one, and says of each scheme what ``outcomes`` says of it, in turn:
+    """Stands for child processes: compiles in this one, and says of each scheme what ``outcomes`` says of it, in order:
     the times of a kernel as it is over a planned one, or the reason of a failure, or the end of the child."""
 
     def __init__(self, *outcomes: float | str | IsolatedResult) -> None:

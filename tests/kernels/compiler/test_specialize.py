@@ -42,9 +42,7 @@ def test_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, schem
 
 @pytest.mark.parametrize("scheme", [PLAIN, TWO, HopperStrategy(2, (1,))], ids=str)
 @pytest.mark.parametrize(("low", "high", "step"), [(0, 0, 1), (3, 4, 1), (1, 3, 1), (0, 7, 3), (2, 7, 2)])
-def test_a_product_ahead_of_a_loop_of_any_trip_count_and_step(
-    low: int, high: int, step: int, scheme: HopperStrategy
-) -> None:
+def test_lookahead_in_a_loop_of_any_trip_count_and_step(low: int, high: int, step: int, scheme: HopperStrategy) -> None:
     made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, 64))
     values = dict(zip("qkv", made, strict=False)) | {"c_ptr": 3 * BUFFER, "low": low, "high": high}
     lowered = same(cut("scores", (("STEP", step),)), scheme, values, buffers, seeds=1)
@@ -135,7 +133,7 @@ def test_loops_that_load_alike_go_on_with_the_same_rings_and_others_have_their_o
 
 
 def test_loads_in_a_branch_of_a_loop_have_the_depth_of_that_loop() -> None:
-    """Rings of a branch within a branch are their own: they turn only where it is taken."""
+    """Rings of a branch within a branch are their own: they advance only where it is taken."""
     assert rings(specialize(cut("some_blocks"), HopperStrategy(2, (4,)))) == ["4x128x64", "4x64x64"] * 2
 
 

@@ -112,7 +112,7 @@ def test_a_tile_never_written_is_seen(tmp_path: Path) -> None:
         compare(right, got, "second")
 
 
-def test_writes_beside_are_seen(tmp_path: Path) -> None:
+def test_writes_out_of_bounds_are_seen(tmp_path: Path) -> None:
     right, got = pair(tmp_path, torch.zeros(8))
     beyond = got.values[0].as_strided((1,), (1,), got.values[0].storage_offset() + 8)
     beyond.fill_(1.0)

@@ -5,7 +5,7 @@ machine in place of Triton. Every partition of every CTA is a thread of which on
 seeded choice picks who goes on next: a partition that is not blocked, or an asynchronous operation in flight, which
 then reads or writes memory. A slot that is overwritten early, released early or never, a wait that nothing satisfies or
 a lost C chunk shows as a wrong result or as ``ProtocolError``. Threads inside a partition are not modelled (the compile
-tests look at the barriers between them), and memory is sequentially consistent.
+tests are about the barriers between them), and memory is sequentially consistent.
 """
 
 from __future__ import annotations
@@ -514,7 +514,7 @@ def run_gemm(
     whole_tiles: int = 0,
     **constants: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(C, what stands beside it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written.
+    """(C, the margin around it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written.
 
     Where K is split, it is not that of the first ``whole_tiles`` tiles.
     """

@@ -80,7 +80,7 @@ def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatc
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """CPU tensors pass for CUDA ones where only their shapes are looked at."""
+    """CPU tensors pass for CUDA ones where only their shapes are read."""
     return lambda *shape, dtype=torch.bfloat16, stride=None: types.SimpleNamespace(
         dim=lambda: len(shape), shape=shape, dtype=dtype, is_cuda=True, device="cuda:0", data_ptr=lambda: 4096,
         element_size=lambda: 2,

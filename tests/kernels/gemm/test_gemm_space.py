@@ -83,7 +83,7 @@ def test_an_epilogue_variant_buys_a_deeper_ring():
 @pytest.mark.parametrize("device", [H200, H100], ids=lambda d: d.name)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_each_block_is_also_planned_at_its_robust_depth(profile, dtype, device):
-    """Where that fits: with the first epilogue in order that it leaves room for."""
+    """Where that fits: with the first epilogue in order that then fits."""
     space, planned = structures(dtype, device), planned_structures(dtype, device, profile.costs)
     assert set(space) <= set(planned)
     assert len(set(planned)) == len(planned) <= 1.5 * len(space)

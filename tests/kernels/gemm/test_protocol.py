@@ -37,9 +37,9 @@ def check(kernel, m, n, k, *, seed, programs, **options):
     rng = np.random.default_rng(seed)
     a, b = rng.integers(-4, 5, (m, k)).astype(float), rng.integers(-4, 5, (n, k)).astype(float)
     options = {"EPILOGUE_SPLIT": 1, "STAGING_IN_RING": False, "SWAP": False, "TMA_STORE": True, **BLOCK, **options}
-    c, beside = machine.run_gemm(kernel, a, b, programs=programs, seed=seed, **options)
+    c, margin = machine.run_gemm(kernel, a, b, programs=programs, seed=seed, **options)
     np.testing.assert_array_equal(c, a @ b.T)
-    assert np.isnan(beside).all(), "wrote beside C"
+    assert np.isnan(margin).all(), "wrote outside of C"
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)

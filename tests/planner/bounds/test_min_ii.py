@@ -81,7 +81,7 @@ def test_the_recurrence_bound_is_the_first_interval_with_a_schedule(found_arcs):
 
 
 @given(arcs)
-def test_earliest_starts_obey_every_arc_and_leave_no_room(found_arcs):
+def test_earliest_starts_obey_every_arc_and_leave_no_slack(found_arcs):
     ii = recurrence(20, found_arcs)[0]
     starts = earliest(20, found_arcs, ii)
     assert all(starts[dst] >= starts[src] + cycles - ii * distance for src, dst, cycles, distance in found_arcs)

@@ -1,4 +1,4 @@
-"""What no schedule leaves, or no best one: the cuts across which something is not late by a turn."""
+"""Start windows that no schedule leaves, and dominance cuts that some best schedule obeys."""
 
 from __future__ import annotations
 

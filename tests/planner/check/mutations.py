@@ -282,7 +282,7 @@ def a_register_count_that_nobody_has(plan: Plan, graph: DependenceGraph) -> Iter
 
 @way
 def one_register_too_few(plan: Plan, graph: DependenceGraph) -> Iterator[Broken]:
-    """Partitions have as few as hold their values, so eight fewer are too few, as is one more beside the values."""
+    """Partitions have as few as hold their values, so eight fewer are too few, as is one more besides the values."""
     for g, partition in enumerate(plan.partitions):
         fewer = partition.registers - 8
         said = f"partition {partition.name}: *registers*, {'expected' if fewer < 24 else f'{fewer} given'}"
@@ -385,7 +385,7 @@ def a_misplaced_ring(plan: Plan, graph: DependenceGraph) -> Iterator[Broken]:
 
 @way
 def two_rings_in_one_place(plan: Plan, graph: DependenceGraph) -> Iterator[Broken]:
-    """More than a slot each: they can never take turns."""
+    """More than a slot each: they can never alternate."""
     depth = {c.name: c.depth for c in plan.channels}
     for n, a in enumerate(plan.buffers):
         for m, b in enumerate(plan.buffers):

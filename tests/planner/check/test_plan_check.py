@@ -453,7 +453,7 @@ def turns(distance: int, a_at: int, b_at: int) -> tuple[Plan, DependenceGraph]:
 
 
 @pytest.mark.parametrize(("distance", "a_at", "b_at"), [(0, 0, 6), (-1, 0, 18), (-3, 0, 42), (1, 12, 6), (3, 36, 6)])
-def test_rings_take_turns_to_the_cycle(distance, a_at, b_at):
+def test_rings_alternate_to_the_cycle(distance, a_at, b_at):
     plan, graph = turns(distance, a_at, b_at)
     assert check(plan, graph) == ()
     for late in (-1, 1):

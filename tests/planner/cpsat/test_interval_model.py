@@ -30,7 +30,7 @@ def test_values_that_outlive_many_intervals_are_feasible():
     assert run(IntervalModel(Problem(graph, SolveOptions()), 3).cp, 5.0)[0] == "yes"
 
 
-def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
+def test_a_no_good_cut_of_a_ring_that_does_not_exist_excludes_nothing():
     """exp0 reads mma0's registers: a ring only where the two are apart."""
     graph = two_clones()
     together = SolveOptions(pinned={op.id: 0 for op in graph.ops})
@@ -39,7 +39,7 @@ def test_a_cut_about_a_ring_that_is_not_there_says_nothing():
     assert run(model.cp, 5.0)[0] == "yes"
 
 
-def test_a_cut_forbids_a_ring_of_so_many_slots():
+def test_a_no_good_cut_excludes_a_number_of_slots():
     problem = Problem(two_clones(), SolveOptions())
     model = IntervalModel(problem, 100, memory="shared")
     model.cp.add(model.depth[0] >= 2)

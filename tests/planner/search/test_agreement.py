@@ -62,7 +62,7 @@ def asked(draw: st.DrawFn, graphs: st.SearchStrategy[DependenceGraph]) -> tuple[
 
 @st.composite
 def asked_with_extras(draw: st.DrawFn) -> tuple[DependenceGraph, SolveOptions]:
-    """Buffers beside the rings and in them, too."""
+    """Extra buffers besides the rings and in them, too."""
     graph, options = draw(asked(given_.graphs()))
     rings = [op.id for op in graph.ops if op.buffer_bytes and op.memory == "smem"]
     extras = [ExtraBuffer("own", draw(st.sampled_from([8, 100, 600])), draw(st.sampled_from([8, 128])))]

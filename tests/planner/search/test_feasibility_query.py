@@ -102,7 +102,7 @@ def test_clones_in_lockstep_are_so_many_cycles_apart():
 
 
 def on_one_unit(count: int, limits: Limits) -> Problem:
-    """So many users of the ALU, which issue for as long as they hold it."""
+    """``count`` users of the ALU, which issue for as long as they hold it."""
     ops = tuple(Operation(f"op{i}", "ALU", 20, 20, 20) for i in range(count))
     return Problem(DependenceGraph("busy", ops, (), limits), SolveOptions())
 
@@ -111,7 +111,7 @@ def test_partitions_alternate_on_a_saturated_unit():
     limits = Limits(2, barrier_cycles=5)
     four = on_one_unit(4, limits)
     assert saturated_units(four, 84) == [[0, 1, 2, 3]]
-    assert saturated_units(four, 85) == []  # Room for a barrier.
+    assert saturated_units(four, 85) == []  # Five idle cycles: time for a barrier.
     model = IntervalModel(four, 80)
     alternate_on_saturated_units(model)
     answer, solver = run(model.cp, 5.0)
@@ -136,7 +136,7 @@ def test_infeasible_where_partitions_alternate_proves_nothing():
     )
 
 
-def test_units_whose_users_issue_for_less_than_they_hold_have_room_for_barriers():
+def test_units_whose_users_issue_for_less_than_they_hold_leave_time_for_barriers():
     ops = tuple(Operation(f"op{i}", "TENSOR", 20, 20, 5) for i in range(4))
     assert (
         saturated_units(Problem(DependenceGraph("async", ops, (), Limits(2, barrier_cycles=5)), SolveOptions()), 80)
@@ -190,7 +190,7 @@ def test_a_shorter_schedule_is_right_and_no_longer(graph):
 
 
 def refused_by_its_shape() -> Problem:
-    """A ring of 64 lanes and 3 columns: there is room for its area in 128 x 2, but not for itself."""
+    """A ring of 64 lanes and 3 columns: its area fits 128 x 2, but the ring does not."""
     graph = two_clones()
     wide = Operation("wide", "TENSOR", 10, 5, 2, buffer_bytes=600, memory="tmem", lanes=64)
     return Problem(replace(graph, ops=(*graph.ops, wide), limits=replace(graph.limits, tmem_columns=2)), SolveOptions())
@@ -212,7 +212,7 @@ def test_a_model_with_a_cut_added_is_the_one_that_is_built_with_it():
 
 
 def test_rings_of_values_in_registers_alternate_too():
-    """a and c hand their values to another partition, through a place that there is room for once."""
+    """a and c hand their values to another partition, through memory that holds one of the two."""
     ops = [
         Operation(name, unit, 4, 4, 2, registers=4 * (name in "ac"))
         for name, unit in (("a", "ALU"), ("b", "SFU"), ("c", "ALU"), ("d", "SFU"))
@@ -230,7 +230,7 @@ def test_a_bound_is_raised_by_proofs():
     """TENSOR is full at 80 cycles; nobody has said so."""
     told = []
     problem = Problem(two_clones(), SolveOptions())
-    search(problem, Bound(70, "a guess"), lambda ii, proven, best: told.append((proven, best)))
+    search(problem, Bound(70, "an upper bound"), lambda ii, proven, best: told.append((proven, best)))
     assert told[-1] == (80, 80)
 
 

@@ -81,11 +81,11 @@ def test_what_a_work_limit_leaves_does_not_depend_on_the_clock(graph: Dependence
 @settings(max_examples=25, deadline=None)
 @given(graph=given_.graphs(most_ops=12, most_partitions=3, rules=True))
 def test_whenever_the_clock_strikes_the_answer_is_true(graph: DependenceGraph):
-    """The deadline passes after so many looks at the clock."""
+    """The deadline passes after ``reads`` readings of the clock."""
     whole = solve(graph, SolveOptions(work_limit_s=2.0))
-    for looks in (0, 1, 3, 10, 30, 100, 300, 1_000):
+    for reads in (0, 1, 3, 10, 30, 100, 300, 1_000):
         ticks = count()
-        outcome = solve(graph, SolveOptions(work_limit_s=2.0), deadline=Deadline(looks, lambda: float(next(ticks))))  # noqa: B023
+        outcome = solve(graph, SolveOptions(work_limit_s=2.0), deadline=Deadline(reads, lambda: float(next(ticks))))  # noqa: B023
         assert outcome.plan is None or check(outcome.plan, graph) == ()
         assert outcome.plan is None or whole.bound <= outcome.plan.schedule.ii_cycles
         assert whole.plan is None or outcome.bound <= whole.plan.schedule.ii_cycles

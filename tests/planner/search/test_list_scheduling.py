@@ -120,7 +120,7 @@ def test_a_long_cycle_of_a_nanosecond_clock():
     assert c >= b + long >= a + 2 * long
 
 
-def test_an_eviction_makes_room():
+def test_an_eviction_frees_the_unit():
     """First fit puts the short hold where the long one must go: only moving it again gives the schedule."""
     ops = (Operation("s", "ALU", 1, 1, 0), Operation("x", "ALU", 2, 4, 0), Operation("y", "ALU", 2, 4, 0))
     edges = (Dependence("x", "y", latency=4), Dependence("y", "x", 1, latency=5))

@@ -397,7 +397,7 @@ def test_program_order_against_a_dependence_is_caught():
 
 
 def sharing(*reuses: Reuse, memory: str = "smem", lanes: int = 128) -> tuple[DependenceGraph, Plan]:
-    """Two loads take turns in the same bytes; each is read in another partition before the other comes."""
+    """Two loads alternate in the same bytes; each is read in another partition before the other comes."""
     loads = tuple(
         Operation(name, "TMA", 40, 10, 5, buffer_bytes=1024, memory=memory, lanes=lanes) for name in ("a", "b")
     )
@@ -408,7 +408,7 @@ def sharing(*reuses: Reuse, memory: str = "smem", lanes: int = 128) -> tuple[Dep
     return graph, plan_of(graph, 140, places, offsets={"a": 0, "b": 0}, reuses=reuses)
 
 
-def test_two_rings_take_turns_in_the_same_bytes():
+def test_two_rings_alternate_in_the_same_bytes():
     graph, plan = sharing(Reuse("a", "b", 0), Reuse("b", "a", 1))
     alternating = {"a": [0, 140], "use_a": [45, 185], "b": [70, 210], "use_b": [115, 255]}
     assert starts(simulate(plan, graph, 2)) == alternating
@@ -424,7 +424,7 @@ def test_two_rings_take_turns_in_the_same_bytes():
 
 
 @st.composite
-def taking_turns(draw: st.DrawFn) -> tuple[DependenceGraph, Plan]:
+def alternating_rings(draw: st.DrawFn) -> tuple[DependenceGraph, Plan]:
     """:func:`sharing` with any cycles, partitions and distances, as the checker accepts it: half of the loops have one
     ring's use an iteration later than its load, or the second ring some intervals behind the first."""
     graph, plan = sharing()
@@ -450,7 +450,7 @@ def taking_turns(draw: st.DrawFn) -> tuple[DependenceGraph, Plan]:
     return graph, plan
 
 
-@given(taking_turns(), st.integers(0, 8), st.integers(0, 99))
+@given(alternating_rings(), st.integers(0, 8), st.integers(0, 99))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_whatever_shares_by_the_rules_runs_at_every_trip_count(case, trip_count, seed):
     """The first and the last iterations are those whose partners in the other ring do not exist."""

@@ -33,7 +33,8 @@ from warpplan.planner.values.timeline import Timeline
 from warpplan.service.http import plan_timeline
 from warpplan.service.http.app import create_app
 from warpplan.service.http.problem_json import problem_of
-from warpplan.service.solving.plan_queue import MOST_CLAIMS, PlanRequest, Plans, QueueFull, UnknownPlan
+from warpplan.service.solving.plan_queue import MOST_CLAIMS, Plans, QueueFull, UnknownPlan
+from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.solving.solver_process import Stopped, clock_limit_s, solve_apart
 from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow.configure import Workflow

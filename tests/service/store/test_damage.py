@@ -16,7 +16,8 @@ from warpplan.planner.errors import StoreError, UnknownName
 from warpplan.planner.values import codec
 from warpplan.planner.values.plan import Outcome
 from warpplan.service.http.app import create_app
-from warpplan.service.solving.plan_queue import PlanRequest, Plans
+from warpplan.service.solving.plan_queue import Plans
+from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.checksums import BY_TABLE
 from warpplan.service.store.database import sqlite_engine

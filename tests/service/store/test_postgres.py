@@ -11,7 +11,8 @@ from sqlalchemy import inspect, text
 from sqlalchemy.engine import make_url
 
 from warpplan.planner.errors import StoreError
-from warpplan.service.solving.plan_queue import PlanRequest, Plans
+from warpplan.service.solving.plan_queue import Plans
+from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.checksums import BY_TABLE
 from warpplan.service.workflow.configure import Workflow

@@ -10,7 +10,7 @@ passes' results on 3.6.0, 3.7.1, 3.8.0 and 3.9.0 (compiled, not run: tests/kerne
   pass away from a loop, too, but from 3.7 on it then waits for each product.)
 - The depth of the rings is the compile's ``num_stages``: the loop's ``tt.num_stages`` does not change it.
 - In one worker a product cannot have a later stage than a TMA load on 3.6, whose pipeliner cannot predicate the load.
-- What a product leaves in tensor memory alternates between two places where they fit, unless the loop has
+- What a product leaves in tensor memory alternates between two buffers where they fit, unless the loop has
   ``tt.disallow_acc_multi_buffer``.
 """
 
@@ -24,7 +24,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, pack_of, tokenize
 from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
-from warpplan.kernels.compiler.ttgir.source_locations import Places
+from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.planner.errors import InvalidConfig
 
 PRODUCTS = frozenset({"ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
@@ -38,7 +38,7 @@ class Roles:
     """The partitions of a loop: its TMA loads in worker ``load``, its products in worker ``product``, which may be the
     same, the rest in the default partition, of the kernel's own warps. ``stages``: the pipeline stage of the
     product from source line "file.py:12"; empty leaves the schedule to Triton. ``double``: results of products may have
-    two places in tensor memory. Raises :class:`InvalidConfig`.
+    two buffers of tensor memory. Raises :class:`InvalidConfig`.
 
     Products never share the partition of the rest: one thread issues them, and Triton 3.7 to 3.9 fail on it.
     """
@@ -95,19 +95,19 @@ class _Annotated:
     """One loop's body, and the partitions and stages that its operations get."""
 
     def __init__(self, module: Module, loop: IrOperation, roles: Roles) -> None:
-        self.loop, self.roles, self.places = loop, roles, Places(module)
+        self.loop, self.roles, self.locations = loop, roles, SourceLocations(module)
         body = loop.regions[0].operations
         self.body, self.end = body[:-1], body[-1]
         for operation in self.body:
             if operation.name.startswith("scf."):
                 why = "control flow inside the loop: only Triton's own partitions fit it (no roles)"
-                raise CannotPlan(why, operation.name, str(self.places.of(operation)))
+                raise CannotPlan(why, operation.name, str(self.locations.of(operation)))
         self.maker = {pack_of(name): operation for operation in self.body for name in operation.defined}
         for operation in self.body:
             if operation.name in _COPIES and self.maker_of(operation, "tt.load"):
                 # Triton 3.6 stops at it ("cpasync not supported yet") between partitions that it did not find itself.
                 why = "a product reads what is loaded through pointers: only Triton's own partitions fit it (no roles)"
-                raise CannotPlan(why, "tt.load", str(self.places.of(operation)))
+                raise CannotPlan(why, "tt.load", str(self.locations.of(operation)))
         self.users: dict[int, list[IrOperation]] = {}
         for operation in self.body:
             for value in operation.operands:
@@ -171,7 +171,7 @@ class _Annotated:
         """Stages as asked for, raised where an operand comes later; an older iteration's operations go first."""
         stage: dict[int, int] = {}
         for operation in self.body:
-            asked = self.roles.stages.get(str(self.places.of(operation)), 0) if operation.name in PRODUCTS else 0
+            asked = self.roles.stages.get(str(self.locations.of(operation)), 0) if operation.name in PRODUCTS else 0
             made = [stage[id(self.maker[pack_of(v)])] for v in operation.operands if pack_of(v) in self.maker]
             stage[id(operation)] = max([asked, *made])
         last = max(stage.values())

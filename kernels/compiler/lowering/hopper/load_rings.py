@@ -177,7 +177,7 @@ def uses(region: Region) -> list[BlockUse]:
 
 
 def is_view(operation: IrOperation, views: set[str], tensor: str, encoding: str) -> bool:
-    """Whether ``operation`` only looks at a slot in another way. A copy of the loaded tensor into shared memory of the
+    """Whether ``operation`` is only another view of a slot. A copy of the loaded tensor into shared memory of the
     slot's own layout is the slot itself."""
     if operation.name not in VIEWS or not views.intersection(operation.operands):
         return False

@@ -35,15 +35,16 @@ WARP = 32
 GRANULE = 8
 """``setmaxnreg`` takes multiples of 8 (PTX ISA)."""
 MOST_REGISTERS = 240
-PRODUCER_REGISTERS = {12: 24}
-OTHER_PRODUCER_REGISTERS = 24
-"""Addresses of nested tile loops need more than 24; only three consumers leave no room for that."""
+"""Registers a thread of a consumer at most: what two consumer warp groups get next to a producer of 24."""
+PRODUCER_REGISTERS = 24
+"""Registers a thread of the producer, the least that ``setmaxnreg`` takes (PTX ISA): one thread computes addresses and
+issues copies."""
 
 
 def specialize(text: str, partitioning: Partitioning) -> str:
     """The TTGIR ``text`` at the cut, compiled for ``partitioning.warps`` warps, as a specialised module.
 
-    Raises :class:`CannotPlan` with the operation and the source line that stand in the way, and
+    Raises :class:`CannotPlan` with the obstacle's operation and source line, and
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print.
     """
     module = parse(text)
@@ -63,8 +64,8 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     module.alias("#ttg.shared_memory", "smem")
     clones = [unique_names(clone.function) for clone in split(module, partitioning.consumers)]
     if partitioning.in_flight:
-        # While one consumer waits, another one's products run. A single consumer has none beside it, and keeps its next
-        # product in flight instead.
+        # While one consumer waits, another one's products run. A single consumer keeps its next product in
+        # flight instead.
         overlap = partial(add_overlap, threads=WARP * partitioning.warps)
         rewrites = (overlap, add_lookahead) if partitioning.consumers > 1 else (add_lookahead,)
         clones = [rewrite_loops(clone, *rewrites) for clone in clones]
@@ -144,9 +145,8 @@ def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]]) ->
     producer_warps = -(-partitions[-1][0] // 4) * 4
     total = consumers + producer_warps
     start = REGISTERS_PER_SM // (WARP * total) // GRANULE * GRANULE
-    producer = PRODUCER_REGISTERS.get(consumers, OTHER_PRODUCER_REGISTERS)
-    consumer = (start * total - producer * producer_warps) // consumers // GRANULE * GRANULE
-    return [producer if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
+    consumer = (start * total - PRODUCER_REGISTERS * producer_warps) // consumers // GRANULE * GRANULE
+    return [PRODUCER_REGISTERS if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
 
 
 def _mentions(body: list[IrOperation], name: str) -> bool:

@@ -1,0 +1,152 @@
+"""A captured kernel's predicted time on one SM, as Triton compiles it or with its loops planned.
+
+A loop's interval is its solved initiation interval, lengthened by what memory cannot deliver in time, as in
+:mod:`warpplan.planner.predict`:
+
+    interval = ‖ II, bytes / L2 rate, latency / slots in flight ‖_p
+
+A kernel without specialisation has ``stages`` − 2 slots in flight: a slot is refilled by the same warps that wait for
+the product that frees it, once they have met.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
+from warpplan.kernels.compiler.costing.fusing import fuse, steady
+from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, loop_graph, pinned
+from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
+from warpplan.planner.solve import solve
+from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.options import SolveOptions
+from warpplan.planner.values.plan import Outcome, Plan
+from warpplan.planner.values.profile import Profile
+
+SOLVE_SECONDS, MORE_SECONDS = 0.1, 0.5
+"""Work budgets in seconds of a slow core: of one loop's solve, and of a second one where that ended without any plan.
+Chosen by hand. Doubled: a kernel with many schemes takes twice as long to rank where loops are hard."""
+NOMINAL_TRIPS = 32
+"""Iterations of a loop whose bounds are not constant: 32 blocks of 64 or 128 are sizes of 2048 to 4096."""
+WORTH_TRYING = 0.8
+"""Gain over the kernel left alone below which a strategy is not worth a compile. The bound is low because the time of
+a kernel left alone is predicted too short: several blocks on an SM never wait for each other's units, and nothing
+spills."""
+LEAST_DEPTH = 2
+"""Slots of a ring: one is filled while one is read."""
+COMPILER_REGISTERS = 40
+"""A thread's addresses and counters in one partition that does everything, as fitted for pipelined GEMMs."""
+MOST_BLOCKS = 8
+"""Resident blocks on an SM that are counted at most. Chosen by hand."""
+
+
+@dataclass(frozen=True)
+class RankedStrategy:
+    """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
+    program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
+    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was."""
+
+    scheme: Strategy | None
+    plans: tuple[Plan, ...]
+    ii_cycles: tuple[int, ...]
+    predicted_cycles: float
+    gain: float
+    reason: str
+
+
+def ii_of(outcome: Outcome) -> int:
+    """The interval of an outcome that has a plan."""
+    assert outcome.plan is not None
+    return outcome.plan.schedule.ii_cycles
+
+
+def busiest_unit(graph: DependenceGraph) -> int:
+    """Cycles of work an iteration for the unit that has most."""
+    return max((sum(op.occupancy for op in graph.ops if op.unit == unit) for unit, _ in graph.units), default=0)
+
+
+class KernelModel:
+    """Predicts a captured kernel's time on one SM, left alone; generations add how it is specialised."""
+
+    def __init__(self, captured: Captured, profile: Profile, device: Device, stages: int) -> None:
+        self.captured, self.profile, self.device, self.stages = captured, profile, device, stages
+        calibration = profile.calibration("gemm")
+        self.constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
+        ceilings = dict(profile.ceilings)
+        clock, rate = ceilings.get("clock_hz_idle"), ceilings.get("l2_bytes_per_s")
+        # 5.5 TB/s over the SMs at boost clock: the H100's published L2 read rate, for a profile without ceilings.
+        known = rate.p50 / clock.p50 if rate is not None and clock is not None else 5.5e12 / device.boost_clock_hz
+        self.l2_bytes_per_cycle = known / device.sm_count
+
+    def alone(self) -> RankedStrategy:
+        """The kernel as Triton pipelines it: one partition, resident as often as registers and memory allow."""
+        shape = Shape(1, max(4, self.captured.warps), specialized=False)
+        blocks = self.resident(shape)
+        intervals, plans, terms = [], [], []
+        for loop in self.captured.loading:
+            graph, _ = self.graph(loop, shape, 1 << 30)
+            # ptxas decides about registers, by spilling; the time that takes is not counted.
+            graph = replace(graph, ops=tuple(replace(op, registers=0) for op in graph.ops))
+            options = SolveOptions(SOLVE_SECONDS, depth=max(1, self.stages))
+            outcome = solve(graph, options)
+            assert outcome.plan is not None  # no limit binds
+            ii = max(busiest_unit(graph), -(-ii_of(outcome) // blocks))
+            intervals.append(ii)
+            plans.append(outcome.plan)
+            terms.append(self.interval(loop, ii, max(0.5, self.stages - 2) * blocks))
+        reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
+        return RankedStrategy(None, tuple(plans), tuple(intervals), self.tile(terms, shape), 1.0, reason)
+
+    def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
+        """What is solved for ``loop``, and the partition of each of its operations."""
+        often = steady(loop)
+        fused, _ = fuse(often, producer_slice(often))
+        graph = loop_graph(fused, shape, self.profile.costs, self.device, smem_bytes=smem_bytes)
+        return graph, pinned(graph, fused, shape)
+
+    def interval(self, loop: Body, ii: int, slots: float) -> float:
+        """Cycles an iteration, with what memory adds."""
+        loads = loop.of_kind("tma_load")
+        c, p = self.constants, self.constants["block_norm"]
+        latency = max((cost_of(load, self.profile.costs).latency for load in loads), default=0.0)
+        transfer = c["l2_scale"] * slot_bytes(loop) / self.l2_bytes_per_cycle
+        arrival = (c["latency_scale"] * latency + c["transfer_scale"] * transfer) / max(0.5, slots)
+        return float(sum(term**p for term in (ii, transfer, arrival)) ** (1 / p))
+
+    def tile(self, terms: list[float], shape: Shape) -> float:
+        """One tile: its loops, what fills the first slots, and the work around them."""
+        loops = self.captured.loading
+        steady = sum(
+            term * (loop.trips if loop.trips is not None else NOMINAL_TRIPS)
+            for loop, term in zip(loops, terms, strict=True)
+        )
+        preloaded = shape.specialized and self.nested()  # the producer loads the next tile meanwhile
+        costs = self.profile.costs
+        inner = {loop.id for loop in loops}
+        ends = sum(
+            cost_of(work, costs, replace(shape, consumers=1)).issue
+            for body in (self.captured.body, *self.captured.loops) for work in body.work
+            if work.kind not in ("tma_load", "loop") and (body.id not in inner or work.rare)
+        )  # fmt: skip
+        return steady + (0.0 if preloaded else self.first_fill(shape)) + ends
+
+    def nested(self) -> bool:
+        """Whether the kernel walks over its tiles by itself."""
+        return all(loop.parent for loop in self.captured.loading)
+
+    def first_fill(self, shape: Shape) -> float:
+        """Cycles until the first slot is filled."""
+        loads = self.captured.loading[0].of_kind("tma_load")
+        return max(cost_of(load, self.profile.costs, shape, "dram").latency for load in loads)
+
+    def resident(self, shape: Shape) -> int:
+        """Blocks of the unspecialised kernel on one SM."""
+        live = max(live_registers(loop, shape) for loop in self.captured.loading)
+        registers = min(self.device.registers_per_thread, COMPILER_REGISTERS + live)
+        by_registers = self.device.registers_per_sm // (THREADS * shape.warps * registers)
+        depths = tuple(max(1, self.stages) for _ in self.captured.loading)
+        by_memory = self.device.smem_bytes_per_sm // max(1, shared_bytes(self.captured, depths))
+        return max(1, min(by_registers, by_memory, MOST_BLOCKS))
