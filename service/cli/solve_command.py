@@ -30,7 +30,7 @@ WorkLimit = Annotated[
 ]
 
 GraphFile = Annotated[str, typer.Argument(help='A file of schema warpplan/graph-1, or "-" for stdin.')]
-Depth = Annotated[int | None, typer.Option(min=1, max=1024, help="Give every ring so many slots, not the fewest.")]
+Depth = Annotated[int | None, typer.Option(min=1, max=1024, help="Give every ring this many slots, not the fewest.")]
 Slack = Annotated[int, typer.Option(min=0, max=10**9, help="Cycles of margin that every ring keeps.")]
 
 
