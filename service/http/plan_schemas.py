@@ -14,7 +14,7 @@ MAX_TIME_LIMIT_S = 600.0
 
 class PlanOptions(BaseModel):
     """How to solve: the options of ``warpplan solve``. ``time_limit_s`` counts work in seconds of a slow core, as
-    ``--work-limit`` does, so that every server answers alike; ``depth`` gives every ring this many slots, not the fewest;
+    ``--work-limit`` does, so that every server answers alike; ``depth`` gives rings that many slots, not the fewest;
     every ring keeps ``slack_cycles`` of margin."""
 
     model_config = ConfigDict(extra="forbid")
