@@ -20,6 +20,8 @@ Shape = tuple[int, int, int]
 
 SCHEMES: tuple[Scheme, ...] = ("pipelined", "single", "cooperative", "pingpong")
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
+LAYOUTS = ("nt", "nn", "tn", "tt")
+"""How A and B are stored: "n" as the product reads, A [M, K] and B [K, N], "t" transposed. The first is the default."""
 
 ROW_ALIGNMENT_BYTES = 16
 """TMA needs rows that start on 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""
