@@ -8,5 +8,6 @@ structures.
 EXPORTS = {
     "epilogue": ("shared_layout", "split_columns", "store_staged"),
     "matmul": ("allocate_ring", "allocate_staging", "block", "specialize", "Tile"),
+    "scaling": ("scale_chunk", "Scales"),
     "tile_order": ("banded_tile",),
 }

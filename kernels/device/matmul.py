@@ -11,7 +11,8 @@ A kernel brings three functions, as constexprs; ``work`` is whatever its own fun
     LOCATE(unit, work, BLOCK) -> Tile                    where a unit's operands and its result lie
     FINISH(acc, unit, tile, staging, out, work, BLOCK, PART)    store consumer PART's rows of a unit
 
-``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer.
+``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is
+scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.scaling import multiply_promoted
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
@@ -41,7 +43,8 @@ class Block:
     """Compile-time facts of one block: the plan, and what :func:`block` derives from it (sizes in elements).
 
     ``a_major`` is the dimension of A that lies contiguously: "k", or "m" where A is stored [K, M]; ``b_major`` is "k"
-    or "n". ``tile`` is one chunk of the result as it is stored: transposed where the operands are swapped.
+    or "n". ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``tile`` is one
+    chunk of the result as it is stored: transposed where the operands are swapped.
     """
 
     scheme: str
@@ -57,6 +60,7 @@ class Block:
     split: bool
     a_major: str
     b_major: str
+    scales: str
     sharers: int
     rows: int
     chunk_columns: int
@@ -89,14 +93,14 @@ class Tile(NamedTuple):
 @gluon.constexpr_function
 def block(
     scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-    b_major,
+    b_major, scales="none",
 ):  # fmt: skip
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-        b_major,
+        b_major, scales,
         sharers=sharers,
         rows=rows,
         chunk_columns=columns,
@@ -152,11 +156,15 @@ def consumer(
             with proton.scope("consumer_wait"):
                 mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
             done += 1
-        acc = multiply(ring, index, tile.blocks, BLOCK, PART)
+        if BLOCK.scales == "block":
+            acc = multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, PART)
+        else:
+            acc = multiply(ring, index, tile.blocks, BLOCK, PART)
         index += tile.blocks
         if PINGPONG:
             mbarrier.arrive(ring.order.index(1 - ID), count=1)
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
+        if BLOCK.scales != "block":
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
         last = previous_slot(index, BLOCK.depth)
         with proton.scope("epilogue"):
             if BLOCK.staging_in_ring:
@@ -171,7 +179,8 @@ def consumer(
                 thread_barrier()
                 mbarrier.arrive(ring.empty.index(last), count=1)
             else:
-                mbarrier.arrive(ring.empty.index(last), count=1)
+                if BLOCK.scales != "block":
+                    mbarrier.arrive(ring.empty.index(last), count=1)
                 FINISH(acc, unit, tile, out.staging.index(ID), out, work, BLOCK, PART)
         if PINGPONG:
             index += LOCATE(unit + programs, work, BLOCK).blocks
@@ -215,7 +224,8 @@ def operands(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
 
 @gluon.jit
 def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B."""
+    """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B. The
+    result has the operands' type."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
         return reinterpret(ring.b.index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)

@@ -7,7 +7,7 @@ import numpy as np
 from warpplan.kernels.gemm.candidates import tabulate
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import GemmConfig, tuning
-from warpplan.kernels.gemm.work import calibrated_constants, epilogue_cycles, solve_table, work
+from warpplan.kernels.gemm.work import calibrated_constants, calibrations, epilogue_cycles, solve_table, work
 from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
@@ -36,7 +36,7 @@ def race(
         asked.take(np.arange(len(configs))),
         dtype,
         profile,
-        calibrated_constants(profile, kernel, asked.structures),
+        calibrated_constants(profile, calibrations(kernel, dtype, any(c.promoted for c in configs)), asked.structures),
         loop,
     )
 

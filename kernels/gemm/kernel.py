@@ -22,7 +22,15 @@ from warpplan.kernels.gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, loop_of, solve_table, structure, work
+from warpplan.kernels.gemm.work import (
+    SolvedTable,
+    calibrated_constants,
+    calibrations,
+    loop_of,
+    solve_table,
+    structure,
+    work,
+)
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -134,7 +142,7 @@ class Gemm:
                 f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
             )
         chosen = all_work.take(rows)
-        constants = calibrated_constants(profile, GEMM.name, chosen.structures)
+        constants = calibrated_constants(profile, calibrations(GEMM.name, dtype), chosen.structures)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), constants)
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
@@ -154,7 +162,7 @@ class Gemm:
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
         all_work, _ = work(solved, dtype, device, shape)
-        constants = calibrated_constants(profile, GEMM.name, all_work.structures)
+        constants = calibrated_constants(profile, calibrations(GEMM.name, dtype), all_work.structures)
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 

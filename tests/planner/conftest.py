@@ -27,7 +27,7 @@ def costs() -> CostTable:
     entries += [
         entry("wgmma", n / 2 + 40, max(n / 2, 16), 10, n=n, dtype=dtype, a="shared")
         for n in (16, 32, 64, 128, 256)
-        for dtype in ("bfloat16", "float16")
+        for dtype in ("bfloat16", "float16", "float8_e4m3fn")
     ]
     entries += [
         entry("handoff", latency, None, 12, scope=scope)
