@@ -41,4 +41,4 @@ def gemm_source(
         return specialized(gluon.gemm_kernel, *described, source=GluonASTSource), gluon.launch_options(config)
     from warpplan.kernels.gemm import tl
 
-    return specialized(tl.gemm_kernel, *tl.signature(config, element, tma_store)), tl.launch_options(config)
+    return specialized(tl.gemm_kernel, *tl.signature(config, element, tma_store, layout)), tl.launch_options(config)

@@ -18,13 +18,14 @@ _COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cycles", "
 
 
 def race(
-    configs: tuple[GemmConfig, ...], shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, kernel: str
-) -> RankedCandidates:
+    configs: tuple[GemmConfig, ...], shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, kernel: str,
+    layout: str = "nt",
+) -> RankedCandidates:  # fmt: skip
     """``configs``, one of each block structure and best first, as what an explanation compares; ``kernel`` is the name
     under which their time model is calibrated."""
     m, n, k = shape
     table = tabulate(configs, [0] * len(configs), device)
-    asked, _ = work(solve_table(dtype, device, profile.costs, table), dtype, device, (m, n, k))
+    asked, _ = work(solve_table(dtype, device, profile.costs, table), dtype, device, (m, n, k), layout)
 
     def loop(row: int, costs: CostTable) -> Columns:
         solved = solve_table(dtype, device, costs, tabulate([configs[row]], [0], device))

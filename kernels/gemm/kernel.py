@@ -8,16 +8,16 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from warpplan.kernels.declaration import ConsumerNames, Declaration, ShapeField, require_elements
+from warpplan.kernels.declaration import ConsumerNames, Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.candidates import table, tabulate
 from warpplan.kernels.gemm.explain import race, ranked_loop
 from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
+    LAYOUTS,
     ROW_ALIGNMENT_BYTES,
     SCHEMES,
     GemmConfig,
-    Shape,
     config_of,
     require_valid,
     tuning,
@@ -46,7 +46,12 @@ GEMM = Declaration(
     fields=(
         ShapeField("M", "rows of A and of C"),
         ShapeField("N", "rows of B, columns of C"),
-        ShapeField("K", "columns of A and of B; rows of a multiple of 16 bytes"),
+        ShapeField("K", "columns of A and of B, summed over"),
+    ),
+    options=(
+        ShapeOption(
+            "layout", "how A and B are stored: n as A [M, K] and B [K, N], t transposed", LAYOUTS, default=LAYOUTS[0]
+        ),
     ),
     dtypes=tuple(ELEMENT_BYTES),
     examples=((4096, 4096, 4096), (16, 14336, 4096), (512, 1024, 2048)),
@@ -77,22 +82,17 @@ class Gemm:
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
         GEMM.require_dtype(dtype)
-        m, n, k = GEMM.parse_shape(sizes)
-        if k * ELEMENT_BYTES[dtype] % ROW_ALIGNMENT_BYTES:
-            step = ROW_ALIGNMENT_BYTES // ELEMENT_BYTES[dtype]
-            raise InvalidShape(
-                f"K={k} makes {dtype} rows of {k * ELEMENT_BYTES[dtype]} bytes: TMA needs a multiple of "
-                f"{ROW_ALIGNMENT_BYTES} bytes, so pad K to {-(-k // step) * step}",
-                field="K", value=k, limit=step,
-            )  # fmt: skip
+        shape = GEMM.parse_shape(sizes)
+        m, n, k = GEMM.sizes(shape)
+        _require_rows(layout(shape), m, n, k, dtype)
         require_elements("A", m, k)
         require_elements("B", n, k)
         require_elements("C", m, n)
-        return m, n, k
+        return shape
 
     def rank(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: str,
         device: Device,
         profile: Profile,
@@ -108,7 +108,7 @@ class Gemm:
 
     def ranked(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: str,
         device: Device,
         profile: Profile,
@@ -126,9 +126,9 @@ class Gemm:
         for scheme in schemes or ():
             if scheme not in SCHEMES:
                 raise UnknownName("scheme", scheme, SCHEMES)
-        m, n, k = shape
+        m, n, k = GEMM.sizes(shape)
         solved = _solved(dtype, device, profile)
-        all_work, grid = work(solved, dtype, device, (m, n, k))
+        all_work, grid = work(solved, dtype, device, (m, n, k), layout(shape))
         valid = grid.valid
         if schemes is not None:
             valid = valid & np.isin([c.scheme for c in solved.table.configs], schemes)
@@ -156,26 +156,27 @@ class Gemm:
         Raises :class:`InvalidConfig` where one cannot run and :class:`MissingCosts` where the profile lacks an
         operation of one.
         """
+        m, n, k = GEMM.sizes(shape)
         for config in configs:
-            require_valid(config, dtype, device, shape)
+            require_valid(config, dtype, device, (m, n, k))
         solved = solve_table(dtype, device, profile.costs, tabulate(configs, [0] * len(configs), device))
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
-        all_work, _ = work(solved, dtype, device, shape)
+        all_work, _ = work(solved, dtype, device, (m, n, k), layout(shape))
         constants = calibrated_constants(profile, calibrations(GEMM.name, dtype), all_work.structures)
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
         return plan_candidate(self._candidate(config, dtype, device), dtype, device, profile.costs)
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
         :class:`MissingCosts` naming what the profile lacks."""
         return ranked_loop(self._candidate(config, dtype, device), dtype, device, profile.costs)
 
-    def race(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> RankedCandidates:
+    def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
         """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
 
         Raises what :meth:`ranked` raises.
@@ -185,7 +186,7 @@ class Gemm:
             if len(best) == CONTENDERS:
                 break
             best.setdefault(structure(config), config)
-        return race(tuple(best.values()), shape, dtype, device, profile, GEMM.name)
+        return race(tuple(best.values()), GEMM.sizes(shape), dtype, device, profile, GEMM.name, layout(shape))
 
     def _candidate(self, config: TuningConfig, dtype: str, device: Device) -> GemmConfig:
         GEMM.require_dtype(dtype)
@@ -193,10 +194,10 @@ class Gemm:
         require_valid(candidate, dtype, device)
         return candidate
 
-    def floor_us(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> float:
+    def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, B and
         C crossing L2 once (data that is used again and again may never leave it). 0 where a ceiling is missing."""
-        m, n, k = shape
+        m, n, k = GEMM.sizes(shape)
         ceilings = dict(profile.ceilings)
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
         moved_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES[dtype]
@@ -206,6 +207,25 @@ class Gemm:
         """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
         for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs).configs)):
             sustained_ii(config, dtype, device, profile.costs)
+
+
+def layout(shape: Shape) -> str:
+    """The option ``layout`` of ``shape``."""
+    return GEMM.chosen(shape)["layout"]
+
+
+def _require_rows(layout: str, m: int, n: int, k: int, dtype: str) -> None:
+    """Raise :class:`InvalidShape` where TMA cannot address packed rows of A or of B as they are stored."""
+    element = ELEMENT_BYTES[dtype]
+    step = ROW_ALIGNMENT_BYTES // element
+    rows = (("A", *(("K", k) if layout[0] == "n" else ("M", m))), ("B", *(("K", k) if layout[1] == "t" else ("N", n))))
+    for operand, name, size in rows:
+        if size % step:
+            raise InvalidShape(
+                f"{name}={size} makes {dtype} rows of {size * element} bytes in {operand}: TMA needs a multiple of "
+                f"{ROW_ALIGNMENT_BYTES} bytes, so pad {name} to {-(-size // step) * step}",
+                field=name, value=size, limit=step,
+            )  # fmt: skip
 
 
 @lru_cache(maxsize=16)

@@ -1,6 +1,7 @@
 """Run the GEMM: check the operands, describe them to TMA, launch the kernel that the configuration names.
 
     c = gemm(a, b, config)                    # a [M, K], b [N, K] -> c [M, N]
+    c = gemm(a.t(), b.t(), config)            # a stored [K, M], b stored [K, N]: read as they lie
     run = prepare(a, b, config, out); run()   # descriptors made once; run() may be captured in a CUDA graph
 
 ``config`` is a :class:`GemmConfig` or the :class:`TuningConfig` that training jobs receive.
@@ -29,8 +30,10 @@ TMA_ALIGNMENT_BYTES = 16
 def gemm(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None) -> Tensor:
     """A[M, K] · B[N, K]ᵀ with fp32 accumulation, [M, N] in the operands' dtype, on the current stream.
 
-    ``out`` may have any row stride; rows of it that do not start on 16 bytes are written without TMA. Raises
-    :class:`InvalidShape` for operands that TMA cannot address and :class:`InvalidConfig` for a plan that does not fit.
+    Each operand may lie with K contiguous or be the transpose of a matrix stored [K, rows]. The rows of what is stored
+    start on 16 bytes, and K is a multiple of 16 bytes where an operand lies with K contiguous. ``out`` may have any row
+    stride; rows of it that do not start on 16 bytes are written without TMA. Raises :class:`InvalidShape` for operands
+    that TMA cannot address and :class:`InvalidConfig` for a plan that does not fit.
     """
     if out is None:
         _require_operands(a, b)
@@ -62,8 +65,23 @@ def rows_aligned(tensor: Tensor) -> bool:
     """Whether TMA can address the rows of ``tensor`` [rows, columns]: base and stride on 16 bytes, columns adjacent."""
     element = tensor.element_size()
     stride = tensor.stride(0) * element if tensor.shape[0] > 1 else 0
-    adjacent = tensor.stride(1) == 1 or tensor.shape[1] == 1
-    return adjacent and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0 and stride % TMA_ALIGNMENT_BYTES == 0
+    return _adjacent(tensor) and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0 and stride % TMA_ALIGNMENT_BYTES == 0
+
+
+def lies_by_k(operand: Tensor) -> bool:
+    """Whether ``operand`` [rows, K] lies with K contiguous; it is otherwise read as the matrix [K, rows] that its
+    transpose is. Where a single row or column makes it both, the order is one that TMA can address."""
+    other = operand.t()
+    if not (_adjacent(operand) and _adjacent(other)):
+        return not _adjacent(other)
+    fits = rows_aligned(operand) and operand.shape[1] * operand.element_size() % TMA_ALIGNMENT_BYTES == 0
+    return fits or not rows_aligned(other)
+
+
+def layout_of(a: Tensor, b: Tensor) -> str:
+    """How A and B are stored, as the option ``layout`` of a shape names it: "n" as the product reads, A [M, K] and
+    B [K, N], "t" transposed."""
+    return ("n" if lies_by_k(a) else "t") + ("t" if lies_by_k(b) else "n")
 
 
 def tma_stores(out: Tensor) -> bool:
@@ -94,15 +112,16 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
             tensor, list(tensor.shape), _row_strides(tensor), list(box), shared_layout(box, element)
         )
 
-    boxes = gluon.descriptor_blocks(config)
+    layout = layout_of(a, b)
+    boxes = gluon.descriptor_blocks(config, layout)
     left, right = (b, a) if config.swap else (a, b)
     sm_count = _sm_count(a.device.index)
     whole_tiles = config.whole_tiles(shape, sm_count)
     split_tiles = config.tiles(shape) - whole_tiles
     workspace, counters = _split_buffers(config, split_tiles, a.device) if config.split_k > 1 else (None, None)
     arguments = (
-        describe(left, boxes[0]),
-        describe(right, boxes[1]),
+        describe(_stored(left), boxes[0]),
+        describe(_stored(right), boxes[1]),
         describe(out, boxes[2]) if tma_store else out,
         workspace,
         counters,
@@ -114,7 +133,7 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
         whole_tiles,
         _row_strides(out)[0],
     )
-    keywords = {**gluon.constants(config, tma_store), **gluon.launch_options(config)}
+    keywords = {**gluon.constants(config, tma_store, layout), **gluon.launch_options(config)}
     launch = gluon.gemm_kernel[(grid_size(config, shape, sm_count),)]
     return lambda: _run(launch, arguments, keywords)
 
@@ -126,10 +145,12 @@ def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store:
         return TlDescriptor(tensor, list(tensor.shape), _row_strides(tensor), list(box))
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
-    boxes = tl.descriptor_blocks(config)
+    layout = layout_of(a, b)
+    boxes = tl.descriptor_blocks(config, layout)
+    left, right = describe(_stored(a), boxes[0]), describe(_stored(b), boxes[1])
     c = describe(out, boxes[2]) if tma_store else out
-    arguments = (describe(a, boxes[0]), describe(b, boxes[1]), c, *shape, config.group_m, _row_strides(out)[0])
-    keywords = {**tl.constants(config, tma_store), **tl.launch_options(config)}
+    arguments = (left, right, c, *shape, config.group_m, _row_strides(out)[0])
+    keywords = {**tl.constants(config, tma_store, layout), **tl.launch_options(config)}
     launch = tl.gemm_kernel[(grid_size(config, shape, _sm_count(a.device.index)),)]
     return lambda: _run(launch, arguments, keywords)
 
@@ -139,6 +160,15 @@ def _run(launch: Launcher, arguments: tuple[KernelArgument, ...], keywords: dict
         launch(*arguments, **keywords)
     except triton.runtime.errors.OutOfResources as error:
         raise InvalidConfig(f"the kernel does not fit this GPU: {error}", field="config") from error
+
+
+def _adjacent(matrix: Tensor) -> bool:
+    return bool(matrix.stride(1) == 1 or matrix.shape[1] == 1)
+
+
+def _stored(operand: Tensor) -> Tensor:
+    """The matrix of adjacent columns that ``operand`` [rows, K] is, or is the transpose of."""
+    return operand if lies_by_k(operand) else operand.t()
 
 
 def _row_strides(tensor: Tensor) -> list[int]:
@@ -170,27 +200,42 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
     for name, size in (("M", a.shape[0]), ("N", b.shape[0]), ("K", a.shape[1])):
         if size < 1:
             raise InvalidShape(f"{name}={size}: expected 1 or more", field=name, value=size, limit=1)
+    for name, rows, tensor in (("A", "M", a), ("B", "N", b)):
+        _require_addressable(name, rows, tensor)
     step = TMA_ALIGNMENT_BYTES // a.element_size()
-    for name, tensor in (("A", a), ("B", b)):
-        offset = tensor.data_ptr() % TMA_ALIGNMENT_BYTES
-        if not rows_aligned(tensor):
-            raise InvalidShape(
-                f"{name} has strides {tuple(tensor.stride())} and starts {offset} bytes off: "
-                f"TMA needs adjacent columns and rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to "
-                f"a multiple of {step} elements",
-                field=name, value=tuple(tensor.stride()), limit=step,
-            )  # fmt: skip
-        if tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1]:
-            raise InvalidShape(
-                f"{name} has row stride {tensor.stride(0)}, less than its {tensor.shape[1]} columns: copy it first, "
-                f"{name}.contiguous()",
-                field=name, value=tensor.stride(0), limit=tensor.shape[1],
-            )  # fmt: skip
-    if a.shape[1] % step:
+    by_k = [name for name, tensor in (("A", a), ("B", b)) if lies_by_k(tensor)]
+    if by_k and a.shape[1] % step:
         raise InvalidShape(
-            f"K={a.shape[1]}: TMA needs rows of a multiple of {TMA_ALIGNMENT_BYTES} bytes, so pad K to a "
-            f"multiple of {step}",
+            f"K={a.shape[1]}, contiguous in {' and '.join(by_k)}: TMA needs rows of a multiple of "
+            f"{TMA_ALIGNMENT_BYTES} bytes, so pad K to a multiple of {step}",
             field="K", value=a.shape[1], limit=step,
+        )  # fmt: skip
+
+
+def _require_addressable(name: str, rows: str, operand: Tensor) -> None:
+    """Raise :class:`InvalidShape` where TMA cannot address the matrix that ``operand``, called ``name``, is stored
+    as; ``rows`` is the name of its first dimension."""
+    by_k, strides = lies_by_k(operand), tuple(operand.stride())
+    stored = operand if by_k else operand.t()
+    order = f"[{rows}, K]" if by_k else f"[K, {rows}]"
+    step = TMA_ALIGNMENT_BYTES // operand.element_size()
+    if not _adjacent(stored):
+        raise InvalidShape(
+            f"{name} has strides {strides}: TMA needs one dimension contiguous; copy it first, {name}.contiguous()",
+            field=name, value=strides, limit=1,
+        )  # fmt: skip
+    if not rows_aligned(stored):
+        raise InvalidShape(
+            f"{name} has strides {strides} and starts {stored.data_ptr() % TMA_ALIGNMENT_BYTES} bytes off: it is "
+            f"stored {order}, and TMA needs rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to a "
+            f"multiple of {step} elements",
+            field=name, value=strides, limit=step,
+        )  # fmt: skip
+    if stored.shape[0] > 1 and stored.stride(0) < stored.shape[1]:
+        raise InvalidShape(
+            f"{name} is stored {order} with row stride {stored.stride(0)}, less than its {stored.shape[1]} columns: "
+            f"copy it first, {name}.contiguous()",
+            field=name, value=stored.stride(0), limit=stored.shape[1],
         )  # fmt: skip
 
 

@@ -27,6 +27,8 @@ SCALES = ("tensor", "row", "block")
 """How fp8 operands are scaled: a number each, a number a row, a number a block (1 x 128 of A, 128 x 128 of B)."""
 SCALE_BLOCK = 128
 """Elements of K, and rows of B, that share a block's scale."""
+LAYOUTS = ("nt", "nn", "tn", "tt")
+"""How A and B are stored: "n" as the product reads, A [M, K] and B [K, N], "t" transposed. The first is the default."""
 
 ROW_ALIGNMENT_BYTES = 16
 """TMA needs rows that start on 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""

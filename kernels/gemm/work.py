@@ -231,7 +231,7 @@ def _latency(measured: Quantiles | None, kind: str) -> float:
     return measured.p50
 
 
-def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple[DeviceWork, Grid]:
+def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: str = "nt") -> tuple[DeviceWork, Grid]:
     """Every row of the table as :class:`DeviceWork` for ``shape``, and the grid that says which rows count."""
     t, element = solved.table, ELEMENT_BYTES[dtype]
     m, n, k = shape
@@ -260,7 +260,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
             iterations=np.where(whole_rounds > 0, iterations, per_split),
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
-            unaligned=np.full(units.shape, float(k * element % LINE_BYTES != 0)),
+            unaligned=_unaligned(t, layout, m, n, k, element),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
@@ -277,6 +277,14 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
         ),
         g,
     )
+
+
+def _unaligned(t: CandidateTable, layout: str, m: int, n: int, k: int, element: int) -> Floats:
+    """The part of each row's loaded bytes that lies in matrix rows of no whole cache lines."""
+    a = float((k if layout[0] == "n" else m) * element % LINE_BYTES != 0)
+    b = float((k if layout[1] == "t" else n) * element % LINE_BYTES != 0)
+    left, right = np.where(t.swap, b, a), np.where(t.swap, a, b)
+    return np.asarray((t.block_m * left + t.block_n * right) / (t.block_m + t.block_n))
 
 
 def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: Device) -> Floats:
