@@ -228,8 +228,7 @@ def is_promoted(shape: Shape) -> bool:
 
 
 def _require_fp8(chosen: Mapping[str, str], dtype: str) -> None:
-    """Raise :class:`InvalidShape` for scales without fp8 operands, or fp8 operands that lie with another dimension than K
-    contiguous."""
+    """Raise :class:`InvalidShape` for scales without fp8 operands, and for a layout that fp8 operands cannot have."""
     if ELEMENT_BYTES[dtype] > 1:
         if chosen["scales"] != SCALES[0]:
             raise InvalidShape(
