@@ -22,7 +22,7 @@ def kernel_lines(declared: Declaration) -> Iterator[str]:
     for field in declared.fields:
         yield f"  {field.name:<14} {field.meaning}, {field.least} to {field.greatest}"
     for option in declared.options:
-        more = " or a list of whole numbers" if option.whole_numbers else ""
+        more = ", or whole numbers such as 1,2,3" if option.whole_numbers else ""
         yield f"  {option.name:<14} {option.meaning}: {' | '.join(option.choices)}{more}, default {option.default}"
     example = " ".join(f"{name}={size}" for name, size in declared.named(declared.examples[0]).items())
     yield f"  such as        warpplan plan {declared.name} {example}"
