@@ -30,6 +30,7 @@ EXPORTS = {
         "ConsumerNames",
         "Declaration",
         "MAX_ELEMENTS",
+        "MAX_LIST_CHARACTERS",
         "options_of",
         "require_elements",
         "Shape",
