@@ -9,6 +9,9 @@ from warpplan.planner.values.costs import Parameter, Parameters
 DTYPES = ("bfloat16", "float16")
 BOX_BYTES = (4096, 8192, 16384, 32768)
 COLUMNS = (16, 32, 64, 128, 256)
+KNOTS = (16, 64, 256)
+"""Columns at which the costs over all of ``COLUMNS`` bend (data/nvidia_h200.json): between them they are straight lines,
+which lookups draw. With twice as many points a profile takes twice as long for the same lookups."""
 ROWS = 64
 """Rows of one warp group's tile: 16 for each of its four warps, as wgmma has it."""
 
@@ -43,9 +46,12 @@ def _tma() -> tuple[Point, ...]:
 
 def _wgmma() -> tuple[Point, ...]:
     one = [Point.of("wgmma", n=n, dtype=d, a=a) for d in DTYPES for a in ("shared", "register") for n in COLUMNS]
-    fp8 = [Point.of("wgmma", n=n, dtype="float8_e4m3fn", a="shared") for n in COLUMNS]
+    fp8 = [Point.of("wgmma", n=n, dtype="float8_e4m3fn", a=a) for a in ("shared", "register") for n in COLUMNS]
+    transposed = [
+        Point.of("wgmma_transposed", n=n, dtype=d, operands=o) for d in DTYPES for o in ("a", "b", "ab") for n in KNOTS
+    ]
     two = [Point.of("wgmma_two_groups", n=n, dtype="bfloat16", a="shared") for n in COLUMNS]
-    return (*one, *fp8, *two)
+    return (*one, *fp8, *transposed, *two)
 
 
 def _tiles(*kinds: str) -> tuple[Point, ...]:
