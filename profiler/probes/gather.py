@@ -21,6 +21,7 @@ from warpplan.profiler.probes.cases import Case, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record, wait_for
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import (
+    MOST_BLOCKS,
     Record,
     Samples,
     cost,
@@ -183,10 +184,15 @@ def cases(point: Point) -> tuple[Case, ...]:
     )
 
 
-def measure(point: Point) -> Iterator[Record]:
+def indexing(point: Point) -> dict[str, int]:
+    """Where blocks find their boxes' rows: the blocks' first boxes spread over all of the matrix, so that the few that
+    work share none."""
     rows = _matrix_rows(point)
-    # The working SMs are 33 apart; a quarter of the matrix lies between the first boxes of two of them.
-    where = {"spread": max(1, rows // _box_rows(point) // 132), "mask": rows - 1}
+    return {"spread": max(1, rows // _box_rows(point) // MOST_BLOCKS), "mask": rows - 1}
+
+
+def measure(point: Point) -> Iterator[Record]:
+    where = indexing(point)
     latency, rate = (case.live() for case in cases(point))
     dram = point.text("source") == "dram"
 
