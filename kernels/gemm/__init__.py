@@ -4,6 +4,6 @@ Gluon and Triton sources that a configuration drives, and how torch tensors get 
 EXPORTS = {
     "graph": ("loop_graph", "plan_candidate"),
     "launch": ("prepare",),
-    "space": ("ELEMENT_BYTES", "GemmConfig", "Shape"),
+    "space": ("BASE_REGISTERS", "ELEMENT_BYTES", "GemmConfig", "MAX_REGISTERS", "Shape", "WARP_GROUP", "violations"),
     "work": ("epilogue_cycles",),
 }

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from warpplan.kernels.gemm import space as gemm
-from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.gemm.space import BASE_REGISTERS, MAX_REGISTERS, WARP_GROUP, GemmConfig
+from warpplan.kernels.gemm.space import violations as gemm_violations
 from warpplan.planner.errors import InvalidConfig
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.tuning import TuningConfig
@@ -51,15 +51,15 @@ _FIELDS: dict[str, type] = {
 
 def consumer_registers(config: GemmConfig) -> int:
     """Registers of a consumer thread: what the producer's warp group leaves, in multiples of 8."""
-    left = config.max_registers * config.total_warps - PRODUCER_REGISTERS * gemm.WARP_GROUP
-    return min(gemm.MAX_REGISTERS, left // (config.consumers * config.consumer_warps) // 8 * 8)
+    left = config.max_registers * config.total_warps - PRODUCER_REGISTERS * WARP_GROUP
+    return min(MAX_REGISTERS, left // (config.consumers * config.consumer_warps) // 8 * 8)
 
 
 def violations(
     config: GemmConfig, dtype: str, device: Device, product: Product = "forward", scales: Scales = "row"
 ) -> tuple[str, ...]:
     """Why ``config`` cannot run ``product`` on ``device``; empty when it can. ``scales`` counts for fp8 alone."""
-    found = gemm.violations(config, dtype, device)
+    found = gemm_violations(config, dtype, device)
     # A field outside of its list makes what is computed from it meaningless.
     return found if found else tuple(_own_violations(config, dtype, product, scales))
 
@@ -86,9 +86,9 @@ def _own_violations(config: GemmConfig, dtype: str, product: Product, scales: Sc
         yield f"block_k {c.block_k} with block scales: expected {SCALE_BLOCK}, the elements that share a scale"
     # Promotion adds each block's product, in an accumulator of its own, to the scaled sum.
     accumulators = c.accumulator_registers * (2 if promoted else 1)
-    if accumulators + gemm.BASE_REGISTERS > consumer_registers(c):
+    if accumulators + BASE_REGISTERS > consumer_registers(c):
         yield (
-            f"{accumulators} accumulator registers a thread and {gemm.BASE_REGISTERS} more exceed "
+            f"{accumulators} accumulator registers a thread and {BASE_REGISTERS} more exceed "
             f"the {consumer_registers(c)} a consumer thread has"
         )
 
@@ -131,7 +131,7 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
             raise _wrong(name, value, expected[kind])
     if given["SCHEME"] not in SCHEMES:
         raise _wrong("SCHEME", given["SCHEME"], f"one of {', '.join(SCHEMES)}")
-    if tuning_config.num_warps not in (gemm.WARP_GROUP, 2 * gemm.WARP_GROUP):
+    if tuning_config.num_warps not in (WARP_GROUP, 2 * WARP_GROUP):
         raise _wrong("num_warps", tuning_config.num_warps, "4 or 8")
     config = GemmConfig(
         given["SCHEME"],  # type: ignore[arg-type]
