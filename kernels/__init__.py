@@ -26,7 +26,16 @@ def __getattr__(name: str) -> object:
 
 EXPORTS = {
     "compile": ("compile_report", "CompiledReport", "element_type", "specialized"),
-    "declaration": ("ConsumerNames", "Declaration", "MAX_ELEMENTS", "require_elements", "Shape", "ShapeField"),
+    "declaration": (
+        "ConsumerNames",
+        "Declaration",
+        "MAX_ELEMENTS",
+        "options_of",
+        "require_elements",
+        "Shape",
+        "ShapeField",
+        "ShapeOption",
+    ),
     "isolate": ("IsolatedResult", "Json", "run_isolated"),
     "registry": ("*",),
     "solved_loops": ("*",),

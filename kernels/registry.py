@@ -29,14 +29,15 @@ DEFAULT = "gemm"
 
 
 class Kernel(Protocol):
-    """What the service needs of a kernel. A shape is its sizes in the order of the declaration's fields."""
+    """What the service needs of a kernel. A shape is its sizes in the order of the declaration's fields, then its
+    options that are not at their defaults: ``declaration.sizes(shape)`` and ``declaration.chosen(shape)`` read it."""
 
     @property
     def declaration(self) -> Declaration: ...
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
-        """The sizes in order. Raises :class:`InvalidShape` naming the first that is missing, unknown or unusable, and
-        :class:`UnknownName` for a dtype the kernel does not have."""
+        """The shape that sizes and options by their names make. Raises :class:`InvalidShape` naming the first that is
+        missing, unknown or unusable, and :class:`UnknownName` for a dtype the kernel does not have."""
         ...
 
     def rank(

@@ -69,7 +69,7 @@ class Gemm:
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
         GEMM.require_dtype(dtype)
-        m, n, k = GEMM.parse_shape(sizes)
+        m, n, k = GEMM.sizes(GEMM.parse_shape(sizes))
         if k * ELEMENT_BYTES[dtype] % ROW_ALIGNMENT_BYTES:
             step = ROW_ALIGNMENT_BYTES // ELEMENT_BYTES[dtype]
             raise InvalidShape(
