@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable, planned_structures, tabulate
-from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
 from warpplan.kernels.grouped_gemm.space import Product, Scales, violations
 from warpplan.planner.values.costs import CostTable
@@ -23,8 +23,12 @@ GROUPS = (4, 16)
 """Row tiles of a group that sweep its columns together (``GROUP_M``)."""
 MOST_OVERHANG = 1.5
 """Tiles are left out where they would compute so many times the rows that 64-row tiles compute, or more."""
-TILES_PER_SM = 8
-"""Tiles smaller than 128x128 are left out where even they would make more than so many tiles an SM."""
+TILES_PER_SM = 4
+"""Tiles smaller than 128x128 are left out where they would make more than so many tiles an SM."""
+SLOT_ROW_BYTES = 128
+COARSE_SLOTS = 4
+"""Slots with rows longer than ``SLOT_ROW_BYTES`` are left out where fewer than these fit: the same bytes as twice as
+many slots of half the length, of which more are on their way while one is multiplied."""
 
 
 @lru_cache(maxsize=64)
@@ -34,7 +38,8 @@ def table(dtype: str, device: Device, costs: CostTable, product: Product, scales
     configs: list[GemmConfig] = []
     below: list[int] = []
     for base in planned_structures(dtype, device, costs):
-        if base.staging == "own" and not violations(base, dtype, device, product, scales):
+        coarse = base.block_k * ELEMENT_BYTES[dtype] > SLOT_ROW_BYTES and base.depth < COARSE_SLOTS
+        if base.staging == "own" and not coarse and not violations(base, dtype, device, product, scales):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
                 configs.append(replace(base, group_m=group))
                 below.append(previous)
@@ -98,15 +103,19 @@ def grid(t: CandidateTable, shape: GroupedShape) -> GroupGrid:
     computed = (row_tiles @ count) * t.block_m
     least = int(-(-rows // 64) @ count) * 64
     most_tiles = row_tiles.max(axis=1)
-    # Rows of 64-row tiles are wgmma's fewest: then it is the columns that make a tile large enough.
-    area = np.minimum(t.block_m * 128, computed * columns // (TILES_PER_SM * t.sm_count))
+    # 64 rows are wgmma's fewest, and few columns are few: a tile can be no larger than these allow.
+    area = np.minimum(t.block_m * min(128, _cover(columns)), computed * columns // (TILES_PER_SM * t.sm_count))
+    # Tiles of two waves nearly all run together, in whatever order.
+    few = (row_tiles @ count) * column_tiles <= 2 * t.sm_count
     valid = (
         ((t.block_m == 64) | (computed < MOST_OVERHANG * least))
         & (t.block_n <= max(16, _cover(columns)))
         & (t.block_n >= min(64, _cover(columns)))
+        # Taller tiles load more for the same product; they are for few columns.
+        & ((t.block_m <= 2 * t.block_n) | (t.block_n >= _cover(columns)))
         & (t.block_m * t.block_n >= area)
         & (t.block_k <= max(64, _cover(int(depth.max()))))
-        & (t.group_below < np.maximum(1, most_tiles))
+        & (t.group_below < np.where(few, 1, np.maximum(1, most_tiles)))
     )
     group_m = np.minimum(t.group_m, np.maximum(1, most_tiles))
     return GroupGrid(sizes, count, rows, columns, depth, row_tiles, column_tiles, k_blocks, group_m, valid)

@@ -14,16 +14,11 @@ from warpplan.kernels.grouped_gemm.space import Product, Scales
 
 DISTRIBUTIONS = ("balanced", "skewed", "few")
 """``balanced``: rows as equal as they can be. ``skewed``: Zipf's law, the k-th busiest group has a share of
-k^-``ZIPF_EXPONENT``. ``few``: all but one group in ``BUSY_IN`` have 0 to ``FEW_ROWS`` rows, and those share the rest."""
+k^-``ZIPF_EXPONENT``. ``few``: all but one group in ``BUSY_IN`` have 0 to ``FEW_ROWS`` rows; those share the rest."""
 
 ZIPF_EXPONENT = 1.25
-"""Gives the ten busiest of 64 groups three quarters of the rows, the imbalance of routers that nothing balances strongly
-(Nie et al., FlexMoE, SIGMOD 2023). With 1.0 they have 62 %; with 2.0 the busiest alone has 61 %."""
-BUSY_IN`` have 0 to ``FEW_ROWS`` rows, and those share the rest."""
-
-ZIPF_EXPONENT = 1.25
-"""Gives the ten busiest of 64 groups three quarters of the rows, which is what Nie et al. report of a router without
-strong balancing (FlexMoE, SIGMOD 2023, figure 3); with 1.0 they have 62 %, with 2.0 the busiest alone has 61 %."""
+"""Gives the ten busiest of 64 groups three quarters of the rows, the imbalance of routers that little balances (Nie et
+al., FlexMoE, SIGMOD 2023). With 1.0 they have 62 %; with 2.0 the busiest alone has 61 %."""
 BUSY_IN = 8
 FEW_ROWS = 4
 GOLDEN = 0.6180339887498949

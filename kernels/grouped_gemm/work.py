@@ -38,8 +38,9 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
     blocks = np.minimum(units, resident)
     iterations = g.iterations.astype(np.float64)
     tile = (t.block_m * t.block_n).astype(np.float64)
-    inner = shape.n if shape.product == "dgrad" else shape.k
-    straddling = inner * element % LINE_BYTES != 0 or (shape.product != "forward" and shape.n * element % LINE_BYTES)
+    # The gradients read rows of N elements too.
+    row_lengths = (shape.k,) if shape.product == "forward" else (shape.k, shape.n)
+    straddling = any(length * element % LINE_BYTES for length in row_lengths)
     return (
         DeviceWork(
             flops=shape.flops,
@@ -54,7 +55,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             iterations=iterations / units,
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
-            unaligned=np.full(units.shape, float(bool(straddling))),
+            unaligned=np.full(units.shape, float(straddling)),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
