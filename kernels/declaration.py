@@ -139,7 +139,7 @@ class Declaration:
 
     def sizes(self, shape: Shape) -> tuple[int, ...]:
         """The sizes of ``shape`` in the order of the fields, without its options."""
-        return tuple(size for size in shape if isinstance(size, int))
+        return tuple(size for size in shape if not isinstance(size, str))
 
     def named(self, shape: Shape) -> dict[str, int | str]:
         """``shape`` by the names of its fields, then of the options that are not at their defaults. It is what

@@ -48,15 +48,16 @@ class Kernel(Protocol):
         somebody else can be launched with. Raises :class:`Infeasible` where none is left."""
         ...
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """The solved loop behind a configuration that came from outside: partitions, schedule, channels, buffers.
 
-        Raises :class:`InvalidConfig` where the kernel cannot run it. (A candidate of :meth:`rank` has its own
-        :attr:`~warpplan.planner.predict.ranking.RankedPlan.solve`.)
+        Of ``shape`` the options alone count: they may make it another loop. Sizes do not, and without it every option
+        is at its default. Raises :class:`InvalidConfig` where the kernel cannot run it. (A candidate of :meth:`rank`
+        has its own :attr:`~warpplan.planner.predict.ranking.RankedPlan.solve`.)
         """
         ...
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The same with its graph: what ``warpplan explain`` draws."""
         ...
 

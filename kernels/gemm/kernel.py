@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from warpplan.kernels.declaration import ConsumerNames, Declaration, ShapeField, require_elements
+from warpplan.kernels.declaration import ConsumerNames, Declaration, Shape, ShapeField, require_elements
 from warpplan.kernels.gemm.candidates import table, tabulate
 from warpplan.kernels.gemm.explain import race, ranked_loop
 from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
@@ -17,7 +17,6 @@ from warpplan.kernels.gemm.space import (
     ROW_ALIGNMENT_BYTES,
     SCHEMES,
     GemmConfig,
-    Shape,
     config_of,
     require_valid,
     tuning,
@@ -84,7 +83,7 @@ class Gemm:
 
     def rank(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: str,
         device: Device,
         profile: Profile,
@@ -100,7 +99,7 @@ class Gemm:
 
     def ranked(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: str,
         device: Device,
         profile: Profile,
@@ -118,7 +117,7 @@ class Gemm:
         for scheme in schemes or ():
             if scheme not in SCHEMES:
                 raise UnknownName("scheme", scheme, SCHEMES)
-        m, n, k = shape
+        m, n, k = GEMM.sizes(shape)
         solved = _solved(dtype, device, profile)
         all_work, grid = work(solved, dtype, device, (m, n, k))
         valid = grid.valid
@@ -148,26 +147,27 @@ class Gemm:
         Raises :class:`InvalidConfig` where one cannot run and :class:`MissingCosts` where the profile lacks an
         operation of one.
         """
+        m, n, k = GEMM.sizes(shape)
         for config in configs:
-            require_valid(config, dtype, device, shape)
+            require_valid(config, dtype, device, (m, n, k))
         solved = solve_table(dtype, device, profile.costs, tabulate(configs, [0] * len(configs), device))
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
-        all_work, _ = work(solved, dtype, device, shape)
+        all_work, _ = work(solved, dtype, device, (m, n, k))
         constants = calibrated_constants(profile, GEMM.name, all_work.structures)
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
         return plan_candidate(self._candidate(config, dtype, device), dtype, device, profile.costs)
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
         :class:`MissingCosts` naming what the profile lacks."""
         return ranked_loop(self._candidate(config, dtype, device), dtype, device, profile.costs)
 
-    def race(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> RankedCandidates:
+    def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
         """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
 
         Raises what :meth:`ranked` raises.
@@ -177,7 +177,7 @@ class Gemm:
             if len(best) == CONTENDERS:
                 break
             best.setdefault(structure(config), config)
-        return race(tuple(best.values()), shape, dtype, device, profile, GEMM.name)
+        return race(tuple(best.values()), GEMM.sizes(shape), dtype, device, profile, GEMM.name)
 
     def _candidate(self, config: TuningConfig, dtype: str, device: Device) -> GemmConfig:
         GEMM.require_dtype(dtype)
@@ -185,10 +185,10 @@ class Gemm:
         require_valid(candidate, dtype, device)
         return candidate
 
-    def floor_us(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> float:
+    def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, B and
         C crossing L2 once (data that is used again and again may never leave it). 0 where a ceiling is missing."""
-        m, n, k = shape
+        m, n, k = GEMM.sizes(shape)
         ceilings = dict(profile.ceilings)
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
         moved_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES[dtype]

@@ -68,11 +68,11 @@ class VectorAdd:
             for i in best_first(times, tie_breaks(configs, dtype), limit).tolist()
         )
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config``."""
         return plan_candidate(self._candidate(config, dtype), dtype, device, profile.costs)
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The pass behind ``config``; nothing follows it. Raises as :meth:`plan` does."""
         candidate = self._candidate(config, dtype)
         graph = pass_graph(candidate, dtype, device, profile.costs)
