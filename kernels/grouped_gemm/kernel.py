@@ -82,10 +82,7 @@ CONTENDERS = 5
 def grouped_shape(shape: Shape) -> GroupedShape:
     """``shape`` with its group sizes and its options as values."""
     m, n, k, groups = GROUPED_GEMM.sizes(shape)
-    chosen = GROUPED_GEMM.chosen(shape)
-    product: Product = next(p for p in PRODUCTS if p == chosen["product"])
-    scales: Scales = next(s for s in SCALES if s == chosen["scales"])
-    return GroupedShape(m, n, k, group_sizes(chosen["sizes"], m, groups), product, scales)
+    return GroupedShape(m, n, k, group_sizes(GROUPED_GEMM.chosen(shape)["sizes"], m, groups), *_chosen(shape))
 
 
 class GroupedGemm:
@@ -180,14 +177,15 @@ class GroupedGemm:
         )
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
-        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
-        return plan_candidate(self._candidate(config, dtype, device), dtype, device, profile.costs)
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
+        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product and the
+        scales of ``shape``."""
+        return plan_candidate(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
         :class:`MissingCosts` naming what the profile lacks."""
-        return ranked_loop(self._candidate(config, dtype, device), dtype, device, profile.costs)
+        return ranked_loop(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
 
     def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
         """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
@@ -201,10 +199,10 @@ class GroupedGemm:
             best.setdefault(structure(config), config)
         return race(tuple(best.values()), grouped_shape(shape), dtype, device, profile, GROUPED_GEMM.name)
 
-    def _candidate(self, config: TuningConfig, dtype: str, device: Device) -> GemmConfig:
+    def _candidate(self, config: TuningConfig, dtype: str, device: Device, shape: Shape) -> GemmConfig:
         GROUPED_GEMM.require_dtype(dtype)
         candidate = config_of(config)
-        require_valid(candidate, dtype, device)
+        require_valid(candidate, dtype, device, *_chosen(shape))
         return candidate
 
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
@@ -229,6 +227,13 @@ class GroupedGemm:
 @lru_cache(maxsize=32)
 def _solved(dtype: str, device: Device, profile: Profile, product: Product, scales: Scales) -> SolvedTable:
     return solve_table(dtype, device, profile.costs, table(dtype, device, profile.costs, product, scales))
+
+
+def _chosen(shape: Shape) -> tuple[Product, Scales]:
+    chosen = GROUPED_GEMM.chosen(shape)
+    product: Product = next(p for p in PRODUCTS if p == chosen["product"])
+    scales: Scales = next(s for s in SCALES if s == chosen["scales"])
+    return product, scales
 
 
 def _require_alignment(name: str, value: int, dtype: str) -> None:
@@ -262,8 +267,8 @@ def _require_sizes(text: str, rows: int, groups: int) -> None:
             f"sizes has {len(sizes)} numbers for G={groups} groups: give one a group",
             field="sizes", value=len(sizes), limit=groups,
         )  # fmt: skip
-    if sum(sizes) > rows:
+    if not 1 <= sum(sizes) <= rows:
         raise InvalidShape(
-            f"sizes sum to {sum(sizes)}, more than the M={rows} rows there are: raise M or lower a size",
+            f"sizes sum to {sum(sizes)} of M={rows} rows: expected 1 to {rows}, so change M or a size",
             field="sizes", value=sum(sizes), limit=rows,
         )  # fmt: skip
