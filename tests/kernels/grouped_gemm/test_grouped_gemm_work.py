@@ -28,8 +28,11 @@ SHAPES = st.builds(
 )
 
 
-def solved(profile, product):
-    return solve_table("bfloat16", H200, profile.costs, table("bfloat16", H200, profile.costs, product, "row"))
+@pytest.fixture(scope="module")
+def solved(profile):
+    """The solved table of each product."""
+    tables = {product: table("bfloat16", H200, profile.costs, product, "row") for product in PRODUCTS}
+    return {product: solve_table("bfloat16", H200, profile.costs, t) for product, t in tables.items()}
 
 
 def tiles_of(shape, config):
@@ -47,8 +50,8 @@ def tiles_of(shape, config):
 
 @given(SHAPES)
 @settings(deadline=None, max_examples=40)
-def test_work_is_what_counting_tiles_gives(profile, shape):
-    t = solved(profile, shape.product)
+def test_work_is_what_counting_tiles_gives(solved, shape):
+    t = solved[shape.product]
     found, g = work(t, "bfloat16", H200, shape)
     for i in range(0, len(t.table.configs), 5):
         config = t.table.configs[i]
@@ -81,8 +84,8 @@ def test_the_busiest_cta_is_the_one_that_counting_finds(groups, resident):
 
 @given(st.integers(1, 9000), st.integers(8, 500), st.integers(8, 500))
 @settings(deadline=None, max_examples=30)
-def test_one_group_is_a_plain_product(profile, m, n, k):
-    t = solved(profile, "forward")
+def test_one_group_is_a_plain_product(solved, m, n, k):
+    t = solved["forward"]
     n, k = 8 * n, 8 * k
     grouped, _ = work(t, "bfloat16", H200, GroupedShape(m, n, k, (m,)))
     plain, _ = gemm_work(t, "bfloat16", H200, (m, n, k))
@@ -92,8 +95,8 @@ def test_one_group_is_a_plain_product(profile, m, n, k):
 
 @given(SHAPES)
 @settings(deadline=None, max_examples=40)
-def test_dram_carries_at_least_what_is_there_once(profile, shape):
-    found, _ = work(solved(profile, shape.product), "bfloat16", H200, shape)
+def test_dram_carries_at_least_what_is_there_once(solved, shape):
+    found, _ = work(solved[shape.product], "bfloat16", H200, shape)
     rows, matrices = sum(shape.sizes), sum(size > 0 for size in shape.sizes)
     if shape.product == "wgrad":
         once = rows * (shape.n + shape.k) + shape.groups * shape.n * shape.k
@@ -102,19 +105,19 @@ def test_dram_carries_at_least_what_is_there_once(profile, shape):
     assert (found.dram_bytes >= 2 * once).all()
 
 
-def test_empty_groups_cost_nothing_but_wgrads_zeros(profile):
+def test_empty_groups_cost_nothing_but_wgrads_zeros(solved):
     some = GroupedShape(512, 1024, 1024, (256, 256))
     more = replace(some, sizes=(0, 256, 0, 0, 256, 0))
     for product in PRODUCTS:
-        t = solved(profile, product)
+        t = solved[product]
         (few, _), (many, _) = (work(t, "bfloat16", H200, replace(s, product=product)) for s in (some, more))
         assert (few.executed_flops == many.executed_flops).all()
         zeros = 4 * 1024 * 1024 * 2 if product == "wgrad" else 0
         assert many.dram_bytes - few.dram_bytes == pytest.approx(zeros)
 
 
-def test_ragged_ends_leave_without_tma(profile):
-    t = solved(profile, "forward")
+def test_ragged_ends_leave_without_tma(solved):
+    t = solved["forward"]
     whole, _ = work(t, "bfloat16", H200, GroupedShape(768, 1024, 1024, (384, 384)))
     ragged, _ = work(t, "bfloat16", H200, GroupedShape(770, 1024, 1024, (385, 385)))
     unaligned, _ = work(t, "bfloat16", H200, GroupedShape(768, 1023, 1024, (384, 384)))
@@ -124,8 +127,8 @@ def test_ragged_ends_leave_without_tma(profile):
     assert (unaligned.plain_elements == t.thread_elements).all()
 
 
-def test_sizes_in_another_order_are_the_same_work_but_for_who_does_it(profile):
-    t = solved(profile, "wgrad")
+def test_sizes_in_another_order_are_the_same_work_but_for_who_does_it(solved):
+    t = solved["wgrad"]
     a, g = work(t, "bfloat16", H200, GroupedShape(1000, 512, 512, (900, 0, 10, 90), "wgrad"))
     b, _ = work(t, "bfloat16", H200, GroupedShape(1000, 512, 512, (90, 10, 900, 0), "wgrad"))
     assert (a.executed_flops == b.executed_flops).all()
