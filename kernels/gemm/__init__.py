@@ -2,8 +2,28 @@
 Gluon and Triton sources that a configuration drives, and how torch tensors get to them."""
 
 EXPORTS = {
-    "graph": ("loop_graph", "plan_candidate"),
+    "candidates": ("CandidateTable", "planned_structures", "tabulate"),
+    "explain": ("MEASURED_COLUMNS", "block_name", "ranked_loop"),
+    "graph": ("loop_graph", "plan_candidate", "sustained_ii"),
     "launch": ("prepare",),
-    "space": ("ELEMENT_BYTES", "GemmConfig", "Shape"),
-    "work": ("epilogue_cycles",),
+    "space": (
+        "BASE_REGISTERS",
+        "ELEMENT_BYTES",
+        "GemmConfig",
+        "MAX_REGISTERS",
+        "ROW_ALIGNMENT_BYTES",
+        "Shape",
+        "WARP_GROUP",
+        "violations",
+    ),
+    "work": (
+        "L2_RESIDENT",
+        "LINE_BYTES",
+        "SolvedTable",
+        "calibrated_constants",
+        "epilogue_cycles",
+        "loop_of",
+        "solve_table",
+        "structure",
+    ),
 }
