@@ -28,6 +28,7 @@ EXPORTS = {
     "compile": ("compile_report", "CompiledReport", "element_type", "specialized"),
     "declaration": ("ConsumerNames", "Declaration", "MAX_ELEMENTS", "require_elements", "Shape", "ShapeField"),
     "isolate": ("IsolatedResult", "Json", "run_isolated"),
+    "plan_source": ("default_profile",),
     "registry": ("*",),
     "solved_loops": ("*",),
     "timing": ("input_sets", "paired"),
