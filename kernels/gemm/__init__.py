@@ -3,7 +3,7 @@ Gluon and Triton sources that a configuration drives, and how torch tensors get 
 
 EXPORTS = {
     "graph": ("loop_graph", "plan_candidate"),
-    "launch": ("prepare",),
+    "launch": ("gemm", "prepare"),
     "space": ("ELEMENT_BYTES", "GemmConfig", "Shape"),
     "work": ("epilogue_cycles",),
 }
