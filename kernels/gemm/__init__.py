@@ -4,6 +4,6 @@ Gluon and Triton sources that a configuration drives, and how torch tensors get 
 EXPORTS = {
     "graph": ("loop_graph", "plan_candidate"),
     "launch": ("gemm", "prepare"),
-    "space": ("ELEMENT_BYTES", "GemmConfig", "Shape"),
+    "space": ("config_of", "ELEMENT_BYTES", "GemmConfig", "Shape"),
     "work": ("epilogue_cycles",),
 }

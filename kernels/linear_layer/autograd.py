@@ -45,27 +45,36 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _planned_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
     """The operands in the dtype to multiply in, or ``None`` where the product is torch's."""
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    if not _runs_on(x.device.index if x.is_cuda else None) or any(type(t) not in PLAIN for t in tensors):
+    if not _runs_on(x.device.index if x.is_cuda else None):
         return None
-    if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1] or x.numel() == 0 or weight.numel() == 0:
+    if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         return None
-    if (
-        weight.shape[0] % ALIGNMENT
-        or weight.shape[1] % ALIGNMENT
-        or (bias is not None and bias.shape != weight.shape[:1])
-    ):
+    if weight.dim() != 2 or x.dim() == 0 or x.numel() == 0:
         return None
-    dtype = _autocast_dtype(x)
-    if dtype is not None and all(t.is_floating_point() and t.dtype != torch.float64 for t in tensors):
-        x, weight, bias = (None if t is None else t.to(dtype) for t in (x, weight, bias))
-    same = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, bias))
-    return (x, weight, bias) if same and x.dtype in DTYPES else None
+    columns, depth = weight.shape
+    if x.shape[-1] != depth or columns % ALIGNMENT or depth % ALIGNMENT or columns == 0:
+        return None
+    if bias is not None and bias.shape != (columns,):
+        return None
+    x, weight, bias = _cast(x, weight, bias)
+    if x.dtype not in DTYPES or weight.dtype != x.dtype or weight.device != x.device:
+        return None
+    if bias is not None and (bias.dtype != x.dtype or bias.device != x.device):
+        return None
+    return x, weight, bias
 
 
-def _autocast_dtype(x: Tensor) -> Dtype | None:
+def _cast(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The operands as autocast has them for torch's own product: all but float64 ones in its dtype."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    if not torch.is_autocast_enabled(kind):
+        return x, weight, bias
+    dtype = torch.get_autocast_dtype(kind)
+    return _cast_one(x, dtype), _cast_one(weight, dtype), None if bias is None else _cast_one(bias, dtype)
+
+
+def _cast_one(tensor: Tensor, dtype: Dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:

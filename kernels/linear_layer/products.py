@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import linear as torch_linear
 
 from warpplan.kernels.declaration import MAX_ELEMENTS
+from warpplan.kernels.gemm.space import config_of
 from warpplan.kernels.plan_source import configuration
 from warpplan.kernels.torch_types import Dtype, Tensor
 from warpplan.planner.errors import Infeasible
@@ -20,11 +21,15 @@ from warpplan.planner.values.tuning import TuningConfig
 
 DTYPES: dict[Dtype, str] = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 """What the planned kernels multiply, by the names that plans have."""
+ALIGNMENT_BYTES = 16
+"""That TMA wants rows to start on."""
 ALIGNMENT = 8
-"""Elements of 16 bits in the 16 bytes that TMA wants rows to start on."""
+"""The same in elements of 16 bits."""
 HOPPER = (9, 0)
 
 _hopper_names: dict[int, str] = {}
+_gemm_config = lru_cache(maxsize=4096)(config_of)
+"""Reading a configuration takes longer than the rest of a launch."""
 
 
 def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -41,7 +46,7 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is None:
         from warpplan.kernels.gemm.launch import gemm
 
-        return gemm(a, b, config)
+        return gemm(a, b, _gemm_config(config))
     from warpplan.kernels.gemm_bias_act.launch import gemm_bias_act
 
     return gemm_bias_act(a, b, config, bias=bias)
@@ -59,8 +64,8 @@ def hopper(index: int | None) -> bool:
 
 def operand_layout(a: Tensor, b: Tensor) -> str | None:
     """The ``layout`` of ``gemm``, "nt" or "nn" or "tn" or "tt", or ``None`` where TMA cannot address an operand."""
-    rows, columns = a.shape[0], b.shape[0]
-    if max(a.numel(), b.numel(), rows * columns) > MAX_ELEMENTS or min(a.numel(), b.numel()) == 0:
+    (rows, depth), columns = a.shape, b.shape[0]
+    if max(rows * depth, columns * depth, rows * columns) > MAX_ELEMENTS or not rows * columns * depth:
         return None
     by_a, by_b = _stored_by_rows(a), _stored_by_rows(b)
     if by_a is None or by_b is None:
@@ -70,12 +75,14 @@ def operand_layout(a: Tensor, b: Tensor) -> str | None:
 
 def _stored_by_rows(matrix: Tensor) -> bool | None:
     """Whether rows lie adjacent in memory, or columns; ``None`` where neither can be read by TMA."""
-    if matrix.data_ptr() % (ALIGNMENT * matrix.element_size()):
+    if matrix.data_ptr() % ALIGNMENT_BYTES:
         return None
-    for adjacent, other in ((1, 0), (0, 1)):
-        length, stride = matrix.shape[adjacent], matrix.stride(other)
-        if matrix.stride(adjacent) == 1 and not (length % ALIGNMENT or stride % ALIGNMENT) and stride >= length:
-            return adjacent == 1
+    rows, columns = matrix.shape
+    from_row, from_column = matrix.stride()
+    if from_column == 1 and from_row >= columns and not (columns % ALIGNMENT or from_row % ALIGNMENT):
+        return True
+    if from_row == 1 and from_column >= rows and not (rows % ALIGNMENT or from_column % ALIGNMENT):
+        return False
     return None
 
 
