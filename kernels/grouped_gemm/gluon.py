@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import shared_layout, split_columns
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
-from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, load_tiles, specialize
+from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.grouped_gemm.space import PRODUCER_REGISTERS, consumer_registers
@@ -109,9 +109,7 @@ def group_units(launch, BLOCK: gl.constexpr):
 @gluon.jit
 def begin(launch, BLOCK: gl.constexpr):
     WGRAD: gl.constexpr = BLOCK.product == "wgrad"
-    return Work(
-        launch, first_window(launch.groups, group_units(launch, BLOCK), BLOCK.block_m, WGRAD, BLOCK.window)
-    )
+    return Work(launch, first_window(launch.groups, group_units(launch, BLOCK), BLOCK.block_m, WGRAD, BLOCK.window))
 
 
 @gluon.jit

@@ -36,7 +36,7 @@ PROMOTED = (
 )
 SHAPES = ((1, 1, 16), (7, 133, 144), (129, 264, 1104), (1000, 1001, 2048))
 FAST = 2e-3
-"""Between the bfloat16 result (1.7e-3 of rounding) and the exact product: sums in the tensor cores keep some 14 bits."""
+"""Between the bfloat16 result (1.7e-3 of rounding) and the product: tensor cores keep some 14 bits of a sum."""
 
 
 def _operands(m, n, k):
@@ -106,7 +106,7 @@ def test_scales_that_do_not_fit_are_refused_before_any_launch():
     one = _positive(1)
     with pytest.raises(InvalidShape, match="need scale_a"):
         gemm(a, b, CONFIGS[0])
-    with pytest.raises(InvalidShape, match="expected torch.float32"):
+    with pytest.raises(InvalidShape, match=r"expected torch\.float32"):
         gemm(a, b, CONFIGS[0], scale_a=one.double(), scale_b=one)
     with pytest.raises(InvalidShape, match=r"scale_a is \(127, 1\)"):
         gemm(a, b, CONFIGS[0], scale_a=_positive(127, 1), scale_b=_positive(1, 256))
