@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _KERNELS: dict[str, str] = {
     "gemm": "warpplan.kernels.gemm.kernel:Gemm",
+    "grouped_gemm": "warpplan.kernels.grouped_gemm.kernel:GroupedGemm",
     "vector_add": "warpplan.kernels.vector_add.kernel:VectorAdd",
 }
 """Name → ``module:class``; imported when it is first asked for. Adding a kernel adds a line."""

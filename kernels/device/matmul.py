@@ -5,13 +5,18 @@ fp32 accumulation and hand each finished tile to the kernel's own epilogue. CTA 
 Ring and barriers are those of :mod:`warpplan.kernels.device.rings`. Beside them, in the ping-pong scheme, barrier
 ``order[c]`` says that consumer c may run its main loop; the consumers take units alternately.
 
-A kernel brings three functions, as constexprs; ``work`` is whatever its own functions need of the launch:
+A kernel brings three functions, as constexprs, and may replace two more; ``work`` is whatever its own functions need
+of the launch:
 
     COUNT(work, BLOCK)                                   how many units of work there are
-    LOCATE(unit, work, BLOCK) -> Tile                    where a unit's operands and its result lie
+    LOCATE(unit, work, BLOCK) -> Tile, work              where a unit's operands and its result lie
     FINISH(acc, unit, tile, staging, out, work, BLOCK, PART)    store consumer PART's rows of a unit
+    BEGIN(work, BLOCK) -> work                           each partition's own ``work``, made once
+    LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)     copy a unit's K block ``k`` into ``slot``
 
-``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer.
+A partition locates its units in ascending order, each with the ``work`` that came with the one before.
+``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is
+scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.scaling import multiply_promoted
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
@@ -41,7 +47,8 @@ class Block:
     """Compile-time facts of one block: the plan, and what :func:`block` derives from it (sizes in elements).
 
     ``a_major`` is the dimension of A that lies contiguously: "k", or "m" where A is stored [K, M]; ``b_major`` is "k"
-    or "n". ``tile`` is one chunk of the result as it is stored: transposed where the operands are swapped.
+    or "n". ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``tile`` is one
+    chunk of the result as it is stored: transposed where the operands are swapped.
     """
 
     scheme: str
@@ -57,6 +64,7 @@ class Block:
     split: bool
     a_major: str
     b_major: str
+    scales: str
     sharers: int
     rows: int
     chunk_columns: int
@@ -89,14 +97,14 @@ class Tile(NamedTuple):
 @gluon.constexpr_function
 def block(
     scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-    b_major,
+    b_major, scales="none",
 ):  # fmt: skip
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-        b_major,
+        b_major, scales,
         sharers=sharers,
         rows=rows,
         chunk_columns=columns,
@@ -105,34 +113,49 @@ def block(
 
 
 @gluon.jit
-def producer(a_desc, b_desc, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr):
+def same_work(work, BLOCK: gl.constexpr):
+    return work
+
+
+@gluon.jit
+def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
+    """Copy one K block of A and B, of the matrices as they lie."""
     SHARERS: gl.constexpr = BLOCK.sharers
-    SLOT_BYTES: gl.constexpr = SHARERS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
+    full = ring.full.index(slot)
+    for part in gl.static_range(SHARERS):
+        a_row = tile.a_row + part * BLOCK.rows
+        a_k = tile.a_k + k * BLOCK.block_k
+        a_at = [a_row, a_k] if BLOCK.a_major == "k" else [a_k, a_row]
+        tma_load(a_desc, a_at, full, ring.a.index(slot * SHARERS + part))
+    b_k = tile.b_k + k * BLOCK.block_k
+    b_at = [tile.b_row, b_k] if BLOCK.b_major == "k" else [b_k, tile.b_row]
+    tma_load(b_desc, b_at, full, ring.b.index(slot))
+
+
+@gluon.jit
+def producer(
+    a_desc, b_desc, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr, BEGIN: gl.constexpr,
+    LOAD: gl.constexpr,
+):  # fmt: skip
+    SLOT_BYTES: gl.constexpr = BLOCK.sharers * a_desc.block_type.nbytes + b_desc.block_type.nbytes
     index = 0
+    work = BEGIN(work, BLOCK)
     for unit in range(gl.program_id(0), COUNT(work, BLOCK), gl.num_programs(0)):
-        tile = LOCATE(unit, work, BLOCK)
+        tile, work = LOCATE(unit, work, BLOCK)
         for k in range(tile.blocks):
             slot = index % BLOCK.depth
             with proton.scope("producer_wait"):
                 wait_empty(ring.empty, index, BLOCK.depth)
             with proton.scope("tma_issue"):
-                full = ring.full.index(slot)
-                mbarrier.expect(full, SLOT_BYTES)
-                for part in gl.static_range(SHARERS):
-                    a_row = tile.a_row + part * BLOCK.rows
-                    a_k = tile.a_k + k * BLOCK.block_k
-                    a_at = [a_row, a_k] if BLOCK.a_major == "k" else [a_k, a_row]
-                    tma_load(a_desc, a_at, full, ring.a.index(slot * SHARERS + part))
-                b_k = tile.b_k + k * BLOCK.block_k
-                b_at = [tile.b_row, b_k] if BLOCK.b_major == "k" else [b_k, tile.b_row]
-                tma_load(b_desc, b_at, full, ring.b.index(slot))
+                mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
+                LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)
             index += 1
 
 
 @gluon.jit
 def consumer(
     out, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr, FINISH: gl.constexpr,
-    ID: gl.constexpr,
+    BEGIN: gl.constexpr, ID: gl.constexpr,
 ):  # fmt: skip
     PART: gl.constexpr = ID % BLOCK.sharers
     PINGPONG: gl.constexpr = BLOCK.scheme == "pingpong"
@@ -141,22 +164,29 @@ def consumer(
     stride = programs
     index = 0
     done = 0
+    work = BEGIN(work, BLOCK)
+    units = COUNT(work, BLOCK)
     if PINGPONG:
         start += ID * programs
         stride = 2 * programs
         if ID == 1:
-            index = LOCATE(gl.program_id(0), work, BLOCK).blocks
-    for unit in range(start, COUNT(work, BLOCK), stride):
-        tile = LOCATE(unit, work, BLOCK)
+            other, work = LOCATE(gl.program_id(0), work, BLOCK)
+            index = other.blocks
+    for unit in range(start, units, stride):
+        tile, work = LOCATE(unit, work, BLOCK)
         if PINGPONG:
             with proton.scope("consumer_wait"):
                 mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
             done += 1
-        acc = multiply(ring, index, tile.blocks, BLOCK, PART)
+        if BLOCK.scales == "block":
+            acc = multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, PART)
+        else:
+            acc = multiply(ring, index, tile.blocks, BLOCK, PART)
         index += tile.blocks
         if PINGPONG:
             mbarrier.arrive(ring.order.index(1 - ID), count=1)
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
+        if BLOCK.scales != "block":
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
         last = previous_slot(index, BLOCK.depth)
         with proton.scope("epilogue"):
             if BLOCK.staging_in_ring:
@@ -171,10 +201,12 @@ def consumer(
                 thread_barrier()
                 mbarrier.arrive(ring.empty.index(last), count=1)
             else:
-                mbarrier.arrive(ring.empty.index(last), count=1)
+                if BLOCK.scales != "block":
+                    mbarrier.arrive(ring.empty.index(last), count=1)
                 FINISH(acc, unit, tile, out.staging.index(ID), out, work, BLOCK, PART)
         if PINGPONG:
-            index += LOCATE(unit + programs, work, BLOCK).blocks
+            other, work = LOCATE(unit + programs, work, BLOCK)
+            index += other.blocks
     if BLOCK.tma_store:
         tma_store_wait(0)
 
@@ -215,7 +247,8 @@ def operands(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
 
 @gluon.jit
 def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B."""
+    """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B. The
+    result has the operands' type."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
         return reinterpret(ring.b.index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)
@@ -225,13 +258,13 @@ def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
 
 @gluon.jit
 def allocate_ring(a_desc, b_desc, BLOCK: gl.constexpr):
-    """The ring of a block with its barriers armed; the TMA boxes give a slot's tiles."""
-    A_TILE: gl.constexpr = a_desc.block_type.shape
-    B_TILE: gl.constexpr = b_desc.block_type.shape
+    """The ring of a block with its barriers armed; the last two dimensions of the TMA boxes give a slot's tiles."""
+    A_TILE: gl.constexpr = a_desc.block_type.shape[-2:]
+    B_TILE: gl.constexpr = b_desc.block_type.shape[-2:]
     DEPTH: gl.constexpr = BLOCK.depth
     SLOTS: gl.constexpr = DEPTH * BLOCK.sharers
-    a = gl.allocate_shared_memory(a_desc.dtype, [SLOTS, A_TILE[0], A_TILE[1]], a_desc.layout)
-    b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, B_TILE[0], B_TILE[1]], b_desc.layout)
+    a = gl.allocate_shared_memory(a_desc.dtype, [SLOTS, A_TILE[0], A_TILE[1]], shared_layout(A_TILE, a_desc.dtype))
+    b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, B_TILE[0], B_TILE[1]], shared_layout(B_TILE, b_desc.dtype))
     full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     init_ring(full, empty, DEPTH, BLOCK.sharers)
@@ -262,13 +295,14 @@ def allocate_staging(dtype: gl.constexpr, BLOCK: gl.constexpr):
 def specialize(
     a_desc, b_desc, out, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr,
     FINISH: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    BEGIN: gl.constexpr = same_work, LOAD: gl.constexpr = load_tiles,
 ):  # fmt: skip
     """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's: 8, or 4 where several are."""
     if BLOCK.consumers == 1:
         gl.warp_specialize(
             [
-                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, 0)),
-                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
             ],
             [1],
             [PRODUCER_REGISTERS],
@@ -276,9 +310,9 @@ def specialize(
     elif BLOCK.consumers == 2:
         gl.warp_specialize(
             [
-                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, 0)),
-                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, 1)),
-                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 1)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -286,10 +320,10 @@ def specialize(
     else:
         gl.warp_specialize(
             [
-                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, 0)),
-                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, 1)),
-                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, 2)),
-                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 1)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 2)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],

@@ -15,14 +15,24 @@ from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
     LAYOUTS,
+    RESULT_BYTES,
     ROW_ALIGNMENT_BYTES,
+    SCALES,
     SCHEMES,
     GemmConfig,
     config_of,
     require_valid,
     tuning,
 )
-from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, loop_of, solve_table, structure, work
+from warpplan.kernels.gemm.work import (
+    SolvedTable,
+    calibrated_constants,
+    calibrations,
+    loop_of,
+    solve_table,
+    structure,
+    work,
+)
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -44,6 +54,7 @@ GEMM = Declaration(
         ShapeOption(
             "layout", "how A and B are stored: n as A [M, K] and B [K, N], t transposed", LAYOUTS, default=LAYOUTS[0]
         ),
+        ShapeOption("scales", "how fp8 operands are scaled: a number a tensor, a row, or a block", SCALES, SCALES[0]),
     ),
     dtypes=tuple(ELEMENT_BYTES),
     examples=((4096, 4096, 4096), (16, 14336, 4096), (512, 1024, 2048)),
@@ -77,6 +88,7 @@ class Gemm:
         shape = GEMM.parse_shape(sizes)
         m, n, k = GEMM.sizes(shape)
         _require_rows(layout(shape), m, n, k, dtype)
+        _require_fp8(GEMM.chosen(shape), dtype)
         require_elements("A", m, k)
         require_elements("B", n, k)
         require_elements("C", m, n)
@@ -119,7 +131,8 @@ class Gemm:
             if scheme not in SCHEMES:
                 raise UnknownName("scheme", scheme, SCHEMES)
         m, n, k = GEMM.sizes(shape)
-        solved = _solved(dtype, device, profile)
+        promoted = is_promoted(shape)
+        solved = _solved(dtype, device, profile, promoted)
         all_work, grid = work(solved, dtype, device, (m, n, k), layout(shape))
         valid = grid.valid
         if schemes is not None:
@@ -134,7 +147,7 @@ class Gemm:
                 f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
             )
         chosen = all_work.take(rows)
-        constants = calibrated_constants(profile, GEMM.name, chosen.structures)
+        constants = calibrated_constants(profile, calibrations(GEMM.name, dtype, promoted), chosen.structures)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), constants)
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
@@ -155,7 +168,9 @@ class Gemm:
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
         all_work, _ = work(solved, dtype, device, (m, n, k), layout(shape))
-        constants = calibrated_constants(profile, GEMM.name, all_work.structures)
+        constants = calibrated_constants(
+            profile, calibrations(GEMM.name, dtype, is_promoted(shape)), all_work.structures
+        )
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
@@ -192,18 +207,40 @@ class Gemm:
         m, n, k = GEMM.sizes(shape)
         ceilings = dict(profile.ceilings)
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
-        moved_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES[dtype]
+        moved_bytes = (m * k + n * k) * ELEMENT_BYTES[dtype] + m * n * RESULT_BYTES
         return 1e6 * max(2 * m * n * k / flops.p50 if flops else 0.0, moved_bytes / l2.p50 if l2 else 0.0)
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
-        for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs).configs)):
-            sustained_ii(config, dtype, device, profile.costs)
+        for promoted in (False, True) if ELEMENT_BYTES[dtype] == 1 else (False,):
+            for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs, promoted).configs)):
+                sustained_ii(config, dtype, device, profile.costs)
 
 
 def layout(shape: Shape) -> str:
     """The option ``layout`` of ``shape``."""
     return GEMM.chosen(shape)["layout"]
+
+
+def is_promoted(shape: Shape) -> bool:
+    """Whether the scales of ``shape`` need sums in registers."""
+    return GEMM.chosen(shape)["scales"] == "block"
+
+
+def _require_fp8(chosen: Mapping[str, str], dtype: str) -> None:
+    """Raise :class:`InvalidShape` for scales without fp8 operands, and for a layout that fp8 operands cannot have."""
+    if ELEMENT_BYTES[dtype] > 1:
+        if chosen["scales"] != SCALES[0]:
+            raise InvalidShape(
+                f"scales={chosen['scales']} with {dtype}: only fp8 operands have scales",
+                field="scales", value=chosen["scales"], limit=SCALES[0],
+            )  # fmt: skip
+    elif chosen["layout"] != LAYOUTS[0]:
+        raise InvalidShape(
+            f"layout={chosen['layout']} with {dtype}: the tensor cores read fp8 operands with K contiguous alone, so "
+            f"layout={LAYOUTS[0]}",
+            field="layout", value=chosen["layout"], limit=LAYOUTS[0],
+        )  # fmt: skip
 
 
 def _require_rows(layout: str, m: int, n: int, k: int, dtype: str) -> None:
@@ -221,5 +258,5 @@ def _require_rows(layout: str, m: int, n: int, k: int, dtype: str) -> None:
 
 
 @lru_cache(maxsize=16)
-def _solved(dtype: str, device: Device, profile: Profile) -> SolvedTable:
-    return solve_table(dtype, device, profile.costs)
+def _solved(dtype: str, device: Device, profile: Profile, promoted: bool = False) -> SolvedTable:
+    return solve_table(dtype, device, profile.costs, table(dtype, device, profile.costs, promoted))

@@ -16,6 +16,8 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
+from warpplan.kernels.compile import element_type
+from warpplan.kernels.gemm.scales import OperandScales, operand_scales
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, config_of, require_valid
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import KernelArgument, Launcher, TmaDescriptor
@@ -27,8 +29,17 @@ TMA_ALIGNMENT_BYTES = 16
 """Of a tensor's base and of its row stride (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
-def gemm(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None) -> Tensor:
-    """A[M, K] · B[N, K]ᵀ with fp32 accumulation, [M, N] in the operands' dtype, on the current stream.
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    config: GemmConfig | TuningConfig,
+    *,
+    out: Tensor | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+) -> Tensor:
+    """A[M, K] · B[N, K]ᵀ with fp32 accumulation, [M, N] in the operands' dtype, on the current stream; bfloat16 of fp8
+    operands, which need scales (:func:`warpplan.kernels.gemm.scales.operand_scales`).
 
     Each operand may lie with K contiguous or be the transpose of a matrix stored [K, rows]. The rows of what is stored
     start on 16 bytes, and K is a multiple of 16 bytes where an operand lies with K contiguous. ``out`` may have any row
@@ -37,12 +48,19 @@ def gemm(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor
     """
     if out is None:
         _require_operands(a, b)
-        out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
-    prepare(a, b, config, out)()
+        out = torch.empty((a.shape[0], b.shape[0]), dtype=result_dtype(a), device=a.device)
+    prepare(a, b, config, out, scale_a, scale_b)()
     return out
 
 
-def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor) -> Callable[[], None]:
+def prepare(
+    a: Tensor,
+    b: Tensor,
+    config: GemmConfig | TuningConfig,
+    out: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+) -> Callable[[], None]:
     """A call that computes ``out`` from ``a`` and ``b`` where they lie now; the first call may compile the kernel.
 
     Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it.
@@ -55,10 +73,22 @@ def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor
     shape = (a.shape[0], b.shape[0], a.shape[1])
     index = a.device.index
     require_valid(config, dtype, _device(index), shape)
+    scales = operand_scales(a, b, scale_a, scale_b)
+    if config.promoted != (scales[0] == "block"):
+        kind = "promoted sums" if config.promoted else "sums in the tensor cores"
+        raise InvalidConfig(
+            f"the scales are those of a {scales[0]}, and the configuration has {kind}: plan with scales={scales[0]}",
+            field="PROMOTED", value=config.promoted,
+        )  # fmt: skip
     tma_store = tma_stores(out)
-    return (
-        _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
-    )
+    if not config.specialized:
+        return _pipelined(a, b, config, out, tma_store)
+    return _specialized(a, b, config, out, tma_store, scales)
+
+
+def result_dtype(operand: Tensor) -> torch.dtype:
+    """Of the product of operands like ``operand``."""
+    return torch.bfloat16 if operand.element_size() == 1 else operand.dtype
 
 
 def rows_aligned(tensor: Tensor) -> bool:
@@ -98,16 +128,23 @@ def grid_size(config: GemmConfig, shape: tuple[int, int, int], sm_count: int) ->
     return min(units, sm_count * config.ctas_per_sm) if config.persistent else units
 
 
-def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool) -> Callable[[], None]:
+def _specialized(
+    a: Tensor,
+    b: Tensor,
+    config: GemmConfig,
+    out: Tensor,
+    tma_store: bool,
+    scales: tuple[str, OperandScales, OperandScales],
+) -> Callable[[], None]:
     from warpplan.kernels.device.epilogue import shared_layout
     from warpplan.kernels.gemm import gluon
-    from warpplan.kernels.triton_compat import TensorDescriptor, gl
+    from warpplan.kernels.triton_compat import TensorDescriptor
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
     rows, columns, depth = config.computed(shape)
-    element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[a.dtype]
 
     def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
+        element = gluon.TYPES[element_type(str(tensor.dtype).removeprefix("torch."))]
         return TensorDescriptor(
             tensor, list(tensor.shape), _row_strides(tensor), list(box), shared_layout(box, element)
         )
@@ -115,6 +152,7 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
     layout = layout_of(a, b)
     boxes = gluon.descriptor_blocks(config, layout)
     left, right = (b, a) if config.swap else (a, b)
+    scheme, row_scales, column_scales = (scales[0], *scales[:0:-1]) if config.swap else scales
     sm_count = _sm_count(a.device.index)
     whole_tiles = config.whole_tiles(shape, sm_count)
     split_tiles = config.tiles(shape) - whole_tiles
@@ -125,6 +163,8 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
         describe(out, boxes[2]) if tma_store else out,
         workspace,
         counters,
+        row_scales.tensor,
+        column_scales.tensor,
         rows,
         columns,
         depth,
@@ -132,8 +172,10 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
         config.split_k,
         whole_tiles,
         _row_strides(out)[0],
+        *row_scales.strides,
+        *column_scales.strides,
     )
-    keywords = {**gluon.constants(config, tma_store, layout), **gluon.launch_options(config)}
+    keywords = {**gluon.constants(config, tma_store, layout, scheme), **gluon.launch_options(config)}
     launch = gluon.gemm_kernel[(grid_size(config, shape, sm_count),)]
     return lambda: _run(launch, arguments, keywords)
 
@@ -204,6 +246,11 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
         _require_addressable(name, rows, tensor)
     step = TMA_ALIGNMENT_BYTES // a.element_size()
     by_k = [name for name, tensor in (("A", a), ("B", b)) if lies_by_k(tensor)]
+    if a.element_size() == 1 and len(by_k) < 2:
+        raise InvalidShape(
+            f"the layout of A and B is {layout_of(a, b)}: the tensor cores read fp8 operands with K contiguous alone",
+            field="A" if "A" not in by_k else "B", value=layout_of(a, b), limit="nt",
+        )  # fmt: skip
     if by_k and a.shape[1] % step:
         raise InvalidShape(
             f"K={a.shape[1]}, contiguous in {' and '.join(by_k)}: TMA needs rows of a multiple of "
@@ -240,10 +287,10 @@ def _require_addressable(name: str, rows: str, operand: Tensor) -> None:
 
 
 def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
-    expected = (a.shape[0], b.shape[0])
-    if tuple(out.shape) != expected or out.dtype != a.dtype or out.device != a.device:
+    expected, dtype = (a.shape[0], b.shape[0]), result_dtype(a)
+    if tuple(out.shape) != expected or out.dtype != dtype or out.device != a.device:
         raise InvalidShape(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {a.dtype} {expected} on {a.device}",
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {dtype} {expected} on {a.device}",
             field="out",
         )
     if out.stride(1) != 1 and out.shape[1] > 1:

@@ -65,8 +65,8 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
 
 @gluon.jit
 def locate(unit, sizes, BLOCK: gl.constexpr):
-    """Where a unit lies, as a :class:`~warpplan.kernels.device.matmul.Tile`."""
+    """Where a unit lies, as a :class:`~warpplan.kernels.device.matmul.Tile`, and the sizes again."""
     number = place(unit, sizes, BLOCK)[0]
     row, column = banded_tile(number, sizes.rows, sizes.columns, sizes.group_m, BLOCK.block_m, BLOCK.block_n)
     first, blocks = k_range(unit, sizes, BLOCK)
-    return Tile(row, first * BLOCK.block_k, column, first * BLOCK.block_k, blocks, row, column)
+    return Tile(row, first * BLOCK.block_k, column, first * BLOCK.block_k, blocks, row, column), sizes

@@ -16,6 +16,7 @@ from warpplan.kernels.gemm.candidates import CandidateTable, Grid, grid, table
 from warpplan.kernels.gemm.graph import loop_graph, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
+    RESULT_BYTES,
     ROW_ALIGNMENT_BYTES,
     WARP_GROUP,
     GemmConfig,
@@ -41,14 +42,14 @@ are held twice (seen as a fall of reuse from half the capacity on)."""
 
 def family(config: GemmConfig) -> str:
     """The name under which constants of like blocks are calibrated."""
-    shared = "x2" if config.ctas_per_sm == 2 else ""
-    return f"{config.scheme}{config.consumer_warps}{shared}"
+    kind = ("x2" if config.ctas_per_sm == 2 else "") + ("-promoted" if config.promoted else "")
+    return f"{config.scheme}{config.consumer_warps}{kind}"
 
 
 def structure(config: GemmConfig) -> str:
     c = config
-    swapped = "-swap" if c.swap else ""
-    return f"{family(c)}-{c.block_m}x{c.block_n}x{c.block_k}-d{c.depth}e{c.epilogue_split}{c.staging}{swapped}"
+    kind = ("-swap" if c.swap else "") + ("-promoted" if c.promoted else "")
+    return f"{family(c)}-{c.block_m}x{c.block_n}x{c.block_k}-d{c.depth}e{c.epilogue_split}{c.staging}{kind}"
 
 
 def relatives(name: str) -> str:
@@ -56,12 +57,24 @@ def relatives(name: str) -> str:
     return re.sub(r"-d\d+e\d+(own|ring)", "", name)
 
 
+def calibrations(kernel: str, dtype: str, promoted: bool = False) -> tuple[str, ...]:
+    """The names under which the time model of ``kernel`` may be calibrated, the closest first: fp8 has its own."""
+    if ELEMENT_BYTES[dtype] > 1:
+        return (kernel,)
+    return (*((f"{kernel} promoted",) if promoted else ()), f"{kernel} fp8", kernel)
+
+
 @lru_cache(maxsize=16)
-def calibrated_constants(profile: Profile, kernel: str, structures: tuple[str, ...]) -> Mapping[str, float]:
-    """The calibration's constants of ``kernel``; a structure that it does not know has the residual of its nearest
-    relatives, the same block with another ring or epilogue: most of what the model misses lies in the block."""
-    calibration = profile.calibration(kernel)
-    constants = dict(calibration.constants) if calibration else {}
+def calibrated_constants(profile: Profile, names: tuple[str, ...], structures: tuple[str, ...]) -> Mapping[str, float]:
+    """The constants of the first calibration of ``names`` that the profile has, without residuals where it is not the
+    first name's own. A structure that it does not know has the residual of its nearest relatives, the same block with
+    another ring or epilogue: most of what the model misses lies in the block."""
+    found = next(((name, c) for name in names if (c := profile.calibration(name))), None)
+    if found is None:
+        return {}
+    constants = {
+        name: value for name, value in found[1].constants if found[0] == names[0] or not name.startswith(RESIDUAL)
+    }
     known: dict[str, list[float]] = {}
     for name, value in constants.items():
         if name.startswith(RESIDUAL):
@@ -176,7 +189,7 @@ def _ends(config: GemmConfig, costs: CostTable, element: int) -> dict[str, float
     groups = config.consumer_warps // WARP_GROUP
     store = _latency(costs.lookup("epilogue_store", chunk // groups).latency, "epilogue_store")
     sharers = config.consumers if config.scheme == "cooperative" else 1
-    flush = _latency(costs.lookup("tma_store", chunk * element * sharers).latency, "tma_store")
+    flush = _latency(costs.lookup("tma_store", chunk * RESULT_BYTES * sharers).latency, "tma_store")
     # The last chunk drains under the next main loop, unless its bytes are a ring slot's or the loop is everybody's.
     waited = config.epilogue_split - (config.staging == "own" and config.specialized)
     return {
@@ -254,7 +267,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
             drain_cycles=solved.drain_cycles,
-            plain_elements=solved.thread_elements * float(n * element % ROW_ALIGNMENT_BYTES != 0),
+            plain_elements=solved.thread_elements * float(n * RESULT_BYTES % ROW_ALIGNMENT_BYTES != 0),
             overlapped=solved.overlapped,
             refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
@@ -290,5 +303,5 @@ def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: 
     forgotten_b = np.clip((b_bytes + strip_bytes) / resident - 1.0, 0.0, 1.0)
     forgotten_a = np.clip(strip_bytes / resident - 1.0, 0.0, 1.0)
     again = b_bytes * (strips - 1.0) * forgotten_b + a_bytes * (waves - 1.0) * forgotten_a
-    c_bytes = g.rows.astype(np.float64) * g.columns * element
+    c_bytes = g.rows.astype(np.float64) * g.columns * RESULT_BYTES
     return np.asarray(a_bytes + b_bytes + c_bytes + again)

@@ -140,7 +140,7 @@ MUTATIONS = {
         IN_RING,
     ),
     "the second consumer misses its start": (
-        "index = LOCATE(gl.program_id(0), work, BLOCK).blocks",
+        "index = other.blocks",
         "index = 0",
         PINGPONG,
     ),
