@@ -1,0 +1,3 @@
+"""C = activation(A·Bᵀ + bias) + residual on Hopper: the GEMM's configurations with a fused epilogue."""
+
+EXPORTS: dict[str, tuple[str, ...]] = {}
