@@ -70,16 +70,22 @@ def store_fused(chunk, row, column, staging, out, sizes, BLOCK: gl.constexpr):
     else:
         r, c = row, column
         rows, columns = sizes.rows, sizes.columns
+    ACTIVATION: gl.constexpr = BLOCK.activation
     value = chunk
     if BLOCK.bias != "none":
         value += load_bias(chunk, c, columns, out, BLOCK)
-    ACTIVATION: gl.constexpr = BLOCK.activation
-    value = activate(value, ACTIVATION)
     if ACTIVATION == "swiglu":
         c //= 2
         columns //= 2
-    if BLOCK.residual != "none":
-        value += load_residual(value, r, c, rows, columns, out, BLOCK)
+        value = activate(value, ACTIVATION)
+        if BLOCK.residual != "none":
+            value += load_residual(value, r, c, rows, columns, out, BLOCK)
+    elif BLOCK.residual != "none":
+        # Read before the activation is computed, so that its arithmetic hides the loads' latency.
+        residual = load_residual(value, r, c, rows, columns, out, BLOCK)
+        value = activate(value, ACTIVATION) + residual
+    else:
+        value = activate(value, ACTIVATION)
     store_staged(
         value, r, c, staging, out.c, out.row_stride, rows, columns, BLOCK.tile[0], BLOCK.tile[1], BLOCK.swap,
         BLOCK.tma_store,
@@ -91,11 +97,11 @@ def load_bias(like, column, columns, out, BLOCK: gl.constexpr):
     """fp32 [1, columns] or, transposed, [columns, 1], laid out as ``like``; zero beyond the last column."""
     DIM: gl.constexpr = 0 if BLOCK.swap else 1
     c = column + gl.arange(0, like.shape[DIM], layout=gl.SliceLayout(1 - DIM, like.type.layout))
-    pointer = out.bias
+    pointers = out.bias + c
     if BLOCK.bias == "aligned":
-        pointer = gl.multiple_of(pointer, 16)
+        pointers = gl.multiple_of(pointers, [16])
         columns = columns // _VECTOR * _VECTOR
-    bias = gl.load(pointer + c, mask=c < columns, other=0.0).to(gl.float32)
+    bias = gl.load(pointers, mask=c < columns, other=0.0).to(gl.float32)
     return bias[:, None] if BLOCK.swap else bias[None, :]
 
 
@@ -105,20 +111,17 @@ def load_residual(like, row, column, rows, columns, out, BLOCK: gl.constexpr):
     DIM: gl.constexpr = 1 if BLOCK.swap else 0
     r = row + gl.arange(0, like.shape[DIM], layout=gl.SliceLayout(1 - DIM, like.type.layout))
     c = column + gl.arange(0, like.shape[1 - DIM], layout=gl.SliceLayout(DIM, like.type.layout))
-    pointer, stride = out.residual, out.residual_stride
-    if BLOCK.residual == "aligned":
-        pointer = gl.multiple_of(pointer, 16)
-        stride = stride // _VECTOR * _VECTOR
-        columns = columns // _VECTOR * _VECTOR
-    r_start = pointer + gl.cast(r, gl.int64) * stride
+    r_start = out.residual + gl.cast(r, gl.int64) * out.residual_stride
     if BLOCK.swap:
-        return gl.load(r_start[None, :] + c[:, None], mask=(r < rows)[None, :] & (c < columns)[:, None], other=0.0).to(
-            gl.float32
-        )
+        pointers = r_start[None, :] + c[:, None]
+        inside = (r < rows)[None, :] & (c < columns)[:, None]
+    elif BLOCK.residual == "aligned":
+        pointers = gl.multiple_of(r_start[:, None] + c[None, :], [16, 16])
+        inside = (r < rows)[:, None] & (c < columns // _VECTOR * _VECTOR)[None, :]
     else:
-        return gl.load(r_start[:, None] + c[None, :], mask=(r < rows)[:, None] & (c < columns)[None, :], other=0.0).to(
-            gl.float32
-        )
+        pointers = r_start[:, None] + c[None, :]
+        inside = (r < rows)[:, None] & (c < columns)[None, :]
+    return gl.load(pointers, mask=inside, other=0.0).to(gl.float32)
 
 
 @gluon.jit(do_not_specialize=["c", "bias", "residual", *RUNTIME_INTEGERS, "RESIDUAL_ROW_STRIDE"])
