@@ -5,7 +5,7 @@ global memory. They take what they need as arguments; none knows a kernel's own 
 """
 
 EXPORTS = {
-    "epilogue": ("accumulator_layout", "shared_layout", "split_columns", "store_staged"),
+    "epilogue": ("accumulator_layout", "shared_layout", "split_columns", "store_rows", "store_staged"),
     "rings": ("init_ring", "previous_slot", "wait_empty", "wait_full"),
     "tile_order": ("banded_tile",),
 }
