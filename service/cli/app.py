@@ -22,7 +22,7 @@ from warpplan.service.cli.shared_options import (
     KernelName,
     MaybeStore,
     ProfileFile,
-    SizeList,
+    ShapeWords,
     StorePlace,
     named,
     open_workflow,
@@ -92,7 +92,7 @@ def _fail(message: str) -> int:
 
 @app.command()
 def kernels(as_json: Json = False) -> None:
-    """List what can be planned: kernels, their sizes and dtypes."""
+    """List what can be planned: kernels, their sizes, options and dtypes."""
     from warpplan.kernels import registry
     from warpplan.service.cli.display import kernel_lines
 
@@ -128,7 +128,7 @@ def devices(as_json: Json = False) -> None:
 @app.command()
 def plan(
     kernel: KernelName,
-    sizes: SizeList,
+    shape: ShapeWords,
     dtype: Dtype = "bfloat16",
     device: DeviceName = None,
     store: MaybeStore = None,
@@ -140,7 +140,7 @@ def plan(
     from warpplan.service.cli.display import config_line, details
     from warpplan.service.workflow.request import Item
 
-    item = Item(kernel, tuple(named(sizes).items()), dtype, device)
+    item = Item(kernel, tuple(named(shape).items()), dtype, device)
     if top and store:
         raise InvalidInput(
             "--top lists candidates, which no store keeps: leave --store out, or --top to keep the best",
