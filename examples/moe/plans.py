@@ -48,11 +48,11 @@ def shapes(sizes: LayerSizes) -> list[Shape]:
     ]
 
 
-def describe(answer: dict[str, Any]) -> str:
+def describe(shape: Shape, answer: dict[str, Any]) -> str:
     """One line: the shape, the kernel's predicted time, the configuration."""
-    shape = " ".join(f"{name}={value}" for name, value in answer["shape"].items())
+    asked = " ".join(f"{name}={value}" for name, value in kernel("grouped_gemm").declaration.named(shape).items())
     kwargs = " ".join(f"{name}={value}" for name, value in answer["config"]["kwargs"].items())
-    return f"{shape}: {answer['predicted']['time_us']:.0f} µs predicted; {kwargs}"
+    return f"{asked}: {answer['predicted']['time_us']:.0f} µs predicted; {kwargs}"
 
 
 @contextmanager

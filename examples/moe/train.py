@@ -51,7 +51,7 @@ def main() -> int:
         configs = ServiceConfigs(url)
         for shape in shapes(sizes):
             configs("grouped_gemm", shape, "bfloat16", name if cuda else PLANNED_FOR)
-            print(describe(configs.answers[shape]))
+            print(describe(shape, configs.answers[shape]))
         with use_source(configs, on_error="raise"):
             result = run(sizes, steps, arguments.device)
     rows, good = judged(result)
