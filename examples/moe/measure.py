@@ -30,8 +30,8 @@ class Student:
 
     def __init__(self, sizes: LayerSizes, product: GroupedProduct, device: str, dtype: torch.dtype) -> None:
         torch.manual_seed(1)
-        # Rounded to bfloat16 in float32, too: all start from equal weights.
-        self.layer = MoELayer(sizes, product).to(device)
+        with torch.device(device):
+            self.layer = MoELayer(sizes, product)  # in bfloat16 first, so that float32 starts from equal weights
         for weight in (self.layer.gate_up, self.layer.down):
             weight.data = weight.data.to(dtype)
         self.dtype = dtype
