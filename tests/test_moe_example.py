@@ -26,6 +26,15 @@ SMALL = LayerSizes(tokens=60, width=32, hidden=16, experts=5, top_k=2)
 group_sizes = st.lists(st.integers(0, 2 * BLOCK + 3), min_size=1, max_size=6)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The products are so small that threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def ends_of(sizes):
     return torch.tensor(sizes).cumsum(0).int()
 

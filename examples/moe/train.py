@@ -42,6 +42,8 @@ both round each product once, but may add in other orders."""
 def main() -> int:
     arguments = parse()
     cuda = arguments.device == "cuda"
+    if not cuda:
+        torch.set_num_threads(1)  # products so small that threads would only wait for one another
     sizes = LayerSizes() if cuda else SMALL
     sizes = replace(sizes, **{n: v for n in ("tokens", "experts") if (v := getattr(arguments, n)) is not None})
     steps = arguments.steps or (300 if cuda else 20)
