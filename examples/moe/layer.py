@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -96,8 +97,8 @@ class MoELayer(nn.Module):
 
 def on_gpu_compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``function``, as one kernel of torch.compile for tensors on a GPU: it is a chain of element-wise operations."""
-    compiled = torch.compile(function, dynamic=False)
-    return lambda x, *rest: (compiled if x.is_cuda else function)(x, *rest)
+    compiled = cache(lambda: torch.compile(function, dynamic=False))
+    return lambda x, *rest: (compiled() if x.is_cuda else function)(x, *rest)
 
 
 @on_gpu_compiled
