@@ -55,7 +55,7 @@ class BenchRow:
         return make_row(self.table, self.kernel, self.sizes, dtype or self.dtype, self.split, **chosen)
 
 
-def make_row(table: str, kernel: str, sizes: Sizes, dtype: str, split: str, **options: str) -> BenchRow:
+def make_row(table: str, kernel: str, sizes: Sizes, dtype: str, split: str, /, **options: str) -> BenchRow:
     """A row whose options are in declared order and only those that differ from the default."""
     defaults = OPTIONS[kernel]
     if unknown := set(options) - set(defaults):
