@@ -1,4 +1,4 @@
-"""How the kernels' benchmark spends its time: how long each reading lasts, what is compiled once, seconds of a phase."""
+"""How the kernels' benchmark spends its time: readings' lengths, what is compiled once, the seconds of a phase."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def comparison_row(plan: PlannedRow, ours: dict[str, dict[str, Any]], result: di
         row |= {
             "best_us": candidates[best],
             "best_config": ours[best]["config"],
-            "best_of_8_us": min(ranked or [math.nan]),
+            "best_of_8_us": min(ranked, default=None),
         }
     if plan.ranked:
         row["predicted_us"] = round(predicted[plan.ranked[0][0]], 3)
