@@ -86,7 +86,7 @@ def _guarded(run: Callable[[dict[str, Any]], Result], jobs: Sequence[dict[str, A
 
 
 def check(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
-    """``{"error", "seconds"}``: of a ``{"row", "config"}`` the relative error on the row; of a ``{"row", "peer"}`` none,
+    """``{"error", "seconds"}``: of a ``{"row", "config"}`` its relative error; of a ``{"row", "peer"}`` none,
     but one launch, which compiles what the peer compiles."""
     return _guarded(_check, jobs)
 
