@@ -86,8 +86,8 @@ def _guarded(run: Callable[[dict[str, Any]], Result], jobs: Sequence[dict[str, A
 
 
 def check(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
-    """``{"error", "seconds"}``: of a ``{"row", "config"}`` its relative error; of a ``{"row", "peer"}`` none,
-    but one launch, which compiles what the peer compiles."""
+    """``{"error", "seconds"}`` of each job: the relative error of a ``{"row", "config"}``; of a ``{"row", "peer"}`` no
+    error, but one launch, which compiles what the peer compiles."""
     return _guarded(_check, jobs)
 
 

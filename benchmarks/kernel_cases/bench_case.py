@@ -17,7 +17,7 @@ ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 OUTPUT_BYTES = 2
 """Of an element of the result, which is bfloat16 for fp8 operands too."""
 CHECK_SIZES = (400, 784, 1040)
-"""M, N and K of a check: whole 16s and no whole tiles, several tiles of the largest."""
+"""M, N and K of a check: no whole tiles, several tiles of the largest, rows of whole 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class BenchCase(Protocol):
     def work(self, row: BenchRow) -> Work: ...
 
     def check_row(self, row: BenchRow) -> BenchRow:
-        """A small row for which Triton compiles the same code: alike are the options and every size modulo 16."""
+        """A small row for which Triton compiles the same code."""
         ...
 
     def operands(self, row: BenchRow) -> Any:
@@ -75,8 +75,9 @@ def set_count(work: Work) -> int:
 
 
 def like(size: int, small: int) -> int:
-    """A size near ``small``, a multiple of 16, that is ``size`` modulo 16: what Triton specialises integers by."""
-    return small + size % 16
+    """A size near ``small``, a multiple of 16, that is ``size`` modulo 8: rows of 16-bit elements are stored by TMA where
+    they are whole 16 bytes, and by another code otherwise."""
+    return small + size % 8
 
 
 def norm_ratio(result: Any, reference: Any) -> float:

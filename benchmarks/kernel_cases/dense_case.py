@@ -42,7 +42,7 @@ def dense_work(sizes: Sizes, dtype: str) -> Work:
 
 
 def small_row(row: BenchRow) -> BenchRow:
-    """The row's check: :data:`~kernel_cases.bench_case.CHECK_SIZES` with the row's sizes modulo 16."""
+    """The row's check: :data:`~kernel_cases.bench_case.CHECK_SIZES` with the row's sizes modulo 8."""
     sizes = tuple(like(size, small) for size, small in zip(row.sizes, CHECK_SIZES, strict=True))
     return make_row(row.table, row.kernel, sizes, row.dtype, row.split, **dict(row.options))
 

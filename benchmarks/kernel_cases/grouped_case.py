@@ -23,8 +23,10 @@ from kernel_cases.bench_case import (
 )
 from kernel_cases.bench_rows import BenchRow, make_row
 
-CHECK_GROUPS = (0, 1, 127, 64, 200, 8)
-"""Rows of a check's groups: an empty one, a single row, one below a tile, a tile, more than a tile."""
+CHECK_GROUPS = (1, 127, 64, 200, 8)
+"""Rows of a check's groups that are not empty: a single row, one below a tile, a tile, more than a tile."""
+LEAST_GROUPS = 32
+"""Of a check: the kernel looks at a warp's groups or at a power of two of them together."""
 BLOCK_ROWS = 128
 """Of the published baseline."""
 
@@ -66,8 +68,10 @@ class GroupedCase:
         return Work(2.0 * m * n * k, a_bytes + b_bytes + c_bytes)
 
     def check_row(self, row: BenchRow) -> BenchRow:
-        m, n, k, _ = row.sizes
-        counts = (*CHECK_GROUPS[:-1], CHECK_GROUPS[-1] + m % 16)
+        _, n, k, groups = row.sizes
+        counts = [0] * max(LEAST_GROUPS, 1 << (groups - 1).bit_length())
+        for index, size in enumerate(CHECK_GROUPS):
+            counts[(index + 1) * len(counts) // (len(CHECK_GROUPS) + 1)] = size
         sizes = (sum(counts), like(n, CHECK_SIZES[1]), like(k, CHECK_SIZES[2]), len(counts))
         options = {"product": row.option("product"), "scales": row.option("scales")}
         return make_row(row.table, row.kernel, sizes, row.dtype, row.split, sizes=",".join(map(str, counts)), **options)
@@ -103,10 +107,8 @@ class GroupedCase:
         from warpplan.kernels.grouped_gemm.space import config_of
 
         o = operands
-        return prepare(
-            row.option("product"), o.left, o.right, o.ends, config_of(config), o.out,
-            scale_a=o.scale_a, scale_b=o.scale_b,
-        )  # fmt: skip
+        scales = {} if o.scale_a is None else {"scale_a": o.scale_a, "scale_b": o.scale_b}
+        return prepare(row.option("product"), o.left, o.right, o.ends, config_of(config), o.out, **scales)
 
     def relative_error(self, row: BenchRow, config: Any, operands: GroupedOperands) -> float:
         exact_fp32()
