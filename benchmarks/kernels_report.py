@@ -56,8 +56,8 @@ REGRET_GOAL, ERROR_GOAL = 0.03, 0.08
 
 
 def groups_of(row: Row) -> list[str]:
-    """The groups that a row counts in: its table, grouped products one by one, and rows of fp8 whose products alone take
-    longer than their bytes."""
+    """The groups that a row counts in: its table, grouped products one by one, and of grouped fp8 also the rows whose
+    products take longer than their bytes."""
     table = row["table"]
     if table == "grouped_gemm":
         product = next((part.split("=")[1] for part in row["shape"] if str(part).startswith("product=")), "forward")

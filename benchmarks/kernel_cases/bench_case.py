@@ -75,8 +75,8 @@ def set_count(work: Work) -> int:
 
 
 def like(size: int, small: int) -> int:
-    """A size near ``small``, a multiple of 16, that is ``size`` modulo 8: rows of 16-bit elements are stored by TMA where
-    they are whole 16 bytes, and by another code otherwise."""
+    """A size near ``small``, a multiple of 16, that is ``size`` modulo 8: rows of 16-bit elements that are no whole 16
+    bytes are stored by other code."""
     return small + size % 8
 
 
