@@ -19,6 +19,7 @@ from warpplan.kernels.grouped_gemm.graph import plan_candidate
 from warpplan.kernels.grouped_gemm.space import (
     FP8,
     MAX_GROUPS,
+    MAX_ROWS,
     PRODUCTS,
     SCALES,
     SIXTEEN_BIT,
@@ -42,8 +43,8 @@ GROUPED_GEMM = Declaration(
     name="grouped_gemm",
     description="C[M, N] = A[M, K] · B[g, N, K]ᵀ for the rows of each group g, and its gradients; fp32 accumulation",
     fields=(
-        ShapeField("M", "rows of all groups together"),
-        ShapeField("N", "rows of each group's B, columns of C"),
+        ShapeField("M", "rows of all groups together", greatest=MAX_ROWS),
+        ShapeField("N", "rows of each group's B, columns of C; rows of a multiple of 16 bytes"),
         ShapeField("K", "columns of A and of B; rows of a multiple of 16 bytes"),
         ShapeField("G", "groups, such as experts", greatest=MAX_GROUPS),
     ),
@@ -95,9 +96,9 @@ class GroupedGemm:
         shape = GROUPED_GEMM.parse_shape(sizes)
         m, n, k, groups = GROUPED_GEMM.sizes(shape)
         chosen = GROUPED_GEMM.chosen(shape)
-        _require_alignment("K", k, dtype)
-        if chosen["product"] != "forward":
-            _require_alignment("N", n, dtype)
+        # Rows of B and of A have K elements, those of the result of forward N.
+        _require_alignment("K", k, ELEMENT_BYTES[dtype])
+        _require_alignment("N", n, OUT_BYTES)
         _require_options(chosen, dtype)
         require_elements("A", m, k)
         require_elements("C", m, n)
@@ -236,13 +237,12 @@ def _chosen(shape: Shape) -> tuple[Product, Scales]:
     return product, scales
 
 
-def _require_alignment(name: str, value: int, dtype: str) -> None:
-    element = ELEMENT_BYTES[dtype]
+def _require_alignment(name: str, value: int, element: int) -> None:
     if value * element % ROW_ALIGNMENT_BYTES:
         step = ROW_ALIGNMENT_BYTES // element
         raise InvalidShape(
-            f"{name}={value} makes {dtype} rows of {value * element} bytes: TMA needs a multiple of "
-            f"{ROW_ALIGNMENT_BYTES} bytes, so pad {name} to {-(-value // step) * step}",
+            f"{name}={value} makes rows of {value * element} bytes: TMA needs a multiple of {ROW_ALIGNMENT_BYTES} "
+            f"bytes, so pad {name} to {-(-value // step) * step}",
             field=name, value=value, limit=step,
         )  # fmt: skip
 

@@ -33,6 +33,8 @@ PRODUCER_REGISTERS = 40
 (``kernels/device/groups.py``). A multiple of 8, as ``setmaxnreg`` needs it; what it has, the consumers lack."""
 MAX_GROUPS = 1_024
 """Groups of one product. More than any mixture of experts has; it bounds what planning for their sizes takes."""
+MAX_ROWS = 1 << 30
+"""Of all groups: what a ragged descriptor reaches (``kernels/grouped_gemm/gluon.py``)."""
 
 _FIELDS: dict[str, type] = {
     "SCHEME": str,
@@ -79,8 +81,6 @@ def _own_violations(config: GemmConfig, dtype: str, product: Product, scales: Sc
         yield "not persistent: how many tiles there are is known to the device alone"
     if product != "forward" and dtype == FP8:
         yield f"{product} with {dtype}: expected one of {', '.join(SIXTEEN_BIT)}"
-    if product == "wgrad" and c.staging == "ring":
-        yield "staging ring with wgrad: the tiles of an empty group hold no ring slot"
     promoted = dtype == FP8 and scales == "block"
     if promoted and c.block_k != SCALE_BLOCK:
         yield f"block_k {c.block_k} with block scales: expected {SCALE_BLOCK}, the elements that share a scale"

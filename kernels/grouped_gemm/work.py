@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES
+from warpplan.kernels.gemm.space import ELEMENT_BYTES
 from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable, calibrated_constants
 from warpplan.kernels.grouped_gemm.candidates import GroupGrid, grid
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
@@ -38,9 +38,6 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
     blocks = np.minimum(units, resident)
     iterations = g.iterations.astype(np.float64)
     tile = (t.block_m * t.block_n).astype(np.float64)
-    # The gradients read rows of N elements too.
-    row_lengths = (shape.k,) if shape.product == "forward" else (shape.k, shape.n)
-    straddling = any(length * element % LINE_BYTES for length in row_lengths)
     return (
         DeviceWork(
             flops=shape.flops,
@@ -55,14 +52,15 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             iterations=iterations / units,
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
-            unaligned=np.full(units.shape, float(straddling)),
+            unaligned=_unaligned(t, shape, element),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
             drain_cycles=solved.drain_cycles,
-            plain_elements=solved.thread_elements * _ragged(t, g, units),
+            # TMA cuts every store off at its group's end.
+            plain_elements=np.zeros(units.shape),
             overlapped=solved.overlapped,
             refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
@@ -98,7 +96,7 @@ def _busiest(t: CandidateTable, shape: GroupedShape) -> Ints:
     for block_m, block_n, block_k, ctas in distinct.tolist():
         if shape.product == "wgrad":
             units = np.full_like(sizes, -(-shape.n // block_m) * -(-shape.k // block_n))
-            iterations = -(-sizes // block_k)
+            iterations = np.maximum(1, -(-sizes // block_k))
         else:
             columns, depth = (shape.n, shape.k) if shape.product == "forward" else (shape.k, shape.n)
             units = -(-sizes // block_m) * -(-columns // block_n)
@@ -107,13 +105,13 @@ def _busiest(t: CandidateTable, shape: GroupedShape) -> Ints:
     return np.array(found, dtype=np.int64)[row_of.reshape(-1)]
 
 
-def _ragged(t: CandidateTable, g: GroupGrid, units: Floats) -> Floats:
-    """The part of the tiles that leave without TMA: those that overhang their group's rows, beyond which the next group
-    lies, or all where rows of the result are not aligned."""
-    if g.columns * OUT_BYTES % ROW_ALIGNMENT_BYTES:
-        return np.ones(units.shape)
-    overhanging = (g.rows % t.block_m[:, None] != 0) @ g.count * g.column_tiles
-    return np.asarray(overhanging / units)
+def _unaligned(t: CandidateTable, shape: GroupedShape, element: int) -> Floats:
+    """The part of each row's loaded bytes that lies in matrix rows of no whole cache lines."""
+    left, right = shape.k if shape.product == "forward" else shape.n, shape.k
+    straddling = t.block_m * float(left * element % LINE_BYTES != 0) + t.block_n * float(
+        right * element % LINE_BYTES != 0
+    )
+    return np.asarray(straddling / (t.block_m + t.block_n))
 
 
 def _dram_bytes(t: CandidateTable, g: GroupGrid, shape: GroupedShape, element: int, device: Device) -> Floats:

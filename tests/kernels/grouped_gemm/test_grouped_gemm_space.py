@@ -109,12 +109,6 @@ def test_other_devices_and_dtypes():
     assert "dtype float64: expected one of bfloat16" in violations(SINGLE, "float64", H200)[0]
 
 
-def test_an_empty_group_has_no_ring_slot_to_stage_its_zeros_in():
-    in_ring = replace(SINGLE, depth=6, epilogue_split=2, staging="ring")
-    assert violations(in_ring, "bfloat16", H200) == ()
-    assert "staging ring with wgrad" in violations(in_ring, "bfloat16", H200, "wgrad")[0]
-
-
 @pytest.mark.parametrize("config", [SINGLE, COOPERATIVE, PINGPONG], ids=lambda c: c.scheme)
 def test_a_configuration_from_outside_is_read_exactly(config):
     good = tuning(config)
