@@ -19,9 +19,10 @@ def shared_layout(shape, dtype):
 
 
 @gluon.constexpr_function
-def accumulator_layout(columns, warps):
-    """Where a wgmma of 64 rows and ``columns`` columns leaves its result."""
-    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, columns, 16])
+def accumulator_layout(columns, warps, operand_bits=16):
+    """Where a wgmma of 64 rows and ``columns`` columns leaves its result; it takes 256 bits of K from each row."""
+    shape = [16, columns, 256 // operand_bits]
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[warps, 1], instr_shape=shape)
 
 
 @gluon.constexpr_function

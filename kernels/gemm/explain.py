@@ -7,7 +7,7 @@ import numpy as np
 from warpplan.kernels.gemm.candidates import tabulate
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import GemmConfig, tuning
-from warpplan.kernels.gemm.work import calibrated_constants, epilogue_cycles, solve_table, work
+from warpplan.kernels.gemm.work import calibrated_constants, calibrations, epilogue_cycles, solve_table, work
 from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
@@ -18,13 +18,14 @@ MEASURED_COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cy
 
 
 def race(
-    configs: tuple[GemmConfig, ...], shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, kernel: str
-) -> RankedCandidates:
+    configs: tuple[GemmConfig, ...], shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, kernel: str,
+    layout: str = "nt",
+) -> RankedCandidates:  # fmt: skip
     """``configs``, one of each block structure and best first, as what an explanation compares; ``kernel`` is the name
     under which their time model is calibrated."""
     m, n, k = shape
     table = tabulate(configs, [0] * len(configs), device)
-    asked, _ = work(solve_table(dtype, device, profile.costs, table), dtype, device, (m, n, k))
+    asked, _ = work(solve_table(dtype, device, profile.costs, table), dtype, device, (m, n, k), layout)
 
     def loop(row: int, costs: CostTable) -> Columns:
         solved = solve_table(dtype, device, costs, tabulate([configs[row]], [0], device))
@@ -36,7 +37,7 @@ def race(
         asked.take(np.arange(len(configs))),
         dtype,
         profile,
-        calibrated_constants(profile, kernel, asked.structures),
+        calibrated_constants(profile, calibrations(kernel, dtype, any(c.promoted for c in configs)), asked.structures),
         loop,
     )
 

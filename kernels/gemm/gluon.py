@@ -1,214 +1,53 @@
 """The warp-specialised GEMM for Hopper: one Gluon source, its plan in constexprs.
 
-C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation. One warp, the producer, copies A and B tiles by TMA into a ring of
-``DEPTH`` slots; one to three consumers multiply them and store C. A *unit* of work is one tile of C, or one of the
-``SPLIT_K`` ranges of its K; the first ``WHOLE_TILES`` units are tiles that are not split. CTA p of G takes units p,
-p + G, p + 2G, …
-
-Ring and barriers are those of :mod:`warpplan.kernels.device.rings`. Beside them, in the ping-pong scheme, barrier
-``order[c]`` says that consumer c may run its main loop; the consumers take units alternately.
+C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation, by the main loop of :mod:`warpplan.kernels.device.matmul`. A *unit*
+of work is one tile of C, or one of the ``SPLIT_K`` ranges of its K; the first ``WHOLE_TILES`` units are tiles that are
+not split.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout, split_columns, store_staged
-from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.scaling import Scales, scale_chunk
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.kernels.gemm.units import Sizes, k_range, place, tile_counts, tile_origin, unit_count
-from warpplan.kernels.triton_compat import (
-    fence_async_shared,
-    gl,
-    gluon,
-    mbarrier,
-    proton,
-    reinterpret,
-    thread_barrier,
-    tma_load,
-    tma_store_wait,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
-
-
-@dataclass(frozen=True)
-class Block:
-    """Compile-time facts of one block: the plan, and what :func:`block` derives from it (sizes in elements)."""
-
-    scheme: str
-    consumers: int
-    block_m: int
-    block_n: int
-    block_k: int
-    depth: int
-    chunks: int
-    staging_in_ring: bool
-    swap: bool
-    tma_store: bool
-    split: bool
-    sharers: int
-    rows: int
-    chunk_columns: int
-    tile: tuple[int, int]
-
-
-class Ring(NamedTuple):
-    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``."""
-
-    a: gl.shared_memory_descriptor
-    b: gl.shared_memory_descriptor
-    full: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor
-    order: gl.shared_memory_descriptor
+from warpplan.kernels.gemm.units import Sizes, locate, place, tile_counts, unit_count
+from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
 
 
 class Output(NamedTuple):
-    """``c`` is a TMA descriptor, or a pointer to rows of ``row_stride`` elements; ``workspace`` takes partial sums."""
+    """``c`` is a TMA descriptor, or a pointer to rows of ``row_stride`` elements; ``workspace`` takes partial sums;
+    ``scales`` are those of fp8 operands."""
 
     c: gl.tensor
     row_stride: gl.tensor
     staging: gl.shared_memory_descriptor
     workspace: gl.tensor
     counters: gl.tensor
-
-
-@gluon.constexpr_function
-def block(scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split):
-    sharers = consumers if scheme == "cooperative" else 1
-    rows = block_m // sharers
-    columns = block_n // chunks
-    return Block(
-        scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split,
-        sharers=sharers,
-        rows=rows,
-        chunk_columns=columns,
-        tile=(columns, rows) if swap else (rows, columns),
-    )  # fmt: skip
+    scales: gl.tensor
 
 
 @gluon.jit
-def producer(a_desc, b_desc, ring, sizes, BLOCK: gl.constexpr):
-    SHARERS: gl.constexpr = BLOCK.sharers
-    SLOT_BYTES: gl.constexpr = SHARERS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
-    index = 0
-    for unit in range(gl.program_id(0), unit_count(sizes, BLOCK), gl.num_programs(0)):
-        row, column = tile_origin(unit, sizes, BLOCK)
-        first, count = k_range(unit, sizes, BLOCK)
-        for k in range(first, first + count):
-            slot = index % BLOCK.depth
-            with proton.scope("producer_wait"):
-                wait_empty(ring.empty, index, BLOCK.depth)
-            with proton.scope("tma_issue"):
-                full = ring.full.index(slot)
-                mbarrier.expect(full, SLOT_BYTES)
-                for part in gl.static_range(SHARERS):
-                    a_tile = ring.a.index(slot * SHARERS + part)
-                    tma_load(a_desc, [row + part * BLOCK.rows, k * BLOCK.block_k], full, a_tile)
-                tma_load(b_desc, [column, k * BLOCK.block_k], full, ring.b.index(slot))
-            index += 1
-
-
-@gluon.jit
-def consumer(out, ring, sizes, BLOCK: gl.constexpr, ID: gl.constexpr):
-    PART: gl.constexpr = ID % BLOCK.sharers
-    PINGPONG: gl.constexpr = BLOCK.scheme == "pingpong"
-    ROWS: gl.constexpr = BLOCK.rows
-    COLUMNS: gl.constexpr = BLOCK.block_n
-    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps())
-    programs = gl.num_programs(0)
-    start = gl.program_id(0)
-    stride = programs
-    index = 0
-    done = 0
-    if PINGPONG:
-        start += ID * programs
-        stride = 2 * programs
-        if ID == 1:
-            index = k_range(gl.program_id(0), sizes, BLOCK)[1]
-    for unit in range(start, unit_count(sizes, BLOCK), stride):
-        row, column = tile_origin(unit, sizes, BLOCK)
-        count = k_range(unit, sizes, BLOCK)[1]
-        if PINGPONG:
-            with proton.scope("consumer_wait"):
-                mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
-            done += 1
-        acc = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
-        for k in range(count):
-            slot = index % BLOCK.depth
-            with proton.scope("consumer_wait"):
-                wait_full(ring.full, index, BLOCK.depth)
-            with proton.scope("mma"):
-                a = ring.a.index(slot * BLOCK.sharers + PART)
-                b = ring.b.index(slot).permute((1, 0))
-                pending = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
-                acc = warpgroup_mma_wait(num_outstanding=1, deps=[pending])
-            # This multiply may still read its slot; the one before has finished with the previous slot.
-            mbarrier.arrive(ring.empty.index(previous_slot(index, BLOCK.depth)), count=1, pred=k > 0)
-            index += 1
-        if PINGPONG:
-            mbarrier.arrive(ring.order.index(1 - ID), count=1)
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
-        last = previous_slot(index, BLOCK.depth)
-        with proton.scope("epilogue"):
-            if BLOCK.staging_in_ring:
-                # The other warps' multiplies read these bytes until here.
-                thread_barrier()
-                finish(
-                    acc,
-                    unit,
-                    row + PART * BLOCK.rows,
-                    column,
-                    ring_staging(ring, last, BLOCK, PART),
-                    out,
-                    sizes,
-                    BLOCK,
-                    PART,
-                )
-                if BLOCK.tma_store:
-                    tma_store_wait(0)
-                else:
-                    # The producer's copy must come after these plain writes to its slot.
-                    fence_async_shared()
-                thread_barrier()
-                mbarrier.arrive(ring.empty.index(last), count=1)
-            else:
-                mbarrier.arrive(ring.empty.index(last), count=1)
-                finish(acc, unit, row + PART * BLOCK.rows, column, out.staging.index(ID), out, sizes, BLOCK, PART)
-        if PINGPONG:
-            index += k_range(unit + programs, sizes, BLOCK)[1]
-    if BLOCK.tma_store:
-        tma_store_wait(0)
-
-
-@gluon.jit
-def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """A C chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B."""
-    LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
-    if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
-        return reinterpret(ring.b.index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)
-    else:
-        return reinterpret(ring.a.index(slot * BLOCK.sharers + PART), ring.a.dtype, BLOCK.tile, LAYOUT)
-
-
-@gluon.jit
-def finish(acc, unit, row, column, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.constexpr):
+def finish(acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.constexpr):
     """Store a unit's accumulator; of a split tile, only the last unit to arrive stores, all partial sums added up."""
+    row = tile.row + PART * BLOCK.rows
+    column = tile.column
     CHUNKS: gl.constexpr = BLOCK.chunks
     parts = split_columns(acc, CHUNKS)
     if BLOCK.split:
-        tile, split, splits = place(unit, sizes, BLOCK)
+        number, split, splits = place(unit, sizes, BLOCK)
         # The workspace and the counters are those of split tiles alone.
-        tile -= sizes.whole_tiles
+        number -= sizes.whole_tiles
         tiles = tile_counts(sizes, BLOCK)[1]
         last = True
         if splits > 1:
             for i in gl.static_range(CHUNKS):
-                gl.store(partial(parts[i], split, tiles, tile, out, BLOCK, PART, i), parts[i])
+                gl.store(partial(parts[i], split, tiles, number, out, BLOCK, PART, i), parts[i])
             # Every thread's partial sums are written before the one release below, which then covers them all.
             thread_barrier()
-            counter = out.counters + tile * BLOCK.sharers + PART
+            counter = out.counters + number * BLOCK.sharers + PART
             last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == sizes.split_k - 1
             if last:
                 gl.store(counter, 0)
@@ -219,11 +58,14 @@ def finish(acc, unit, row, column, staging, out, sizes, BLOCK: gl.constexpr, PAR
                     # In the order of the splits, not of their arrival, so that every run rounds alike.
                     total = gl.zeros_like(parts[i])
                     for s in range(splits):
-                        total += gl.load(partial(parts[i], s, tiles, tile, out, BLOCK, PART, i), cache_modifier=".cg")
-                store_chunk(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+                        total += gl.load(partial(parts[i], s, tiles, number, out, BLOCK, PART, i), cache_modifier=".cg")
+                at = column + i * BLOCK.chunk_columns
+                total = scale_chunk(total, out.scales, row, at, BLOCK)
+                store_chunk(total, row, at, staging, out, sizes, BLOCK)
     else:
         for i in gl.static_range(CHUNKS):
-            store_chunk(parts[i], row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+            at = column + i * BLOCK.chunk_columns
+            store_chunk(scale_chunk(parts[i], out.scales, row, at, BLOCK), row, at, staging, out, sizes, BLOCK)
 
 
 @gluon.jit
@@ -252,25 +94,19 @@ def store_chunk(chunk, row, column, staging, out, sizes, BLOCK: gl.constexpr):
         )  # fmt: skip
 
 
-@gluon.jit
-def order_barriers():
-    """One barrier a ping-pong consumer: it may run its main loop."""
-    order = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(order.index(i), count=1)
-    return order
-
-
 RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "SPLIT_K", "WHOLE_TILES", "C_ROW_STRIDE"]
+SCALE_STRIDES = ["ROW_SCALE_STRIDE", "ROW_SCALE_K_STRIDE", "COLUMN_SCALE_STRIDE", "COLUMN_SCALE_K_STRIDE"]
 
 
-@gluon.jit(do_not_specialize=["c", *RUNTIME_INTEGERS])
+@gluon.jit(do_not_specialize=["c", *RUNTIME_INTEGERS, *SCALE_STRIDES])
 def gemm_kernel(
     a_desc,
     b_desc,
     c,
     workspace,
     counters,
+    row_scales,
+    column_scales,
     M,
     N,
     K,
@@ -278,6 +114,10 @@ def gemm_kernel(
     SPLIT_K,
     WHOLE_TILES,
     C_ROW_STRIDE,
+    ROW_SCALE_STRIDE,
+    ROW_SCALE_K_STRIDE,
+    COLUMN_SCALE_STRIDE,
+    COLUMN_SCALE_K_STRIDE,
     SCHEME: gl.constexpr,
     CONSUMERS: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -289,71 +129,66 @@ def gemm_kernel(
     SWAP: gl.constexpr,
     TMA_STORE: gl.constexpr,
     SPLIT: gl.constexpr,
+    A_MAJOR: gl.constexpr,
+    B_MAJOR: gl.constexpr,
+    SCALES: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
-    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None unless ``SPLIT``.
+    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None unless ``SPLIT``. ``A_MAJOR`` "k" or
+    "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None
+    and their strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
 
     Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
     """
     BLOCK: gl.constexpr = block(
-        SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT
-    )
-    a = gl.allocate_shared_memory(a_desc.dtype, [DEPTH * BLOCK.sharers, BLOCK.rows, BLOCK_K], a_desc.layout)
-    b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, BLOCK_N, BLOCK_K], b_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    init_ring(full, empty, DEPTH, BLOCK.sharers)
-    # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
-    order = full
-    if SCHEME == "pingpong":
-        order = order_barriers()
-    if STAGING_IN_RING:
-        staging = a
-    else:
-        STAGING: gl.constexpr = shared_layout(BLOCK.tile, a_desc.dtype)
-        staging = gl.allocate_shared_memory(a_desc.dtype, [BLOCK.consumers, BLOCK.tile[0], BLOCK.tile[1]], STAGING)
-    ring = Ring(a, b, full, empty, order)
+        SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
+        A_MAJOR, B_MAJOR, SCALES,
+    )  # fmt: skip
+    ring = allocate_ring(a_desc, b_desc, BLOCK)
+    staging = ring.a
+    if not STAGING_IN_RING:
+        staging = allocate_staging(c.dtype if TMA_STORE else c.dtype.element_ty, BLOCK)
     sizes = Sizes(M, N, K, GROUP_M, SPLIT_K, WHOLE_TILES)
-    out = Output(c, C_ROW_STRIDE, staging, workspace, counters)
-    if CONSUMERS == 1:
-        gl.warp_specialize(
-            [(consumer, (out, ring, sizes, BLOCK, 0)), (producer, (a_desc, b_desc, ring, sizes, BLOCK))],
-            [1],
-            [PRODUCER_REGISTERS],
-        )
-    elif CONSUMERS == 2:
-        gl.warp_specialize(
-            [
-                (consumer, (out, ring, sizes, BLOCK, 0)),
-                (consumer, (out, ring, sizes, BLOCK, 1)),
-                (producer, (a_desc, b_desc, ring, sizes, BLOCK)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consumer, (out, ring, sizes, BLOCK, 0)),
-                (consumer, (out, ring, sizes, BLOCK, 1)),
-                (consumer, (out, ring, sizes, BLOCK, 2)),
-                (producer, (a_desc, b_desc, ring, sizes, BLOCK)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
+    scales = Scales(
+        row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, COLUMN_SCALE_STRIDE, COLUMN_SCALE_K_STRIDE,
+        N,
+    )  # fmt: skip
+    out = Output(c, C_ROW_STRIDE, staging, workspace, counters, scales)
+    specialize(
+        a_desc, b_desc, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
+    )
 
 
-def descriptor_blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """The TMA boxes of A', B' and C in elements; A' and B' are swapped operands where the plan swaps."""
+TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": gl.float8e4nv}
+"""Triton's short names of element types."""
+RESULTS = {"bf16": "bf16", "fp16": "fp16", "fp8e4nv": "bf16"}
+"""Of the operands' type, the result's."""
+
+
+def majors(config: GemmConfig, layout: str) -> tuple[str, str]:
+    """The contiguous dimensions of A' and B', which are swapped operands where the plan swaps; ``layout`` says how A
+    and B are stored: "n" as the product reads (A [M, K], B [K, N]), "t" transposed."""
+    a_by_k, b_by_k = layout[0] == "n", layout[1] == "t"
+    left, right = (b_by_k, a_by_k) if config.swap else (a_by_k, b_by_k)
+    return "k" if left else "m", "k" if right else "n"
+
+
+def descriptor_blocks(
+    config: GemmConfig, layout: str = "nt"
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """The TMA boxes of A', B' and C in elements, as they lie in memory."""
+    a_major, b_major = majors(config, layout)
     columns = config.block_n // config.epilogue_split
+    a = (config.consumer_rows, config.block_k)
+    b = (config.block_n, config.block_k)
     c = (columns, config.consumer_rows) if config.swap else (config.consumer_rows, columns)
-    return (config.consumer_rows, config.block_k), (config.block_n, config.block_k), c
+    return a if a_major == "k" else a[::-1], b if b_major == "k" else b[::-1], c
 
 
-def constants(config: GemmConfig, tma_store: bool) -> dict[str, object]:
+def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: str = "none") -> dict[str, object]:
     """The kernel's constexprs."""
+    a_major, b_major = majors(config, layout)
     return {
         "SCHEME": config.scheme,
         "CONSUMERS": config.consumers,
@@ -366,6 +201,9 @@ def constants(config: GemmConfig, tma_store: bool) -> dict[str, object]:
         "SWAP": config.swap,
         "TMA_STORE": tma_store,
         "SPLIT": config.split_k > 1,
+        "A_MAJOR": a_major,
+        "B_MAJOR": b_major,
+        "SCALES": scales,
         "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,
     }
@@ -375,14 +213,27 @@ def launch_options(config: GemmConfig) -> dict[str, int]:
     return {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers}
 
 
-def signature(config: GemmConfig, element: str, tma_store: bool) -> tuple[dict[str, str], dict[str, object], list[str]]:
+def signature(
+    config: GemmConfig, element: str, tma_store: bool, layout: str = "nt", scales: str = "none"
+) -> tuple[dict[str, str], dict[str, object], list[str]]:
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
-    dtype = {"bf16": gl.bfloat16, "fp16": gl.float16}[element]
-    a, b, c = (f"tensordesc<{element}{list(box)},{shared_layout(box, dtype)!r}>" for box in descriptor_blocks(config))
-    types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{element}"}
-    types |= dict.fromkeys(RUNTIME_INTEGERS, "i32")
-    values = constants(config, tma_store)
-    if config.split_k > 1:
-        types |= {"workspace": "*fp32", "counters": "*i32"}
-        return types, values, ["workspace", "counters"]
-    return types, values | {"workspace": None, "counters": None}, []
+    result = RESULTS[element]
+    boxes = descriptor_blocks(config, layout)
+    elements = (element, element, result)
+    a, b, c = (
+        f"tensordesc<{e}{list(box)},{shared_layout(box, TYPES[e])!r}>" for e, box in zip(elements, boxes, strict=True)
+    )
+    types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{result}"}
+    types |= dict.fromkeys([*RUNTIME_INTEGERS, *SCALE_STRIDES], "i32")
+    values = constants(config, tma_store, layout, scales)
+    aligned: list[str] = []
+    for names, kinds, present in (
+        (("workspace", "counters"), ("*fp32", "*i32"), config.split_k > 1),
+        (("row_scales", "column_scales"), ("*fp32", "*fp32"), scales != "none"),
+    ):
+        if present:
+            types |= zip(names, kinds, strict=True)
+            aligned += names
+        else:
+            values |= dict.fromkeys(names)
+    return types, values, aligned

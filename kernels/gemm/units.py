@@ -1,13 +1,14 @@
 """Units of the GEMM's work on the device: which tile, and which range of its K, a unit is.
 
 A unit is one tile of C, or one of the ``split_k`` ranges of its K; the first ``whole_tiles`` units are tiles that are
-not split. ``BLOCK`` is the :class:`~warpplan.kernels.gemm.gluon.Block` of the launch.
+not split. ``BLOCK`` is the :class:`~warpplan.kernels.device.matmul.Block` of the launch.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from warpplan.kernels.device.matmul import Tile
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.triton_compat import gl, gluon
 
@@ -63,7 +64,9 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def tile_origin(unit, sizes, BLOCK: gl.constexpr):
-    """First row and first column of a unit's tile."""
-    tile = place(unit, sizes, BLOCK)[0]
-    return banded_tile(tile, sizes.rows, sizes.columns, sizes.group_m, BLOCK.block_m, BLOCK.block_n)
+def locate(unit, sizes, BLOCK: gl.constexpr):
+    """Where a unit lies, as a :class:`~warpplan.kernels.device.matmul.Tile`, and the sizes again."""
+    number = place(unit, sizes, BLOCK)[0]
+    row, column = banded_tile(number, sizes.rows, sizes.columns, sizes.group_m, BLOCK.block_m, BLOCK.block_n)
+    first, blocks = k_range(unit, sizes, BLOCK)
+    return Tile(row, first * BLOCK.block_k, column, first * BLOCK.block_k, blocks, row, column), sizes

@@ -72,10 +72,16 @@ class Barrier:
         return self.phase & 1 != parity
 
 
+class ElementType(str):
+    """The type of the operands' elements."""
+
+    primitive_bitwidth = 8 * ELEMENT_BYTES
+
+
 class Shared:
     """A view of shared memory: numpy for elements, :class:`Barrier` objects where the type is int64."""
 
-    dtype = "element"
+    dtype = ElementType("element")
 
     def __init__(self, data: np.ndarray) -> None:
         self.data = data
@@ -136,6 +142,8 @@ class Tensor:
 
 
 class Pointer:
+    dtype = SimpleNamespace(element_ty=ElementType("element"))
+
     def __init__(self, memory: np.ndarray, offset: Any = 0) -> None:
         self.memory = memory
         self.offset = offset
@@ -152,13 +160,13 @@ class Pointer:
 class Descriptor:
     """A TMA descriptor of ``array`` with boxes of ``box`` elements; out of bounds it reads zeros and writes nothing."""
 
-    dtype = "element"
+    dtype = ElementType("element")
     layout = None
 
     def __init__(self, array: np.ndarray, box: tuple[int, int]) -> None:
         self.array = array
         self.box = box
-        self.block_type = SimpleNamespace(nbytes=box[0] * box[1] * ELEMENT_BYTES)
+        self.block_type = SimpleNamespace(shape=list(box), nbytes=box[0] * box[1] * ELEMENT_BYTES)
 
     def read(self, row: int, column: int) -> np.ndarray:
         found = self.array[row : row + self.box[0], column : column + self.box[1]]
@@ -421,11 +429,12 @@ def fake_compat() -> SimpleNamespace:
     gl = SimpleNamespace(
         tensor=object,
         shared_memory_descriptor=object,
-        constexpr=object,
+        constexpr=lambda value: value,
         int64="int64",
         float32="float32",
         bfloat16="bfloat16",
         float16="float16",
+        float8e4nv="float8e4nv",
         cdiv=lambda a, b: -(-a // b),
         minimum=min,
         maximum=max,
@@ -502,6 +511,13 @@ def load_kernel(path: Path, edit: Callable[[str], str] = lambda source: source) 
     return module
 
 
+NAMES = (
+    "SCHEME", "CONSUMERS", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "EPILOGUE_SPLIT", "STAGING_IN_RING", "SWAP",
+    "TMA_STORE",
+)  # fmt: skip
+"""What a plan says of a block, in the order of the kernel's own constructor."""
+
+
 def run_gemm(
     kernel: types.ModuleType,
     a: np.ndarray,
@@ -512,38 +528,34 @@ def run_gemm(
     group_m: int = 2,
     split_k: int = 1,
     whole_tiles: int = 0,
+    a_major: str = "k",
+    b_major: str = "k",
     **constants: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(C, the margin around it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written.
 
-    Where K is split, it is not that of the first ``whole_tiles`` tiles.
+    Where K is split, it is not that of the first ``whole_tiles`` tiles. ``a_major`` "m" and ``b_major`` "n" store the
+    operands of the computed matrix transposed.
     """
     constants = {
         "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2,
         "SPLIT": split_k > 1,
+        "A_MAJOR": a_major,
+        "B_MAJOR": b_major,
+        "SCALES": "none",
         "PRODUCER_REGISTERS": 24,
         "CONSUMER_REGISTERS": 240,
         **constants,
     }
     m, n = len(a), len(b)
     left, right = (b, a) if constants["SWAP"] else (a, b)
-    names = (
-        "SCHEME",
-        "CONSUMERS",
-        "BLOCK_M",
-        "BLOCK_N",
-        "BLOCK_K",
-        "DEPTH",
-        "EPILOGUE_SPLIT",
-        "STAGING_IN_RING",
-        "SWAP",
-        "TMA_STORE",
+    block = kernel.block(
+        *(constants[name] for name in NAMES), constants["SPLIT"], constants["A_MAJOR"], constants["B_MAJOR"]
     )
-    block = kernel.block(*(constants[name] for name in names), constants["SPLIT"])
     stride = n + 3
     c = np.full((m, stride), POISON)
-    a_desc = Descriptor(left, (block.rows, block.block_k))
-    b_desc = Descriptor(right, (block.block_n, block.block_k))
+    a_desc = _operand(left, (block.rows, block.block_k), a_major == "k")
+    b_desc = _operand(right, (block.block_n, block.block_k), b_major == "k")
     out: Any = Descriptor(c[:, :n], block.tile) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
     workspace = np.full((tiles - whole_tiles) * split_k * block.block_m * block.block_n, POISON)
@@ -554,8 +566,8 @@ def run_gemm(
     for cta in range(programs):
         _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
         kernel.gemm_kernel(
-            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), len(left), len(right), a.shape[1],
-            group_m, split_k, whole_tiles, stride, **constants,
+            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), None, None, len(left), len(right), a.shape[1],
+            group_m, split_k, whole_tiles, stride, 0, 0, 0, 0, **constants,
         )  # fmt: skip
         for i, (function, arguments) in enumerate(_CTA.partitions):
             name = f"{function.__name__} {i}"
@@ -564,3 +576,8 @@ def run_gemm(
     if counters.any():
         raise ProtocolError("an arrival counter was left above zero")
     return c[:, :n], c[:, n:]
+
+
+def _operand(matrix: np.ndarray, box: tuple[int, int], by_k: bool) -> Descriptor:
+    """``matrix`` [rows, K] with boxes of ``box``, stored as it is or transposed."""
+    return Descriptor(matrix, box) if by_k else Descriptor(np.ascontiguousarray(matrix.T), box[::-1])

@@ -77,13 +77,15 @@ def test_whole_tiles_and_a_split_tail(kernel, plan, programs, whole):
     tma_store=st.booleans(),
     split=st.integers(1, 4),
     whole=st.integers(0, 12),
+    a_major=st.sampled_from("km"),
+    b_major=st.sampled_from("kn"),
     block=st.sampled_from(((4, 4, 2), (4, 8, 4), (8, 4, 4), (4, 4, 8))),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plan_and_any_schedule(
-    kernel, scheme, consumers, depth, m, n, k, programs, group_m, chunks, in_ring, swap, tma_store, split, whole, block,
-    seed,
+    kernel, scheme, consumers, depth, m, n, k, programs, group_m, chunks, in_ring, swap, tma_store, split, whole,
+    a_major, b_major, block, seed,
 ):  # fmt: skip
     block_m, block_n, block_k = block
     consumers = {"single": 1, "cooperative": consumers, "pingpong": 2}[scheme]
@@ -100,7 +102,7 @@ def test_any_plan_and_any_schedule(
         kernel, m, n, k, seed=seed, programs=programs, group_m=group_m, split_k=split, whole_tiles=min(whole, tiles),
         SCHEME=scheme, CONSUMERS=consumers, DEPTH=depth,
         EPILOGUE_SPLIT=chunks, STAGING_IN_RING=in_ring and rows * block_n // chunks <= held, SWAP=swap,
-        TMA_STORE=tma_store, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+        TMA_STORE=tma_store, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, a_major=a_major, b_major=b_major,
     )  # fmt: skip
 
 
@@ -118,7 +120,7 @@ MUTATIONS = {
         "slot), count=1",
         SINGLE,
     ),
-    "the last slot is never released": (f"{RELEASE}                finish(", "finish(", SINGLE),
+    "the last slot is never released": (f"{RELEASE}                FINISH(", "FINISH(", SINGLE),
     "the producer waits for no slot": ("(index // DEPTH & 1) ^ 1", "None", SINGLE),
     "the consumer waits for no bytes": (
         "index % DEPTH), index // DEPTH & 1)",
@@ -138,25 +140,25 @@ MUTATIONS = {
         IN_RING,
     ),
     "the second consumer misses its start": (
-        "index = k_range(gl.program_id(0), sizes, BLOCK)[1]",
+        "index = other.blocks",
         "index = 0",
         PINGPONG,
     ),
     "the consumers wait for each other's turn": ("(done & 1) ^ (1 - ID)", "done & 1", PINGPONG),
     "a consumer takes the other's unit to be as long as its own": (
-        "k_range(unit + programs, sizes",
-        "k_range(unit, sizes",
+        "LOCATE(unit + programs, work",
+        "LOCATE(unit, work",
         TAIL,
     ),
     "split tiles count from the first whole tile": (
-        "        tile -= sizes.whole_tiles\n",
+        "        number -= sizes.whole_tiles\n",
         "",
         TAIL,
     ),
     "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),
     "the halves swap": (
-        "slot * BLOCK.sharers + PART)\n                b =",
-        "slot * BLOCK.sharers + 1 - PART)\n                b =",
+        "slot * BLOCK.sharers + PART)\n    b =",
+        "slot * BLOCK.sharers + 1 - PART)\n    b =",
         COOPERATIVE,
     ),
 }

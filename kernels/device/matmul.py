@@ -1,0 +1,330 @@
+"""The warp-specialised main loop of a matrix product on Hopper: one producer, and one to three consumers.
+
+One warp, the producer, copies tiles of A and B by TMA into a ring of ``depth`` slots; the consumers multiply them with
+fp32 accumulation and hand each finished tile to the kernel's own epilogue. CTA p of G takes units p, p + G, p + 2G, …
+Ring and barriers are those of :mod:`warpplan.kernels.device.rings`. Beside them, in the ping-pong scheme, barrier
+``order[c]`` says that consumer c may run its main loop; the consumers take units alternately.
+
+A kernel brings three functions, as constexprs, and may replace two more; ``work`` is whatever its own functions need
+of the launch:
+
+    COUNT(work, BLOCK)                                   how many units of work there are
+    LOCATE(unit, work, BLOCK) -> Tile, work              where a unit's operands and its result lie
+    FINISH(acc, unit, tile, staging, out, work, BLOCK, PART)    store consumer PART's rows of a unit
+    BEGIN(work, BLOCK) -> work                           each partition's own ``work``, made once
+    LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)     copy a unit's K block ``k`` into ``slot``
+
+A partition locates its units in ascending order, each with the ``work`` that came with the one before.
+``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is
+scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
+from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.scaling import multiply_promoted
+from warpplan.kernels.triton_compat import (
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    proton,
+    reinterpret,
+    thread_barrier,
+    tma_load,
+    tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Compile-time facts of one block: the plan, and what :func:`block` derives from it (sizes in elements).
+
+    ``a_major`` is the dimension of A that lies contiguously: "k", or "m" where A is stored [K, M]; ``b_major`` is "k"
+    or "n". ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``tile`` is one
+    chunk of the result as it is stored: transposed where the operands are swapped.
+    """
+
+    scheme: str
+    consumers: int
+    block_m: int
+    block_n: int
+    block_k: int
+    depth: int
+    chunks: int
+    staging_in_ring: bool
+    swap: bool
+    tma_store: bool
+    split: bool
+    a_major: str
+    b_major: str
+    scales: str
+    sharers: int
+    rows: int
+    chunk_columns: int
+    tile: tuple[int, int]
+
+
+class Ring(NamedTuple):
+    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``."""
+
+    a: gl.shared_memory_descriptor
+    b: gl.shared_memory_descriptor
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+    order: gl.shared_memory_descriptor
+
+
+class Tile(NamedTuple):
+    """Where a unit of work lies, in elements: first row of A and first row of B (as [rows, K] matrices, however they
+    are stored), the first element of K in each, how many K blocks there are, and the result's first row and column."""
+
+    a_row: gl.tensor
+    a_k: gl.tensor
+    b_row: gl.tensor
+    b_k: gl.tensor
+    blocks: gl.tensor
+    row: gl.tensor
+    column: gl.tensor
+
+
+@gluon.constexpr_function
+def block(
+    scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
+    b_major, scales="none",
+):  # fmt: skip
+    sharers = consumers if scheme == "cooperative" else 1
+    rows = block_m // sharers
+    columns = block_n // chunks
+    return Block(
+        scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
+        b_major, scales,
+        sharers=sharers,
+        rows=rows,
+        chunk_columns=columns,
+        tile=(columns, rows) if swap else (rows, columns),
+    )  # fmt: skip
+
+
+@gluon.jit
+def same_work(work, BLOCK: gl.constexpr):
+    return work
+
+
+@gluon.jit
+def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
+    """Copy one K block of A and B, of the matrices as they lie."""
+    SHARERS: gl.constexpr = BLOCK.sharers
+    full = ring.full.index(slot)
+    for part in gl.static_range(SHARERS):
+        a_row = tile.a_row + part * BLOCK.rows
+        a_k = tile.a_k + k * BLOCK.block_k
+        a_at = [a_row, a_k] if BLOCK.a_major == "k" else [a_k, a_row]
+        tma_load(a_desc, a_at, full, ring.a.index(slot * SHARERS + part))
+    b_k = tile.b_k + k * BLOCK.block_k
+    b_at = [tile.b_row, b_k] if BLOCK.b_major == "k" else [b_k, tile.b_row]
+    tma_load(b_desc, b_at, full, ring.b.index(slot))
+
+
+@gluon.jit
+def producer(
+    a_desc, b_desc, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr, BEGIN: gl.constexpr,
+    LOAD: gl.constexpr,
+):  # fmt: skip
+    SLOT_BYTES: gl.constexpr = BLOCK.sharers * a_desc.block_type.nbytes + b_desc.block_type.nbytes
+    index = 0
+    work = BEGIN(work, BLOCK)
+    for unit in range(gl.program_id(0), COUNT(work, BLOCK), gl.num_programs(0)):
+        tile, work = LOCATE(unit, work, BLOCK)
+        for k in range(tile.blocks):
+            slot = index % BLOCK.depth
+            with proton.scope("producer_wait"):
+                wait_empty(ring.empty, index, BLOCK.depth)
+            with proton.scope("tma_issue"):
+                mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
+                LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)
+            index += 1
+
+
+@gluon.jit
+def consumer(
+    out, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr, FINISH: gl.constexpr,
+    BEGIN: gl.constexpr, ID: gl.constexpr,
+):  # fmt: skip
+    PART: gl.constexpr = ID % BLOCK.sharers
+    PINGPONG: gl.constexpr = BLOCK.scheme == "pingpong"
+    programs = gl.num_programs(0)
+    start = gl.program_id(0)
+    stride = programs
+    index = 0
+    done = 0
+    work = BEGIN(work, BLOCK)
+    units = COUNT(work, BLOCK)
+    if PINGPONG:
+        start += ID * programs
+        stride = 2 * programs
+        if ID == 1:
+            other, work = LOCATE(gl.program_id(0), work, BLOCK)
+            index = other.blocks
+    for unit in range(start, units, stride):
+        tile, work = LOCATE(unit, work, BLOCK)
+        if PINGPONG:
+            with proton.scope("consumer_wait"):
+                mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
+            done += 1
+        if BLOCK.scales == "block":
+            acc = multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, PART)
+        else:
+            acc = multiply(ring, index, tile.blocks, BLOCK, PART)
+        index += tile.blocks
+        if PINGPONG:
+            mbarrier.arrive(ring.order.index(1 - ID), count=1)
+        if BLOCK.scales != "block":
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
+        last = previous_slot(index, BLOCK.depth)
+        with proton.scope("epilogue"):
+            if BLOCK.staging_in_ring:
+                # The other warps' multiplies read these bytes until here.
+                thread_barrier()
+                FINISH(acc, unit, tile, ring_staging(ring, last, BLOCK, PART), out, work, BLOCK, PART)
+                if BLOCK.tma_store:
+                    tma_store_wait(0)
+                else:
+                    # The producer's copy must come after these plain writes to its slot.
+                    fence_async_shared()
+                thread_barrier()
+                mbarrier.arrive(ring.empty.index(last), count=1)
+            else:
+                if BLOCK.scales != "block":
+                    mbarrier.arrive(ring.empty.index(last), count=1)
+                FINISH(acc, unit, tile, out.staging.index(ID), out, work, BLOCK, PART)
+        if PINGPONG:
+            other, work = LOCATE(unit + programs, work, BLOCK)
+            index += other.blocks
+    if BLOCK.tma_store:
+        tma_store_wait(0)
+
+
+@gluon.jit
+def multiply(ring, index, blocks, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """The product of ``blocks`` ring slots from ring index ``index`` on, one multiply still in flight; every slot but
+    the last has been let go."""
+    ROWS: gl.constexpr = BLOCK.rows
+    COLUMNS: gl.constexpr = BLOCK.block_n
+    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps(), ring.a.dtype.primitive_bitwidth)
+    acc = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
+    for k in range(blocks):
+        slot = index % BLOCK.depth
+        with proton.scope("consumer_wait"):
+            wait_full(ring.full, index, BLOCK.depth)
+        with proton.scope("mma"):
+            a, b = operands(ring, slot, BLOCK, PART)
+            pending = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
+            acc = warpgroup_mma_wait(num_outstanding=1, deps=[pending])
+        # This multiply may still read its slot; the one before has finished with the previous slot.
+        mbarrier.arrive(ring.empty.index(previous_slot(index, BLOCK.depth)), count=1, pred=k > 0)
+        index += 1
+    return acc
+
+
+@gluon.jit
+def operands(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """[rows, K] of A and [K, columns] of B in a slot, seen through wgmma however they lie."""
+    a = ring.a.index(slot * BLOCK.sharers + PART)
+    b = ring.b.index(slot)
+    if BLOCK.a_major == "m":
+        a = a.permute((1, 0))
+    if BLOCK.b_major == "k":
+        b = b.permute((1, 0))
+    return a, b
+
+
+@gluon.jit
+def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B. The
+    result has the operands' type."""
+    LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
+    if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
+        return reinterpret(ring.b.index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)
+    else:
+        return reinterpret(ring.a.index(slot * BLOCK.sharers + PART), ring.a.dtype, BLOCK.tile, LAYOUT)
+
+
+@gluon.jit
+def allocate_ring(a_desc, b_desc, BLOCK: gl.constexpr):
+    """The ring of a block with its barriers armed; the last two dimensions of the TMA boxes give a slot's tiles."""
+    A_TILE: gl.constexpr = a_desc.block_type.shape[-2:]
+    B_TILE: gl.constexpr = b_desc.block_type.shape[-2:]
+    DEPTH: gl.constexpr = BLOCK.depth
+    SLOTS: gl.constexpr = DEPTH * BLOCK.sharers
+    a = gl.allocate_shared_memory(a_desc.dtype, [SLOTS, A_TILE[0], A_TILE[1]], shared_layout(A_TILE, a_desc.dtype))
+    b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, B_TILE[0], B_TILE[1]], shared_layout(B_TILE, b_desc.dtype))
+    full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
+    init_ring(full, empty, DEPTH, BLOCK.sharers)
+    # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
+    order = full
+    if BLOCK.scheme == "pingpong":
+        order = order_barriers()
+    return Ring(a, b, full, empty, order)
+
+
+@gluon.jit
+def order_barriers():
+    """One barrier a ping-pong consumer: it may run its main loop."""
+    order = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(order.index(i), count=1)
+    return order
+
+
+@gluon.jit
+def allocate_staging(dtype: gl.constexpr, BLOCK: gl.constexpr):
+    """A chunk of the result for each consumer."""
+    LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, dtype)
+    return gl.allocate_shared_memory(dtype, [BLOCK.consumers, BLOCK.tile[0], BLOCK.tile[1]], LAYOUT)
+
+
+@gluon.jit
+def specialize(
+    a_desc, b_desc, out, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr,
+    FINISH: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    BEGIN: gl.constexpr = same_work, LOAD: gl.constexpr = load_tiles,
+):  # fmt: skip
+    """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's: 8, or 4 where several are."""
+    if BLOCK.consumers == 1:
+        gl.warp_specialize(
+            [
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )
+    elif BLOCK.consumers == 2:
+        gl.warp_specialize(
+            [
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 1)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 1)),
+                (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 2)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
+            ],
+            [4, 4, 1],
+            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )

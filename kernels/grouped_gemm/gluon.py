@@ -1,0 +1,284 @@
+"""The grouped GEMM for Hopper: one Gluon source for three products, its plan in constexprs.
+
+The main loop is that of :mod:`warpplan.kernels.device.matmul`; a unit of work is one tile of one group's product, found
+by :mod:`warpplan.kernels.device.groups`. Units count through the groups in order and through a group's tiles in bands.
+
+    forward    C[rows, N]  = A[rows, K] · B[g]ᵀ        dgrad    dA[rows, K] = dC[rows, N] · B[g]
+    wgrad      dB[g][N, K] = dC[rows, N]ᵀ · A[rows, K]
+
+TMA cuts off what is not a group's, with descriptors that the host makes once. B and dB are [G, N, K], three-dimensional,
+so that a tile that overhangs N reads zeros and writes nothing. Rows of a group end where only the device knows: where
+that matters (the rows that forward and dgrad store, the rows that wgrad reduces over) the matrix has a *ragged*
+descriptor of four dimensions, through which the group's last row is the last there is (as
+``triton.tools.ragged_tma`` does it: two further strides cancel modulo 2^64). An empty group's wgrad is one block of
+rows that are all cut off, that is, of zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from warpplan.kernels.device.epilogue import shared_layout, split_columns
+from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
+from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.tile_order import banded_tile
+from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.grouped_gemm.space import PRODUCER_REGISTERS, consumer_registers
+from warpplan.kernels.triton_compat import (
+    fence_async_shared,
+    gl,
+    gluon,
+    reinterpret,
+    thread_barrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+)
+
+RAGGED_ROWS = gl.constexpr(1 << 30)
+"""Rows of a ragged descriptor, and the coordinate at which its two further strides cancel."""
+
+
+@dataclass(frozen=True)
+class GroupedBlock(Block):
+    """``product`` is "forward", "dgrad" or "wgrad"; ``window`` how many groups a warp looks at together."""
+
+    product: str
+    window: int
+
+
+class Launch(NamedTuple):
+    """``columns`` of the result, ``depth`` of the product; of wgrad ``rows`` is N, else the groups say."""
+
+    groups: Groups
+    rows: gl.tensor
+    columns: gl.tensor
+    depth: gl.tensor
+    group_m: gl.tensor
+
+
+class Work(NamedTuple):
+    """A partition's own: ``search`` is where it looks for the group of its next unit."""
+
+    launch: Launch
+    search: Search
+
+
+class GroupTile(NamedTuple):
+    """A :class:`~warpplan.kernels.device.matmul.Tile`, the ``group`` it belongs to, and where that group's rows end."""
+
+    a_row: gl.tensor
+    a_k: gl.tensor
+    b_row: gl.tensor
+    b_k: gl.tensor
+    blocks: gl.tensor
+    row: gl.tensor
+    column: gl.tensor
+    group: gl.tensor
+    end: gl.tensor
+
+
+class Output(NamedTuple):
+    """``c`` is the TMA descriptor of the result: ragged, or of wgrad [G, N, K]."""
+
+    c: gl.tensor
+    staging: gl.shared_memory_descriptor
+
+
+@gluon.constexpr_function
+def grouped_block(product, window, scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring):
+    a_major = "m" if product == "wgrad" else "k"
+    b_major = "k" if product == "forward" else "n"
+    made = block(
+        scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, False, True, False, a_major,
+        b_major,
+    )  # fmt: skip
+    return GroupedBlock(**vars(made), product=product, window=window)
+
+
+@gluon.jit
+def group_units(launch, BLOCK: gl.constexpr):
+    """Units of a group, for each ``block_m`` of its rows; of wgrad in all."""
+    columns = gl.cdiv(launch.columns, BLOCK.block_n)
+    if BLOCK.product == "wgrad":
+        columns *= gl.cdiv(launch.rows, BLOCK.block_m)
+    return columns
+
+
+@gluon.jit
+def begin(launch, BLOCK: gl.constexpr):
+    WGRAD: gl.constexpr = BLOCK.product == "wgrad"
+    return Work(launch, first_window(launch.groups, group_units(launch, BLOCK), BLOCK.block_m, WGRAD, BLOCK.window))
+
+
+@gluon.jit
+def unit_count(work, BLOCK: gl.constexpr):
+    WGRAD: gl.constexpr = BLOCK.product == "wgrad"
+    each = group_units(work.launch, BLOCK)
+    return count_units(work.search, work.launch.groups, each, BLOCK.block_m, WGRAD, BLOCK.window)
+
+
+@gluon.jit
+def locate(unit, work, BLOCK: gl.constexpr):
+    """Where a unit lies, as a :class:`GroupTile`; of wgrad K counts the rows of all groups."""
+    WGRAD: gl.constexpr = BLOCK.product == "wgrad"
+    launch = work.launch
+    each = group_units(launch, BLOCK)
+    group, search = find_group(unit, work.search, launch.groups, each, BLOCK.block_m, WGRAD, BLOCK.window)
+    height = group.end - group.first
+    rows = launch.rows if WGRAD else height
+    row, column = banded_tile(group.unit, rows, launch.columns, launch.group_m, BLOCK.block_m, BLOCK.block_n)
+    if WGRAD:
+        blocks = gl.maximum(gl.cdiv(height, BLOCK.block_k), 1)
+        tile = GroupTile(row, group.first, column, group.first, blocks, row, column, group.index, group.end)
+    else:
+        row += group.first
+        blocks = gl.cdiv(launch.depth, BLOCK.block_k)
+        tile = GroupTile(row, 0, column, 0, blocks, row, column, group.index, group.end)
+    return tile, Work(launch, search)
+
+
+@gluon.jit
+def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
+    """Copy a K block of both operands; where it is of a group's rows, those beyond the group's end become zeros."""
+    SHARERS: gl.constexpr = BLOCK.sharers
+    full = ring.full.index(slot)
+    for part in gl.static_range(SHARERS):
+        a = ring.a.index(slot * SHARERS + part)
+        a_row = tile.a_row + part * BLOCK.rows
+        a_k = tile.a_k + k * BLOCK.block_k
+        if BLOCK.product == "wgrad":
+            tma_load(a_desc, ragged(a_k, a_row, tile.end), full, as_box(a, a_desc))
+        else:
+            tma_load(a_desc, [a_row, a_k], full, a)
+    b = as_box(ring.b.index(slot), b_desc)
+    b_k = tile.b_k + k * BLOCK.block_k
+    if BLOCK.product == "wgrad":
+        tma_load(b_desc, ragged(b_k, tile.b_row, tile.end), full, b)
+    elif BLOCK.product == "dgrad":
+        tma_load(b_desc, [tile.group, b_k, tile.b_row], full, b)
+    else:
+        tma_load(b_desc, [tile.group, tile.b_row, b_k], full, b)
+
+
+@gluon.jit
+def ragged(row, column, end):
+    """Coordinates of a ragged descriptor: a box from (``row``, ``column``) on, cut off at row ``end``."""
+    return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, column]
+
+
+@gluon.jit
+def as_box(tile, desc):
+    """A shared tile with the further dimensions, each of one, of the descriptor's box."""
+    SHAPE: gl.constexpr = desc.block_type.shape
+    return reinterpret(tile, tile.dtype, SHAPE, desc.layout)
+
+
+@gluon.jit
+def finish(acc, unit, tile, staging, out, work, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """Store a consumer's rows of a unit, chunk by chunk, but none beyond its group."""
+    CHUNKS: gl.constexpr = BLOCK.chunks
+    row = tile.row + PART * BLOCK.rows
+    parts = split_columns(acc, CHUNKS)
+    for i in gl.static_range(CHUNKS):
+        column = tile.column + i * BLOCK.chunk_columns
+        tma_store_wait(0)
+        thread_barrier()
+        staging.store(parts[i].to(staging.dtype))
+        fence_async_shared()
+        if BLOCK.product == "wgrad":
+            tma_store(out.c, [tile.group, row, column], as_box(staging, out.c))
+        else:
+            tma_store(out.c, ragged(row, column, tile.end), as_box(staging, out.c))
+
+
+RUNTIME_INTEGERS = ["G", "M", "ROWS", "COLUMNS", "K", "GROUP_M"]
+
+
+@gluon.jit(do_not_specialize=RUNTIME_INTEGERS)
+def grouped_gemm_kernel(
+    a_desc,
+    b_desc,
+    c_desc,
+    ends,
+    G,
+    M,
+    ROWS,
+    COLUMNS,
+    K,
+    GROUP_M,
+    PRODUCT: gl.constexpr,
+    WINDOW: gl.constexpr,
+    SCHEME: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    DEPTH: gl.constexpr,
+    EPILOGUE_SPLIT: gl.constexpr,
+    STAGING_IN_RING: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr,
+):
+    """``M`` rows in ``G`` groups; ``COLUMNS`` of the result; ``K`` the reduction's length, and ``ROWS`` those of a
+    group's result, where the groups do not say. The launch's ``num_warps`` are one consumer's."""
+    BLOCK: gl.constexpr = grouped_block(
+        PRODUCT, WINDOW, SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING
+    )
+    ring = allocate_ring(a_desc, b_desc, BLOCK)
+    staging = ring.a
+    if not STAGING_IN_RING:
+        staging = allocate_staging(c_desc.dtype, BLOCK)
+    launch = Launch(Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
+    specialize(
+        a_desc, b_desc, Output(c_desc, staging), ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS,
+        CONSUMER_REGISTERS, begin, load,
+    )  # fmt: skip
+
+
+def descriptor_blocks(config: GemmConfig, product: str) -> tuple[list[int], list[int], list[int]]:
+    """The TMA boxes of the left operand, the right one and the result, in elements, as they lie in memory."""
+    rows, columns, depth = config.consumer_rows, config.block_n, config.block_k
+    chunk = [rows, columns // config.epilogue_split]
+    if product == "wgrad":
+        return [1, 1, depth, rows], [1, 1, depth, columns], [1, *chunk]
+    b = [1, columns, depth] if product == "forward" else [1, depth, columns]
+    return [rows, depth], b, [1, 1, *chunk]
+
+
+def constants(config: GemmConfig, product: str, window: int) -> dict[str, object]:
+    """The kernel's constexprs."""
+    return {
+        "PRODUCT": product,
+        "WINDOW": window,
+        "SCHEME": config.scheme,
+        "CONSUMERS": config.consumers,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "DEPTH": config.depth,
+        "EPILOGUE_SPLIT": config.epilogue_split,
+        "STAGING_IN_RING": config.staging == "ring",
+        "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+        "CONSUMER_REGISTERS": consumer_registers(config),
+    }
+
+
+def launch_options(config: GemmConfig) -> dict[str, int]:
+    return {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers}
+
+
+def signature(
+    config: GemmConfig, element: str, product: str, window: int
+) -> tuple[dict[str, str], dict[str, object], list[str]]:
+    """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
+    dtype = {"bf16": gl.bfloat16, "fp16": gl.float16}[element]
+    names = ("a_desc", "b_desc", "c_desc")
+    boxes = descriptor_blocks(config, product)
+    types = {
+        name: f"tensordesc<{element}{box},{shared_layout(tuple(box), dtype)!r}>"
+        for name, box in zip(names, boxes, strict=True)
+    }
+    types |= {"ends": "*i32"} | dict.fromkeys(RUNTIME_INTEGERS, "i32")
+    return types, constants(config, product, window), ["ends"]

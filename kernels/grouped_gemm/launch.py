@@ -1,0 +1,301 @@
+"""Run the grouped GEMM: check the operands, describe them to TMA, launch one kernel for all groups.
+
+    c = grouped_gemm(a, b, ends, config)      # a [M, K], b [G, N, K] -> c [M, N]
+    da = grouped_dgrad(dc, b, ends, config)   # dc [M, N]             -> da [M, K]
+    db = grouped_wgrad(dc, a, ends, config)   #                       -> db [G, N, K]
+    run = prepare("forward", a, b, ends, config, out); run()   # may be captured in a CUDA graph
+
+Rows are sorted by group; ``ends`` [G], int32 on the same GPU, says where each group ends, and the host never reads it.
+Groups may be empty. Rows from ``ends[G-1]`` on belong to nobody: they enter no result, and those of the output are left
+as they are. Ends that are not ascending, or outside of 0 to M, are taken as their running maximum, held within that
+range: the groups are then others than were meant, and nothing outside the operands is touched.
+
+``config`` is a :class:`GemmConfig` or the :class:`TuningConfig` that training jobs receive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+import triton
+
+from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.grouped_gemm.space import PRODUCTS, config_of, require_valid
+from warpplan.kernels.torch_types import Tensor
+from warpplan.kernels.triton_types import TmaDescriptor
+from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
+from warpplan.planner.values.device import DEVICES, H200, Device
+from warpplan.planner.values.tuning import TuningConfig
+
+TMA_ALIGNMENT_BYTES = 16
+"""Of a tensor's base and of its strides (CUDA driver API, cuTensorMapEncodeTiled)."""
+DTYPES = ("bfloat16", "float16")
+MAX_ROWS = 1 << 30
+"""Rows that a ragged descriptor reaches."""
+
+
+def grouped_gemm(
+    a: Tensor, b: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None
+) -> Tensor:
+    """A [M, K] · B [G, N, K]ᵀ of each group with fp32 accumulation, [M, N] in the operands' dtype, on the current
+    stream.
+
+    Raises :class:`InvalidShape` for operands that TMA cannot address and :class:`InvalidConfig` for a plan that does
+    not fit. Rows of no group are not written: without ``out`` they hold whatever the memory held.
+    """
+    return _run("forward", a, b, ends, config, out)
+
+
+def grouped_dgrad(
+    dc: Tensor, b: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None
+) -> Tensor:
+    """dC [M, N] · B [G, N, K] of each group, [M, K]: the gradient of A. Otherwise as :func:`grouped_gemm`."""
+    return _run("dgrad", dc, b, ends, config, out)
+
+
+def grouped_wgrad(
+    dc: Tensor, a: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None
+) -> Tensor:
+    """dCᵀ · A over each group's rows, [G, N, K], zero for an empty group: the gradient of B. ``dc`` is [M, N], ``a``
+    [M, K]; every element is written. Otherwise as :func:`grouped_gemm`."""
+    return _run("wgrad", dc, a, ends, config, out)
+
+
+def prepare(
+    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor
+) -> Callable[[], None]:
+    """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
+    may compile the kernel. ``product`` is "forward", "dgrad" or "wgrad", its operands in the order of the functions
+    above."""
+    if isinstance(config, TuningConfig):
+        config = config_of(config)
+    _require_operands(product, left, right, ends)
+    _require_output(product, left, right, ends, out)
+    require_valid(config, _name(left.dtype), _device(left.device.index), product)
+    if left.shape[0] == 0:
+        # Nothing to multiply, and TMA describes no empty matrix.
+        return out.zero_ if product == "wgrad" else lambda: None
+    return _launch(product, left, right, ends, config, out)
+
+
+def result_shape(product: str, left: Tensor, right: Tensor, ends: Tensor) -> tuple[int, ...]:
+    """Shape of a product's result."""
+    if product == "wgrad":
+        return ends.shape[0], left.shape[1], right.shape[1]
+    return left.shape[0], right.shape[1 if product == "forward" else 2]
+
+
+def grid_size(config: GemmConfig, product: str, shape: Sequence[int], groups: int, sm_count: int) -> int:
+    """CTAs of a launch: what is resident at once, or as many as there can be tiles. ``shape`` is the result's."""
+    rows, columns = shape[-2:]
+    tiles = -(-rows // config.block_m)
+    # Each group of some rows may end inside a tile.
+    tiles = tiles * groups if product == "wgrad" else min(tiles + groups, rows)
+    return min(sm_count * config.ctas_per_sm, tiles * -(-columns // config.block_n))
+
+
+def _run(
+    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor | None
+) -> Tensor:
+    if out is None:
+        _require_operands(product, left, right, ends)
+        out = torch.empty(result_shape(product, left, right, ends), dtype=left.dtype, device=left.device)
+    prepare(product, left, right, ends, config, out)()
+    return out
+
+
+def _launch(
+    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig, out: Tensor
+) -> Callable[[], None]:
+    from warpplan.kernels.device.groups import window_groups
+    from warpplan.kernels.grouped_gemm import gluon
+
+    boxes = gluon.descriptor_blocks(config, product)
+    groups = ends.shape[0]
+    _, columns = out.shape[-2:]
+    arguments = (
+        *(_describe(t, box) for t, box in zip((left, right, out), boxes, strict=True)),
+        ends,
+        groups,
+        left.shape[0],
+        out.shape[-2],
+        columns,
+        left.shape[1],
+        config.group_m,
+    )
+    keywords = {**gluon.constants(config, product, window_groups(groups)), **gluon.launch_options(config)}
+    grid = grid_size(config, product, out.shape, groups, _sm_count(left.device.index))
+    launch = gluon.grouped_gemm_kernel[(grid,)]
+
+    def run() -> None:
+        try:
+            launch(*arguments, **keywords)
+        except triton.runtime.errors.OutOfResources as error:
+            raise InvalidConfig(f"the kernel does not fit this GPU: {error}", field="config") from error
+
+    return run
+
+
+def _describe(tensor: Tensor, box: list[int]) -> TmaDescriptor:
+    """The TMA descriptor of ``tensor`` with boxes of ``box``; ragged where the box has two dimensions more."""
+    from warpplan.kernels.device.epilogue import shared_layout
+    from warpplan.kernels.grouped_gemm.gluon import RAGGED_ROWS
+    from warpplan.kernels.triton_compat import TensorDescriptor, gl
+
+    element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[tensor.dtype]
+    shape, strides = list(tensor.shape), _strides(tensor)
+    if len(box) == len(shape) + 2:
+        # Box row r at coordinates (2^30, e, 2^30 - e + r) is the matrix's row r modulo 2^64 bytes: the first stride,
+        # 2^34 less a row, times 2^30 cancels the third one's. The row before e is the last within the shape.
+        row = strides[0]
+        most = 0x7FFF0000
+        shape = [most, most, int(RAGGED_ROWS), shape[1]]
+        strides = [2**34 - row, row, row, 1]
+    return TensorDescriptor(tensor, shape, strides, box, shared_layout(tuple(box), element))
+
+
+def _strides(tensor: Tensor) -> list[int]:
+    """Strides in elements, with those of dimensions of one, which no address depends on, made regular."""
+    strides = [1]
+    for size, stride, inner in zip(tensor.shape[-2::-1], tensor.stride()[-2::-1], tensor.shape[:0:-1], strict=True):
+        strides.insert(0, stride if size > 1 else strides[0] * inner)
+    return strides
+
+
+def _addressable(tensor: Tensor) -> bool:
+    """Whether TMA can address ``tensor``: base and strides on 16 bytes, the last dimension adjacent, none overlapping
+    another."""
+    element = tensor.element_size()
+    strides = _strides(tensor)
+    apart = all(
+        outer >= inner * size for outer, inner, size in zip(strides, strides[1:], tensor.shape[1:], strict=False)
+    )
+    aligned = all(stride * element % TMA_ALIGNMENT_BYTES == 0 for stride in strides[:-1])
+    adjacent = tensor.stride(-1) == 1 or tensor.shape[-1] == 1
+    return adjacent and aligned and apart and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0
+
+
+NAMES = {
+    "forward": ("A [M, K]", "B [G, N, K]"),
+    "dgrad": ("dC [M, N]", "B [G, N, K]"),
+    "wgrad": ("dC [M, N]", "A [M, K]"),
+}
+"""A product's operands."""
+
+
+def _require_operands(product: str, left: Tensor, right: Tensor, ends: Tensor) -> None:
+    if product not in PRODUCTS:
+        raise UnknownName("product", product, PRODUCTS)
+    for described, tensor in zip(NAMES[product], (left, right), strict=True):
+        name, _, form = described.partition(" ")
+        if tensor.dim() != form.count(",") + 1:
+            raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {form}", field=name)
+        if _name(tensor.dtype) not in DTYPES:
+            raise UnknownName("dtype", _name(tensor.dtype), DTYPES)
+        _require_gpu(name, tensor)
+    left_name, right_name = (described.partition(" ")[0] for described in NAMES[product])
+    if left.dtype != right.dtype or left.device != right.device:
+        raise InvalidShape(
+            f"{left_name} is {left.dtype} on {left.device} and {right_name} {right.dtype} on {right.device}: "
+            "expected the same",
+            field=right_name,
+        )
+    _require_ends(ends, left)
+    _require_sizes(product, left, right, ends)
+    for name, tensor in ((left_name, left), (right_name, right)):
+        _require_addressable(name, tensor)
+
+
+def _require_gpu(name: str, tensor: Tensor) -> None:
+    if not tensor.is_cuda:
+        raise InvalidShape(f"{name} is on {tensor.device}: move it to a GPU, {name}.cuda()", field=name)
+
+
+def _require_ends(ends: Tensor, left: Tensor) -> None:
+    if ends.dim() != 1 or ends.dtype != torch.int32 or ends.device != left.device:
+        raise InvalidShape(
+            f"ends is {ends.dtype} {tuple(ends.shape)} on {ends.device}: expected torch.int32 [G] on {left.device}",
+            field="ends",
+        )
+    if ends.shape[0] > 1 and ends.stride(0) != 1:
+        raise InvalidShape(
+            f"ends has stride {ends.stride(0)}: copy it first, ends.contiguous()",
+            field="ends", value=ends.stride(0), limit=1,
+        )  # fmt: skip
+
+
+def _require_sizes(product: str, left: Tensor, right: Tensor, ends: Tensor) -> None:
+    groups, rows = ends.shape[0], left.shape[0]
+    if product == "wgrad":
+        shared, found, wanted = "M", right.shape[0], rows
+    else:
+        if right.shape[0] != groups:
+            raise InvalidShape(
+                f"B has {right.shape[0]} groups and ends {groups}: expected as many",
+                field="ends", value=groups, limit=right.shape[0],
+            )  # fmt: skip
+        shared, found = ("K", right.shape[2]) if product == "forward" else ("N", right.shape[1])
+        wanted = left.shape[1]
+    if found != wanted:
+        names = " and ".join(NAMES[product])
+        raise InvalidShape(
+            f"{names} are {tuple(left.shape)} and {tuple(right.shape)}: {shared} must agree",
+            field=shared, value=found, limit=wanted,
+        )  # fmt: skip
+    if groups < 1:
+        raise InvalidShape("ends is empty: expected one group or more", field="ends", value=0, limit=1)
+    if rows > MAX_ROWS:
+        raise InvalidShape(f"M={rows}: expected {MAX_ROWS} or less", field="M", value=rows, limit=MAX_ROWS)
+    step = TMA_ALIGNMENT_BYTES // left.element_size()
+    columns, (n, k) = right.shape[-1], (left.shape[1], right.shape[-1])
+    if product == "forward":
+        n, k = right.shape[1], columns
+    for name, size in (("N", n), ("K", k)):
+        if size < 1 or size % step:
+            raise InvalidShape(
+                f"{name}={size}: TMA needs rows of a multiple of {TMA_ALIGNMENT_BYTES} bytes, so pad {name} to a "
+                f"multiple of {step}",
+                field=name, value=size, limit=step,
+            )  # fmt: skip
+
+
+def _require_addressable(name: str, tensor: Tensor) -> None:
+    if tensor.numel() and not _addressable(tensor):
+        raise InvalidShape(
+            f"{name} has strides {tuple(tensor.stride())} and starts {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes "
+            f"off: TMA needs adjacent columns and rows apart that start on {TMA_ALIGNMENT_BYTES} bytes; copy it first, "
+            f"{name}.contiguous()",
+            field=name, value=tuple(tensor.stride()), limit=TMA_ALIGNMENT_BYTES,
+        )  # fmt: skip
+
+
+def _require_output(product: str, left: Tensor, right: Tensor, ends: Tensor, out: Tensor) -> None:
+    expected = result_shape(product, left, right, ends)
+    if tuple(out.shape) != expected or out.dtype != left.dtype or out.device != left.device:
+        raise InvalidShape(
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {left.dtype} {expected} on {left.device}",
+            field="out",
+        )
+    _require_addressable("out", out)
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@lru_cache(maxsize=64)
+def _device(index: int) -> Device:
+    """The limits of a GPU; a Hopper model that is not in the table has those of the ones that are."""
+    properties = torch.cuda.get_device_properties(index)
+    if properties.name in DEVICES:
+        return DEVICES[properties.name]
+    if (properties.major, properties.minor) == (9, 0):
+        return H200
+    raise UnknownName("device", properties.name, DEVICES)
+
+
+@lru_cache(maxsize=64)
+def _sm_count(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
