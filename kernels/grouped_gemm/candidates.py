@@ -37,9 +37,9 @@ def table(dtype: str, device: Device, costs: CostTable, product: Product, scales
     tile: groups make more and shorter tiles than one product does."""
     configs: list[GemmConfig] = []
     below: list[int] = []
-    for base in planned_structures(dtype, device, costs):
+    for base in planned_structures(dtype, device, costs, promoted=scales == "block"):
         coarse = base.block_k * ELEMENT_BYTES[dtype] > SLOT_ROW_BYTES and base.depth < COARSE_SLOTS
-        if base.staging == "own" and not coarse and not violations(base, dtype, device, product, scales):
+        if base.staging == "own" and not coarse and not violations(base, dtype, device, product):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
                 configs.append(replace(base, group_m=group))
                 below.append(previous)

@@ -10,7 +10,7 @@ import numpy as np
 
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.graph import sustained_ii
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig
 from warpplan.kernels.gemm.work import SolvedTable, loop_of, solve_table, structure
 from warpplan.kernels.grouped_gemm.candidates import table, tabulated
 from warpplan.kernels.grouped_gemm.distribution import DISTRIBUTIONS, GroupedShape, group_sizes
@@ -29,7 +29,7 @@ from warpplan.kernels.grouped_gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.grouped_gemm.work import OUT_BYTES, constants, work
+from warpplan.kernels.grouped_gemm.work import constants, work
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -64,7 +64,7 @@ GROUPED_GEMM = Declaration(
         ),
         ShapeOption("scales", "of float8_e4m3fn operands: one a row, or 1x128 of A and 128x128 of B", SCALES, "row"),
     ),
-    dtypes=SIXTEEN_BIT,
+    dtypes=(*SIXTEEN_BIT, FP8),
     examples=(
         # DeepSeek-V3-16B: 64 experts, the top 6 of 8,192 tokens.
         (49152, 1408, 2048, 64),
@@ -98,7 +98,7 @@ class GroupedGemm:
         chosen = GROUPED_GEMM.chosen(shape)
         # Rows of B and of A have K elements, those of the result of forward N.
         _require_alignment("K", k, ELEMENT_BYTES[dtype])
-        _require_alignment("N", n, OUT_BYTES)
+        _require_alignment("N", n, RESULT_BYTES)
         _require_options(chosen, dtype)
         require_elements("A", m, k)
         require_elements("C", m, n)
@@ -152,7 +152,7 @@ class GroupedGemm:
             )  # fmt: skip
         chosen = all_work.take(rows)
         parts, time_us = terms(
-            chosen, Rates.of(profile, dtype), constants(profile, GROUPED_GEMM.name, chosen.structures)
+            chosen, Rates.of(profile, dtype), constants(profile, dtype, asked.scales, chosen.structures)
         )
         order = best_first(time_us, (-chosen.slots_in_flight,), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
@@ -168,19 +168,19 @@ class GroupedGemm:
         """
         asked = grouped_shape(shape)
         for config in configs:
-            require_valid(config, dtype, device, asked.product, asked.scales)
+            require_valid(config, dtype, device, asked.product)
         solved = solve_table(dtype, device, profile.costs, tabulated(configs, device))
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
         all_work, _ = work(solved, dtype, device, asked)
         parts, time_us = terms(
-            all_work, Rates.of(profile, dtype), constants(profile, GROUPED_GEMM.name, all_work.structures)
+            all_work, Rates.of(profile, dtype), constants(profile, dtype, asked.scales, all_work.structures)
         )
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
-        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product and the
-        scales of ``shape``."""
+        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product of
+        ``shape``."""
         return plan_candidate(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
 
     def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
@@ -198,12 +198,13 @@ class GroupedGemm:
             if len(best) == CONTENDERS:
                 break
             best.setdefault(structure(config), config)
-        return race(tuple(best.values()), grouped_shape(shape), dtype, device, profile, GROUPED_GEMM.name)
+        return race(tuple(best.values()), grouped_shape(shape), dtype, device, profile)
 
     def _candidate(self, config: TuningConfig, dtype: str, device: Device, shape: Shape) -> GemmConfig:
         GROUPED_GEMM.require_dtype(dtype)
         candidate = config_of(config)
-        require_valid(candidate, dtype, device, *_chosen(shape))
+        product, _ = _chosen(shape)
+        require_valid(candidate, dtype, device, product)
         return candidate
 
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
@@ -215,14 +216,15 @@ class GroupedGemm:
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
         operands = {"A": rows * asked.k, "B": matrices * asked.n * asked.k, "C": rows * asked.n}
         result = {"forward": "C", "dgrad": "A", "wgrad": "B"}[asked.product]
-        moved = sum(n * (OUT_BYTES if name == result else ELEMENT_BYTES[dtype]) for name, n in operands.items())
+        moved = sum(n * (RESULT_BYTES if name == result else ELEMENT_BYTES[dtype]) for name, n in operands.items())
         return 1e6 * max(asked.flops / flops.p50 if flops else 0.0, moved / l2.p50 if l2 else 0.0)
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
-        configs = table(dtype, device, profile.costs, "forward", "row").configs
-        for config in dict.fromkeys(map(loop_of, configs)):
-            sustained_ii(config, dtype, device, profile.costs)
+        for scales in SCALES if dtype == FP8 else SCALES[:1]:
+            configs = table(dtype, device, profile.costs, "forward", scales).configs
+            for config in dict.fromkeys(map(loop_of, configs)):
+                sustained_ii(config, dtype, device, profile.costs)
 
 
 @lru_cache(maxsize=32)

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable
-from warpplan.kernels.gemm.space import ELEMENT_BYTES
-from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable, calibrated_constants
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES
+from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable, calibrated_constants, calibrations
 from warpplan.kernels.grouped_gemm.candidates import GroupGrid, grid
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
+from warpplan.kernels.grouped_gemm.space import Scales
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -20,13 +21,11 @@ from warpplan.planner.values.profile import Profile
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-OUT_BYTES = 2
-"""Of an element of the result, whatever the operands are."""
 
-
-def constants(profile: Profile, kernel: str, structures: tuple[str, ...]) -> Mapping[str, float]:
-    """The calibration of ``kernel``, or gemm's where the profile has none: blocks, loops and epilogues are its."""
-    return calibrated_constants(profile, kernel if profile.calibration(kernel) else "gemm", structures)
+def constants(profile: Profile, dtype: str, scales: Scales, structures: tuple[str, ...]) -> Mapping[str, float]:
+    """The calibration of this kernel, or gemm's where the profile has none: blocks, loops and epilogues are its."""
+    own, gemms = (calibrations(kernel, dtype, scales == "block") for kernel in ("grouped_gemm", "gemm"))
+    return calibrated_constants(profile, own if any(map(profile.calibration, own)) else gemms, structures)
 
 
 def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -> tuple[DeviceWork, GroupGrid]:
@@ -121,7 +120,7 @@ def _dram_bytes(t: CandidateTable, g: GroupGrid, shape: GroupedShape, element: i
     there = (g.sizes > 0).astype(np.float64)
     a_bytes = there * g.rows * g.depth * element
     b_bytes = there * g.columns * g.depth * element
-    c_bytes = g.rows.astype(np.float64) * g.columns * OUT_BYTES
+    c_bytes = g.rows.astype(np.float64) * g.columns * RESULT_BYTES
     band = g.group_m[:, None]
     strips = np.ceil(g.row_tiles / band)
     strip_bytes = np.minimum(band * t.block_m[:, None], g.rows).astype(np.float64) * g.depth * element

@@ -88,6 +88,17 @@ def test_bad_shapes_name_what_is_wrong(name):
     assert text in str(caught.value)
 
 
+FP8 = "float8_e4m3fn"
+
+
+def test_fp8_shapes():
+    assert GROUPED.parse_shape(GOOD | {"scales": "block"}, FP8) == (10, 64, 64, 3, "scales=block")
+    with pytest.raises(InvalidShape, match="pad K to 80"):
+        GROUPED.parse_shape(GOOD | {"K": 72}, FP8)
+    with pytest.raises(InvalidShape, match="product=wgrad with float8_e4m3fn: gradients are of bfloat16 or float16"):
+        GROUPED.parse_shape(GOOD | {"product": "wgrad"}, FP8)
+
+
 # Ranking
 
 
@@ -153,6 +164,21 @@ def test_one_group_takes_about_as_long_as_a_plain_product(profile):
     (plain,) = Gemm().predicted([config], shape, "bfloat16", H200, profile)
     (grouped,) = GROUPED.predicted([config], (*shape, 1), "bfloat16", H200, profile)
     assert grouped.time_us == pytest.approx(plain.time_us)
+
+
+@pytest.mark.parametrize("scales", [(), ("scales=block",)], ids=["row", "block"])
+def test_fp8_is_ranked_and_planned(profile, scales):
+    """In less time than the same product in 16 bits; block scales are added up in registers."""
+    shape = (32768, 4096, 4096, 8)
+    (wide, slow), *_ = GROUPED.ranked(shape, "bfloat16", H200, profile, limit=1)
+    ranked = GROUPED.ranked((*shape, *scales), FP8, H200, profile)
+    config, best = ranked[0]
+    assert best.time_us < 0.7 * slow.time_us
+    assert {c.promoted for c, _ in ranked} == {bool(scales)}
+    assert not wide.promoted
+    outcome = GROUPED.plan(tuning(config), FP8, H200, profile, (*shape, *scales))
+    assert outcome.plan is not None
+    assert check(outcome.plan, loop_graph(config, FP8, H200, profile.costs)) == ()
 
 
 def test_its_own_calibration_outranks_gemms(profile):

@@ -12,6 +12,7 @@ from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.grouped_gemm.candidates import candidates, table
 from warpplan.kernels.grouped_gemm.distribution import DISTRIBUTIONS, GroupedShape, group_sizes
 from warpplan.kernels.grouped_gemm.space import (
+    FP8,
     MAX_GROUPS,
     PRODUCER_REGISTERS,
     PRODUCTS,
@@ -102,6 +103,15 @@ def test_what_cannot_run_says_why(name):
     assert text in violations(config, "bfloat16", H200)[0]
     with pytest.raises(InvalidConfig, match="invalid grouped_gemm configuration: "):
         require_valid(config, "bfloat16", H200)
+
+
+def test_fp8_has_a_forward_product_alone():
+    fp8 = replace(SINGLE, block_k=128)
+    assert violations(fp8, FP8, H200) == ()
+    assert "dgrad with float8_e4m3fn: expected one of bfloat16, float16" in violations(fp8, FP8, H200, "dgrad")[0]
+    promoted = replace(fp8, block_n=64, promoted=True)
+    assert violations(promoted, FP8, H200) == ()
+    assert config_of(tuning(promoted)) == promoted
 
 
 def test_other_devices_and_dtypes():
