@@ -264,9 +264,12 @@ def test_the_floor_counts_only_groups_with_rows(profile):
 
 
 def test_the_command_line_answers(profile, capsys):
-    assert main(["plan", "grouped_gemm", "M=4096", "N=1408", "K=2048", "G=64", "--dtype", "bfloat16", "--json"]) == 0
+    sizes = ["M=4096", "N=1408", "K=2048", "G=64", "product=wgrad", "sizes=skewed"]
+    assert main(["plan", "grouped_gemm", *sizes, "--dtype", "bfloat16", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    (best,) = GROUPED.rank((4096, 1408, 2048, 64), "bfloat16", H200, profile, limit=1)
+    shape = (4096, 1408, 2048, 64, "product=wgrad", "sizes=skewed")
+    (best,) = GROUPED.rank(shape, "bfloat16", H200, profile, limit=1)
     assert answer["kernel"] == "grouped_gemm"
+    assert answer["shape"] == GROUPED_GEMM.named(shape)
     assert answer["config"] == best.config.as_dict()
     assert answer["predicted"]["time_us"] == pytest.approx(best.prediction.time_us)
