@@ -13,6 +13,7 @@ from typing import Any
 from layer import LayerSizes
 
 from warpplan.kernels.declaration import Shape
+from warpplan.kernels.grouped_gemm.autograd import rounded_rows
 from warpplan.kernels.registry import kernel
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.client import Client
@@ -39,10 +40,12 @@ class ServiceConfigs:
 
 def shapes(sizes: LayerSizes) -> list[Shape]:
     """The six grouped products of a training step: both projections, each forward and for its two gradients. The load
-    balancing loss keeps the groups alike, so the plans are asked for as balanced."""
+    balancing loss keeps the groups alike, so the plans are asked for as balanced, and for the rows that autograd rounds
+    to."""
     declaration = kernel("grouped_gemm").declaration
+    rows = rounded_rows(sizes.rows)
     return [
-        declaration.parse_shape({"M": sizes.rows, "N": n, "K": k, "G": sizes.experts, "product": product})
+        declaration.parse_shape({"M": rows, "N": n, "K": k, "G": sizes.experts, "product": product})
         for n, k in ((2 * sizes.hidden, sizes.width), (sizes.width, sizes.hidden))
         for product in PRODUCTS
     ]
