@@ -6,7 +6,7 @@ by :mod:`warpplan.kernels.device.groups`. Units count through the groups in orde
     forward    C[rows, N]  = A[rows, K] · B[g]ᵀ        dgrad    dA[rows, K] = dC[rows, N] · B[g]
     wgrad      dB[g][N, K] = dC[rows, N]ᵀ · A[rows, K]
 
-TMA cuts off what is not a group's, with descriptors that the host makes once. B and dB are [G, N, K], three-dimensional,
+TMA cuts off what is not a group's, with descriptors that the host makes once. B and dB are three-dimensional, [G, N, K],
 so that a tile that overhangs N reads zeros and writes nothing. Rows of a group end where only the device knows: where
 that matters (the rows that forward and dgrad store, the rows that wgrad reduces over) the matrix has a *ragged*
 descriptor of four dimensions, through which the group's last row is the last there is (as
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import shared_layout, split_columns
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
-from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, load_tiles, specialize
+from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.grouped_gemm.space import PRODUCER_REGISTERS, consumer_registers
@@ -109,9 +109,7 @@ def group_units(launch, BLOCK: gl.constexpr):
 @gluon.jit
 def begin(launch, BLOCK: gl.constexpr):
     WGRAD: gl.constexpr = BLOCK.product == "wgrad"
-    return Work(
-        launch, first_window(launch.groups, group_units(launch, BLOCK), BLOCK.block_m, WGRAD, BLOCK.window)
-    )
+    return Work(launch, first_window(launch.groups, group_units(launch, BLOCK), BLOCK.block_m, WGRAD, BLOCK.window))
 
 
 @gluon.jit
@@ -129,7 +127,8 @@ def locate(unit, work, BLOCK: gl.constexpr):
     each = group_units(launch, BLOCK)
     group, search = find_group(unit, work.search, launch.groups, each, BLOCK.block_m, WGRAD, BLOCK.window)
     height = group.end - group.first
-    rows = launch.rows if WGRAD else height
+    # A unit beyond the last has no rows, and nothing may be divided by none.
+    rows = launch.rows if WGRAD else gl.maximum(height, 1)
     row, column = banded_tile(group.unit, rows, launch.columns, launch.group_m, BLOCK.block_m, BLOCK.block_n)
     if WGRAD:
         blocks = gl.maximum(gl.cdiv(height, BLOCK.block_k), 1)

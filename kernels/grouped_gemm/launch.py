@@ -169,13 +169,19 @@ def _addressable(tensor: Tensor) -> bool:
     another."""
     element = tensor.element_size()
     strides = _strides(tensor)
-    apart = all(outer >= inner * size for outer, inner, size in zip(strides, strides[1:], tensor.shape[1:], strict=False))
+    apart = all(
+        outer >= inner * size for outer, inner, size in zip(strides, strides[1:], tensor.shape[1:], strict=False)
+    )
     aligned = all(stride * element % TMA_ALIGNMENT_BYTES == 0 for stride in strides[:-1])
     adjacent = tensor.stride(-1) == 1 or tensor.shape[-1] == 1
     return adjacent and aligned and apart and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0
 
 
-NAMES = {"forward": ("A [M, K]", "B [G, N, K]"), "dgrad": ("dC [M, N]", "B [G, N, K]"), "wgrad": ("dC [M, N]", "A [M, K]")}
+NAMES = {
+    "forward": ("A [M, K]", "B [G, N, K]"),
+    "dgrad": ("dC [M, N]", "B [G, N, K]"),
+    "wgrad": ("dC [M, N]", "A [M, K]"),
+}
 """A product's operands."""
 
 
