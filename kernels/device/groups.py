@@ -2,8 +2,8 @@
 
 Group g has rows ``ends[g-1]`` to ``ends[g]``, and units of work in proportion; units count through the groups in order.
 A warp looks at a *window* of groups at a time, one or a few in each lane: the window's running totals stay in its
-registers, and a unit's group is found by comparing and reducing within the warp. All warps of a partition do the same, so nothing
-goes through shared memory. Units must be looked up in ascending order: the window only moves on.
+registers, and a unit's group is found by comparing and reducing within the warp. All warps of a partition do the same,
+so nothing goes through shared memory. Units must be looked up in ascending order: the window only moves on.
 
 Ends need not be right: they are taken as their running maximum, no less than 0 and no more than the number of rows, so
 that whatever they hold, the groups are disjoint, in order, and within the rows.

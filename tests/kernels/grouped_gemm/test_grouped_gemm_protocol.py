@@ -195,7 +195,13 @@ MUTATIONS = {
     "ends that fall are believed": (HELD, "gl.minimum(end, groups.rows)", "forward"),
     "ends beyond the rows are believed": (HELD, "gl.maximum(end, first)", "forward"),
 }
-CASES = (((3, 3, 8, 13), 17), ((5, 2, 9, 40), 36), ((*range(0, 66, 2), 70), 70), ((0, 4, 4, 9, 9, 9, 30), 30))
+CASES = (
+    ((3, 3, 8, 13), 17),
+    ((5, 2, 9, 40), 36),
+    ((40,), 36),
+    ((*range(0, 66, 2), 70), 70),
+    ((0, 4, 4, 9, 9, 9, 30), 30),
+)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
