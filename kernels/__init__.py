@@ -2,41 +2,75 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.exceptions import PlanWarning
     from warpplan.kernels.compiler.launching.inductor import planned_inductor, tma_templates
     from warpplan.kernels.compiler.launching.planned import planned
+    from warpplan.kernels.linear_layer.autograd import linear
+    from warpplan.kernels.linear_layer.patching import PatchReport, patch
+    from warpplan.kernels.plan_source import PlanSourceWarning, use_source
 
-__all__ = ["PlanWarning", "planned", "planned_inductor", "tma_templates"]
+_MODULES = {
+    "PatchReport": "linear_layer.patching",
+    "PlanSourceWarning": "plan_source",
+    "PlanWarning": "compiler.exceptions",
+    "linear": "linear_layer.autograd",
+    "patch": "linear_layer.patching",
+    "planned": "compiler.launching.planned",
+    "planned_inductor": "compiler.launching.inductor",
+    "tma_templates": "compiler.launching.inductor",
+    "use_source": "plan_source",
+}
+"""Public name → its module, imported when the name is first used."""
+__all__ = [
+    "PatchReport",
+    "PlanSourceWarning",
+    "PlanWarning",
+    "linear",
+    "patch",
+    "planned",
+    "planned_inductor",
+    "tma_templates",
+    "use_source",
+]
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("planned_inductor", "tma_templates"):
-        from warpplan.kernels.compiler.launching import inductor
-
-        return getattr(inductor, name)
-    from warpplan.kernels.compiler.launching import planned
-
-    return getattr(planned, name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 EXPORTS = {
     "compile": ("compile_report", "CompiledReport", "element_type", "specialized"),
-    "declaration": ("ConsumerNames", "Declaration", "MAX_ELEMENTS", "require_elements", "Shape", "ShapeField"),
+    "declaration": (
+        "ConsumerNames",
+        "Declaration",
+        "MAX_ELEMENTS",
+        "MAX_LIST_CHARACTERS",
+        "options_of",
+        "require_elements",
+        "Shape",
+        "ShapeField",
+        "ShapeOption",
+    ),
     "isolate": ("IsolatedResult", "Json", "run_isolated"),
+    "plan_source": ("configuration", "default_profile"),
     "registry": ("*",),
     "solved_loops": ("*",),
     "timing": ("input_sets", "paired"),
     "torch_types": (
+        "AutogradContext",
         "Dtype",
         "InductorConfig",
         "InductorLauncher",
         "InductorResult",
         "InductorTuner",
+        "LinearModule",
+        "Module",
         "Tensor",
         "TorchResult",
     ),

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from warpplan.kernels.triton_types import AstSource, JitFunction
 from warpplan.planner.errors import InvalidConfig, UnknownName
 
-TRITON_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+TRITON_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8e4nv"}
 WARP = 32
 
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

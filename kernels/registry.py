@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _KERNELS: dict[str, str] = {
     "gemm": "warpplan.kernels.gemm.kernel:Gemm",
+    "grouped_gemm": "warpplan.kernels.grouped_gemm.kernel:GroupedGemm",
     "vector_add": "warpplan.kernels.vector_add.kernel:VectorAdd",
 }
 """Name → ``module:class``; imported when it is first asked for. Adding a kernel adds a line."""
@@ -29,14 +30,15 @@ DEFAULT = "gemm"
 
 
 class Kernel(Protocol):
-    """What the service needs of a kernel. A shape is its sizes in the order of the declaration's fields."""
+    """What the service needs of a kernel. A shape is its sizes in the order of the declaration's fields, then its
+    options that are not at their defaults: ``declaration.sizes(shape)`` and ``declaration.chosen(shape)`` read it."""
 
     @property
     def declaration(self) -> Declaration: ...
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
-        """The sizes in order. Raises :class:`InvalidShape` naming the first that is missing, unknown or unusable, and
-        :class:`UnknownName` for a dtype the kernel does not have."""
+        """The shape that sizes and options by their names make. Raises :class:`InvalidShape` naming the first that is
+        missing, unknown or unusable, and :class:`UnknownName` for a dtype the kernel does not have."""
         ...
 
     def rank(
@@ -46,15 +48,16 @@ class Kernel(Protocol):
         somebody else can be launched with. Raises :class:`Infeasible` where none is left."""
         ...
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """The solved loop behind a configuration that came from outside: partitions, schedule, channels, buffers.
 
-        Raises :class:`InvalidConfig` where the kernel cannot run it. (A candidate of :meth:`rank` has its own
-        :attr:`~warpplan.planner.predict.ranking.RankedPlan.solve`.)
+        Of ``shape`` the options alone count: they may make it another loop. Sizes do not, and without it every option
+        is at its default. Raises :class:`InvalidConfig` where the kernel cannot run it. (A candidate of :meth:`rank`
+        has its own :attr:`~warpplan.planner.predict.ranking.RankedPlan.solve`.)
         """
         ...
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The same with its graph: what ``warpplan explain`` draws."""
         ...
 

@@ -16,6 +16,12 @@ InductorResult = Any
 """``torch._inductor.runtime.triton_heuristics.TritonCompileResult``."""
 InductorLauncher = Any
 """The function that a ``TritonCompileResult`` makes to launch its kernel."""
+Module = Any
+"""``torch.nn.Module``, or ``None`` for what none holds."""
+LinearModule = Any
+"""``torch.nn.Linear``."""
+AutogradContext = Any
+"""What a ``torch.autograd.Function`` keeps between forward and backward."""
 CudaGraph = Any
 """``torch.cuda.CUDAGraph``."""
 TorchResult = Any

@@ -34,6 +34,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from triton.experimental.gluon.language.nvidia.ampere import async_copy  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
     fence_async_shared,
     mbarrier,
@@ -54,6 +55,7 @@ __all__ = [
     "GPUTarget",
     "GluonASTSource",
     "TensorDescriptor",
+    "async_copy",
     "fence_async_shared",
     "gl",
     "gluon",

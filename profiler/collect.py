@@ -1,14 +1,14 @@
 """Record a profile of the current GPU: every probe family in a child, several passes, resumable.
 
-``python -m warpplan.profiler.collect --out FILE`` does it without what the command line needs. The children need torch
-and triton; this process imports neither.
+``python -m warpplan.profiler.collect --out FILE`` does it without what the command line needs; ``--add-to PROFILE``
+measures only what a recorded profile lacks. The children need torch and triton; this process imports neither.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +16,11 @@ from pathlib import Path
 from warpplan.kernels.isolate import IsolatedResult, Json, run_isolated
 from warpplan.planner.errors import InvalidInput, MalformedFile, MeasurementFailed, WarpplanError
 from warpplan.planner.values.profile import Calibration, Failure, Identity, Profile
-from warpplan.profiler import stability
+from warpplan.profiler import additions, stability
 from warpplan.profiler.embedded import available, embedded
 from warpplan.profiler.probes import points
-from warpplan.profiler.probes.points import FAMILIES
-from warpplan.profiler.profile_files import read_json, save, write_json
+from warpplan.profiler.probes.points import FAMILIES, Point
+from warpplan.profiler.profile_files import load, read_json, save, write_json
 from warpplan.profiler.records import profile_of
 
 Progress = Callable[[int, int, str], None]
@@ -68,39 +68,58 @@ def collect(
     progress: Progress | None = None,
     passes: int = PASSES,
     command: str | None = None,
+    add_to: Path | None = None,
 ) -> Profile:
     """Measure the families named in ``probes`` (all by default) ``passes`` times and write the profile to ``out``.
+
+    With ``add_to``, a recorded profile of the same GPU model and software, only the costs that it lacks are measured;
+    what is written is that profile with them (see :mod:`warpplan.profiler.additions`), and it again where it lacks
+    none.
 
     After each point the state goes to ``out`` + ".partial"; with ``resume`` a later call goes on from there. A point
     that crashes or is silent for ``time_limit_s`` seconds becomes a failure of the profile; the others go on. Raises
     :class:`MeasurementFailed` where there is no usable GPU or every point fails, :class:`InvalidInput` where the
-    unfinished file is of another machine or software, :class:`UnknownName` for a family nobody knows.
+    unfinished file or ``add_to`` is of another machine or software, :class:`UnknownName` for a family nobody knows.
     """
-    families = tuple(FAMILIES if probes is None else probes)
-    for family in families:
-        points(family)
+    wanted = {family: points(family) for family in (FAMILIES if probes is None else probes)}
     if passes < 1:
         raise InvalidInput(f"{passes} passes: expected 1 or more", field="passes", value=passes, limit=1)
-    partial = _start(out, resume, passes, command or f"warpplan profile --out {out.name}", time_limit_s)
-    total = passes * sum(len(points(family)) for family in families)
+    recorded = None if add_to is None else load(add_to)
+    if recorded is not None:
+        wanted = additions.lacking(recorded, wanted)
+        if not wanted:
+            save(recorded, out)
+            return recorded
+    identity = _identify(command or f"warpplan profile --out {out.name}", time_limit_s)
+    if recorded is not None:
+        additions.require_same_software(recorded.identity, identity)
+    partial = _begin(out, resume, identity, passes)
+    profile = _measure(partial, wanted, time_limit_s, progress)
+    if recorded is not None:
+        # Refused numbers are not resumed: the next attempt measures the references again.
+        partial.path.unlink(missing_ok=True)
+        profile = additions.extended(recorded, profile)
+    save(profile, out)
+    partial.path.unlink(missing_ok=True)
+    return profile
+
+
+def _measure(partial: Partial, wanted: additions.Wanted, time_limit_s: float, progress: Progress | None) -> Profile:
+    """All passes over ``wanted`` as one profile; :class:`MeasurementFailed` where it would be empty."""
+    every = [(n, f, p.label) for n in range(1, partial.passes + 1) for f, family in wanted.items() for p in family]
 
     def tell(label: str) -> None:
         if progress is not None:
-            done = sum(
-                partial.has(n, f, p.label) for n in range(1, passes + 1) for f in families for p in points(f)
-            )  # fmt: skip
-            progress(done, total, label)
+            progress(sum(partial.has(*point) for point in every), len(every), label)
 
-    for number in range(1, passes + 1):
-        for family in families:
-            _measure_family(partial, number, family, time_limit_s, tell)
+    for number in range(1, partial.passes + 1):
+        for family, asked in wanted.items():
+            _measure_family(partial, number, family, asked, time_limit_s, tell)
     tell("done")
     profile = _profile(partial)
     if not profile.costs.entries and not profile.ceilings:
         reason = profile.failures[0].reason if profile.failures else "no probe gave a number"
         raise MeasurementFailed(f"nothing could be measured: {reason}")
-    save(profile, out)
-    partial.path.unlink(missing_ok=True)
     return profile
 
 
@@ -108,13 +127,16 @@ def _key(number: int, family: str, label: str) -> str:
     return f"{number}/{family}/{label}"
 
 
-def _start(out: Path, resume: bool, passes: int, command: str, time_limit_s: float) -> Partial:
+def _identify(command: str, time_limit_s: float) -> Identity:
     asked = run_isolated("warpplan.profiler.identity:machine", time_limit_s=time_limit_s)
     if asked.status != "ok":
         raise MeasurementFailed(
             f"this machine cannot be profiled: {asked.reason}; it takes an NVIDIA GPU and `pip install warpplan[gpu]`"
         )
-    identity = Identity(**asked.value, date=datetime.now(UTC).date().isoformat(), command=command)
+    return Identity(**asked.value, date=datetime.now(UTC).date().isoformat(), command=command)
+
+
+def _begin(out: Path, resume: bool, identity: Identity, passes: int) -> Partial:
     path = partial_path(out)
     if not (resume and path.exists()):
         partial = Partial(path, identity, passes)
@@ -143,12 +165,18 @@ def _resume(path: Path, identity: Identity, passes: int) -> Partial:
 
 
 def _measure_family(
-    partial: Partial, number: int, family: str, time_limit_s: float, tell: Callable[[str], None]
+    partial: Partial,
+    number: int,
+    family: str,
+    asked: Sequence[Point],
+    time_limit_s: float,
+    tell: Callable[[str], None],
 ) -> None:
-    """Run children until every point of the family is measured or has failed; a dying one costs its own point only."""
+    """Run children until every ``asked`` point of the family is measured or has failed; a dying one costs its own point
+    only."""
     in_a_row = 0
     while True:
-        left = [p.label for p in points(family) if not partial.has(number, family, p.label)]
+        left = [p.label for p in asked if not partial.has(number, family, p.label)]
         if not left:
             return
         listener = _Listener(partial, number, family, tell)
@@ -225,6 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m warpplan.profiler.collect", description="Profile the current GPU.")
     parser.add_argument("--out", type=Path, required=True, help="the profile to write; FILE.partial while it runs")
     parser.add_argument("--probes", nargs="*", help=f"families to measure, all by default: {', '.join(FAMILIES)}")
+    parser.add_argument("--add-to", type=Path, metavar="PROFILE", help="measure only the costs that PROFILE lacks")
     parser.add_argument("--passes", type=int, default=PASSES)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds that a probe may be silent")
     parser.add_argument("--no-resume", action="store_true", help="start afresh, whatever FILE.partial holds")
@@ -241,6 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
             time_limit_s=given.time_limit,
             progress=show,
             passes=given.passes,
+            add_to=given.add_to,
         )
     except WarpplanError as error:
         print(f"\nerror: {error}", file=sys.stderr)

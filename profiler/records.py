@@ -36,11 +36,14 @@ def profile_of(
         CostEntry(kind, parameters, OperationCost(*(_quantiles(part, measured) for part in PARTS)))
         for (kind, parameters), measured in costs.items()
     ]
-    entries.sort(
-        key=lambda e: (e.kind, [(n, str(v)) if isinstance(v, str) else (n, f"{v:012d}") for n, v in e.parameters])
-    )
+    entries.sort(key=entry_order)
     ceilings = tuple(sorted((name, _rate(measured)) for name, measured in rates.items()))
     return Profile(identity, CostTable(tuple(entries)), ceilings, failures=failures, notes=notes)
+
+
+def entry_order(entry: CostEntry) -> tuple[str, list[tuple[str, str]]]:
+    """The order of a profile's entries: by kind and parameters, numbers by their size."""
+    return entry.kind, [(n, v if isinstance(v, str) else f"{v:012d}") for n, v in entry.parameters]
 
 
 def _quantiles(part: str, measured: list[Record]) -> Quantiles | None:

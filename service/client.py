@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from threading import Lock
 from typing import Any, Literal
@@ -20,6 +20,8 @@ from typing import Any, Literal
 from warpplan.planner.errors import WarpplanError
 
 Json = dict[str, Any]
+ShapeValue = int | str | Sequence[int]
+"""A size, or an option: text, or whole numbers where the kernel takes a list of them."""
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
 
 
@@ -70,13 +72,16 @@ class Client:
         self._down_because = ""
         self._lock = Lock()
 
-    def config(self, kernel: str, *, dtype: str = "bfloat16", device: str = "NVIDIA H200", **sizes: int) -> Json | None:
-        """The service's answer for one shape: ``config`` holds the fields of ``triton.Config``.
+    def config(
+        self, kernel: str, *, dtype: str = "bfloat16", device: str = "NVIDIA H200", **shape: ShapeValue
+    ) -> Json | None:
+        """The service's answer for one shape, its sizes and options by name: ``config`` holds the fields of
+        ``triton.Config``.
 
         ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a shape, dtype or name the service
         does not take, :class:`ServiceUnavailable` where there is no service.
         """
-        query = urllib.parse.urlencode({**sizes, "dtype": dtype, "device": device})
+        query = urllib.parse.urlencode({**_written(shape), "dtype": dtype, "device": device})
         path = f"/v1/configs/{urllib.parse.quote(kernel, safe='')}?{query}"
         try:
             return self._get(path)
@@ -96,12 +101,12 @@ class Client:
         samples: int = 1,
         environment: Mapping[str, str] | None = None,
         run: str = "",
-        **sizes: int,
+        **shape: ShapeValue,
     ) -> bool:
         """Report the median time of ``samples`` launches of ``config`` in microseconds. True where it was recorded now;
         False where the service had the same report, or, with ``on_error="none"``, could not be reached."""
         body = {
-            "kernel": kernel, "shape": sizes, "dtype": dtype, "device": device, "config": dict(config),
+            "kernel": kernel, "shape": _written(shape), "dtype": dtype, "device": device, "config": dict(config),
             "time_us": time_us, "samples": samples, "environment": dict(environment or {}), "run": run,
         }  # fmt: skip
         try:
@@ -195,6 +200,11 @@ class Client:
             self._down_until = time.monotonic() + self._pause
             self._down_because = message
         return ServiceUnavailable(message, field="url", value=self._url)
+
+
+def _written(shape: Mapping[str, ShapeValue]) -> dict[str, ShapeValue]:
+    """``shape`` with lists as text, "1,2,3": a query string knows no other."""
+    return {name: ",".join(map(str, v)) if isinstance(v, list | tuple) else v for name, v in shape.items()}
 
 
 def _object(body: bytes | None) -> Json:

@@ -5,30 +5,47 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from warpplan.kernels.declaration import Shape, options_of
+
 
 @dataclass(frozen=True)
 class ConfigRequest:
-    """A checked question. ``sizes`` are in the order of ``dimensions``; ``device`` is the GPU's full name."""
+    """A checked question. ``canonical`` has the sizes in the order of ``dimensions``, then the options that are not at
+    their defaults, as kernels take it; ``device`` is the GPU's full name."""
 
     kernel: str
     dimensions: tuple[str, ...]
-    sizes: tuple[int, ...]
+    canonical: Shape
     dtype: str
     device: str
 
+    @classmethod
+    def read(cls, kernel: str, shape_json: str, dtype: str, device: str) -> ConfigRequest:
+        """The question whose :attr:`shape_json` is kept."""
+        shape: dict[str, int | str] = json.loads(shape_json)
+        sizes = {name: value for name, value in shape.items() if not isinstance(value, str)}
+        options = (f"{name}={value}" for name, value in shape.items() if isinstance(value, str))
+        return cls(kernel, tuple(sizes), (*sizes.values(), *options), dtype, device)
+
     @property
-    def shape(self) -> dict[str, int]:
-        return dict(zip(self.dimensions, self.sizes, strict=True))
+    def shape(self) -> dict[str, int | str]:
+        """The sizes by name, then the options that are not at their defaults."""
+        sizes = (value for value in self.canonical if not isinstance(value, str))
+        return {**dict(zip(self.dimensions, sizes, strict=True)), **options_of(self.canonical)}
 
     @property
     def shape_json(self) -> str:
-        """The one text of the shape, under which it is kept: the kernel's order of dimensions, no spaces."""
+        """The one text of the shape, under which it is kept: the order of :attr:`shape`, no spaces."""
         return json.dumps(self.shape, separators=(",", ":"))
 
     @property
+    def shape_text(self) -> str:
+        """``M=4096 N=4096 K=4096 layout=nn``, as people type it."""
+        return " ".join(f"{name}={value}" for name, value in self.shape.items())
+
+    @property
     def label(self) -> str:
-        sizes = " ".join(f"{name}={size}" for name, size in self.shape.items())
-        return f"{self.kernel} {sizes} {self.dtype}"
+        return f"{self.kernel} {self.shape_text} {self.dtype}"
 
 
 def canonical_json(value: object) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from warpplan.kernels import registry
+from warpplan.kernels.declaration import Shape
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
@@ -67,12 +68,13 @@ def test_the_blocks_run(registered: list[str], capsys: pytest.CaptureFixture[str
     assert found["answer"].as_dict()["plan"]["status"] == "optimal"
 
 
-def test_its_plans_are_optimal_and_pass_the_checker(registered: list[str]) -> None:
+@pytest.mark.parametrize("shape", [(98432,), (98432, "source=l2")])
+def test_its_plans_are_optimal_and_pass_the_checker(registered: list[str], shape: Shape) -> None:
     kernel, profile = registry.kernel("scale"), embedded(H200.name)
-    ranked = kernel.rank((98432,), "float32", H200, profile, limit=100)
+    ranked = kernel.rank(shape, "float32", H200, profile, limit=100)
     assert len(ranked) > 3
     for plan in ranked:
-        loop = kernel.loop(plan.config, "float32", H200, profile)
+        loop = kernel.loop(plan.config, "float32", H200, profile, shape)
         assert loop.outcome.status == "optimal"
         assert loop.outcome.plan is not None
         assert check(loop.outcome.plan, loop.graph) == ()
@@ -85,6 +87,11 @@ def test_it_is_served_and_documented(registered: list[str]) -> None:
     assert set(answer.json()["config"]["kwargs"]) == {"BLOCK_SIZE"}
     refused = client.get("/v1/configs/scale", params={"N": 0})
     assert (refused.status_code, refused.json()["field"]) == (422, "N")
+    from_l2 = client.get("/v1/configs/scale", params={"N": 98432, "dtype": "float32", "source": "l2"}).json()
+    assert from_l2["shape"] == {"N": 98432, "source": "l2"}
+    assert from_l2["predicted"]["time_us"] < answer.json()["predicted"]["time_us"]
+    refused = client.get("/v1/configs/scale", params={"N": 98432, "source": "ram"})
+    assert (refused.json()["field"], refused.json()["limit"]) == ("source", ["dram", "l2"])
     batch = client.post("/v1/configs:batch", json={"items": [{"kernel": "scale", "N": 7}, {"M": 64, "N": 64, "K": 64}]})
     assert [result["status"] for result in batch.json()["results"]] == [200, 200]
     assert client.get("/v1/kernels").json()["kernels"][-1]["name"] == "scale"
@@ -99,8 +106,10 @@ def test_a_kernel_registered_while_the_service_runs_is_served(page: list[str]) -
 
 def test_the_command_line_has_it(registered: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels"]) == 0
-    assert "scale            sizes N, dtypes float32, bfloat16: out[N] = 2 · x[N]" in capsys.readouterr().out
-    assert main(["plan", "scale", "N=98432"]) == 0
+    listed = capsys.readouterr().out
+    assert "scale            sizes N, dtypes float32, bfloat16: out[N] = 2 · x[N]" in listed
+    assert "  source         where x lies before: dram | l2, default dram" in listed
+    assert main(["plan", "scale", "N=98432", "source=l2"]) == 0
     assert "II " in capsys.readouterr().out
     assert main(["explain", "scale", "N=98432"]) == 0
     assert "What binds" in capsys.readouterr().out

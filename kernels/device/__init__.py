@@ -6,7 +6,9 @@ structures.
 """
 
 EXPORTS = {
-    "epilogue": ("shared_layout", "split_columns", "store_staged"),
-    "matmul": ("allocate_ring", "allocate_staging", "block", "specialize", "Tile"),
+    "epilogue": ("shared_layout", "split_columns", "store_rows", "store_staged"),
+    "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
+    "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
+    "scaling": ("scale_chunk", "Scales"),
     "tile_order": ("banded_tile",),
 }

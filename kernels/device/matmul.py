@@ -15,7 +15,8 @@ of the launch:
     LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)     copy a unit's K block ``k`` into ``slot``
 
 A partition locates its units in ascending order, each with the ``work`` that came with the one before.
-``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer.
+``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is
+scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.scaling import multiply_promoted
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
@@ -45,7 +47,8 @@ class Block:
     """Compile-time facts of one block: the plan, and what :func:`block` derives from it (sizes in elements).
 
     ``a_major`` is the dimension of A that lies contiguously: "k", or "m" where A is stored [K, M]; ``b_major`` is "k"
-    or "n". ``tile`` is one chunk of the result as it is stored: transposed where the operands are swapped.
+    or "n". ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``tile`` is one
+    chunk of the result as it is stored: transposed where the operands are swapped.
     """
 
     scheme: str
@@ -61,6 +64,7 @@ class Block:
     split: bool
     a_major: str
     b_major: str
+    scales: str
     sharers: int
     rows: int
     chunk_columns: int
@@ -93,14 +97,14 @@ class Tile(NamedTuple):
 @gluon.constexpr_function
 def block(
     scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-    b_major,
+    b_major, scales="none",
 ):  # fmt: skip
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-        b_major,
+        b_major, scales,
         sharers=sharers,
         rows=rows,
         chunk_columns=columns,
@@ -174,11 +178,15 @@ def consumer(
             with proton.scope("consumer_wait"):
                 mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
             done += 1
-        acc = multiply(ring, index, tile.blocks, BLOCK, PART)
+        if BLOCK.scales == "block":
+            acc = multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, PART)
+        else:
+            acc = multiply(ring, index, tile.blocks, BLOCK, PART)
         index += tile.blocks
         if PINGPONG:
             mbarrier.arrive(ring.order.index(1 - ID), count=1)
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
+        if BLOCK.scales != "block":
+            acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
         last = previous_slot(index, BLOCK.depth)
         with proton.scope("epilogue"):
             if BLOCK.staging_in_ring:
@@ -193,7 +201,8 @@ def consumer(
                 thread_barrier()
                 mbarrier.arrive(ring.empty.index(last), count=1)
             else:
-                mbarrier.arrive(ring.empty.index(last), count=1)
+                if BLOCK.scales != "block":
+                    mbarrier.arrive(ring.empty.index(last), count=1)
                 FINISH(acc, unit, tile, out.staging.index(ID), out, work, BLOCK, PART)
         if PINGPONG:
             other, work = LOCATE(unit + programs, work, BLOCK)
@@ -238,7 +247,8 @@ def operands(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
 
 @gluon.jit
 def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B."""
+    """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B. The
+    result has the operands' type."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
         return reinterpret(ring.b.index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)

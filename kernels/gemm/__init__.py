@@ -2,8 +2,29 @@
 Gluon and Triton sources that a configuration drives, and how torch tensors get to them."""
 
 EXPORTS = {
-    "graph": ("loop_graph", "plan_candidate"),
-    "launch": ("prepare",),
-    "space": ("BASE_REGISTERS", "ELEMENT_BYTES", "GemmConfig", "MAX_REGISTERS", "Shape", "WARP_GROUP", "violations"),
-    "work": ("epilogue_cycles",),
+    "candidates": ("CandidateTable", "planned_structures", "tabulate"),
+    "explain": ("block_name", "MEASURED_COLUMNS", "ranked_loop"),
+    "graph": ("loop_graph", "plan_candidate", "sustained_ii"),
+    "launch": ("gemm", "prepare"),
+    "space": (
+        "BASE_REGISTERS",
+        "config_of",
+        "ELEMENT_BYTES",
+        "GemmConfig",
+        "MAX_REGISTERS",
+        "ROW_ALIGNMENT_BYTES",
+        "Shape",
+        "violations",
+        "WARP_GROUP",
+    ),
+    "work": (
+        "calibrated_constants",
+        "epilogue_cycles",
+        "L2_RESIDENT",
+        "LINE_BYTES",
+        "loop_of",
+        "solve_table",
+        "SolvedTable",
+        "structure",
+    ),
 }

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.graph import robust_depth
-from warpplan.kernels.gemm.space import MAX_DEPTH, PIPELINED_DEPTH, GemmConfig, Scheme, Shape, Staging, violations
+from warpplan.kernels.gemm.space import (
+    ELEMENT_BYTES,
+    MAX_DEPTH,
+    PIPELINED_DEPTH,
+    GemmConfig,
+    Scheme,
+    Shape,
+    Staging,
+    violations,
+)
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
@@ -44,8 +53,12 @@ _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = 
 )
 
 
+SWIZZLE_BYTES = 128
+"""The widest row of a swizzled tile (CUDA Driver API, ``CUtensorMapSwizzle``); a K block is one such row or two."""
+
+
 @lru_cache(maxsize=16)
-def structures(dtype: str, device: Device) -> tuple[GemmConfig, ...]:
+def structures(dtype: str, device: Device, promoted: bool = False) -> tuple[GemmConfig, ...]:
     """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults.
 
     Depth is the largest that fits, at most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue
@@ -55,8 +68,9 @@ def structures(dtype: str, device: Device) -> tuple[GemmConfig, ...]:
     found: list[GemmConfig] = []
     for scheme, warps, tiles, ctas in _STRUCTURES:
         for block_m, block_n in tiles:
-            for block_k in (64, 128):
-                base = GemmConfig(scheme, block_m, block_n, block_k, warps, 2, ctas_per_sm=ctas)
+            for swizzled_rows in (1, 2):
+                block_k = swizzled_rows * SWIZZLE_BYTES // ELEMENT_BYTES[dtype]
+                base = GemmConfig(scheme, block_m, block_n, block_k, warps, 2, ctas_per_sm=ctas, promoted=promoted)
                 found += _pipelined(base, dtype, device) if scheme == "pipelined" else _epilogues(base, dtype, device)
     return tuple(dict.fromkeys(found))
 
@@ -123,7 +137,7 @@ class Grid:
     valid: Bools
 
 
-def planned_structures(dtype: str, device: Device, costs: CostTable) -> tuple[GemmConfig, ...]:
+def planned_structures(dtype: str, device: Device, costs: CostTable, promoted: bool = False) -> tuple[GemmConfig, ...]:
     """The space's structures, which are as deep as fits, and each block at its robust depth, in a fixed order.
 
     Operands that no SM has read yet come from DRAM, so that is the latency a ring must be robust against. What a
@@ -132,7 +146,7 @@ def planned_structures(dtype: str, device: Device, costs: CostTable) -> tuple[Ge
     """
     depths: dict[tuple[object, ...], int | None] = {}
     found: dict[GemmConfig, None] = {}
-    for base in structures(dtype, device):
+    for base in structures(dtype, device, promoted):
         found[base] = None
         if base.loop_key not in depths:
             depths[base.loop_key] = _robust(base, dtype, device, costs)
@@ -153,13 +167,14 @@ def _robust(config: GemmConfig, dtype: str, device: Device, costs: CostTable) ->
 
 
 @lru_cache(maxsize=16)
-def table(dtype: str, device: Device, costs: CostTable | None = None) -> CandidateTable:
-    """The rows for ``costs``; without any, those of the deepest rings alone."""
+def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: bool = False) -> CandidateTable:
+    """The rows for ``costs``; without any, those of the deepest rings alone. ``promoted`` rows sum K blocks in
+    registers."""
     configs: list[GemmConfig] = []
     below: list[int] = []
-    bases = structures(dtype, device) if costs is None else planned_structures(dtype, device, costs)
+    bases = structures(dtype, device, promoted) if costs is None else planned_structures(dtype, device, costs, promoted)
     for base in bases:
-        for swap in (False, True) if base.specialized else (False,):
+        for swap in (False, True) if base.specialized and not promoted else (False,):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
                 configs.append(replace(base, swap=swap, group_m=group))
                 below.append(previous)

@@ -11,19 +11,22 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
 from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.scaling import Scales, scale_chunk
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, locate, place, tile_counts, unit_count
 from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
 
 
 class Output(NamedTuple):
-    """``c`` is a TMA descriptor, or a pointer to rows of ``row_stride`` elements; ``workspace`` takes partial sums."""
+    """``c`` is a TMA descriptor, or a pointer to rows of ``row_stride`` elements; ``workspace`` takes partial sums;
+    ``scales`` are those of fp8 operands."""
 
     c: gl.tensor
     row_stride: gl.tensor
     staging: gl.shared_memory_descriptor
     workspace: gl.tensor
     counters: gl.tensor
+    scales: gl.tensor
 
 
 @gluon.jit
@@ -56,10 +59,13 @@ def finish(acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.c
                     total = gl.zeros_like(parts[i])
                     for s in range(splits):
                         total += gl.load(partial(parts[i], s, tiles, number, out, BLOCK, PART, i), cache_modifier=".cg")
-                store_chunk(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+                at = column + i * BLOCK.chunk_columns
+                total = scale_chunk(total, out.scales, row, at, BLOCK)
+                store_chunk(total, row, at, staging, out, sizes, BLOCK)
     else:
         for i in gl.static_range(CHUNKS):
-            store_chunk(parts[i], row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+            at = column + i * BLOCK.chunk_columns
+            store_chunk(scale_chunk(parts[i], out.scales, row, at, BLOCK), row, at, staging, out, sizes, BLOCK)
 
 
 @gluon.jit
@@ -89,15 +95,18 @@ def store_chunk(chunk, row, column, staging, out, sizes, BLOCK: gl.constexpr):
 
 
 RUNTIME_INTEGERS = ["M", "N", "K", "GROUP_M", "SPLIT_K", "WHOLE_TILES", "C_ROW_STRIDE"]
+SCALE_STRIDES = ["ROW_SCALE_STRIDE", "ROW_SCALE_K_STRIDE", "COLUMN_SCALE_STRIDE", "COLUMN_SCALE_K_STRIDE"]
 
 
-@gluon.jit(do_not_specialize=["c", *RUNTIME_INTEGERS])
+@gluon.jit(do_not_specialize=["c", *RUNTIME_INTEGERS, *SCALE_STRIDES])
 def gemm_kernel(
     a_desc,
     b_desc,
     c,
     workspace,
     counters,
+    row_scales,
+    column_scales,
     M,
     N,
     K,
@@ -105,6 +114,10 @@ def gemm_kernel(
     SPLIT_K,
     WHOLE_TILES,
     C_ROW_STRIDE,
+    ROW_SCALE_STRIDE,
+    ROW_SCALE_K_STRIDE,
+    COLUMN_SCALE_STRIDE,
+    COLUMN_SCALE_K_STRIDE,
     SCHEME: gl.constexpr,
     CONSUMERS: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -118,27 +131,39 @@ def gemm_kernel(
     SPLIT: gl.constexpr,
     A_MAJOR: gl.constexpr,
     B_MAJOR: gl.constexpr,
+    SCALES: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
     """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None unless ``SPLIT``. ``A_MAJOR`` "k" or
-    "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously.
+    "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None
+    and their strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
 
     Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
     """
     BLOCK: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
-        A_MAJOR, B_MAJOR,
+        A_MAJOR, B_MAJOR, SCALES,
     )  # fmt: skip
     ring = allocate_ring(a_desc, b_desc, BLOCK)
     staging = ring.a
     if not STAGING_IN_RING:
-        staging = allocate_staging(a_desc.dtype, BLOCK)
+        staging = allocate_staging(c.dtype if TMA_STORE else c.dtype.element_ty, BLOCK)
     sizes = Sizes(M, N, K, GROUP_M, SPLIT_K, WHOLE_TILES)
-    out = Output(c, C_ROW_STRIDE, staging, workspace, counters)
+    scales = Scales(
+        row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, COLUMN_SCALE_STRIDE, COLUMN_SCALE_K_STRIDE,
+        N,
+    )  # fmt: skip
+    out = Output(c, C_ROW_STRIDE, staging, workspace, counters, scales)
     specialize(
         a_desc, b_desc, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
     )
+
+
+TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": gl.float8e4nv}
+"""Triton's short names of element types."""
+RESULTS = {"bf16": "bf16", "fp16": "fp16", "fp8e4nv": "bf16"}
+"""Of the operands' type, the result's."""
 
 
 def majors(config: GemmConfig, layout: str) -> tuple[str, str]:
@@ -161,7 +186,7 @@ def descriptor_blocks(
     return a if a_major == "k" else a[::-1], b if b_major == "k" else b[::-1], c
 
 
-def constants(config: GemmConfig, tma_store: bool, layout: str = "nt") -> dict[str, object]:
+def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: str = "none") -> dict[str, object]:
     """The kernel's constexprs."""
     a_major, b_major = majors(config, layout)
     return {
@@ -178,6 +203,7 @@ def constants(config: GemmConfig, tma_store: bool, layout: str = "nt") -> dict[s
         "SPLIT": config.split_k > 1,
         "A_MAJOR": a_major,
         "B_MAJOR": b_major,
+        "SCALES": scales,
         "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,
     }
@@ -188,16 +214,26 @@ def launch_options(config: GemmConfig) -> dict[str, int]:
 
 
 def signature(
-    config: GemmConfig, element: str, tma_store: bool, layout: str = "nt"
+    config: GemmConfig, element: str, tma_store: bool, layout: str = "nt", scales: str = "none"
 ) -> tuple[dict[str, str], dict[str, object], list[str]]:
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
-    dtype = {"bf16": gl.bfloat16, "fp16": gl.float16}[element]
+    result = RESULTS[element]
     boxes = descriptor_blocks(config, layout)
-    a, b, c = (f"tensordesc<{element}{list(box)},{shared_layout(box, dtype)!r}>" for box in boxes)
-    types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{element}"}
-    types |= dict.fromkeys(RUNTIME_INTEGERS, "i32")
-    values = constants(config, tma_store, layout)
-    if config.split_k > 1:
-        types |= {"workspace": "*fp32", "counters": "*i32"}
-        return types, values, ["workspace", "counters"]
-    return types, values | {"workspace": None, "counters": None}, []
+    elements = (element, element, result)
+    a, b, c = (
+        f"tensordesc<{e}{list(box)},{shared_layout(box, TYPES[e])!r}>" for e, box in zip(elements, boxes, strict=True)
+    )
+    types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{result}"}
+    types |= dict.fromkeys([*RUNTIME_INTEGERS, *SCALE_STRIDES], "i32")
+    values = constants(config, tma_store, layout, scales)
+    aligned: list[str] = []
+    for names, kinds, present in (
+        (("workspace", "counters"), ("*fp32", "*i32"), config.split_k > 1),
+        (("row_scales", "column_scales"), ("*fp32", "*fp32"), scales != "none"),
+    ):
+        if present:
+            types |= zip(names, kinds, strict=True)
+            aligned += names
+        else:
+            values |= dict.fromkeys(names)
+    return types, values, aligned

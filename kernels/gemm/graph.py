@@ -7,7 +7,8 @@ consumer keeps one group in flight, so ``release`` of iteration i frees the slot
 mma of iteration i to be *issued* and for that of i − 1 to be *done*. That a slot is refilled only then is the ring's
 depth, not an edge. All wgmma of an SM share one TENSOR unit, since one warp group's instruction keeps all four tensor
 cores busy; a ping-pong graph holds one consumer alone, because its partner multiplies only while this one stores, and
-two resident blocks take turns in the same way.
+two resident blocks take turns in the same way. Promoted sums add an operation a consumer, ``mma`` ──> ``promote``
+(ALU), and the slots of iteration i are free once its own mma is done.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from warpplan.kernels.gemm.space import (
     BASE_REGISTERS,
     ELEMENT_BYTES,
     PRODUCER_REGISTERS,
+    RESULT_BYTES,
     SMEM_RESERVED_BYTES,
+    WARP_GROUP,
     GemmConfig,
 )
 from warpplan.planner.errors import MissingCosts
@@ -64,13 +67,23 @@ def loop_graph(
         for load in (_a(i, consumers), "load_b"):
             edges.append(Dependence(load, mma.id, handoff=full))
             # It frees the slot: what crosses is the producer's leave to fill it again.
-            edges.append(Dependence(load, release.id, distance=1, handoff=empty))
+            edges.append(Dependence(load, release.id, distance=0 if c.promoted else 1, handoff=empty))
+        if c.promoted:
+            promote = _promotion(c, costs, i)
+            ops.append(promote)
+            # The warps wait for the product, let its slot go, add it up, and only then issue the next one.
+            edges.append(Dependence(mma.id, release.id, kind="token"))
+            edges.append(Dependence(mma.id, promote.id))
+            edges.append(Dependence(promote.id, promote.id, distance=1))
+            edges.append(Dependence(promote.id, mma.id, distance=1, kind="token"))
+            continue
         # Successive wgmma on one accumulator follow each other through the tensor cores without a gap.
         edges.append(Dependence(mma.id, mma.id, distance=1, latency=mma.occupancy))
         edges.append(Dependence(mma.id, release.id, kind="token", latency=mma.issue))
         edges.append(Dependence(mma.id, release.id, distance=1, kind="token"))
     partitions = 1 + c.consumers if c.specialized else 1
-    name = f"gemm {c.scheme} {c.block_m}x{c.block_n}x{c.block_k} {c.consumer_warps} warps {dtype}"
+    promoted = " promoted" if c.promoted else ""
+    name = f"gemm {c.scheme} {c.block_m}x{c.block_n}x{c.block_k} {c.consumer_warps} warps {dtype}{promoted}"
     limits = Limits(
         partitions,
         _smem_share(c, device),
@@ -116,7 +129,7 @@ def _candidate_query(
         depth=config.depth,
         pinned=_pinned(config, graph),
         partitions=_partitions(config),
-        extra_buffers=_extra_buffers(config, ELEMENT_BYTES[dtype]),
+        extra_buffers=_extra_buffers(config),
     )
     return graph, options
 
@@ -198,6 +211,21 @@ def _consumer(
     return mma, Operation(f"release{consumer}", None, latency=0, occupancy=0, issue=release_issue)
 
 
+def _promotion(config: GemmConfig, costs: CostTable, consumer: int) -> Operation:
+    """Adding a consumer's product to its sums: a multiply and an addition an element, measured for one warp group."""
+    groups = config.consumer_warps // WARP_GROUP
+    cost = costs.lookup("elementwise", config.consumer_rows * config.block_n // groups)
+    return Operation(
+        f"promote{consumer}",
+        "ALU",
+        latency=_cycles(cost.latency, "elementwise latency"),
+        occupancy=_cycles(cost.occupancy, "elementwise occupancy"),
+        issue=_cycles(cost.issue, "elementwise issue"),
+        min_warps=config.consumer_warps,
+        registers=config.accumulator_registers,
+    )
+
+
 def _partitions(config: GemmConfig) -> tuple[PartitionSpec, ...]:
     if not config.specialized:
         return (PartitionSpec("default", config.consumer_warps, config.consumer_registers),)
@@ -207,7 +235,7 @@ def _partitions(config: GemmConfig) -> tuple[PartitionSpec, ...]:
     return (*consumers, PartitionSpec("producer", 1, config.producer_registers))
 
 
-def _extra_buffers(config: GemmConfig, element: int) -> tuple[ExtraBuffer, ...]:
+def _extra_buffers(config: GemmConfig) -> tuple[ExtraBuffer, ...]:
     """Barriers (full and empty of each slot, two turns for ping-pong) and the staging of each consumer's epilogue.
 
     Staging inside a ring takes the slot that its consumer alone still holds when its loop ends; which slot that is
@@ -215,11 +243,11 @@ def _extra_buffers(config: GemmConfig, element: int) -> tuple[ExtraBuffer, ...]:
     """
     widest = "load_a" if config.block_m >= config.block_n else "load_b"
     if not config.specialized:
-        tile = config.block_m * config.block_n * element
+        tile = config.block_m * config.block_n * RESULT_BYTES
         return (ExtraBuffer("staging", tile, TMA_ALIGNMENT, widest),)
     barriers = 2 * config.depth + (2 if config.scheme == "pingpong" else 0)
     extra = [ExtraBuffer("barriers", barriers * BARRIER_BYTES, BARRIER_BYTES)]
-    size = config.staging_bytes(element)
+    size = config.staging_bytes
     for i in range(config.consumers):
         name = f"staging{i}"
         if config.staging == "own":

@@ -8,21 +8,31 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from warpplan.kernels.declaration import ConsumerNames, Declaration, ShapeField, require_elements
+from warpplan.kernels.declaration import ConsumerNames, Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.candidates import table, tabulate
 from warpplan.kernels.gemm.explain import race, ranked_loop
 from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
+    LAYOUTS,
+    RESULT_BYTES,
     ROW_ALIGNMENT_BYTES,
+    SCALES,
     SCHEMES,
     GemmConfig,
-    Shape,
     config_of,
     require_valid,
     tuning,
 )
-from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, loop_of, solve_table, structure, work
+from warpplan.kernels.gemm.work import (
+    SolvedTable,
+    calibrated_constants,
+    calibrations,
+    loop_of,
+    solve_table,
+    structure,
+    work,
+)
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -38,7 +48,13 @@ GEMM = Declaration(
     fields=(
         ShapeField("M", "rows of A and of C"),
         ShapeField("N", "rows of B, columns of C"),
-        ShapeField("K", "columns of A and of B; rows of a multiple of 16 bytes"),
+        ShapeField("K", "columns of A and of B, summed over"),
+    ),
+    options=(
+        ShapeOption(
+            "layout", "how A and B are stored: n as A [M, K] and B [K, N], t transposed", LAYOUTS, default=LAYOUTS[0]
+        ),
+        ShapeOption("scales", "how fp8 operands are scaled: a number a tensor, a row, or a block", SCALES, SCALES[0]),
     ),
     dtypes=tuple(ELEMENT_BYTES),
     examples=((4096, 4096, 4096), (16, 14336, 4096), (512, 1024, 2048)),
@@ -69,22 +85,18 @@ class Gemm:
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
         GEMM.require_dtype(dtype)
-        m, n, k = GEMM.parse_shape(sizes)
-        if k * ELEMENT_BYTES[dtype] % ROW_ALIGNMENT_BYTES:
-            step = ROW_ALIGNMENT_BYTES // ELEMENT_BYTES[dtype]
-            raise InvalidShape(
-                f"K={k} makes {dtype} rows of {k * ELEMENT_BYTES[dtype]} bytes: TMA needs a multiple of "
-                f"{ROW_ALIGNMENT_BYTES} bytes, so pad K to {-(-k // step) * step}",
-                field="K", value=k, limit=step,
-            )  # fmt: skip
+        shape = GEMM.parse_shape(sizes)
+        m, n, k = GEMM.sizes(shape)
+        _require_rows(layout(shape), m, n, k, dtype)
+        _require_fp8(GEMM.chosen(shape), dtype)
         require_elements("A", m, k)
         require_elements("B", n, k)
         require_elements("C", m, n)
-        return m, n, k
+        return shape
 
     def rank(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: str,
         device: Device,
         profile: Profile,
@@ -100,7 +112,7 @@ class Gemm:
 
     def ranked(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: str,
         device: Device,
         profile: Profile,
@@ -118,9 +130,10 @@ class Gemm:
         for scheme in schemes or ():
             if scheme not in SCHEMES:
                 raise UnknownName("scheme", scheme, SCHEMES)
-        m, n, k = shape
-        solved = _solved(dtype, device, profile)
-        all_work, grid = work(solved, dtype, device, (m, n, k))
+        m, n, k = GEMM.sizes(shape)
+        promoted = is_promoted(shape)
+        solved = _solved(dtype, device, profile, promoted)
+        all_work, grid = work(solved, dtype, device, (m, n, k), layout(shape))
         valid = grid.valid
         if schemes is not None:
             valid = valid & np.isin([c.scheme for c in solved.table.configs], schemes)
@@ -134,7 +147,7 @@ class Gemm:
                 f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
             )
         chosen = all_work.take(rows)
-        constants = calibrated_constants(profile, GEMM.name, chosen.structures)
+        constants = calibrated_constants(profile, calibrations(GEMM.name, dtype, promoted), chosen.structures)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), constants)
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
@@ -148,26 +161,29 @@ class Gemm:
         Raises :class:`InvalidConfig` where one cannot run and :class:`MissingCosts` where the profile lacks an
         operation of one.
         """
+        m, n, k = GEMM.sizes(shape)
         for config in configs:
-            require_valid(config, dtype, device, shape)
+            require_valid(config, dtype, device, (m, n, k))
         solved = solve_table(dtype, device, profile.costs, tabulate(configs, [0] * len(configs), device))
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
-        all_work, _ = work(solved, dtype, device, shape)
-        constants = calibrated_constants(profile, GEMM.name, all_work.structures)
+        all_work, _ = work(solved, dtype, device, (m, n, k), layout(shape))
+        constants = calibrated_constants(
+            profile, calibrations(GEMM.name, dtype, is_promoted(shape)), all_work.structures
+        )
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
         return plan_candidate(self._candidate(config, dtype, device), dtype, device, profile.costs)
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
         :class:`MissingCosts` naming what the profile lacks."""
         return ranked_loop(self._candidate(config, dtype, device), dtype, device, profile.costs)
 
-    def race(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> RankedCandidates:
+    def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
         """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
 
         Raises what :meth:`ranked` raises.
@@ -177,7 +193,7 @@ class Gemm:
             if len(best) == CONTENDERS:
                 break
             best.setdefault(structure(config), config)
-        return race(tuple(best.values()), shape, dtype, device, profile, GEMM.name)
+        return race(tuple(best.values()), GEMM.sizes(shape), dtype, device, profile, GEMM.name, layout(shape))
 
     def _candidate(self, config: TuningConfig, dtype: str, device: Device) -> GemmConfig:
         GEMM.require_dtype(dtype)
@@ -185,21 +201,62 @@ class Gemm:
         require_valid(candidate, dtype, device)
         return candidate
 
-    def floor_us(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> float:
+    def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, B and
         C crossing L2 once (data that is used again and again may never leave it). 0 where a ceiling is missing."""
-        m, n, k = shape
+        m, n, k = GEMM.sizes(shape)
         ceilings = dict(profile.ceilings)
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
-        moved_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES[dtype]
+        moved_bytes = (m * k + n * k) * ELEMENT_BYTES[dtype] + m * n * RESULT_BYTES
         return 1e6 * max(2 * m * n * k / flops.p50 if flops else 0.0, moved_bytes / l2.p50 if l2 else 0.0)
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
-        for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs).configs)):
-            sustained_ii(config, dtype, device, profile.costs)
+        for promoted in (False, True) if ELEMENT_BYTES[dtype] == 1 else (False,):
+            for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs, promoted).configs)):
+                sustained_ii(config, dtype, device, profile.costs)
+
+
+def layout(shape: Shape) -> str:
+    """The option ``layout`` of ``shape``."""
+    return GEMM.chosen(shape)["layout"]
+
+
+def is_promoted(shape: Shape) -> bool:
+    """Whether the scales of ``shape`` need sums in registers."""
+    return GEMM.chosen(shape)["scales"] == "block"
+
+
+def _require_fp8(chosen: Mapping[str, str], dtype: str) -> None:
+    """Raise :class:`InvalidShape` for scales without fp8 operands, and for a layout that fp8 operands cannot have."""
+    if ELEMENT_BYTES[dtype] > 1:
+        if chosen["scales"] != SCALES[0]:
+            raise InvalidShape(
+                f"scales={chosen['scales']} with {dtype}: only fp8 operands have scales",
+                field="scales", value=chosen["scales"], limit=SCALES[0],
+            )  # fmt: skip
+    elif chosen["layout"] != LAYOUTS[0]:
+        raise InvalidShape(
+            f"layout={chosen['layout']} with {dtype}: the tensor cores read fp8 operands with K contiguous alone, so "
+            f"layout={LAYOUTS[0]}",
+            field="layout", value=chosen["layout"], limit=LAYOUTS[0],
+        )  # fmt: skip
+
+
+def _require_rows(layout: str, m: int, n: int, k: int, dtype: str) -> None:
+    """Raise :class:`InvalidShape` where TMA cannot address packed rows of A or of B as they are stored."""
+    element = ELEMENT_BYTES[dtype]
+    step = ROW_ALIGNMENT_BYTES // element
+    rows = (("A", *(("K", k) if layout[0] == "n" else ("M", m))), ("B", *(("K", k) if layout[1] == "t" else ("N", n))))
+    for operand, name, size in rows:
+        if size % step:
+            raise InvalidShape(
+                f"{name}={size} makes {dtype} rows of {size * element} bytes in {operand}: TMA needs a multiple of "
+                f"{ROW_ALIGNMENT_BYTES} bytes, so pad {name} to {-(-size // step) * step}",
+                field=name, value=size, limit=step,
+            )  # fmt: skip
 
 
 @lru_cache(maxsize=16)
-def _solved(dtype: str, device: Device, profile: Profile) -> SolvedTable:
-    return solve_table(dtype, device, profile.costs)
+def _solved(dtype: str, device: Device, profile: Profile, promoted: bool = False) -> SolvedTable:
+    return solve_table(dtype, device, profile.costs, table(dtype, device, profile.costs, promoted))

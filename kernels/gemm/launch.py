@@ -1,6 +1,7 @@
 """Run the GEMM: check the operands, describe them to TMA, launch the kernel that the configuration names.
 
     c = gemm(a, b, config)                    # a [M, K], b [N, K] -> c [M, N]
+    c = gemm(a.t(), b.t(), config)            # a stored [K, M], b stored [K, N]: read as they lie
     run = prepare(a, b, config, out); run()   # descriptors made once; run() may be captured in a CUDA graph
 
 ``config`` is a :class:`GemmConfig` or the :class:`TuningConfig` that training jobs receive.
@@ -15,6 +16,8 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
+from warpplan.kernels.compile import element_type
+from warpplan.kernels.gemm.scales import OperandScales, operand_scales
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, config_of, require_valid
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import KernelArgument, Launcher, TmaDescriptor
@@ -26,20 +29,38 @@ TMA_ALIGNMENT_BYTES = 16
 """Of a tensor's base and of its row stride (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
-def gemm(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None) -> Tensor:
-    """A[M, K] · B[N, K]ᵀ with fp32 accumulation, [M, N] in the operands' dtype, on the current stream.
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    config: GemmConfig | TuningConfig,
+    *,
+    out: Tensor | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+) -> Tensor:
+    """A[M, K] · B[N, K]ᵀ with fp32 accumulation, [M, N] in the operands' dtype, on the current stream; bfloat16 of fp8
+    operands, which need scales (:func:`warpplan.kernels.gemm.scales.operand_scales`).
 
-    ``out`` may have any row stride; rows of it that do not start on 16 bytes are written without TMA. Raises
-    :class:`InvalidShape` for operands that TMA cannot address and :class:`InvalidConfig` for a plan that does not fit.
+    Each operand may lie with K contiguous or be the transpose of a matrix stored [K, rows]. The rows of what is stored
+    start on 16 bytes, and K is a multiple of 16 bytes where an operand lies with K contiguous. ``out`` may have any row
+    stride; rows of it that do not start on 16 bytes are written without TMA. Raises :class:`InvalidShape` for operands
+    that TMA cannot address and :class:`InvalidConfig` for a plan that does not fit.
     """
     if out is None:
         _require_operands(a, b)
-        out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
-    prepare(a, b, config, out)()
+        out = torch.empty((a.shape[0], b.shape[0]), dtype=result_dtype(a), device=a.device)
+    prepare(a, b, config, out, scale_a, scale_b)()
     return out
 
 
-def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor) -> Callable[[], None]:
+def prepare(
+    a: Tensor,
+    b: Tensor,
+    config: GemmConfig | TuningConfig,
+    out: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+) -> Callable[[], None]:
     """A call that computes ``out`` from ``a`` and ``b`` where they lie now; the first call may compile the kernel.
 
     Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it.
@@ -52,18 +73,45 @@ def prepare(a: Tensor, b: Tensor, config: GemmConfig | TuningConfig, out: Tensor
     shape = (a.shape[0], b.shape[0], a.shape[1])
     index = a.device.index
     require_valid(config, dtype, _device(index), shape)
+    scales = operand_scales(a, b, scale_a, scale_b)
+    if config.promoted != (scales[0] == "block"):
+        kind = "promoted sums" if config.promoted else "sums in the tensor cores"
+        raise InvalidConfig(
+            f"the scales are those of a {scales[0]}, and the configuration has {kind}: plan with scales={scales[0]}",
+            field="PROMOTED", value=config.promoted,
+        )  # fmt: skip
     tma_store = tma_stores(out)
-    return (
-        _specialized(a, b, config, out, tma_store) if config.specialized else _pipelined(a, b, config, out, tma_store)
-    )
+    if not config.specialized:
+        return _pipelined(a, b, config, out, tma_store)
+    return _specialized(a, b, config, out, tma_store, scales)
+
+
+def result_dtype(operand: Tensor) -> torch.dtype:
+    """Of the product of operands like ``operand``."""
+    return torch.bfloat16 if operand.element_size() == 1 else operand.dtype
 
 
 def rows_aligned(tensor: Tensor) -> bool:
     """Whether TMA can address the rows of ``tensor`` [rows, columns]: base and stride on 16 bytes, columns adjacent."""
     element = tensor.element_size()
     stride = tensor.stride(0) * element if tensor.shape[0] > 1 else 0
-    adjacent = tensor.stride(1) == 1 or tensor.shape[1] == 1
-    return adjacent and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0 and stride % TMA_ALIGNMENT_BYTES == 0
+    return _adjacent(tensor) and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0 and stride % TMA_ALIGNMENT_BYTES == 0
+
+
+def lies_by_k(operand: Tensor) -> bool:
+    """Whether ``operand`` [rows, K] lies with K contiguous; it is otherwise read as the matrix [K, rows] that its
+    transpose is. Where a single row or column makes it both, the order is one that TMA can address."""
+    other = operand.t()
+    if not (_adjacent(operand) and _adjacent(other)):
+        return not _adjacent(other)
+    fits = rows_aligned(operand) and operand.shape[1] * operand.element_size() % TMA_ALIGNMENT_BYTES == 0
+    return fits or not rows_aligned(other)
+
+
+def layout_of(a: Tensor, b: Tensor) -> str:
+    """How A and B are stored, as the option ``layout`` of a shape names it: "n" as the product reads, A [M, K] and
+    B [K, N], "t" transposed."""
+    return ("n" if lies_by_k(a) else "t") + ("t" if lies_by_k(b) else "n")
 
 
 def tma_stores(out: Tensor) -> bool:
@@ -80,32 +128,43 @@ def grid_size(config: GemmConfig, shape: tuple[int, int, int], sm_count: int) ->
     return min(units, sm_count * config.ctas_per_sm) if config.persistent else units
 
 
-def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool) -> Callable[[], None]:
+def _specialized(
+    a: Tensor,
+    b: Tensor,
+    config: GemmConfig,
+    out: Tensor,
+    tma_store: bool,
+    scales: tuple[str, OperandScales, OperandScales],
+) -> Callable[[], None]:
     from warpplan.kernels.device.epilogue import shared_layout
     from warpplan.kernels.gemm import gluon
-    from warpplan.kernels.triton_compat import TensorDescriptor, gl
+    from warpplan.kernels.triton_compat import TensorDescriptor
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
     rows, columns, depth = config.computed(shape)
-    element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[a.dtype]
 
     def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
+        element = gluon.TYPES[element_type(str(tensor.dtype).removeprefix("torch."))]
         return TensorDescriptor(
             tensor, list(tensor.shape), _row_strides(tensor), list(box), shared_layout(box, element)
         )
 
-    boxes = gluon.descriptor_blocks(config)
+    layout = layout_of(a, b)
+    boxes = gluon.descriptor_blocks(config, layout)
     left, right = (b, a) if config.swap else (a, b)
+    scheme, row_scales, column_scales = (scales[0], *scales[:0:-1]) if config.swap else scales
     sm_count = _sm_count(a.device.index)
     whole_tiles = config.whole_tiles(shape, sm_count)
     split_tiles = config.tiles(shape) - whole_tiles
     workspace, counters = _split_buffers(config, split_tiles, a.device) if config.split_k > 1 else (None, None)
     arguments = (
-        describe(left, boxes[0]),
-        describe(right, boxes[1]),
+        describe(_stored(left), boxes[0]),
+        describe(_stored(right), boxes[1]),
         describe(out, boxes[2]) if tma_store else out,
         workspace,
         counters,
+        row_scales.tensor,
+        column_scales.tensor,
         rows,
         columns,
         depth,
@@ -113,8 +172,10 @@ def _specialized(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_stor
         config.split_k,
         whole_tiles,
         _row_strides(out)[0],
+        *row_scales.strides,
+        *column_scales.strides,
     )
-    keywords = {**gluon.constants(config, tma_store), **gluon.launch_options(config)}
+    keywords = {**gluon.constants(config, tma_store, layout, scheme), **gluon.launch_options(config)}
     launch = gluon.gemm_kernel[(grid_size(config, shape, sm_count),)]
     return lambda: _run(launch, arguments, keywords)
 
@@ -126,10 +187,12 @@ def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store:
         return TlDescriptor(tensor, list(tensor.shape), _row_strides(tensor), list(box))
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
-    boxes = tl.descriptor_blocks(config)
+    layout = layout_of(a, b)
+    boxes = tl.descriptor_blocks(config, layout)
+    left, right = describe(_stored(a), boxes[0]), describe(_stored(b), boxes[1])
     c = describe(out, boxes[2]) if tma_store else out
-    arguments = (describe(a, boxes[0]), describe(b, boxes[1]), c, *shape, config.group_m, _row_strides(out)[0])
-    keywords = {**tl.constants(config, tma_store), **tl.launch_options(config)}
+    arguments = (left, right, c, *shape, config.group_m, _row_strides(out)[0])
+    keywords = {**tl.constants(config, tma_store, layout), **tl.launch_options(config)}
     launch = tl.gemm_kernel[(grid_size(config, shape, _sm_count(a.device.index)),)]
     return lambda: _run(launch, arguments, keywords)
 
@@ -139,6 +202,15 @@ def _run(launch: Launcher, arguments: tuple[KernelArgument, ...], keywords: dict
         launch(*arguments, **keywords)
     except triton.runtime.errors.OutOfResources as error:
         raise InvalidConfig(f"the kernel does not fit this GPU: {error}", field="config") from error
+
+
+def _adjacent(matrix: Tensor) -> bool:
+    return bool(matrix.stride(1) == 1 or matrix.shape[1] == 1)
+
+
+def _stored(operand: Tensor) -> Tensor:
+    """The matrix of adjacent columns that ``operand`` [rows, K] is, or is the transpose of."""
+    return operand if lies_by_k(operand) else operand.t()
 
 
 def _row_strides(tensor: Tensor) -> list[int]:
@@ -170,35 +242,55 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
     for name, size in (("M", a.shape[0]), ("N", b.shape[0]), ("K", a.shape[1])):
         if size < 1:
             raise InvalidShape(f"{name}={size}: expected 1 or more", field=name, value=size, limit=1)
+    for name, rows, tensor in (("A", "M", a), ("B", "N", b)):
+        _require_addressable(name, rows, tensor)
     step = TMA_ALIGNMENT_BYTES // a.element_size()
-    for name, tensor in (("A", a), ("B", b)):
-        offset = tensor.data_ptr() % TMA_ALIGNMENT_BYTES
-        if not rows_aligned(tensor):
-            raise InvalidShape(
-                f"{name} has strides {tuple(tensor.stride())} and starts {offset} bytes off: "
-                f"TMA needs adjacent columns and rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to "
-                f"a multiple of {step} elements",
-                field=name, value=tuple(tensor.stride()), limit=step,
-            )  # fmt: skip
-        if tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1]:
-            raise InvalidShape(
-                f"{name} has row stride {tensor.stride(0)}, less than its {tensor.shape[1]} columns: copy it first, "
-                f"{name}.contiguous()",
-                field=name, value=tensor.stride(0), limit=tensor.shape[1],
-            )  # fmt: skip
-    if a.shape[1] % step:
+    by_k = [name for name, tensor in (("A", a), ("B", b)) if lies_by_k(tensor)]
+    if a.element_size() == 1 and len(by_k) < 2:
         raise InvalidShape(
-            f"K={a.shape[1]}: TMA needs rows of a multiple of {TMA_ALIGNMENT_BYTES} bytes, so pad K to a "
-            f"multiple of {step}",
+            f"the layout of A and B is {layout_of(a, b)}: the tensor cores read fp8 operands with K contiguous alone",
+            field="A" if "A" not in by_k else "B", value=layout_of(a, b), limit="nt",
+        )  # fmt: skip
+    if by_k and a.shape[1] % step:
+        raise InvalidShape(
+            f"K={a.shape[1]}, contiguous in {' and '.join(by_k)}: TMA needs rows of a multiple of "
+            f"{TMA_ALIGNMENT_BYTES} bytes, so pad K to a multiple of {step}",
             field="K", value=a.shape[1], limit=step,
         )  # fmt: skip
 
 
-def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
-    expected = (a.shape[0], b.shape[0])
-    if tuple(out.shape) != expected or out.dtype != a.dtype or out.device != a.device:
+def _require_addressable(name: str, rows: str, operand: Tensor) -> None:
+    """Raise :class:`InvalidShape` where TMA cannot address the matrix that ``operand``, called ``name``, is stored
+    as; ``rows`` is the name of its first dimension."""
+    by_k, strides = lies_by_k(operand), tuple(operand.stride())
+    stored = operand if by_k else operand.t()
+    order = f"[{rows}, K]" if by_k else f"[K, {rows}]"
+    step = TMA_ALIGNMENT_BYTES // operand.element_size()
+    if not _adjacent(stored):
         raise InvalidShape(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {a.dtype} {expected} on {a.device}",
+            f"{name} has strides {strides}: TMA needs one dimension contiguous; copy it first, {name}.contiguous()",
+            field=name, value=strides, limit=1,
+        )  # fmt: skip
+    if not rows_aligned(stored):
+        raise InvalidShape(
+            f"{name} has strides {strides} and starts {stored.data_ptr() % TMA_ALIGNMENT_BYTES} bytes off: it is "
+            f"stored {order}, and TMA needs rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to a "
+            f"multiple of {step} elements",
+            field=name, value=strides, limit=step,
+        )  # fmt: skip
+    if stored.shape[0] > 1 and stored.stride(0) < stored.shape[1]:
+        raise InvalidShape(
+            f"{name} is stored {order} with row stride {stored.stride(0)}, less than its {stored.shape[1]} columns: "
+            f"copy it first, {name}.contiguous()",
+            field=name, value=stored.stride(0), limit=stored.shape[1],
+        )  # fmt: skip
+
+
+def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
+    expected, dtype = (a.shape[0], b.shape[0]), result_dtype(a)
+    if tuple(out.shape) != expected or out.dtype != dtype or out.device != a.device:
+        raise InvalidShape(
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {dtype} {expected} on {a.device}",
             field="out",
         )
     if out.stride(1) != 1 and out.shape[1] > 1:

@@ -19,7 +19,16 @@ Staging = Literal["own", "ring"]
 Shape = tuple[int, int, int]
 
 SCHEMES: tuple[Scheme, ...] = ("pipelined", "single", "cooperative", "pingpong")
-ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+"""Of the operands."""
+RESULT_BYTES = 2
+"""Of an element of C: bfloat16 where the operands are fp8, else their own type."""
+SCALES = ("tensor", "row", "block")
+"""How fp8 operands are scaled: a number each, a number a row, a number a block (1 x 128 of A, 128 x 128 of B)."""
+SCALE_BLOCK = 128
+"""Elements of K, and rows of B, that share a block's scale."""
+LAYOUTS = ("nt", "nn", "tn", "tt")
+"""How A and B are stored: "n" as the product reads, A [M, K] and B [K, N], "t" transposed. The first is the default."""
 
 ROW_ALIGNMENT_BYTES = 16
 """TMA needs rows that start on 16 bytes (CUDA driver API, cuTensorMapEncodeTiled)."""
@@ -56,7 +65,8 @@ class GemmConfig:
     operation, so rings of unlike depth would only idle.
     The epilogue leaves in ``epilogue_split`` column chunks through bytes of its ``own`` or of a ``ring`` slot.
     ``split_k`` CTAs share one tile's K and reduce in fixed order: every tile, or with ``split_tail`` only those of the
-    last wave, which would leave SMs idle. ``ctas_per_sm`` blocks are resident together.
+    last wave, which would leave SMs idle. ``ctas_per_sm`` blocks are resident together. ``promoted``: each K block of
+    fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need.
     """
 
     scheme: Scheme
@@ -73,6 +83,7 @@ class GemmConfig:
     persistent: bool = True
     ctas_per_sm: int = 1
     split_tail: bool = False
+    promoted: bool = False
 
     @property
     def specialized(self) -> bool:
@@ -100,6 +111,11 @@ class GemmConfig:
         return self.consumer_rows * self.block_n // (self.consumer_warps * WARP)
 
     @property
+    def live_registers(self) -> int:
+        """Registers of a consumer thread that hold sums: a promoted product has its own beside the accumulator."""
+        return self.accumulator_registers * (2 if self.promoted else 1)
+
+    @property
     def max_registers(self) -> int:
         """Registers a thread at launch (``maxnreg``): the SM's 65,536 over all resident threads, rounded down to 8."""
         return min(MAX_REGISTERS, 65_536 // (WARP * self.total_warps * self.ctas_per_sm) // 8 * 8)
@@ -117,16 +133,17 @@ class GemmConfig:
         return min(MAX_REGISTERS, left // (self.consumers * self.consumer_warps) // 8 * 8)
 
     @property
-    def loop_key(self) -> tuple[str, int, int, int, int]:
+    def loop_key(self) -> tuple[str, int, int, int, int, bool]:
         """What the loop body's schedule depends on."""
-        return (self.scheme, self.block_m, self.block_n, self.block_k, self.consumer_warps)
+        return (self.scheme, self.block_m, self.block_n, self.block_k, self.consumer_warps, self.promoted)
 
     def slot_bytes(self, element_bytes: int) -> int:
         return (self.block_m + self.block_n) * self.block_k * element_bytes
 
-    def staging_bytes(self, element_bytes: int) -> int:
+    @property
+    def staging_bytes(self) -> int:
         """Bytes of one consumer's epilogue chunk."""
-        return self.consumer_rows * self.block_n * element_bytes // self.epilogue_split
+        return self.consumer_rows * self.block_n * RESULT_BYTES // self.epilogue_split
 
     def slot_staging_bytes(self, element_bytes: int) -> int:
         """Bytes of a ring slot that one consumer alone still reads when its main loop ends."""
@@ -139,8 +156,8 @@ class GemmConfig:
         ring = self.depth * self.slot_bytes(element_bytes)
         if not self.specialized:
             # The compiler gives the epilogue the ring's bytes: they are dead by then.
-            return max(ring, self.block_m * self.block_n * element_bytes) + SMEM_OVERHEAD_BYTES
-        own = self.consumers * self.staging_bytes(element_bytes) if self.staging == "own" else 0
+            return max(ring, self.block_m * self.block_n * RESULT_BYTES) + SMEM_OVERHEAD_BYTES
+        own = self.consumers * self.staging_bytes if self.staging == "own" else 0
         return ring + own + SMEM_OVERHEAD_BYTES
 
     def computed(self, shape: Shape) -> Shape:
@@ -203,6 +220,7 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
             return
     if not device.has_wgmma:
         yield f"device {device.name}: the kernel needs wgmma (capability 9.0)"
+    yield from _fp8_violations(c, element)
     if c.consumers > 1 and c.consumer_warps != WARP_GROUP:
         yield f"{c.scheme} with {c.consumer_warps} warps a consumer: each of several consumers is one warp group"
     if c.block_m == 3 * MMA_ROWS and c.scheme != "cooperative":
@@ -215,9 +233,9 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
         yield f"depth {c.depth}: one multiply stays in flight, so the ring needs 2 slots or more"
     if not c.specialized and (c.split_k > 1 or c.swap):
         yield "the pipelined scheme has no split-K and no swapped operands"
-    if c.accumulator_registers + BASE_REGISTERS > c.consumer_registers:
+    if c.live_registers + BASE_REGISTERS > c.consumer_registers:
         yield (
-            f"{c.accumulator_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
+            f"{c.live_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
             f"the {c.consumer_registers} a consumer thread has"
         )
     if c.block_n // 2 + LAUNCH_REGISTERS > c.max_registers:
@@ -227,14 +245,32 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
         )
     if c.specialized and c.block_n // c.epilogue_split < 16:
         yield f"epilogue_split {c.epilogue_split}: chunks of {c.block_n // c.epilogue_split} columns, 16 at least"
-    if c.specialized and c.staging == "ring" and c.staging_bytes(element) > c.slot_staging_bytes(element):
+    if c.specialized and c.staging == "ring" and c.staging_bytes > c.slot_staging_bytes(element):
         yield (
-            f"an epilogue chunk of {c.staging_bytes(element)} bytes exceeds the {c.slot_staging_bytes(element)} bytes "
+            f"an epilogue chunk of {c.staging_bytes} bytes exceeds the {c.slot_staging_bytes(element)} bytes "
             "of the ring slot that its consumer holds alone"
         )
     share = min(device.smem_bytes_per_block, device.smem_bytes_per_sm // c.ctas_per_sm - SMEM_RESERVED_BYTES)
     if c.smem_bytes(element) > share:
         yield f"{c.smem_bytes(element)} bytes of shared memory exceed the {share} that a block has"
+
+
+def _fp8_violations(c: GemmConfig, element: int) -> Iterator[str]:
+    if element != 1:
+        if c.promoted:
+            yield "promoted sums are those of fp8 operands"
+        return
+    if not c.specialized:
+        yield "the pipelined scheme has no fp8 operands"
+    if c.block_k < SCALE_BLOCK:
+        yield f"block_k {c.block_k}: fp8 operands fill the 128 bytes of a swizzled row with {SCALE_BLOCK}"
+    if c.staging == "ring":
+        yield "staging in the ring: a result of 16 bits does not lie where fp8 operands lay"
+    if c.promoted and (c.block_k != SCALE_BLOCK or c.block_n > SCALE_BLOCK or c.swap):
+        yield (
+            f"promoted sums of blocks {c.block_n} x {c.block_k}{' of swapped operands' if c.swap else ''}: one scale "
+            f"covers {SCALE_BLOCK} rows of B and {SCALE_BLOCK} of K"
+        )
 
 
 def require_valid(config: GemmConfig, dtype: str, device: Device, shape: Shape | None = None) -> None:
@@ -267,6 +303,8 @@ def tuning(config: GemmConfig) -> TuningConfig:
         "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,
     }
+    if config.promoted:
+        kwargs["PROMOTED"] = True
     return TuningConfig.of(kwargs, num_warps=config.consumer_warps, num_stages=1, maxnreg=config.max_registers)
 
 
@@ -336,4 +374,5 @@ def _read(tuning_config: TuningConfig) -> GemmConfig:
         split_k=whole("SPLIT_K"),
         ctas_per_sm=positive("CTAS_PER_SM"),
         split_tail=bool(kwargs.get("SPLIT_TAIL", False)),
+        promoted=bool(kwargs.get("PROMOTED", False)),
     )

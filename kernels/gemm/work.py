@@ -16,6 +16,7 @@ from warpplan.kernels.gemm.candidates import CandidateTable, Grid, grid, table
 from warpplan.kernels.gemm.graph import loop_graph, sustained_ii
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
+    RESULT_BYTES,
     ROW_ALIGNMENT_BYTES,
     WARP_GROUP,
     GemmConfig,
@@ -41,14 +42,14 @@ are held twice (seen as a fall of reuse from half the capacity on)."""
 
 def family(config: GemmConfig) -> str:
     """The name under which constants of like blocks are calibrated."""
-    shared = "x2" if config.ctas_per_sm == 2 else ""
-    return f"{config.scheme}{config.consumer_warps}{shared}"
+    kind = ("x2" if config.ctas_per_sm == 2 else "") + ("-promoted" if config.promoted else "")
+    return f"{config.scheme}{config.consumer_warps}{kind}"
 
 
 def structure(config: GemmConfig) -> str:
     c = config
-    swapped = "-swap" if c.swap else ""
-    return f"{family(c)}-{c.block_m}x{c.block_n}x{c.block_k}-d{c.depth}e{c.epilogue_split}{c.staging}{swapped}"
+    kind = ("-swap" if c.swap else "") + ("-promoted" if c.promoted else "")
+    return f"{family(c)}-{c.block_m}x{c.block_n}x{c.block_k}-d{c.depth}e{c.epilogue_split}{c.staging}{kind}"
 
 
 def relatives(name: str) -> str:
@@ -56,12 +57,24 @@ def relatives(name: str) -> str:
     return re.sub(r"-d\d+e\d+(own|ring)", "", name)
 
 
+def calibrations(kernel: str, dtype: str, promoted: bool = False) -> tuple[str, ...]:
+    """The names under which the time model of ``kernel`` may be calibrated, the closest first: fp8 has its own."""
+    if ELEMENT_BYTES[dtype] > 1:
+        return (kernel,)
+    return (*((f"{kernel} promoted",) if promoted else ()), f"{kernel} fp8", kernel)
+
+
 @lru_cache(maxsize=16)
-def calibrated_constants(profile: Profile, kernel: str, structures: tuple[str, ...]) -> Mapping[str, float]:
-    """The calibration's constants of ``kernel``; a structure that it does not know has the residual of its nearest
-    relatives, the same block with another ring or epilogue: most of what the model misses lies in the block."""
-    calibration = profile.calibration(kernel)
-    constants = dict(calibration.constants) if calibration else {}
+def calibrated_constants(profile: Profile, names: tuple[str, ...], structures: tuple[str, ...]) -> Mapping[str, float]:
+    """The constants of the first calibration of ``names`` that the profile has, without residuals where it is not the
+    first name's own. A structure that it does not know has the residual of its nearest relatives, the same block with
+    another ring or epilogue: most of what the model misses lies in the block."""
+    found = next(((name, c) for name in names if (c := profile.calibration(name))), None)
+    if found is None:
+        return {}
+    constants = {
+        name: value for name, value in found[1].constants if found[0] == names[0] or not name.startswith(RESIDUAL)
+    }
     known: dict[str, list[float]] = {}
     for name, value in constants.items():
         if name.startswith(RESIDUAL):
@@ -176,7 +189,7 @@ def _ends(config: GemmConfig, costs: CostTable, element: int) -> dict[str, float
     groups = config.consumer_warps // WARP_GROUP
     store = _latency(costs.lookup("epilogue_store", chunk // groups).latency, "epilogue_store")
     sharers = config.consumers if config.scheme == "cooperative" else 1
-    flush = _latency(costs.lookup("tma_store", chunk * element * sharers).latency, "tma_store")
+    flush = _latency(costs.lookup("tma_store", chunk * RESULT_BYTES * sharers).latency, "tma_store")
     # The last chunk drains under the next main loop, unless its bytes are a ring slot's or the loop is everybody's.
     waited = config.epilogue_split - (config.staging == "own" and config.specialized)
     return {
@@ -218,7 +231,7 @@ def _latency(measured: Quantiles | None, kind: str) -> float:
     return measured.p50
 
 
-def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple[DeviceWork, Grid]:
+def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: str = "nt") -> tuple[DeviceWork, Grid]:
     """Every row of the table as :class:`DeviceWork` for ``shape``, and the grid that says which rows count."""
     t, element = solved.table, ELEMENT_BYTES[dtype]
     m, n, k = shape
@@ -247,14 +260,14 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
             iterations=np.where(whole_rounds > 0, iterations, per_split),
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
-            unaligned=np.full(units.shape, float(k * element % LINE_BYTES != 0)),
+            unaligned=_unaligned(t, layout, m, n, k, element),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
             drain_cycles=solved.drain_cycles,
-            plain_elements=solved.thread_elements * float(n * element % ROW_ALIGNMENT_BYTES != 0),
+            plain_elements=solved.thread_elements * float(n * RESULT_BYTES % ROW_ALIGNMENT_BYTES != 0),
             overlapped=solved.overlapped,
             refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
@@ -264,6 +277,14 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape) -> tuple
         ),
         g,
     )
+
+
+def _unaligned(t: CandidateTable, layout: str, m: int, n: int, k: int, element: int) -> Floats:
+    """The part of each row's loaded bytes that lies in matrix rows of no whole cache lines."""
+    a = float((k if layout[0] == "n" else m) * element % LINE_BYTES != 0)
+    b = float((k if layout[1] == "t" else n) * element % LINE_BYTES != 0)
+    left, right = np.where(t.swap, b, a), np.where(t.swap, a, b)
+    return np.asarray((t.block_m * left + t.block_n * right) / (t.block_m + t.block_n))
 
 
 def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: Device) -> Floats:
@@ -282,5 +303,5 @@ def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: 
     forgotten_b = np.clip((b_bytes + strip_bytes) / resident - 1.0, 0.0, 1.0)
     forgotten_a = np.clip(strip_bytes / resident - 1.0, 0.0, 1.0)
     again = b_bytes * (strips - 1.0) * forgotten_b + a_bytes * (waves - 1.0) * forgotten_a
-    c_bytes = g.rows.astype(np.float64) * g.columns * element
+    c_bytes = g.rows.astype(np.float64) * g.columns * RESULT_BYTES
     return np.asarray(a_bytes + b_bytes + c_bytes + again)

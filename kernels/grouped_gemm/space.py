@@ -29,10 +29,10 @@ SCALE_BLOCK = 128
 """Elements of K that share a block scale."""
 
 PRODUCER_REGISTERS = 40
-"""Of a producer thread: the plain GEMM's 24, and the vector of all groups' ends, ``MAX_GROUPS`` / 32 a thread, from
-which a tile's group is counted. A multiple of 8, as ``setmaxnreg`` needs it; more would come off the consumers'."""
-MAX_GROUPS = 512
-"""Groups of one product: what the producer's registers hold."""
+"""Of a producer thread: the plain GEMM's 24, and the window of group ends in which it finds a tile's group
+(``kernels/device/groups.py``). A multiple of 8, as ``setmaxnreg`` needs it; what it has, the consumers lack."""
+MAX_GROUPS = 1_024
+"""Groups of one product. More than any mixture of experts has; it bounds what planning for their sizes takes."""
 
 _FIELDS: dict[str, type] = {
     "SCHEME": str,

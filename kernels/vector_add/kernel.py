@@ -57,7 +57,7 @@ class VectorAdd:
     ) -> tuple[RankedPlan, ...]:
         """Raises :class:`MissingCosts` where the profile lacks what every candidate needs."""
         VECTOR_ADD.require_dtype(dtype)
-        (length,) = shape
+        (length,) = VECTOR_ADD.sizes(shape)
         configs = candidates(dtype)
         predictions = [predict(config, length, dtype, device, profile) for config in configs]
         times = np.array([prediction.time_us for prediction in predictions])
@@ -68,11 +68,11 @@ class VectorAdd:
             for i in best_first(times, tie_breaks(configs, dtype), limit).tolist()
         )
 
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> Outcome:
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config``."""
         return plan_candidate(self._candidate(config, dtype), dtype, device, profile.costs)
 
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile) -> RankedLoop:
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The pass behind ``config``; nothing follows it. Raises as :meth:`plan` does."""
         candidate = self._candidate(config, dtype)
         graph = pass_graph(candidate, dtype, device, profile.costs)
@@ -84,7 +84,8 @@ class VectorAdd:
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """Each element of x, y and out crossing L2 once: they may lie there already. 0 where the ceiling is missing."""
         l2 = dict(profile.ceilings).get("l2_bytes_per_s")
-        return 1e6 * OPERANDS * shape[0] * ELEMENT_BYTES[dtype] / l2.p50 if l2 else 0.0
+        (length,) = VECTOR_ADD.sizes(shape)
+        return 1e6 * OPERANDS * length * ELEMENT_BYTES[dtype] / l2.p50 if l2 else 0.0
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the pass of every candidate, for ``kernels.solved_loops`` to record."""

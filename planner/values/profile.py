@@ -10,7 +10,7 @@ from warpplan.planner.values.costs import CostTable
 @dataclass(frozen=True)
 class Identity:
     """Where and when a profile was measured. Profiles whose identities differ in gpu, driver, cuda, triton or torch are
-    never mixed."""
+    never mixed; costs added later may come from another driver, as the profile's notes then say."""
 
     gpu: str
     driver: str

@@ -19,7 +19,8 @@ _MODULES = {
     "wgmma": "wgmma",
     "handoff": "handoff",
     "shared": "tiles",
-    "registers": "tiles",
+    "registers": "arithmetic",
+    "gather": "gather",
     "ceilings": "ceilings",
 }
 

@@ -30,7 +30,8 @@ _GLUON = {
 
 @dataclass(frozen=True)
 class Pointer:
-    """A global buffer of ``elements``; "normal" data is random (tensor power depends on the bits), "zeros" is zeros."""
+    """A global buffer of ``elements``; "normal" data is random (tensor power depends on the bits), "zeros" is zeros,
+    "permutation" the numbers below ``elements`` in random order."""
 
     dtype: str
     elements: int
@@ -110,6 +111,8 @@ def _tensor(dtype: str, shape: tuple[int, ...], fill: str) -> Tensor:
     import torch
 
     kind = getattr(torch, dtype)
+    if fill == "permutation":
+        return torch.randperm(shape[0], device="cuda", dtype=kind)
     if fill == "normal":
         return torch.randn(shape, device="cuda", dtype=torch.float32 if kind.itemsize == 1 else kind).to(kind)
     return torch.zeros(shape, device="cuda", dtype=kind)

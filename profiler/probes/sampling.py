@@ -18,6 +18,9 @@ REPETITIONS = 48
 WARM_REPETITIONS = 8
 """The first repetitions of a launch fetch instructions and descriptors; they are not the steady state."""
 FEW_SMS = 4
+MOST_BLOCKS = 160
+"""Blocks that buffers are allocated for, one an SM: no GPU that runs the probes has more."""
+FLUSH_ELEMENTS = 64 * 2**20
 
 
 @cache
@@ -44,9 +47,18 @@ def sample(live: Live, columns: int = 1, *, sms: int = FEW_SMS, reps: int = REPE
     return worked
 
 
-def out_elements(columns: int = 1, reps: int = REPETITIONS, blocks: int = 160) -> int:
+def out_elements(columns: int = 1, reps: int = REPETITIONS, blocks: int = MOST_BLOCKS) -> int:
     """The int32 elements that ``out`` needs for up to ``blocks`` SMs."""
     return blocks * reps * columns
+
+
+def flush_l2() -> None:
+    """Fill L2 with clean lines of something else: dirty ones would make the loads wait for write-backs."""
+    import torch
+
+    filler = torch.empty(FLUSH_ELEMENTS, dtype=torch.int32, device="cuda")
+    filler.sum()
+    torch.cuda.synchronize()
 
 
 def quantiles(samples: Samples) -> Quantiles:

@@ -18,13 +18,12 @@ from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load, tma_st
 from warpplan.profiler.probes.cases import Box, Case, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record
 from warpplan.profiler.probes.points import Point
-from warpplan.profiler.probes.sampling import Record, Samples, cost, out_elements, quantiles, sample
+from warpplan.profiler.probes.sampling import Record, Samples, cost, flush_l2, out_elements, quantiles, sample
 
 MATRIX_COLUMNS = 4096
 BOX_COLUMNS = 64
 L2_ROWS = 2048
 DRAM_ROWS = 131_072
-FLUSH_ELEMENTS = 64 * 2**20
 IN_FLIGHT_BYTES = 192 * 1024
 BARRIER_BYTES = 16 * 1024
 INNER = 96
@@ -249,14 +248,14 @@ def measure(point: Point) -> Iterator[Record]:
     group = int(dict(rate.case.constants)["GROUP"])
     spread = (mask + 1) // 128 if dram else 17
     if dram:
-        _flush()
+        flush_l2()
     else:
         sample(latency, COLUMNS, first=0, spread=spread, mask=mask)
     cycles = sample(latency, COLUMNS, first=0, spread=spread, mask=mask)
     inner = INNER // group
     # Each of the 4 SMs walks 48 · 96 boxes, 151 MB at most; their starts lie 277 MB apart, so none is read twice.
     if dram:
-        _flush()
+        flush_l2()
     else:
         sample(rate, inner=inner, spread=spread, step=group, mask=mask)
     steady = sample(rate, inner=inner, spread=spread, step=group, mask=mask)[:, 0] / (inner * group)
@@ -272,12 +271,3 @@ def _entry(point: Point, cycles: Samples, steady: Samples) -> Record:
         occupancy=quantiles(steady),
         issue=quantiles(cycles[:, 1] - overhead),
     )
-
-
-def _flush() -> None:
-    """Fill L2 with clean lines of something else: dirty ones would make the loads wait for write-backs."""
-    import torch
-
-    filler = torch.empty(FLUSH_ELEMENTS, dtype=torch.int32, device="cuda")
-    filler.sum()
-    torch.cuda.synchronize()

@@ -1,9 +1,11 @@
-"""wgmma m64nNk16 (k32 for fp8): a warp group's 64 rows, N columns, operands under the 128-byte swizzle.
+"""wgmma m64nNk16 (k32 for fp8): a warp group's 64 rows, N columns, operands under the widest swizzle that fits.
 
 occupancy  cycles an instruction in a long chain of asynchronous ones, 16 to a wait, from the slope between two lengths.
 latency    issue → ``wait(0)`` of one group of four instructions (128 bytes of K), less three occupancies.
 issue      cycles the warps need to issue one of those four.
 ``wgmma_two_groups``: two warp groups with their own rows share the SM's tensor cores; cycles an instruction of either.
+``wgmma_transposed``: ``operands`` ("a", "b" or "ab") lie in shared memory with the reduction dimension outermost, as
+[K, M] and [K, N]; only 16-bit types can.
 """
 
 from __future__ import annotations
@@ -47,15 +49,34 @@ def _operand(data, ROWS: gl.constexpr, K: gl.constexpr):
     return gl.allocate_shared_memory(dtype, [ROWS, K], SHARED, values)
 
 
+@gluon.jit
+def _left(data, M: gl.constexpr, K: gl.constexpr, ACC: gl.constexpr, LIES: gl.constexpr):
+    """A as [M, K]: in registers, or in shared memory where it lies as [M, K] or, transposed, as [K, M]."""
+    if LIES == "transposed":
+        return _operand(data, K, M).permute((1, 0))
+    elif LIES == "register":
+        return _operand(data, M, K).load(gl.DotOperandLayout(0, ACC, 32 // data.dtype.element_ty.primitive_bitwidth))
+    else:
+        return _operand(data, M, K)
+
+
+@gluon.jit
+def _right(data, N: gl.constexpr, K: gl.constexpr, LIES: gl.constexpr):
+    """B as [K, N], in shared memory where it lies as [N, K] or, transposed, as [K, N]."""
+    if LIES == "transposed":
+        return _operand(data, K, N)
+    else:
+        return _operand(data, N, K).permute((1, 0))
+
+
 @probe_kernel
 def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, CHAIN: gl.constexpr,
-          A_REGISTER: gl.constexpr):  # fmt: skip
+          A_LIES: gl.constexpr, B_LIES: gl.constexpr):  # fmt: skip
     """``inner`` · CHAIN multiplies of [M, K] · [N, K]ᵀ, at most CHAIN of them in flight beyond the wait."""
     dtype: gl.constexpr = data.dtype.element_ty
     ACC: gl.constexpr = _accumulator(N, gl.num_warps(), dtype.primitive_bitwidth)
-    a_smem = _operand(data, M, K)
-    b_smem = _operand(data, N, K)
-    a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth)) if A_REGISTER else a_smem
+    a = _left(data, M, K, ACC, A_LIES)
+    b = _right(data, N, K, B_LIES)
     acc = gl.zeros([M, N], gl.float32, ACC)
     pid = gl.program_id(0)
     for r in range(active_repetitions(reps, stride)):
@@ -63,7 +84,7 @@ def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr
         for _ in range(inner):
             flying = acc
             for _ in gl.static_range(CHAIN):
-                flying = warpgroup_mma(a, b_smem.permute((1, 0)), flying, is_async=True)
+                flying = warpgroup_mma(a, b, flying, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[flying])
         acc = warpgroup_mma_wait(0, deps=[acc])
         record(out, pid * reps + r, 0, 1, clock() - start)
@@ -71,19 +92,19 @@ def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr
 
 
 @probe_kernel
-def single(out, data, sink, reps, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, A_REGISTER: gl.constexpr):
+def single(out, data, sink, reps, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
+           A_LIES: gl.constexpr, B_LIES: gl.constexpr):  # fmt: skip
     """One multiply of [M, K] · [N, K]ᵀ at a time."""
     dtype: gl.constexpr = data.dtype.element_ty
     ACC: gl.constexpr = _accumulator(N, gl.num_warps(), dtype.primitive_bitwidth)
-    a_smem = _operand(data, M, K)
-    b_smem = _operand(data, N, K)
-    a = a_smem.load(gl.DotOperandLayout(0, ACC, 32 // dtype.primitive_bitwidth)) if A_REGISTER else a_smem
+    a = _left(data, M, K, ACC, A_LIES)
+    b = _right(data, N, K, B_LIES)
     acc = gl.zeros([M, N], gl.float32, ACC)
     pid = gl.program_id(0)
     for r in range(active_repetitions(reps, stride)):
         start = clock()
         nothing = clock()
-        flying = warpgroup_mma(a, b_smem.permute((1, 0)), acc, is_async=True)
+        flying = warpgroup_mma(a, b, acc, is_async=True)
         issued = clock()
         acc = warpgroup_mma_wait(0, deps=[flying])
         done = clock()
@@ -100,7 +121,9 @@ def _keep(sink, acc, M: gl.constexpr, N: gl.constexpr, ACC: gl.constexpr):
     gl.store(sink + rows[:, None] * N + columns[None, :], acc)
 
 
-def _case(kernel: JitFunction, n: int, dtype: str, a: str, groups: int, *numbers: str, **constants: int) -> Case:
+def _case(
+    kernel: JitFunction, n: int, dtype: str, lies: tuple[str, str], groups: int, *numbers: str, **constants: int
+) -> Case:
     rows, k = 64 * groups, SWIZZLE_BYTES // ITEM_BYTES[dtype]
     return Case(
         kernel,
@@ -110,20 +133,28 @@ def _case(kernel: JitFunction, n: int, dtype: str, a: str, groups: int, *numbers
             ("sink", Pointer("float32", rows * n)),
             *((name, "i32") for name in numbers),
         ),
-        (("M", rows), ("N", n), ("K", k), *constants.items(), ("A_REGISTER", a == "register")),
+        (("M", rows), ("N", n), ("K", k), *constants.items(), ("A_LIES", lies[0]), ("B_LIES", lies[1])),
         4 * groups,
     )
 
 
-def chain_case(n: int, dtype: str, a: str = "shared", groups: int = 1) -> Case:
-    return _case(chain, n, dtype, a, groups, "reps", "inner", "stride", CHAIN=CHAIN)
+def chain_case(n: int, dtype: str, lies: tuple[str, str] = ("shared", "shared"), groups: int = 1) -> Case:
+    """``lies``: where A and B are: "shared", "transposed" in shared memory, or A in "register"."""
+    return _case(chain, n, dtype, lies, groups, "reps", "inner", "stride", CHAIN=CHAIN)
+
+
+def _lies(point: Point) -> tuple[str, str]:
+    if point.kind != "wgmma_transposed":
+        return point.text("a"), "shared"
+    operands = point.text("operands")
+    return ("transposed" if "a" in operands else "shared"), ("transposed" if "b" in operands else "shared")
 
 
 def cases(point: Point) -> tuple[Case, ...]:
-    n, dtype, a = point.number("n"), point.text("dtype"), point.text("a")
+    n, dtype, lies = point.number("n"), point.text("dtype"), _lies(point)
     if point.kind == "wgmma_two_groups":
-        return (chain_case(n, dtype, a, groups=2),)
-    return chain_case(n, dtype, a), _case(single, n, dtype, a, 1, "reps", "stride")
+        return (chain_case(n, dtype, lies, groups=2),)
+    return chain_case(n, dtype, lies), _case(single, n, dtype, lies, 1, "reps", "stride")
 
 
 def measure(point: Point) -> Iterator[Record]:

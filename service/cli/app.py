@@ -22,7 +22,7 @@ from warpplan.service.cli.shared_options import (
     KernelName,
     MaybeStore,
     ProfileFile,
-    SizeList,
+    ShapeWords,
     StorePlace,
     named,
     open_workflow,
@@ -92,7 +92,7 @@ def _fail(message: str) -> int:
 
 @app.command()
 def kernels(as_json: Json = False) -> None:
-    """List what can be planned: kernels, their sizes and dtypes."""
+    """List what can be planned: kernels, their sizes, options and dtypes."""
     from warpplan.kernels import registry
     from warpplan.service.cli.display import kernel_lines
 
@@ -128,7 +128,7 @@ def devices(as_json: Json = False) -> None:
 @app.command()
 def plan(
     kernel: KernelName,
-    sizes: SizeList,
+    shape: ShapeWords,
     dtype: Dtype = "bfloat16",
     device: DeviceName = None,
     store: MaybeStore = None,
@@ -140,7 +140,7 @@ def plan(
     from warpplan.service.cli.display import config_line, details
     from warpplan.service.workflow.request import Item
 
-    item = Item(kernel, tuple(named(sizes).items()), dtype, device)
+    item = Item(kernel, tuple(named(shape).items()), dtype, device)
     if top and store:
         raise InvalidInput(
             "--top lists candidates, which no store keeps: leave --store out, or --top to keep the best",
@@ -248,6 +248,10 @@ def profile(
     out: Annotated[Path, typer.Option(help="File for the profile.")],
     resume: Annotated[bool, typer.Option(help="Go on from an interrupted run's measurements.")] = True,
     passes: Annotated[int, typer.Option(min=1, help="How often each probe is measured; the passes are compared.")] = 2,
+    add_to: Annotated[
+        Path | None, typer.Option(help="A recorded profile of this GPU: measure only the costs that it lacks.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A family of probes to measure; may be given again.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure this machine's GPU into a profile. Needs an NVIDIA GPU, torch and triton."""
@@ -266,7 +270,7 @@ def profile(
         def tell(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label)
 
-        found = collect(out, resume=resume, progress=tell, passes=passes)
+        found = collect(out, resume=resume, probes=only, progress=tell, passes=passes, add_to=add_to)
     failures = [f"{failure.probe}: {failure.reason}" for failure in found.failures]
     notes = [*found.notes, *map(str, stability.spread(found))]
     costs, ceilings, gpu = len(found.costs.entries), len(found.ceilings), found.identity.gpu

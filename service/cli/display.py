@@ -8,7 +8,6 @@ from warpplan.kernels import registry
 from warpplan.kernels.declaration import Declaration
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.config_request import ConfigRequest
 from warpplan.service.workflow.answers import ConfigAnswer
 
 HEADER = (
@@ -17,11 +16,14 @@ HEADER = (
 
 
 def kernel_lines(declared: Declaration) -> Iterator[str]:
-    """What a kernel declares: a line for it, one for each size, one with an example."""
+    """What a kernel declares: a line for it, one for each size and option, one with an example."""
     sizes, dtypes = " ".join(declared.dimensions), ", ".join(declared.dtypes)
     yield f"{declared.name:<16} sizes {sizes}, dtypes {dtypes}: {declared.description}"
     for field in declared.fields:
         yield f"  {field.name:<14} {field.meaning}, {field.least} to {field.greatest}"
+    for option in declared.options:
+        more = ", or whole numbers such as 1,2,3" if option.whole_numbers else ""
+        yield f"  {option.name:<14} {option.meaning}: {' | '.join(option.choices)}{more}, default {option.default}"
     example = " ".join(f"{name}={size}" for name, size in declared.named(declared.examples[0]).items())
     yield f"  such as        warpplan plan {declared.name} {example}"
 
@@ -36,7 +38,7 @@ def row(name: str, answer: ConfigAnswer) -> str:
     elif answer.prediction is not None:
         tflops, bound = answer.prediction.tflops, answer.prediction.bound_by
     return (
-        f"{name or '-':<28} {answer.problem.kernel:<8} {_sizes(answer.problem):<28} {answer.problem.dtype:<9} "
+        f"{name or '-':<28} {answer.problem.kernel:<8} {answer.problem.shape_text:<28} {answer.problem.dtype:<9} "
         f"{_number(time_us, 2) + ('*' if answer.measured else ''):>10} {_number(tflops, 1):>8} {bound:<9} "
         f"{config_line(answer.config, answer.problem.kernel)}"
     )
@@ -86,10 +88,6 @@ def _plan_lines(outcome: Outcome) -> Iterator[str]:
         )
     for channel in plan.channels:
         yield f"    channel      {channel.name}: depth {channel.depth} of {channel.slot_bytes} B"
-
-
-def _sizes(problem: ConfigRequest) -> str:
-    return " ".join(f"{name}={size}" for name, size in problem.shape.items())
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -49,8 +49,9 @@ STEADY_ITERATIONS = 64
 """A comparison with measured phases plays so many iterations, so that the first ones do not decide the medians."""
 
 Subject = Annotated[str, typer.Argument(help='A kernel, or a graph file, or "-".', metavar="SUBJECT")]
-Sizes = Annotated[
-    list[str] | None, typer.Argument(help="A kernel's sizes (see: warpplan kernels).", metavar="[NAME=SIZE]...")
+MaybeShape = Annotated[
+    list[str] | None,
+    typer.Argument(help="A kernel's sizes and options (see: warpplan kernels).", metavar="[NAME=VALUE]..."),
 ]
 Iterations = Annotated[int, typer.Option(min=1, max=1000, help="Iterations of the loop in the time line.")]
 SvgFile = Annotated[Path | None, typer.Option("--svg", help="Write the time line as a picture.")]
@@ -78,7 +79,7 @@ class Explained:
 
 def explain(
     subject: Subject,
-    sizes: Sizes = None,
+    shape: MaybeShape = None,
     dtype: Dtype = "bfloat16",
     device: DeviceName = None,
     profile: ProfileFile = None,
@@ -109,10 +110,10 @@ def explain(
             require_folder(path)
     events = _events(measured)
     if subject in registry.names():
-        found = _kernel(subject, named(sizes or []), dtype, device, profile)
+        found = _kernel(subject, named(shape or []), dtype, device, profile)
     elif subject == "-" or Path(subject).suffix == ".json" or Path(subject).exists():
-        if sizes:
-            raise InvalidInput(f"{sizes[0]!r} after a graph file: only kernels have sizes", field="sizes", value=sizes)
+        if shape:
+            raise InvalidInput(f"{shape[0]!r} after a graph file: only kernels have sizes", field="shape", value=shape)
         found = _graph(subject, *solver_limits(began, time_limit, work_limit, depth, slack))
     else:
         raise UnknownName("kernel or graph file", subject, (*registry.names(), "GRAPH.json"))
@@ -144,7 +145,7 @@ def _graph(path: str, options: SolveOptions, deadline: Deadline) -> Explained:
     return Explained(graph.name, lead, graph, outcome, shown, body)
 
 
-def _kernel(name: str, sizes: dict[str, object], dtype: str, device: str | None, profile: Path | None) -> Explained:
+def _kernel(name: str, shape: dict[str, object], dtype: str, device: str | None, profile: Path | None) -> Explained:
     from warpplan.planner.predict.explanation import demands
     from warpplan.planner.values import codec
     from warpplan.service.cli.display import config_line
@@ -153,11 +154,11 @@ def _kernel(name: str, sizes: dict[str, object], dtype: str, device: str | None,
     from warpplan.service.workflow.request import Item, check
 
     profiles = Profiles.load(profile) if profile else Profiles()
-    problem, kernel, gpu = check(Item(name, tuple(sizes.items()), dtype, device), profiles.default_device)
+    problem, kernel, gpu = check(Item(name, tuple(shape.items()), dtype, device), profiles.default_device)
     measurements = profiles.of(gpu.name).profile
-    race = kernel.race(problem.sizes, dtype, gpu, measurements)
-    compared = _raced(race) if race else _ranked(kernel.rank(problem.sizes, dtype, gpu, measurements), name)
-    loop = kernel.loop(compared.configs[0], dtype, gpu, measurements)
+    race = kernel.race(problem.canonical, dtype, gpu, measurements)
+    compared = _raced(race) if race else _ranked(kernel.rank(problem.canonical, dtype, gpu, measurements), name)
+    loop = kernel.loop(compared.configs[0], dtype, gpu, measurements, problem.canonical)
     filled = demands(loop.graph, loop.outcome.plan) if loop.outcome.plan else ()
     best = compared.predicted[0]
     lead = (

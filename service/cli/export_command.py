@@ -106,7 +106,7 @@ def _rows(
     known = registry.kernel(kernel).declaration.name
     problems = _from_file(workflow, shapes, known) if shapes else workflow.store.problems() if workflow.store else ()
     rows = [
-        ExportRow(p.sizes, p.dtype, p.device, workflow.profiles.of(p.device).profile)
+        ExportRow(p.canonical, p.dtype, p.device, workflow.profiles.of(p.device).profile)
         for p in problems
         if p.kernel == known
     ]

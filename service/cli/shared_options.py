@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from warpplan.service.workflow.configure import Workflow
 
 KernelName = Annotated[str, typer.Argument(help="Kernel (see: warpplan kernels).", metavar="KERNEL")]
-SizeList = Annotated[
-    list[str], typer.Argument(help="The kernel's sizes (see: warpplan kernels).", metavar="NAME=SIZE...")
+ShapeWords = Annotated[
+    list[str], typer.Argument(help="The kernel's sizes and options (see: warpplan kernels).", metavar="NAME=VALUE...")
 ]
 Dtype = Annotated[str, typer.Option(help="torch's name of the dtype.")]
 DeviceName = Annotated[str | None, typer.Option(help="The GPU's full name (see: warpplan devices).")]
@@ -62,19 +62,20 @@ def open_workflow(
 
 
 def named(words: Sequence[str]) -> dict[str, object]:
-    """``["NAME=SIZE", …]`` as sizes by name; :class:`InvalidShape` for a word that is none, or twice the same."""
+    """``["NAME=VALUE", …]`` as sizes and options by name; :class:`InvalidShape` for a word that is none, or twice the
+    same."""
     from warpplan.service.workflow.request import example_size
 
-    sizes: dict[str, object] = {}
+    shape: dict[str, object] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             (example,) = (f"{name}={size}" for name, size in example_size().items())
-            raise InvalidShape(f"{word!r} is no size: write NAME=SIZE, such as {example}", field="sizes", value=word)
-        if name in sizes:
-            raise InvalidShape(f"{name} is given twice: {sizes[name]} and {value}", field=name, value=value)
-        sizes[name] = value
-    return sizes
+            raise InvalidShape(f"{word!r} is no size: write NAME=VALUE, such as {example}", field="shape", value=word)
+        if name in shape:
+            raise InvalidShape(f"{name} is given twice: {shape[name]} and {value}", field=name, value=value)
+        shape[name] = value
+    return shape
 
 
 def print_json(value: object) -> None:

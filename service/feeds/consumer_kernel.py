@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from warpplan.kernels.declaration import ConsumerNames, Declaration
+from warpplan.kernels.declaration import ConsumerNames, Declaration, Shape
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.planner.values.tuning import Scalar, TuningConfig
 
@@ -201,7 +201,7 @@ def rename(
 def call(
     consumer: ConsumerKernel,
     declared: Declaration,
-    shape: tuple[int, ...],
+    shape: Shape,
     dtype: str,
     *,
     key_map: Mapping[str, str],

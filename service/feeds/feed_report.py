@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpplan.kernels.declaration import Shape
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 
 
 class ExportRow(NamedTuple):
-    """One configuration to export: sizes in the order of the kernel's ``dimensions``, torch's name of the dtype, the
-    device's name, and the profile to plan with. A plain tuple of the four will do."""
+    """One configuration to export: the shape as the kernel parses it, torch's name of the dtype, the device's name, and
+    the profile to plan with. A plain tuple of the four will do."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     device: str
     profile: Profile
@@ -23,13 +24,27 @@ class ExportRow(NamedTuple):
 class ExportedEntry:
     """One entry of the consumer's cache. ``key`` is the consumer's own; ``config`` is in the consumer's names."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     device: str
     key: tuple[object, ...]
     path: str
     config: TuningConfig
     predicted_us: float
+
+
+@dataclass(frozen=True)
+class SkippedRow:
+    """A row that no entry of the consumer's cache can stand for, and why."""
+
+    shape: Shape
+    dtype: str
+    device: str
+    reason: str
+
+    def line(self) -> str:
+        """For people."""
+        return f"  skip {shape_text(self.shape)} {self.dtype} on {self.device}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,7 @@ class ExportReport:
     out: str
     identity: tuple[tuple[str, str], ...]
     entries: tuple[ExportedEntry, ...]
+    skipped: tuple[SkippedRow, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
         """The report for people: what it is valid for, then a line an entry."""
@@ -50,10 +66,11 @@ class ExportReport:
             head
             + valid
             + tuple(
-                f"  {_sizes(e.shape)} {e.dtype} on {e.device}: {describe(e.config)}, "
+                f"  {shape_text(e.shape)} {e.dtype} on {e.device}: {describe(e.config)}, "
                 f"{e.predicted_us:.1f} us predicted -> {e.path}"
                 for e in self.entries
             )
+            + tuple(row.line() for row in self.skipped)
         )
 
 
@@ -62,7 +79,7 @@ class VerifiedEntry:
     """Will the consumer find an entry for this row? ``config`` is what it will run, ``None`` on a miss; ``reason`` says
     why it misses, or how the hit differs from today's plan, and is empty otherwise."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     device: str
     hit: bool
@@ -78,6 +95,7 @@ class VerifyReport:
     out: str
     identity: tuple[tuple[str, str], ...]
     entries: tuple[VerifiedEntry, ...]
+    skipped: tuple[SkippedRow, ...] = ()
 
     @property
     def all_hit(self) -> bool:
@@ -87,12 +105,13 @@ class VerifyReport:
         """The report for people: hits counted, then a line a row."""
         hits = sum(e.hit for e in self.entries)
         head = (f"{self.target}: {hits} of {len(self.entries)} rows hit for {self.consumer} in {self.out}",)
-        return head + tuple(
-            f"  {'hit ' if e.hit else 'MISS'} {_sizes(e.shape)} {e.dtype} on {e.device}"
+        judged = tuple(
+            f"  {'hit ' if e.hit else 'MISS'} {shape_text(e.shape)} {e.dtype} on {e.device}"
             + (f": {describe(e.config)}" if e.config else "")
             + (f" ({e.reason})" if e.reason else "")
             for e in self.entries
         )
+        return head + judged + tuple(row.line() for row in self.skipped)
 
 
 def describe(config: TuningConfig) -> str:
@@ -101,5 +120,7 @@ def describe(config: TuningConfig) -> str:
     return " ".join(f"{name}={value}" for name, value in fields)
 
 
-def _sizes(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+def shape_text(shape: Shape) -> str:
+    """``4096x4096x4096``, options after it."""
+    sizes = "x".join(str(part) for part in shape if not isinstance(part, str))
+    return " ".join((sizes, *(part for part in shape if isinstance(part, str))))

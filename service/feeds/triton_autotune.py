@@ -21,12 +21,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from warpplan.kernels import registry
+from warpplan.kernels.declaration import options_of
 from warpplan.kernels.registry import Kernel
 from warpplan.planner.errors import Infeasible, InvalidInput, StoreError
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.tuning import Scalar, TuningConfig
 from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, call, load, rename
-from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, ExportRow, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.feed_report import (
+    ExportedEntry,
+    ExportReport,
+    ExportRow,
+    SkippedRow,
+    VerifiedEntry,
+    VerifyReport,
+    shape_text,
+)
 from warpplan.service.feeds.paper_launch import read_entry, target_of, tuning_of, write_entry
 
 TARGET = "triton"
@@ -54,7 +63,8 @@ class Options:
 
 
 def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> ExportReport:
-    """Write an entry for each row into ``out``, the consumer's ``$TRITON_CACHE_DIR``; existing entries are replaced.
+    """Write an entry for each row into ``out``, the consumer's ``$TRITON_CACHE_DIR``; existing entries are replaced. A
+    row with an option of its shape is skipped: the consumer's key tells it from no other.
 
     ``consumer`` is ``FILE.py:function`` or ``package.module:function``; importing it runs its module. Needs triton, no
     GPU and no torch (unless the consumer's module imports it). Each entry is written atomically: ``out`` may be in use.
@@ -66,9 +76,8 @@ def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     options = options or Options()
     kernel = registry.kernel(options.kernel)
     loaded = _load(consumer, kernel)
-    chosen = [(row, *_choose(loaded, kernel, row, options)) for row in map(ExportRow._make, rows)]
-    if not chosen:
-        raise InvalidInput("there is nothing to export: give shapes, or a store that holds some", field="rows")
+    wanted, skipped = _plain(rows)
+    chosen = [(row, *_choose(loaded, kernel, row, options)) for row in wanted]
     # Looked up first, so that rows in conflict leave the cache as it was.
     seen: dict[str, tuple[ExportRow, TuningConfig]] = {}
     for row, config, _ in chosen:
@@ -87,7 +96,7 @@ def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
         entries.append(ExportedEntry(row.shape, row.dtype, row.device, written.key, written.path, config, time_us))
     identity = _identity(loaded, [row.device for row, _, _ in chosen])
     _write_manifest(loaded, out, identity)
-    return ExportReport(TARGET, consumer, str(out), identity, tuple(entries))
+    return ExportReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
 
 
 def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> VerifyReport:
@@ -99,7 +108,7 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     options = options or Options()
     kernel = registry.kernel(options.kernel)
     loaded = _load(consumer, kernel)
-    wanted = [ExportRow._make(row) for row in rows]
+    wanted, skipped = _plain(rows)
     identity = _identity(loaded, [row.device for row in wanted])
     entries = []
     for row in wanted:
@@ -113,7 +122,26 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
             reason = "" if found.config == planned else "not today's plan: an older one, or measured by the job"
         hit = found.config is not None
         entries.append(VerifiedEntry(row.shape, row.dtype, row.device, hit, found.path, found.config, reason))
-    return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries))
+    return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
+
+
+def _plain(rows: Iterable[ExportRow]) -> tuple[list[ExportRow], tuple[SkippedRow, ...]]:
+    """Rows whose shapes have no options, and the others with the reason why an entry cannot stand for them. Raises
+    :class:`InvalidInput` where nothing is left."""
+    given = list(map(ExportRow._make, rows))
+    plain = [row for row in given if not options_of(row.shape)]
+    skipped = []
+    for row in given:
+        if named := options_of(row.shape):
+            chosen = ", ".join(f"{name}={value}" for name, value in named.items())
+            reason = f"{chosen} is no part of the consumer's key, and its kernel computes the default"
+            skipped.append(SkippedRow(row.shape, row.dtype, row.device, reason))
+    if not plain:
+        every = f": every shape has an option, such as {shape_text(skipped[0].shape)}" if skipped else ""
+        raise InvalidInput(
+            f"there is nothing to export{every}: give shapes without options, or a store that holds some", field="rows"
+        )
+    return plain, tuple(skipped)
 
 
 def _load(consumer: str, kernel: Kernel) -> ConsumerKernel:
@@ -158,7 +186,7 @@ def _launch(consumer: ConsumerKernel, kernel: Kernel, row: ExportRow, options: O
 
 
 def _label(row: ExportRow) -> str:
-    return f"{'x'.join(map(str, row.shape))} {row.dtype} on {row.device}"
+    return f"{shape_text(row.shape)} {row.dtype} on {row.device}"
 
 
 def _identity(consumer: ConsumerKernel, devices: Iterable[str]) -> Identity:

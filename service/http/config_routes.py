@@ -96,8 +96,7 @@ async def _answer(declared: Declaration, request: Request, if_none_match: str | 
 
 def item_of_query(declared: Declaration, request: Request, *beside: str) -> Item:
     """The question in a query string; parameters ``beside`` it are the route's own. Raises :class:`InvalidInput`."""
-    dimensions = declared.dimensions
-    expected = (*dimensions, "dtype", "device", *beside)
+    expected = (*declared.parameters, "dtype", "device", *beside)
     given: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in expected:
@@ -108,8 +107,8 @@ def item_of_query(declared: Declaration, request: Request, *beside: str) -> Item
         if name in given:
             raise InvalidInput(f"query parameter {name!r} is given twice: give it once", field=name, value=value)
         given[name] = value
-    sizes = tuple((name, given[name]) for name in dimensions if name in given)
-    return Item(declared.name, sizes, given.get("dtype", DEFAULT_DTYPE), given.get("device", DEFAULT_DEVICE))
+    shape = tuple((name, given[name]) for name in declared.parameters if name in given)
+    return Item(declared.name, shape, given.get("dtype", DEFAULT_DTYPE), given.get("device", DEFAULT_DEVICE))
 
 
 def _matching(if_none_match: str | None, answer: ConfigAnswer) -> str | None:
@@ -148,7 +147,7 @@ def _parsed(fields: dict[str, Any]) -> Item | WarpplanError:
 
 @router.get("/v1/kernels")
 async def kernels() -> dict[str, Any]:
-    """What can be planned: each kernel with its sizes and what they mean, its dtypes, example shapes."""
+    """What can be planned: each kernel with its sizes and options and what they mean, its dtypes, example shapes."""
     return {"kernels": [declared.as_dict() for declared in registry.declarations()]}
 
 

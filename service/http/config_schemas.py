@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from warpplan.kernels import registry
-from warpplan.kernels.declaration import Declaration
+from warpplan.kernels.declaration import MAX_LIST_CHARACTERS, Declaration, ShapeOption
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item
 
@@ -30,7 +30,7 @@ class _Strict(BaseModel):
 
 
 def query_parameters(declared: Declaration) -> list[dict[str, Any]]:
-    """The query of a kernel's operation as OpenAPI parameters: its sizes, the dtype, the device."""
+    """The query of a kernel's operation as OpenAPI parameters: its sizes and options, the dtype, the device."""
 
     def query(name: str, description: str, required: bool, schema: dict[str, Any]) -> dict[str, Any]:
         return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
@@ -42,12 +42,22 @@ def query_parameters(declared: Declaration) -> list[dict[str, Any]]:
         )
         for field, size in zip(declared.fields, declared.examples[0], strict=True)
     ]  # fmt: skip
+    options = [query(option.name, option.meaning, False, _option_schema(option)) for option in declared.options]
     dtypes = {"type": "string", "default": DEFAULT_DTYPE, "enum": list(declared.dtypes)}
     return [
         *sizes,
+        *options,
         query("dtype", "torch's name of the dtype", False, dtypes),
         query("device", "the GPU's full name", False, {"type": "string", "default": DEFAULT_DEVICE}),
     ]
+
+
+def _option_schema(option: ShapeOption) -> dict[str, Any]:
+    named = {"type": "string", "enum": list(option.choices)}
+    if not option.whole_numbers:
+        return {**named, "default": option.default}
+    numbers = {"type": "string", "pattern": "^[0-9]+(,[0-9]+)*$", "maxLength": MAX_LIST_CHARACTERS}
+    return {"anyOf": [named, numbers], "default": option.default}
 
 
 def _batch_example() -> list[dict[str, Any]]:
@@ -109,7 +119,7 @@ class Provenance(BaseModel):
 
 class Answer(BaseModel):
     kernel: str
-    shape: dict[str, int]
+    shape: dict[str, int | str]
     dtype: str
     device: str
     config: Config
@@ -133,8 +143,8 @@ class ProblemDetails(BaseModel):
 
 
 class BatchRequest(_Strict):
-    """``items``: each ``{"kernel", "shape", "dtype", "device"}``, the shape an object of the sizes that the kernel
-    declares; sizes may stand beside the other fields."""
+    """``items``: each ``{"kernel", "shape", "dtype", "device"}``, the shape an object of the sizes and options that the
+    kernel declares; they may stand beside the other fields, too."""
 
     items: Annotated[list[dict[str, Any]], Field(min_length=1, examples=[_batch_example()])]
 
@@ -153,7 +163,8 @@ class BatchAnswer(BaseModel):
 
 class MeasurementRequest(_Strict):
     """The median of ``samples`` runs. Times are compared within one ``environment`` only (such as driver, cuda, triton,
-    torch); ``run`` tells equal reports of different jobs apart: a repeated report is kept once."""
+    torch); ``run`` tells equal reports of different jobs apart: a repeated report is kept once. A time counts for its
+    shape alone, options included."""
 
     kernel: WholeText
     shape: dict[str, Any]

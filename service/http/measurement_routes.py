@@ -50,7 +50,7 @@ async def record(
 
 @router.get("")
 async def listed(
-    request: Request, kernel: Annotated[str, Query(description="the kernel; its sizes, dtype and device beside it")]
+    request: Request, kernel: Annotated[str, Query(description="the kernel; its shape, dtype and device beside it")]
 ) -> config_schemas.KeptMeasurements:
     """What jobs measured for one problem, oldest first."""
     item = item_of_query(registry.kernel(kernel).declaration, request, "kernel")

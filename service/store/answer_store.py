@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -256,9 +255,7 @@ class Store:
                         "checksum: restore it from a copy, or move it away and plan again",
                         field="store", value=self.name,
                     )  # fmt: skip
-                shape: dict[str, int] = json.loads(row["shape"])
-                names, sizes = tuple(shape), tuple(shape.values())
-                found[ConfigRequest(row["kernel"], names, sizes, row["dtype"], row["device"])] = None
+                found[ConfigRequest.read(row["kernel"], row["shape"], row["dtype"], row["device"])] = None
         return tuple(found)
 
     def _read_measurement(self, problem: ConfigRequest, row: Row) -> Measurement:

@@ -75,5 +75,5 @@ def bundled() -> Iterator[tuple[int, Item]]:
     for layer in LAYERS:
         for tokens in TOKENS:
             number += 1
-            sizes = tuple(declared.named((tokens, layer.n, layer.k)).items())
-            yield number, Item(declared.name, sizes, name=f"{layer.model} {layer.name}")
+            shape = tuple(declared.named((tokens, layer.n, layer.k)).items())
+            yield number, Item(declared.name, shape, name=f"{layer.model} {layer.name}")

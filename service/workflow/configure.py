@@ -10,6 +10,7 @@ from itertools import islice
 from threading import Lock
 from typing import overload
 
+from warpplan.kernels.declaration import options_of
 from warpplan.kernels.registry import Kernel
 from warpplan.planner.errors import InvalidConfig, StoreError, WarpplanError
 from warpplan.planner.predict.ranking import RankedPlan
@@ -55,7 +56,7 @@ class CheckedItem:
 
     @property
     def table(self) -> tuple[str, str, str, str]:
-        """Questions of one table have their loops in common."""
+        """Questions of one table with equal options have their loops in common."""
         return self.problem.kernel, self.problem.dtype, self.problem.device, self.source.key
 
 
@@ -137,7 +138,7 @@ class Workflow:
         """
         q = self.check(item)
         store = self._store_of_measurements()
-        q.kernel.plan(config, q.problem.dtype, q.device, q.source.profile)
+        q.kernel.plan(config, q.problem.dtype, q.device, q.source.profile, q.problem.canonical)
         require_plausible(q.kernel, q.problem, q.device, q.source.profile, time_us)
         measurement = Measurement(q.problem, config, time_us, samples, environment, run)
         fresh = store.record(measurement)
@@ -244,7 +245,7 @@ class Workflow:
     def _rank(self, q: CheckedItem, limit: int) -> tuple[RankedPlan, ...]:
         # The first of a table solves its loops: questions that meet them together must not all do that.
         with self._tables.setdefault(q.table, Lock()):
-            return q.kernel.rank(q.problem.sizes, q.problem.dtype, q.device, q.source.profile, limit=limit)
+            return q.kernel.rank(q.problem.canonical, q.problem.dtype, q.device, q.source.profile, limit=limit)
 
     def _keep(self, fresh: Sequence[Kept], must_keep: bool) -> str:
         """Why the answers could not be kept; empty where they were, or there is nothing to keep."""
@@ -301,10 +302,13 @@ class Workflow:
     def _loop(self, q: CheckedItem, config: TuningConfig, solve: Callable[[], Outcome] | None = None) -> Outcome:
         """The solved loop behind ``config``, without the seconds that solving took here; ``solve`` where the kernel's
         ranking has bound its candidate already."""
-        key = (*q.table, config)
+        # Sizes do not change a loop; options may.
+        key = (*q.table, tuple(options_of(q.problem.canonical).items()), config)
         known = self._loops.get(key)
         if known is None:
-            solve = solve or partial(q.kernel.plan, config, q.problem.dtype, q.device, q.source.profile)
+            solve = solve or partial(
+                q.kernel.plan, config, q.problem.dtype, q.device, q.source.profile, q.problem.canonical
+            )
             known = kept_plan(solve())
             self._loops.put(key, known)
         return known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from warpplan.kernels.declaration import Shape
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -19,7 +20,7 @@ the power limit leaves; a short kernel on a cool card runs at its boost clock, 1
 class HasFloor(Protocol):
     """A kernel that knows a lower bound of its time."""
 
-    def floor_us(self, shape: tuple[int, ...], dtype: str, device: Device, profile: Profile) -> float: ...
+    def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float: ...
 
 
 def require_plausible(kernel: object, problem: ConfigRequest, device: Device, profile: Profile, time_us: float) -> None:
@@ -31,7 +32,7 @@ def require_plausible(kernel: object, problem: ConfigRequest, device: Device, pr
     launch = dict(profile.ceilings).get("launch_us")
     floor = launch.p50 if launch else 0.0
     if isinstance(kernel, HasFloor):
-        floor = max(floor, kernel.floor_us(problem.sizes, problem.dtype, device, profile))
+        floor = max(floor, kernel.floor_us(problem.canonical, problem.dtype, device, profile))
     floor *= MARGIN
     if time_us < floor:
         raise InvalidInput(

@@ -17,23 +17,24 @@ DEFAULT_DEVICE = "NVIDIA H200"
 
 @dataclass(frozen=True)
 class Item:
-    """An unchecked question, as a query string, a line of a file or an element of a batch gives it."""
+    """An unchecked question, as a query string, a line of a file or an element of a batch gives it. ``shape`` has the
+    sizes and options that were given, by name."""
 
     kernel: str
-    sizes: tuple[tuple[str, object], ...]
+    shape: tuple[tuple[str, object], ...]
     dtype: str = DEFAULT_DTYPE
     device: str | None = None
     name: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, object], *, kernel: str = registry.DEFAULT) -> Item:
-        """Read ``{"kernel", "dtype", "device", "name"}`` and sizes, either beside them or under ``shape``.
+        """Read ``{"kernel", "dtype", "device", "name"}``, and sizes and options either beside them or under ``shape``.
 
-        ``kernel`` is what an absent one means. Raises :class:`InvalidInput` for a field of the wrong type; sizes are
-        judged by the kernel itself in :func:`check`.
+        ``kernel`` is what an absent one means. Raises :class:`InvalidInput` for a field of the wrong type; sizes and
+        options are judged by the kernel itself in :func:`check`.
         """
         texts: dict[str, str] = {}
-        sizes: dict[str, object] = {}
+        shape: dict[str, object] = {}
         for field, value in fields.items():
             require_whole_text(field, value)
             if field in ("kernel", "dtype", "device", "name"):
@@ -47,12 +48,12 @@ class Item:
                     raise InvalidInput(
                         f"shape={value!r} is not an object of sizes such as {example_size()}", field=field, value=value
                     )
-                sizes |= {str(name): size for name, size in value.items()}
+                shape |= {str(name): given for name, given in value.items()}
             else:
-                sizes[field] = value
+                shape[field] = value
         return cls(
             texts.get("kernel", kernel),
-            tuple(sizes.items()),
+            tuple(shape.items()),
             texts.get("dtype", DEFAULT_DTYPE),
             texts.get("device"),
             texts.get("name", ""),
@@ -79,16 +80,17 @@ def require_whole_text(field: str, value: object) -> None:
 def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[ConfigRequest, Kernel, Device]:
     """The problem that ``item`` states, with its kernel and device.
 
-    Raises :class:`UnknownName` for a kernel, dtype or device nobody knows and :class:`InvalidShape` for its sizes.
+    Raises :class:`UnknownName` for a kernel, dtype or device nobody knows and :class:`InvalidShape` for its sizes and
+    options.
     """
     kernel = registry.kernel(item.kernel)
     kernel.declaration.require_dtype(item.dtype)
     gpu = device(default_device if item.device is None else item.device)
-    sizes = kernel.parse_shape(dict(item.sizes), item.dtype)
-    return ConfigRequest(item.kernel, kernel.declaration.dimensions, sizes, item.dtype, gpu.name), kernel, gpu
+    shape = kernel.parse_shape(dict(item.shape), item.dtype)
+    return ConfigRequest(item.kernel, kernel.declaration.dimensions, shape, item.dtype, gpu.name), kernel, gpu
 
 
-def example_size() -> dict[str, int]:
+def example_size() -> dict[str, int | str]:
     """One size by its name, for messages: the first of the default kernel's first example."""
     declared = registry.kernel(registry.DEFAULT).declaration
     return {declared.dimensions[0]: declared.examples[0][0]}

@@ -22,11 +22,12 @@ SUFFIXES = (".csv", ".jsonl", ".ndjson")
 def read_shapes(path: Path, kernel: str = registry.DEFAULT) -> Iterator[Line]:
     """Yield (line number from 1, :class:`Item`) for each problem, or :class:`MalformedFile` for a line that is none.
 
-    CSV needs a header of the size names that the kernels declare, and may have ``kernel`` (without it
+    CSV needs a header of the names of sizes and options that the kernels declare, and may have ``kernel`` (without it
     ``kernel`` is meant), ``dtype``, ``device`` and ``name``; a line of mixed kernels leaves the sizes of the others
-    empty. A JSON line has the same names. Blank lines are skipped; a byte order mark and CRLF are accepted.
-    Sizes are not judged here. A file that cannot be opened, is empty, has another suffix, no usable header or nothing
-    after it raises :class:`MalformedFile` at once, before any line is given.
+    empty, and an option that is empty is at its default. A JSON line has the same names. Blank lines are skipped; a
+    byte order mark and CRLF are accepted. Sizes and options are not judged here. A file that cannot be opened, is
+    empty, has another suffix, no usable header or nothing after it raises :class:`MalformedFile` at once, before any
+    line is given.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise MalformedFile(

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch with CUDA")
 pytest.importorskip("triton", reason="needs triton")
 
-from warpplan.kernels.gemm.launch import gemm  # noqa: E402
+from warpplan.kernels.gemm.launch import gemm, layout_of  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, tuning, violations  # noqa: E402
 from warpplan.planner.values.device import H200  # noqa: E402
@@ -50,6 +50,60 @@ def test_exact(config, shape, dtype):
     gemm(a, b, config, out=buffer[1:-1, :n])
     assert torch.equal(buffer[1:-1, :n], reference(a, b).to(dtype))
     assert int(buffer.isnan().sum()) == buffer.numel() - m * n
+
+
+LAYOUT_SHAPES = ((1, 1, 8), (7, 133, 72), (129, 264, 1096), (1000, 1001, 2048))
+"""Sizes that need not be whole 16 bytes are none, save K where an operand lies with K contiguous: the strides are."""
+
+
+def _lying(rows, k, by_k, dtype):
+    """Whole numbers [rows, k], K contiguous or stored [k, rows], in a larger matrix of NaN with 16-byte rows."""
+    lines, columns = (rows, k) if by_k else (k, rows)
+    buffer = torch.full((lines + 2, columns // 8 * 8 + 24), float("nan"), device="cuda", dtype=dtype)
+    stored = buffer[1:-1, 8 : 8 + columns]
+    stored.copy_(_whole(lines, columns, dtype))
+    return stored if by_k else stored.t()
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+@pytest.mark.parametrize("shape", [*LAYOUT_SHAPES, (136, 264, 1001), (8, 200, 3)], ids=str)
+@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+def test_exact_in_every_layout(config, shape, layout):
+    """Neither the margins of the operands, which are NaN, nor those of the result are touched."""
+    m, n, k = shape
+    if violations(config, "bfloat16", H200, shape):
+        pytest.skip("this split leaves a range of K empty")
+    if k % 8 and layout != "tn":
+        pytest.skip("K is contiguous in an operand and no multiple of 16 bytes")
+    a = _lying(m, k, layout[0] == "n", torch.bfloat16)
+    b = _lying(n, k, layout[1] == "t", torch.bfloat16)
+    assert layout_of(a, b) == layout or 1 in shape
+    buffer = torch.full((m + 2, n + 5), float("nan"), device="cuda", dtype=torch.bfloat16)
+    gemm(a, b, config, out=buffer[1:-1, :n])
+    assert torch.equal(buffer[1:-1, :n], reference(a, b).bfloat16())
+    assert int(buffer.isnan().sum()) == buffer.numel() - m * n
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+def test_a_nan_reaches_its_row_and_its_column_alone(config, layout):
+    shape = (200, 328, 1096)
+    a, b = _lying(200, 1096, layout[0] == "n", torch.float16), _lying(328, 1096, layout[1] == "t", torch.float16)
+    a[131, 1095] = float("nan")
+    b[7, 500] = float("nan")
+    assert not violations(config, "float16", H200, shape)
+    expected = reference(a, b).half()
+    assert torch.equal(gemm(a, b, config).isnan(), expected.isnan())
+    assert int(expected.isnan().sum()) == 328 + 200 - 1
+
+
+def test_layouts_round_alike():
+    """The order of the sums does not depend on how the operands lie."""
+    a, b = (torch.randn(520, 1024, device="cuda").bfloat16() for _ in range(2))
+    for config in CONFIGS:
+        plain = gemm(a, b, config)
+        for left, right in ((a, b.t().contiguous().t()), (a.t().contiguous().t(), b.t().contiguous().t())):
+            assert torch.equal(gemm(left, right, config), plain)
 
 
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.split_k > 1], ids=repr)

@@ -120,8 +120,8 @@ def test_no_barrier_lies_in_the_staging(config):
     barriers = [_shared_offset(ptx, register) for register in inits]
     assert len(barriers) == len(set(barriers)) == 2 * config.depth + (2 if config.scheme == "pingpong" else 0)
     starts = sorted(_shared_offset(ptx, register) for register in stores)
-    assert starts == [starts[0] + i * config.staging_bytes(2) for i in range(config.consumers)]
-    assert not [b for b in barriers if starts[0] - 8 < b < starts[-1] + config.staging_bytes(2)]
+    assert starts == [starts[0] + i * config.staging_bytes for i in range(config.consumers)]
+    assert not [b for b in barriers if starts[0] - 8 < b < starts[-1] + config.staging_bytes]
 
 
 def _shared_offset(ptx: str, register: str) -> int:

@@ -27,8 +27,9 @@ def costs() -> CostTable:
     entries += [
         entry("wgmma", n / 2 + 40, max(n / 2, 16), 10, n=n, dtype=dtype, a="shared")
         for n in (16, 32, 64, 128, 256)
-        for dtype in ("bfloat16", "float16")
+        for dtype in ("bfloat16", "float16", "float8_e4m3fn")
     ]
+    entries += [entry("elementwise", size / 100, size / 100, size / 100, elements=size) for size in (1024, 16384)]
     entries += [
         entry("handoff", latency, None, 12, scope=scope)
         for scope, latency in (("warp_to_group", 50), ("group_to_warp", 60), ("group_to_group", 60))

@@ -35,6 +35,19 @@ def test_every_structure_has_an_optimal_plan_that_passes_the_checker(costs, dtyp
         assert effective_ii(outcome.plan, config.depth) == outcome.plan.schedule.ii_cycles
 
 
+def test_only_a_second_consumer_hides_promotion(costs):
+    """Of one consumer the tensor cores idle while it adds; of two, one adds while the other multiplies."""
+    single = GemmConfig("single", 64, 128, 128, 4, 6, promoted=True)
+    cooperative = GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True)
+    for config in (single, cooperative):
+        outcome = plan_candidate(config, "float8_e4m3fn", H200, costs)
+        assert outcome.plan is not None
+        graph = loop_graph(config, "float8_e4m3fn", H200, costs)
+        assert check(outcome.plan, graph) == ()
+        busy = sum(op.occupancy for op in graph.ops if op.unit == "TENSOR")
+        assert (outcome.plan.schedule.ii_cycles == busy) == (config.consumers == 2)
+
+
 @pytest.mark.parametrize("config", EACH, ids=lambda c: c.scheme)
 def test_a_large_tile_is_bound_by_the_tensor_cores(costs, config):
     """4 steps of 16 over K, consumer_rows / 64 instructions each, 128 cycles an instruction of 256 columns."""
@@ -147,7 +160,7 @@ def test_staging_inside_the_ring_takes_no_bytes_of_its_own(costs):
     assert plans[0] is not None
     assert plans[1] is not None
     assert [b.shares_with for b in plans[1].buffers if b.name.startswith("staging")] == ["load_a0", "load_a1"]
-    assert plans[0].smem_bytes - plans[1].smem_bytes == 2 * own.staging_bytes(2)
+    assert plans[0].smem_bytes - plans[1].smem_bytes == 2 * own.staging_bytes
 
 
 def test_two_resident_blocks_share_the_registers_and_the_memory(costs):

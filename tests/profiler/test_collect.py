@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.planner.errors import InvalidInput, MalformedFile, MeasurementFailed, UnknownName
 from warpplan.profiler import collect as module
+from warpplan.profiler.additions import REFERENCES
 from warpplan.profiler.collect import collect, partial_path
 from warpplan.profiler.probes import points
-from warpplan.profiler.profile_files import load
+from warpplan.profiler.probes.points import FAMILIES
+from warpplan.profiler.profile_files import load, save
 
 from .machines import MACHINE, record
 
@@ -188,6 +191,53 @@ def test_bad_requests(machine: Machine, tmp_path: Path) -> None:
         collect(tmp_path / "p.json", passes=0)
     with pytest.raises(InvalidInput, match="cannot be written"):
         collect(tmp_path / "missing" / "p.json")
+
+
+def _recorded(machine: Machine, path: Path) -> Path:
+    """A profile of all families but the last points of two of them."""
+    profile = collect(path, passes=1)
+    lost = {FAMILIES["wgmma"][-1].label, *(p.label for p in FAMILIES["gather"])}
+    entries = tuple(e for e in profile.costs.entries if e.label not in lost)
+    save(replace(profile, costs=replace(profile.costs, entries=entries)), path)
+    machine.measured = []
+    return path
+
+
+def test_only_what_a_recorded_profile_lacks_is_added_to_it(machine: Machine, tmp_path: Path) -> None:
+    old, out = _recorded(machine, tmp_path / "old.json"), tmp_path / "new.json"
+    machine.identity = MACHINE | {"driver": "590.2"}
+    seen: list[tuple[int, int, str]] = []
+    profile = collect(out, passes=1, add_to=old, progress=lambda *a: seen.append(a))
+    lacking = [FAMILIES["wgmma"][-1].label, *(p.label for p in FAMILIES["gather"])]
+    assert sorted(machine.measured) == sorted([*(p.label for p in REFERENCES.values()), *lacking])
+    assert seen[-1][:2] == (len(machine.measured), len(machine.measured))
+    assert load(out) == profile
+    assert profile.identity == load(old).identity
+    assert len(profile.costs.entries) == len(load(old).costs.entries) + len(lacking)
+    assert not partial_path(out).exists()
+    machine.measured = []
+    assert collect(old, add_to=out) == profile == load(old)
+    assert machine.measured == []
+
+
+def test_nothing_is_measured_for_a_profile_of_other_software(machine: Machine, tmp_path: Path) -> None:
+    old, out = _recorded(machine, tmp_path / "old.json"), tmp_path / "new.json"
+    machine.identity = MACHINE | {"triton": "3.9.0"}
+    with pytest.raises(InvalidInput, match=r"recorded with triton 3\.6\.0, here it is 3\.9\.0"):
+        collect(out, add_to=old)
+    assert machine.measured == []
+    assert not out.exists()
+    assert not partial_path(out).exists()
+
+
+def test_a_refused_addition_is_measured_afresh_the_next_time(machine: Machine, tmp_path: Path) -> None:
+    old, out = _recorded(machine, tmp_path / "old.json"), tmp_path / "new.json"
+    machine.scale = 1.1
+    with pytest.raises(InvalidInput, match=r"\+10\.0% where 2% is the limit"):
+        collect(out, passes=1, add_to=old)
+    assert not out.exists()
+    machine.scale = 1.0
+    assert collect(out, passes=1, add_to=old).notes
 
 
 def test_a_new_recording_of_a_known_gpu_keeps_its_calibrations():

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("triton", reason="the probes' modules hold Gluon source")
 
-from warpplan.profiler.probes import tiles, tma, wgmma
+from warpplan.profiler.probes import arithmetic, gather, tiles, tma, wgmma
 from warpplan.profiler.probes.cases import Case
 from warpplan.profiler.probes.points import FAMILIES, Point
-from warpplan.profiler.probes.sampling import ceiling, quantiles, slope
+from warpplan.profiler.probes.sampling import REPETITIONS, ceiling, quantiles, slope
 
 CLOCK, LOOP = 11.0, 40.0
 
@@ -33,23 +33,26 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> None:
             return np.tile([CLOCK, CLOCK + 50.0, CLOCK + 700.0], (8, 1))
         if kernel in ("load_rate", "store_rate"):
             cycles = inner * constants.get("GROUP", 1) * 128.0
+        elif kernel == "gather_rate":
+            cycles = 900.0 + inner * 128.0
         elif kernel == "chain":
             groups = live.case.num_warps // 4
             cycles = 300.0 + inner * constants["CHAIN"] * wgmma.PER_GROUP * groups * 64.0
         else:
-            renew, op = 20.0, {"exp2": 100.0, "row_max": 30.0, "row_sum": 35.0, "convert": 15.0}
-            op |= {"epilogue_fenced": 90.0, "epilogue_store": 70.0}
-            operation = constants.get("OPERATION", kernel)
+            renew, op = 20.0, {"exp2": 100.0, "row_max": 30.0, "row_sum": 35.0, "convert": 15.0, "convert_fp8": 18.0}
+            op |= {"epilogue_fenced": 90.0, "epilogue_store": 70.0, "promote": 25.0, "silu": 80.0}
+            operation = "promote" if kernel == "promotion" else constants.get("OPERATION", kernel)
             each = op["exp2"] if operation == "exp2" else renew + op.get(operation, 0.0)
-            each = 55.0 if kernel.startswith("shared") else each
+            each = 55.0 if kernel.startswith("shared") or kernel == "ragged_store" else each
             repeats = constants.get("UNROLL", tiles.STORES if operation in ("epilogue_store", "shared_store") else 1)
             cycles = LOOP + inner * repeats * each + (25.0 if inner else 0.0)
         return np.full((8, 1), cycles)
 
     monkeypatch.setattr(Case, "live", lambda case: FakeLive(case))
-    for module in (tma, wgmma, tiles):
+    for module in (tma, wgmma, arithmetic, gather):
         monkeypatch.setattr(module, "sample", sample)
-    monkeypatch.setattr(tma, "_flush", lambda: None)
+    for module in (tma, gather):
+        monkeypatch.setattr(module, "flush_l2", lambda: None)
 
 
 def _costs(module: Any, kind: str, **parameters: Any) -> dict[str, float | None]:
@@ -62,10 +65,15 @@ def _costs(module: Any, kind: str, **parameters: Any) -> dict[str, float | None]
 @pytest.mark.parametrize(
     ("kind", "parameters"),
     [("tma_load", {"bytes": 4096, "source": "l2"}), ("tma_load", {"bytes": 32768, "source": "dram"}),
-     ("tma_store", {"bytes": 8192})],
+     ("tma_store", {"bytes": 8192}), ("gather_load", {"bytes": 8192, "source": "dram"})],
 )  # fmt: skip
 def test_copies(kind: str, parameters: dict[str, Any]) -> None:
-    assert _costs(tma, kind, **parameters) == {"latency": 700.0, "occupancy": 128.0, "issue": 50.0}
+    module = gather if kind == "gather_load" else tma
+    assert _costs(module, kind, **parameters) == {
+        "latency": 700.0,
+        "occupancy": 128.0,
+        "issue": 50.0,
+    }
 
 
 @pytest.mark.usefixtures("invented")
@@ -78,11 +86,18 @@ def test_wgmma_latency_is_of_one_instruction_and_occupancy_has_no_start_up() -> 
 @pytest.mark.usefixtures("invented")
 @pytest.mark.parametrize("elements", [1024, 16384])
 def test_the_renewing_multiply_is_taken_off(elements: int) -> None:
-    assert _costs(tiles, "row_max", elements=elements)["occupancy"] == pytest.approx(30.0)
-    assert _costs(tiles, "exp2", elements=elements)["occupancy"] == pytest.approx(100.0)
-    assert _costs(tiles, "elementwise", elements=elements) == pytest.approx(
+    assert _costs(arithmetic, "row_max", elements=elements)["occupancy"] == pytest.approx(30.0)
+    assert _costs(arithmetic, "exp2", elements=elements)["occupancy"] == pytest.approx(100.0)
+    assert _costs(arithmetic, "elementwise", elements=elements) == pytest.approx(
         {"latency": 45.0, "occupancy": 20.0, "issue": 20.0}
     )
+
+
+@pytest.mark.usefixtures("invented")
+def test_an_activation_is_taken_apart_from_its_renewal_and_a_promotion_is_not() -> None:
+    silu = _costs(arithmetic, "activation", function="silu", elements=4096)
+    assert silu["occupancy"] == pytest.approx(80.0)
+    assert _costs(arithmetic, "promote", elements=4096)["occupancy"] == pytest.approx(20.0 + 25.0)
 
 
 @pytest.mark.usefixtures("invented")
@@ -96,12 +111,16 @@ def test_the_epilogues_fence_counts_in_latency_and_issue_alone() -> None:
 def test_shared_memory() -> None:
     assert _costs(tiles, "shared_load", bytes=8192) == {"latency": 80.0, "occupancy": 55.0, "issue": 55.0}
     assert _costs(tiles, "shared_store", bytes=8192) == {"latency": None, "occupancy": 55.0, "issue": 55.0}
+    assert _costs(tiles, "ragged_store", elements=8192) == {"latency": 80.0, "occupancy": 55.0, "issue": 55.0}
 
 
 @pytest.mark.usefixtures("invented")
-@pytest.mark.parametrize(("module", "families"), [(tma, ["tma"]), (wgmma, ["wgmma"]), (tiles, ["shared", "registers"])])
-def test_every_point_gives_its_entry(module: Any, families: list[str]) -> None:
-    for point in (p for f in families for p in FAMILIES[f]):
+@pytest.mark.parametrize(
+    ("module", "family"),
+    [(tma, "tma"), (wgmma, "wgmma"), (tiles, "shared"), (arithmetic, "registers"), (gather, "gather")],
+)
+def test_every_point_gives_its_entry(module: Any, family: str) -> None:
+    for point in FAMILIES[family]:
         (record,) = module.measure(point)
         assert (record["kind"], tuple(sorted(record["parameters"].items()))) == (point.kind, point.parameters)
         assert record["cost"]["occupancy"]["p50"] > 0
@@ -114,6 +133,15 @@ def test_a_load_rate_never_reads_a_dram_box_twice() -> None:
     starts = sorted(pid * (total // 128) % total for pid in range(0, 132, 33))
     gaps = [b - a for a, b in zip(starts, [*starts[1:], total + starts[0]], strict=True)]
     assert min(gaps) > 48 * tma.INNER + 6
+
+
+@pytest.mark.parametrize("point", [p for p in FAMILIES["gather"] if p.text("source") == "dram"], ids=lambda p: p.label)
+def test_gathers_from_dram_never_copy_a_box_twice(point: Point) -> None:
+    numbers = gather.indexing(point)
+    boxes = (numbers["mask"] + 1) // (point.number("bytes") // 128)
+    walked = {(pid * numbers["spread"] + r) % boxes for pid in range(0, 132, 33) for r in range(REPETITIONS)}
+    assert len(walked) == 4 * REPETITIONS
+    assert gather.LONG <= gather.MATRIX_COLUMNS // gather.BOX_COLUMNS
 
 
 def test_statistics() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,12 @@ def test_labels_are_unique_within_a_family() -> None:
     for family in FAMILIES:
         labels = [p.label for p in probes.points(family)]
         assert len(labels) == len(set(labels))
+
+
+def test_the_how_to_names_every_family() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "profile-a-gpu.md"
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(FAMILIES)
 
 
 def test_a_label_is_the_cost_entrys_own() -> None:

@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from warpplan.kernels import registry
 from warpplan.service.http.app import create_app
 from warpplan.service.http.server import server_of
 from warpplan.service.store.answer_store import Store
@@ -37,6 +38,15 @@ def gemm() -> Callable[..., Item]:
         return Item("gemm", (("M", m), ("N", n), ("K", k)), **more)
 
     return item
+
+
+@pytest.fixture
+def grouped_add(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A kernel with options, registered as one from elsewhere is; ask for it before the application."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    registry.register("grouped_add", "grouped_add:GroupedAdd")
+    return "grouped_add"
 
 
 @pytest.fixture

@@ -42,6 +42,21 @@ def test_a_measurement_changes_what_is_served(url: str) -> None:
     assert after["measured"] == {"time_us": 3.5, "samples": 9}
 
 
+def test_options_of_a_shape(grouped_add: str, url: str) -> None:
+    client = Client(url, timeout=60)
+    shape = {"N": 98432, "G": 3, "spread": "narrow", "sizes": "1,98000,0"}
+    answer = client.config(grouped_add, N=98432, G=3, spread="narrow", sizes=[1, 98000, 0])
+    assert answer is not None
+    assert answer["shape"] == shape
+    assert client.config(grouped_add, **{**shape, "sizes": (1, 98000, 0)}) == answer
+    assert client.measured(grouped_add, answer["config"], 1.5, N=98432, G=3, spread="narrow", sizes=[1, 98000, 0])
+    after = client.config(grouped_add, **shape)
+    assert after is not None
+    assert after["measured"]["time_us"] == 1.5
+    with pytest.raises(ServiceRefused, match="spread='broad' is unknown: expected wide, narrow"):
+        client.config(grouped_add, N=98432, G=3, spread="broad")
+
+
 @pytest.mark.parametrize("on_error", ["raise", "none"])
 def test_a_refusal_says_why(url: str, on_error: str) -> None:
     with pytest.raises(ServiceRefused, match="M=0 is too small") as caught:

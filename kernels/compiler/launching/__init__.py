@@ -4,6 +4,6 @@ kernels under ``@triton.jit`` and for those that Inductor generates.
 
 EXPORTS = {
     "decisions": ("Decision", "from_json", "to_json"),
-    "inductor": ("*",),
-    "planned": ("*",),
+    "inductor": ("planned_inductor", "tma_templates"),
+    "planned": ("planned",),
 }

@@ -29,13 +29,13 @@ from warpplan.kernels.compiler.launching.sources import (
     DecisionSource,
     Given,
     Plans,
-    default_profile,
     given,
     open_source,
 )
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
 from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.plan_source import default_profile
 from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.values import codec

@@ -11,9 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from http.client import HTTPException
-from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
@@ -35,8 +33,6 @@ Plans = str | Path | Strategy | Mapping[str, Json] | None
 """A folder, the URL of a service, or a plan: a value, JSON, a ``.json`` file. ``None``: a folder in Triton's cache."""
 SERVICE_WAIT_S = 3.0
 """Seconds that a launch waits for the service's answer before it goes on without. Chosen by hand."""
-NEAREST_PROFILE = "NVIDIA H200"
-"""The profile that stands for GPUs without one of their own."""
 
 
 class DecisionSource(Protocol):
@@ -156,18 +152,6 @@ def open_source(plans: Plans, default: Path) -> DecisionSource:
             raise InvalidInput(f"{plans} is a file: expected a folder, a URL or a plan in a .json file", field="plans")
         return Folder(Path(plans))
     raise InvalidInput(f"plans {plans!r}: expected a folder, a URL, a plan or a .json file", field="plans")
-
-
-@cache
-def default_profile(device: str) -> Json:
-    """The shipped profile of ``device``, or of :data:`NEAREST_PROFILE`, as JSON. Recorded profiles belong to the
-    profiler, which the kernels must not import; they are read as files of the package."""
-    data = resources.files("warpplan.profiler") / "data"
-    for name in (device, NEAREST_PROFILE):
-        file = data / (name.lower().replace(" ", "_") + ".json")
-        if file.is_file():
-            return json.loads(file.read_bytes())
-    raise InvalidInput(f"no profile for {device}", field="device", value=device)
 
 
 def _is_url(plans: object) -> bool:

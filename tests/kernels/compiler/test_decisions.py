@@ -24,11 +24,12 @@ from warpplan.kernels.compiler.launching.decisions import (
     to_json,
 )
 from warpplan.kernels.compiler.launching.dispatch import size_class
-from warpplan.kernels.compiler.launching.sources import Given, Service, default_profile, open_source
+from warpplan.kernels.compiler.launching.sources import Given, Service, open_source
 from warpplan.kernels.compiler.launching.sources import given as plan_given
 from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_text
+from warpplan.kernels.plan_source import default_profile
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 from warpplan.planner.values import codec
 from warpplan.planner.values.profile import Profile

@@ -142,6 +142,8 @@ class Tensor:
 
 
 class Pointer:
+    dtype = SimpleNamespace(element_ty=ElementType("element"))
+
     def __init__(self, memory: np.ndarray, offset: Any = 0) -> None:
         self.memory = memory
         self.offset = offset
@@ -449,6 +451,7 @@ def fake_compat() -> SimpleNamespace:
         float32="float32",
         bfloat16="bfloat16",
         float16="float16",
+        float8e4nv="float8e4nv",
         cdiv=lambda a, b: -(-a // b),
         minimum=np.minimum,
         maximum=np.maximum,
@@ -560,6 +563,7 @@ def run_gemm(
         "SPLIT": split_k > 1,
         "A_MAJOR": a_major,
         "B_MAJOR": b_major,
+        "SCALES": "none",
         "PRODUCER_REGISTERS": 24,
         "CONSUMER_REGISTERS": 240,
         **constants,
@@ -583,8 +587,8 @@ def run_gemm(
     for cta in range(programs):
         _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
         kernel.gemm_kernel(
-            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), len(left), len(right), a.shape[1],
-            group_m, split_k, whole_tiles, stride, **constants,
+            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), None, None, len(left), len(right), a.shape[1],
+            group_m, split_k, whole_tiles, stride, 0, 0, 0, 0, **constants,
         )  # fmt: skip
         for i, (function, arguments) in enumerate(_CTA.partitions):
             name = f"{function.__name__} {i}"

@@ -55,8 +55,8 @@ BAD = {
     "missing": ({"M": 64, "N": 64}, "K", "gemm needs K: give it as K=SIZE"),
     "none": ({**GOOD, "N": None}, "N", "gemm needs N"),
     "nothing": ({}, "M", "gemm needs M"),
-    "unknown": ({**GOOD, "L": 1}, "L", "gemm has no dimension 'L': expected M, N, K"),
-    "lower case": ({"m": 64, "N": 64, "K": 64}, "m", "gemm has no dimension 'm'"),
+    "unknown": ({**GOOD, "L": 1}, "L", "gemm has no dimension or option 'L': expected M, N, K, layout"),
+    "lower case": ({"m": 64, "N": 64, "K": 64}, "m", "gemm has no dimension or option 'm'"),
     "zero": ({**GOOD, "M": 0}, "M", "M=0 is too small: expected 1 or more"),
     "negative": ({**GOOD, "N": -3}, "N", "N=-3 is too small"),
     "negative text": ({**GOOD, "N": "-3"}, "N", "N=-3 is too small"),
@@ -72,6 +72,10 @@ BAD = {
     "huge text": ({**GOOD, "M": "9" * 19}, "M", "is too large"),
     "unaligned K": ({**GOOD, "K": 4097}, "K", "pad K to 4104"),
     "tiny K": ({**GOOD, "K": 1}, "K", "pad K to 8"),
+    "unknown layout": ({**GOOD, "layout": "nnt"}, "layout", "layout='nnt' is unknown: expected nt, nn, tn, tt"),
+    "unaligned M": ({**GOOD, "M": 65, "layout": "tt"}, "M", "M=65 makes bfloat16 rows of 130 bytes in A"),
+    "unaligned N": ({**GOOD, "N": 65, "layout": "nn"}, "N", "N=65 makes bfloat16 rows of 130 bytes in B"),
+    "unaligned K of B": ({**GOOD, "K": 65, "layout": "tt"}, "K", "K=65 makes bfloat16 rows of 130 bytes in B"),
     "too many elements of A": ({"M": 65536, "N": 1, "K": 65536}, "A", "A of 65536 x 65536 has 4294967296 elements"),
     "too many elements of B": ({"M": 1, "N": 65536, "K": 65536}, "B", "at most 2147483648"),
     "too many elements of C": ({"M": 65536, "N": 65536, "K": 8}, "C", "C of 65536 x 65536"),
@@ -97,6 +101,18 @@ def test_the_padding_that_is_proposed_is_the_next_that_works(k):
     assert k < padded < k + 8
 
 
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from(("nt", "nn", "tn", "tt")))
+def test_the_contiguous_dimensions_alone_must_be_whole_16_bytes(m, n, k, layout):
+    contiguous = (k if layout[0] == "n" else m, k if layout[1] == "t" else n)
+    given = {"M": m, "N": n, "K": k, "layout": layout}
+    if any(size % 8 for size in contiguous):
+        with pytest.raises(InvalidShape, match="TMA needs a multiple of 16 bytes"):
+            GEMM.parse_shape(given, "bfloat16")
+    else:
+        options = () if layout == "nt" else (f"layout={layout}",)
+        assert GEMM.parse_shape(given, "bfloat16") == (m, n, k, *options)
+
+
 def test_the_largest_matrix_is_accepted():
     shape = {"M": MAX_ELEMENTS // 8, "N": 8, "K": 8}
     assert GEMM.parse_shape(shape, "bfloat16") == (MAX_ELEMENTS // 8, 8, 8)
@@ -119,6 +135,29 @@ def test_every_candidate_is_ranked_once_best_first(profile, m, n, k):
     for _, prediction in ranked[:3]:
         assert prediction.tflops == pytest.approx(2 * m * n * k / prediction.time_us * 1e-6)
         assert prediction.bound_by == max(prediction.parts, key=lambda p: p[1])[0]
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+def test_every_layout_is_planned_and_explained(profile, layout):
+    shape = (*SQUARE, f"layout={layout}")
+    ranked = GEMM.ranked(shape, "bfloat16", H200, profile)
+    assert [c for c, _ in ranked] == [c for c, _ in GEMM.ranked(SQUARE, "bfloat16", H200, profile)]
+    assert [p for _, p in ranked] == [p for _, p in GEMM.ranked(SQUARE, "bfloat16", H200, profile)]
+    assert GEMM.predicted([ranked[0][0]], shape, "bfloat16", H200, profile) == (ranked[0][1],)
+    assert GEMM.race(shape, "bfloat16", H200, profile).configs[0] == tuning(ranked[0][0])
+    assert GEMM.floor_us(shape, "bfloat16", H200, profile) == GEMM.floor_us(SQUARE, "bfloat16", H200, profile)
+    assert GEMM.plan(tuning(ranked[0][0]), "bfloat16", H200, profile, shape).plan is not None
+
+
+def test_rows_of_no_whole_cache_lines_count_as_they_are_stored(profile):
+    """N=4104 makes unaligned rows only where B is stored [K, N], and K=4104 only where K is contiguous."""
+    config = [GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring")]
+
+    def time(shape, layout):
+        return GEMM.predicted(config, (*shape, f"layout={layout}"), "bfloat16", H200, profile)[0].time_us
+
+    assert time((4096, 4104, 4096), "nn") > time((4096, 4104, 4096), "tt")
+    assert time((4096, 4096, 4104), "tn") < time((4096, 4096, 4104), "tt")
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8, 10_000])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="launching needs torch")
@@ -64,12 +62,15 @@ def specialised(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.scheme)
-@pytest.mark.parametrize(("m", "n"), [(300, 136), (300, 133), (1, 1)])
-def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatch, config, m, n):
-    a, b, out = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((m, 256), (n, 256), (m, n)))
+@pytest.mark.parametrize(
+    ("m", "n", "layout"),
+    [(300, 136, "nt"), (300, 133, "nt"), (1, 1, "nt"), (304, 136, "nn"), (304, 136, "tn"), (304, 133, "tt")],
+)
+def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatch, config, m, n, layout):
+    a, b, out = lying(m, 256, layout[0] == "n"), lying(n, 256, layout[1] == "t"), lying(m, n, True)
     kernel, grid = specialised(a, b, tuning(config), out)
     monkeypatch.undo()
-    source, _ = gemm_source(config, "bf16", launch.tma_stores(out))
+    source, _ = gemm_source(config, "bf16", launch.tma_stores(out), layout)
     assert kernel.src.signature == source.signature
     assert kernel.src.constants == source.constants
     assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
@@ -78,14 +79,21 @@ def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatc
     assert grid == (-(-rows // config.block_m) * -(-columns // config.block_n) * config.split_k,)
 
 
-@pytest.fixture
-def cuda(monkeypatch):
-    """CPU tensors pass for CUDA ones where only their shapes are read."""
-    return lambda *shape, dtype=torch.bfloat16, stride=None: types.SimpleNamespace(
-        dim=lambda: len(shape), shape=shape, dtype=dtype, is_cuda=True, device="cuda:0", data_ptr=lambda: 4096,
-        element_size=lambda: 2,
-        stride=lambda i=slice(None): (stride or (shape[-1], 1))[i],
-    )  # fmt: skip
+class Cuda(torch.Tensor):
+    """A CPU tensor that passes for a CUDA one where only its shape and strides are read."""
+
+    is_cuda = True
+    t = torch.Tensor.t
+
+
+def lying(rows, k, by_k, dtype=torch.bfloat16):
+    """Zeros [rows, k] with K contiguous, or stored [k, rows]."""
+    return torch.zeros(rows, k, dtype=dtype) if by_k else torch.zeros(k, rows, dtype=dtype).t()
+
+
+def cuda(*shape, dtype=torch.bfloat16, stride=None):
+    stride = stride or torch.empty(shape, device="meta").stride()
+    return torch.zeros(1 << 16, dtype=dtype).as_strided(shape, stride).as_subclass(Cuda)
 
 
 def test_operands_on_the_cpu_are_refused():
@@ -100,23 +108,73 @@ def test_operands_on_the_cpu_are_refused():
         ({"shape": (4, 64)}, {"shape": (4, 72)}, "K, must agree"),
         ({"shape": (4, 64)}, {"shape": (4, 64), "dtype": torch.float16}, "expected the same"),
         ({"shape": (4, 65)}, {"shape": (4, 65)}, "rows that start on 16 bytes"),
-        ({"shape": (4, 64), "stride": (1, 4)}, {"shape": (4, 64)}, "adjacent columns"),
-        ({"shape": (4, 64), "stride": (0, 1)}, {"shape": (4, 64)}, "contiguous"),
+        ({"shape": (4, 64), "stride": (1, 4)}, {"shape": (4, 64)}, r"A has strides \(1, 4\) .* stored \[K, M\]"),
+        ({"shape": (4, 64)}, {"shape": (4, 64), "stride": (1, 12)}, r"B has .* stored \[K, N\]"),
+        ({"shape": (4, 64), "stride": (128, 2)}, {"shape": (4, 64)}, r"one dimension contiguous; .* A\.contiguous\(\)"),
+        ({"shape": (4, 64), "stride": (0, 1)}, {"shape": (4, 64)}, r"\[M, K\] with row stride 0, .* A\.contiguous\(\)"),
+        ({"shape": (16, 64), "stride": (1, 8)}, {"shape": (4, 64)}, r"\[K, M\] with row stride 8, less than its 16"),
+        ({"shape": (4, 64), "stride": (1, 0)}, {"shape": (4, 64)}, r"\[K, M\] with row stride 0"),
+        ({"shape": (4, 64), "stride": (1, 1)}, {"shape": (4, 64)}, "rows that start on 16 bytes"),
+        (
+            {"shape": (4, 68), "stride": (72, 1)},
+            {"shape": (8, 68), "stride": (1, 8)},
+            "K=68, contiguous in A: .* pad K",
+        ),
         ({"shape": (0, 64)}, {"shape": (4, 64)}, "M=0"),
-        ({"shape": (1, 4)}, {"shape": (1, 4)}, "K=4: .* pad K to a multiple of 8"),
+        ({"shape": (1, 4)}, {"shape": (1, 4)}, "K=4, .* pad K to a multiple of 8"),
         ({"shape": (4, 4, 64)}, {"shape": (4, 64)}, "3 dimensions"),
     ],
 )
-def test_operands_that_tma_cannot_address_are_refused_in_one_line(cuda, a, b, message):
-    make = lambda shape, **options: cuda(*shape, **options)  # noqa: E731
+def test_operands_that_tma_cannot_address_are_refused_in_one_line(a, b, message):
     with pytest.raises(InvalidShape, match=message) as caught:
-        launch._require_operands(make(**a), make(**b))
+        launch._require_operands(cuda(*a.pop("shape"), **a), cuda(*b.pop("shape"), **b))
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_dtype(cuda):
+def test_unknown_dtype():
     with pytest.raises(UnknownName, match="float32"):
         launch._require_operands(cuda(4, 64, dtype=torch.float32), cuda(4, 64, dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "by_k"),
+    [
+        ((4, 64), (64, 1), True),
+        ((4, 64), (1, 8), False),
+        ((4, 64), (72, 1), True),
+        ((1, 64), (64, 1), True),
+        ((1, 64), (5, 1), True),
+        ((1, 64), (1, 8), False),
+        ((1, 64), (1, 1), True),
+        ((8, 1), (1, 1), False),
+        ((9, 1), (1, 77), False),
+        ((8, 1), (8, 1), True),
+        ((1, 1), (1, 1), False),
+        ((1, 8), (8, 1), True),
+    ],
+)
+def test_how_an_operand_lies_is_read_off_its_strides(shape, stride, by_k):
+    """Strides along a dimension of size 1 say nothing: the order that TMA can address, with K whole 16 bytes, is it."""
+    operand = cuda(*shape, stride=stride)
+    assert launch.lies_by_k(operand) == by_k
+    layout = ("n" if by_k else "t") + ("t" if by_k else "n")
+    assert launch.layout_of(operand, operand) == layout
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (cuda(5, 64), cuda(7, 64)),
+        (cuda(5, 64), cuda(7, 64, stride=(1, 8))),
+        (cuda(5, 77, stride=(1, 8)), cuda(7, 77, stride=(1, 16))),
+        (cuda(5, 64, stride=(1, 8)), cuda(7, 64, stride=(72, 1))),
+        (cuda(5, 1), cuda(1, 1)),
+        (cuda(1, 8, stride=(3, 1)), cuda(2, 8)),
+    ],
+)
+def test_operands_that_tma_can_address_pass(a, b):
+    """K need be no multiple of 16 bytes where no operand lies with K contiguous."""
+    launch._require_operands(a, b)
 
 
 def test_outputs_that_do_not_fit_are_refused():

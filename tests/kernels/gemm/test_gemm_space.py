@@ -264,11 +264,11 @@ def test_good_configurations_pass():
 def test_smem_accounting():
     slot = (128 + 256) * 64 * 2
     assert COOPERATIVE.slot_bytes(2) == slot
-    assert COOPERATIVE.staging_bytes(2) == 64 * 256 * 2  # one consumer's half of the rows
+    assert COOPERATIVE.staging_bytes == 64 * 256 * 2  # one consumer's half of the rows
     assert COOPERATIVE.smem_bytes(2) == 3 * slot + 2 * 64 * 256 * 2 + SMEM_OVERHEAD_BYTES
     ring = replace(COOPERATIVE, epilogue_split=4, staging="ring")
     assert ring.smem_bytes(2) == 3 * slot + SMEM_OVERHEAD_BYTES
-    assert ring.staging_bytes(2) == 64 * 256 * 2 // 4 == ring.slot_staging_bytes(2)
+    assert ring.staging_bytes == 64 * 256 * 2 // 4 == ring.slot_staging_bytes(2)
     assert PINGPONG.smem_bytes(2) == 4 * (64 + 256) * 64 * 2 + 2 * 64 * 256 * 2 + SMEM_OVERHEAD_BYTES
     assert PIPELINED.smem_bytes(2) == 4 * 256 * 64 * 2 + SMEM_OVERHEAD_BYTES
     shallow = GemmConfig("pipelined", 128, 256, 64, 8, 1)

@@ -272,6 +272,8 @@ def test_profile_without_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "cannot be profiled" in bad(capsys, "profile", "--out", "p.json")
     assert not Path("p.json").exists()
+    assert "unknown probe 'x': expected one of tma" in bad(capsys, "profile", "--out", "p.json", "--only", "x")
+    assert "old.json cannot be read" in bad(capsys, "profile", "--out", "p.json", "--add-to", "old.json")
 
 
 def test_a_kept_answer_that_was_tampered_with(

@@ -220,7 +220,7 @@ def test_the_documentation_has_an_operation_for_each_kernel(http: httpx.Client) 
     for declared in registry.declarations():
         operation = paths[f"/v1/configs/{declared.name}"]["get"]
         query = {p["name"]: p for p in operation["parameters"] if p["in"] == "query"}
-        assert set(query) == {*declared.dimensions, "dtype", "device"}
+        assert set(query) == {*declared.parameters, "dtype", "device"}
         for field, example in zip(declared.fields, declared.examples[0], strict=True):
             schema = {"type": "integer", "minimum": field.least, "maximum": field.greatest, "example": example}
             assert query[field.name]["schema"] == schema

@@ -217,7 +217,7 @@ def test_read_only(tmp_path: Path, open_elsewhere: bool) -> None:
         from warpplan.planner.predict.time_model import Prediction
         from warpplan.planner.values.tuning import TuningConfig
         store = Store.open({store.name!r}, timeout_s=0.05)
-        print(store.readonly, [p.sizes for p in store.problems()])
+        print(store.readonly, [p.canonical for p in store.problems()])
         p = ConfigRequest("gemm", ("M", "N", "K"), (9, 9, 9), "bfloat16", "NVIDIA H200")
         try:
             config = TuningConfig.of({{}}, num_warps=4, num_stages=1)

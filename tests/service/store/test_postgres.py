@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from random import Random
 
 import pytest
 from sqlalchemy import inspect, text
 from sqlalchemy.engine import make_url
 
+from warpplan.kernels.declaration import MAX_LIST_CHARACTERS
 from warpplan.planner.errors import StoreError
 from warpplan.service.solving.plan_queue import Plans
 from warpplan.service.solving.plan_request import PlanRequest
-from warpplan.service.store.answer_store import Store
+from warpplan.service.store.answer_store import Measurement, Store
 from warpplan.service.store.checksums import BY_TABLE
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
@@ -45,6 +47,19 @@ def test_measurements(store: Store, gemm: Callable[..., Item]) -> None:
     assert workflow.configure(gemm(512, 64, 64)).config == config
     workflow.forget_measurement(measurement.id)
     assert workflow.configure(gemm(512, 64, 64)).measured is None
+
+
+def test_the_longest_list_of_an_option_fits_into_an_index(store: Store, gemm: Callable[..., Item]) -> None:
+    digits = Random(1).choices("123456789", k=MAX_LIST_CHARACTERS)
+    digits[6::7] = "," * len(digits[6::7])
+    answer = Workflow(store).configure(gemm(512, 64, 64))
+    (kept,) = store.find([answer.problem], answer.profile, answer.planner).values()
+    listed = replace(answer.problem, canonical=(*answer.problem.canonical, f"sizes={''.join(digits)}"))
+    store.keep([replace(kept, problem=listed)])
+    assert listed in store.find([listed], answer.profile, answer.planner)
+    store.record(Measurement(listed, answer.config, 7.5))
+    assert store.measured([listed])[listed][0].time_us == 7.5
+    assert set(store.problems()) == {answer.problem, listed}
 
 
 def test_a_damaged_row_is_planned_anew_and_replaced(store: Store, gemm: Callable[..., Item]) -> None:

@@ -17,7 +17,7 @@ def write(tmp_path: Path, content: str | bytes, name: str = "shapes.csv") -> Pat
 
 def sizes(item: object) -> dict[str, object]:
     assert isinstance(item, Item), item
-    return dict(item.sizes)
+    return dict(item.shape)
 
 
 def test_csv(tmp_path: Path) -> None:

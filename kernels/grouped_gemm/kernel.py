@@ -1,0 +1,274 @@
+"""The grouped GEMM as the planner and the service see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+
+import numpy as np
+
+from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
+from warpplan.kernels.gemm.graph import sustained_ii
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig
+from warpplan.kernels.gemm.work import SolvedTable, loop_of, solve_table, structure
+from warpplan.kernels.grouped_gemm.candidates import table, tabulated
+from warpplan.kernels.grouped_gemm.distribution import DISTRIBUTIONS, GroupedShape, group_sizes
+from warpplan.kernels.grouped_gemm.explain import race, ranked_loop
+from warpplan.kernels.grouped_gemm.graph import plan_candidate
+from warpplan.kernels.grouped_gemm.space import (
+    FP8,
+    MAX_GROUPS,
+    PRODUCTS,
+    SCALES,
+    SIXTEEN_BIT,
+    Product,
+    Scales,
+    config_of,
+    require_valid,
+    tuning,
+)
+from warpplan.kernels.grouped_gemm.work import OUT_BYTES, constants, work
+from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts
+from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
+from warpplan.planner.predict.ranking import RankedPlan, best_first
+from warpplan.planner.predict.time_model import Prediction, Rates, predictions, terms
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.plan import Outcome
+from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
+
+GROUPED_GEMM = Declaration(
+    name="grouped_gemm",
+    description="C[M, N] = A[M, K] · B[g, N, K]ᵀ for the rows of each group g, and its gradients; fp32 accumulation",
+    fields=(
+        ShapeField("M", "rows of all groups together"),
+        ShapeField("N", "rows of each group's B, columns of C"),
+        ShapeField("K", "columns of A and of B; rows of a multiple of 16 bytes"),
+        ShapeField("G", "groups, such as experts", greatest=MAX_GROUPS),
+    ),
+    options=(
+        ShapeOption(
+            "product",
+            "C = A · Bᵀ, its gradient for A (dC · B), or its gradient for B (dCᵀ · A, group by group)",
+            PRODUCTS,
+            "forward",
+        ),
+        ShapeOption(
+            "sizes",
+            "rows of each group that the plan is made for; other sizes run as right, only not as fast",
+            DISTRIBUTIONS,
+            "balanced",
+            whole_numbers=True,
+        ),
+        ShapeOption("scales", "of float8_e4m3fn operands: one a row, or 1x128 of A and 128x128 of B", SCALES, "row"),
+    ),
+    dtypes=SIXTEEN_BIT,
+    examples=(
+        # DeepSeek-V3-16B: 64 experts, the top 6 of 8,192 tokens.
+        (49152, 1408, 2048, 64),
+        (49152, 2048, 1408, 64),
+        (49152, 1408, 2048, 64, "product=wgrad", "sizes=skewed"),
+        # A few tokens an expert.
+        (256, 2048, 7168, 256, "sizes=few"),
+    ),
+    shown_first=("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "GROUP_M"),
+)
+
+CONTENDERS = 5
+"""Block structures that an explanation compares."""
+
+
+def grouped_shape(shape: Shape) -> GroupedShape:
+    """``shape`` with its group sizes and its options as values."""
+    m, n, k, groups = GROUPED_GEMM.sizes(shape)
+    return GroupedShape(m, n, k, group_sizes(GROUPED_GEMM.chosen(shape)["sizes"], m, groups), *_chosen(shape))
+
+
+class GroupedGemm:
+    """One product a group of rows, all in one launch; forward, dgrad and wgrad."""
+
+    declaration = GROUPED_GEMM
+
+    def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
+        GROUPED_GEMM.require_dtype(dtype)
+        shape = GROUPED_GEMM.parse_shape(sizes)
+        m, n, k, groups = GROUPED_GEMM.sizes(shape)
+        chosen = GROUPED_GEMM.chosen(shape)
+        _require_alignment("K", k, dtype)
+        if chosen["product"] != "forward":
+            _require_alignment("N", n, dtype)
+        _require_options(chosen, dtype)
+        require_elements("A", m, k)
+        require_elements("C", m, n)
+        # B is addressed by its row and its column, so that only their numbers are limited.
+        require_elements("a column of B", groups, n)
+        if chosen["sizes"] not in DISTRIBUTIONS:
+            _require_sizes(chosen["sizes"], m, groups)
+        return shape
+
+    def rank(
+        self,
+        shape: Shape,
+        dtype: str,
+        device: Device,
+        profile: Profile,
+        *,
+        limit: int = 8,
+        portable: bool = False,
+    ) -> tuple[RankedPlan, ...]:
+        if portable:
+            raise Infeasible(
+                "grouped_gemm has no plan of one partition, which is all that an ordinary Triton kernel can be "
+                "launched with: plan gemm for the shape of one group",
+                field="portable", value=True,
+            )  # fmt: skip
+        return tuple(
+            RankedPlan(tuning(config), prediction, partial(plan_candidate, config, dtype, device, profile.costs))
+            for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit)
+        )
+
+    def ranked(
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int | None = None
+    ) -> list[tuple[GemmConfig, Prediction]]:
+        """The candidates with their predictions, best first; all of them where ``limit`` is ``None``.
+
+        Candidates with operations that the profile lacks are left out. Raises :class:`Infeasible` where nothing fits
+        the shape and :class:`MissingCosts` where the profile lacks operations of everything that fits.
+        """
+        GROUPED_GEMM.require_dtype(dtype)
+        asked = grouped_shape(shape)
+        solved = _solved(dtype, device, profile, asked.product, asked.scales)
+        all_work, grid = work(solved, dtype, device, asked)
+        rows = np.flatnonzero(grid.valid & solved.known)
+        if not rows.size:
+            missing = dict.fromkeys(name for i in np.flatnonzero(grid.valid).tolist() for name in solved.missing[i])
+            if missing:
+                raise MissingCosts(missing)
+            raise Infeasible(
+                f"no grouped_gemm configuration fits {GROUPED_GEMM.named(shape)} on {device.name}",
+                field="shape", value=shape,
+            )  # fmt: skip
+        chosen = all_work.take(rows)
+        parts, time_us = terms(
+            chosen, Rates.of(profile, dtype), constants(profile, GROUPED_GEMM.name, chosen.structures)
+        )
+        order = best_first(time_us, (-chosen.slots_in_flight,), limit or rows.size)
+        configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
+        return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
+
+    def predicted(
+        self, configs: Sequence[GemmConfig], shape: Shape, dtype: str, device: Device, profile: Profile
+    ) -> tuple[Prediction, ...]:
+        """What each of ``configs`` should take at ``shape``, in their order, whether the space proposes it or not.
+
+        Raises :class:`InvalidConfig` where one cannot run and :class:`MissingCosts` where the profile lacks an
+        operation of one.
+        """
+        asked = grouped_shape(shape)
+        for config in configs:
+            require_valid(config, dtype, device, asked.product, asked.scales)
+        solved = solve_table(dtype, device, profile.costs, tabulated(configs, device))
+        if not solved.known.all():
+            raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
+        all_work, _ = work(solved, dtype, device, asked)
+        parts, time_us = terms(
+            all_work, Rates.of(profile, dtype), constants(profile, GROUPED_GEMM.name, all_work.structures)
+        )
+        return predictions(all_work, parts, time_us, np.arange(len(configs)))
+
+    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
+        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product and the
+        scales of ``shape``."""
+        return plan_candidate(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
+
+    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
+        """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
+        :class:`MissingCosts` naming what the profile lacks."""
+        return ranked_loop(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
+
+    def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
+        """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
+
+        Raises what :meth:`ranked` raises.
+        """
+        best: dict[str, GemmConfig] = {}
+        for config, _ in self.ranked(shape, dtype, device, profile):
+            if len(best) == CONTENDERS:
+                break
+            best.setdefault(structure(config), config)
+        return race(tuple(best.values()), grouped_shape(shape), dtype, device, profile, GROUPED_GEMM.name)
+
+    def _candidate(self, config: TuningConfig, dtype: str, device: Device, shape: Shape) -> GemmConfig:
+        GROUPED_GEMM.require_dtype(dtype)
+        candidate = config_of(config)
+        require_valid(candidate, dtype, device, *_chosen(shape))
+        return candidate
+
+    def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
+        """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, C and
+        the B of groups with rows crossing L2 once. 0 where a ceiling is missing."""
+        asked = grouped_shape(shape)
+        rows, matrices = sum(asked.sizes), sum(size > 0 for size in asked.sizes)
+        ceilings = dict(profile.ceilings)
+        flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
+        operands = {"A": rows * asked.k, "B": matrices * asked.n * asked.k, "C": rows * asked.n}
+        result = {"forward": "C", "dgrad": "A", "wgrad": "B"}[asked.product]
+        moved = sum(n * (OUT_BYTES if name == result else ELEMENT_BYTES[dtype]) for name, n in operands.items())
+        return 1e6 * max(asked.flops / flops.p50 if flops else 0.0, moved / l2.p50 if l2 else 0.0)
+
+    def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
+        """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
+        configs = table(dtype, device, profile.costs, "forward", "row").configs
+        for config in dict.fromkeys(map(loop_of, configs)):
+            sustained_ii(config, dtype, device, profile.costs)
+
+
+@lru_cache(maxsize=32)
+def _solved(dtype: str, device: Device, profile: Profile, product: Product, scales: Scales) -> SolvedTable:
+    return solve_table(dtype, device, profile.costs, table(dtype, device, profile.costs, product, scales))
+
+
+def _chosen(shape: Shape) -> tuple[Product, Scales]:
+    chosen = GROUPED_GEMM.chosen(shape)
+    product: Product = next(p for p in PRODUCTS if p == chosen["product"])
+    scales: Scales = next(s for s in SCALES if s == chosen["scales"])
+    return product, scales
+
+
+def _require_alignment(name: str, value: int, dtype: str) -> None:
+    element = ELEMENT_BYTES[dtype]
+    if value * element % ROW_ALIGNMENT_BYTES:
+        step = ROW_ALIGNMENT_BYTES // element
+        raise InvalidShape(
+            f"{name}={value} makes {dtype} rows of {value * element} bytes: TMA needs a multiple of "
+            f"{ROW_ALIGNMENT_BYTES} bytes, so pad {name} to {-(-value // step) * step}",
+            field=name, value=value, limit=step,
+        )  # fmt: skip
+
+
+def _require_options(chosen: Mapping[str, str], dtype: str) -> None:
+    if dtype == FP8 and chosen["product"] != "forward":
+        raise InvalidShape(
+            f"product={chosen['product']} with {dtype}: gradients are of {' or '.join(SIXTEEN_BIT)}",
+            field="product", value=chosen["product"], limit=["forward"],
+        )  # fmt: skip
+    if dtype != FP8 and chosen["scales"] != "row":
+        raise InvalidShape(
+            f"scales={chosen['scales']} with {dtype}: only {FP8} has scales, so leave the option out",
+            field="scales", value=chosen["scales"], limit=["row"],
+        )  # fmt: skip
+
+
+def _require_sizes(text: str, rows: int, groups: int) -> None:
+    sizes = group_sizes(text, rows, groups)
+    if len(sizes) != groups:
+        raise InvalidShape(
+            f"sizes has {len(sizes)} numbers for G={groups} groups: give one a group",
+            field="sizes", value=len(sizes), limit=groups,
+        )  # fmt: skip
+    if not 1 <= sum(sizes) <= rows:
+        raise InvalidShape(
+            f"sizes sum to {sum(sizes)} of M={rows} rows: expected 1 to {rows}, so change M or a size",
+            field="sizes", value=sum(sizes), limit=rows,
+        )  # fmt: skip
