@@ -38,6 +38,7 @@ class Ragged(machine.Descriptor):
         assert origin == RAGGED_ROWS
         first = row - RAGGED_ROWS + end
         assert first >= 0
+        assert end <= len(self.array)
         rows = self.array[first : max(first, min(first + self.box[2], end)), column : column + self.box[3]]
         return rows[None, None]
 
