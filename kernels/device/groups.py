@@ -1,9 +1,9 @@
 """Which group of rows a unit of work belongs to, found on the device from the groups' ends.
 
 Group g has rows ``ends[g-1]`` to ``ends[g]``, and units of work in proportion; units count through the groups in order.
-A warp looks at a *window* of groups at a time, one or a few in each lane: the window's running totals stay in registers,
-and a unit's group is found by comparing and reducing within the warp. All warps of a partition do the same, so nothing
-goes through shared memory. Units must be looked up in ascending order: the window only moves on.
+A warp looks at a *window* of groups at a time, one or a few in each lane: the window's running totals stay in its
+registers, and a unit's group is found by comparing and reducing within the warp. All warps of a partition do the same,
+so nothing goes through shared memory. Units must be looked up in ascending order: the window only moves on.
 
 Ends need not be right: they are taken as their running maximum, no less than 0 and no more than the number of rows, so
 that whatever they hold, the groups are disjoint, in order, and within the rows.
@@ -88,11 +88,8 @@ def open_window(
     end = gl.load(groups.ends + at, mask=at < groups.count, other=0)
     first = gl.maximum(gl.associative_scan(gl.minimum(before, groups.rows), 0, larger), rows)
     end = gl.maximum(gl.minimum(end, groups.rows), first)
-    if EVERY:
-        each = gl.where(at < groups.count, column_tiles, 0)
-    else:
-        each = gl.cdiv(end - first, ROW_TILE) * column_tiles
-    units_to = gl.associative_scan(each, 0, added) + units
+    each = gl.where(at < groups.count, 1, 0) if EVERY else gl.cdiv(end - first, ROW_TILE)
+    units_to = gl.associative_scan(each * column_tiles, 0, added) + units
     return Search(base, rows, units, gl.max(units_to, 0), end, units_to)
 
 
@@ -125,7 +122,7 @@ def find_group(unit, search, groups, column_tiles, ROW_TILE: gl.constexpr, EVERY
     while (search.total <= unit) & (search.base + WINDOW < groups.count):
         search = next_window(search, groups, column_tiles, ROW_TILE, EVERY, WINDOW)
     before = search.units_to <= unit
-    index = search.base + gl.sum(before.to(gl.int32), 0)
+    index = search.base + gl.sum(gl.cast(before, gl.int32), 0)
     first = gl.maximum(gl.max(gl.where(before, search.ends, 0), 0), search.rows)
     end = gl.min(gl.where(before, groups.rows, search.ends), 0)
     skipped = gl.maximum(gl.max(gl.where(before, search.units_to, 0), 0), search.units)

@@ -6,10 +6,10 @@ by :mod:`warpplan.kernels.device.groups`. Units count through the groups in orde
     forward    C[rows, N]  = A[rows, K] · B[g]ᵀ        dgrad    dA[rows, K] = dC[rows, N] · B[g]
     wgrad      dB[g][N, K] = dC[rows, N]ᵀ · A[rows, K]
 
-TMA cuts off what is not a group's, with descriptors that the host makes once. B and dB are [G, N, K], three-dimensional,
-so that a tile that overhangs N reads zeros and writes nothing. Rows of a group end where only the device knows: where
-that matters (the rows that forward and dgrad store, the rows that wgrad reduces over) the matrix has a *ragged*
-descriptor of four dimensions, through which the group's last row is the last there is (as
+TMA cuts off what is not a group's, with descriptors that the host makes once. B and dB have three dimensions, so that a
+tile that overhangs N reads zeros and writes nothing. Rows of a group end where only the device knows: where that
+matters (the rows that forward and dgrad store, the rows that wgrad reduces over) the matrix has a *ragged* descriptor
+of four dimensions, through which the group's last row is the last there is (as
 ``triton.tools.ragged_tma`` does it: two further strides cancel modulo 2^64). An empty group's wgrad is one block of
 rows that are all cut off, that is, of zeros.
 """
@@ -127,7 +127,8 @@ def locate(unit, work, BLOCK: gl.constexpr):
     each = group_units(launch, BLOCK)
     group, search = find_group(unit, work.search, launch.groups, each, BLOCK.block_m, WGRAD, BLOCK.window)
     height = group.end - group.first
-    rows = launch.rows if WGRAD else height
+    # A unit beyond the last has no rows, and nothing may be divided by none.
+    rows = launch.rows if WGRAD else gl.maximum(height, 1)
     row, column = banded_tile(group.unit, rows, launch.columns, launch.group_m, BLOCK.block_m, BLOCK.block_n)
     if WGRAD:
         blocks = gl.maximum(gl.cdiv(height, BLOCK.block_k), 1)

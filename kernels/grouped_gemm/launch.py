@@ -164,7 +164,7 @@ def _strides(tensor: Tensor) -> list[int]:
     return strides
 
 
-def _addressable(tensor: Tensor) -> bool:
+def addressable(tensor: Tensor) -> bool:
     """Whether TMA can address ``tensor``: base and strides on 16 bytes, the last dimension adjacent, none overlapping
     another."""
     element = tensor.element_size()
@@ -262,7 +262,7 @@ def _require_sizes(product: str, left: Tensor, right: Tensor, ends: Tensor) -> N
 
 
 def _require_addressable(name: str, tensor: Tensor) -> None:
-    if tensor.numel() and not _addressable(tensor):
+    if tensor.numel() and not addressable(tensor):
         raise InvalidShape(
             f"{name} has strides {tuple(tensor.stride())} and starts {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes "
             f"off: TMA needs adjacent columns and rows apart that start on {TMA_ALIGNMENT_BYTES} bytes; copy it first, "

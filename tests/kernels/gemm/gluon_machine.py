@@ -151,6 +151,9 @@ class Pointer:
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.memory, self.offset + offset)
 
+    def __sub__(self, offset: Any) -> Pointer:
+        return self + -offset
+
     def within(self, offsets: Any) -> Any:
         if np.size(offsets) and not (np.min(offsets) >= 0 and np.max(offsets) < len(self.memory)):
             raise ProtocolError(f"offsets {np.min(offsets)} to {np.max(offsets)} of {len(self.memory)} elements")
@@ -158,25 +161,30 @@ class Pointer:
 
 
 class Descriptor:
-    """A TMA descriptor of ``array`` with boxes of ``box`` elements; out of bounds it reads zeros and writes nothing."""
+    """A TMA descriptor of ``array`` [rows, columns], or with more dimensions before these, with boxes of ``box``
+    elements; out of bounds it reads zeros and writes nothing."""
 
     dtype = ElementType("element")
     layout = None
 
-    def __init__(self, array: np.ndarray, box: tuple[int, int]) -> None:
+    def __init__(self, array: np.ndarray, box: tuple[int, ...]) -> None:
         self.array = array
         self.box = box
-        self.block_type = SimpleNamespace(shape=list(box), nbytes=box[0] * box[1] * ELEMENT_BYTES)
+        self.block_type = SimpleNamespace(shape=list(box), nbytes=int(np.prod(box)) * ELEMENT_BYTES)
 
-    def read(self, row: int, column: int) -> np.ndarray:
-        found = self.array[row : row + self.box[0], column : column + self.box[1]]
+    def inside(self, at: tuple[int, ...]) -> np.ndarray:
+        """The elements of the box at ``at`` that there are."""
+        return self.array[tuple(slice(first, first + size) for first, size in zip(at, self.box, strict=True))]
+
+    def read(self, *at: int) -> np.ndarray:
+        found = self.inside(at)
         padded = np.zeros(self.box)
-        padded[: found.shape[0], : found.shape[1]] = found
+        padded[tuple(map(slice, found.shape))] = found
         return padded
 
-    def write(self, row: int, column: int, values: np.ndarray) -> None:
-        target = self.array[row : row + self.box[0], column : column + self.box[1]]
-        target[...] = values[: target.shape[0], : target.shape[1]]
+    def write(self, at: list[int], values: np.ndarray) -> None:
+        target = self.inside(tuple(at))
+        target[...] = values[tuple(map(slice, target.shape))]
 
 
 class Partition:
@@ -335,7 +343,7 @@ def _store(descriptor: Descriptor, coordinates: list[int], source: Shared) -> No
     me = partition()
     if _allocation(source.data) in me.unfenced:
         raise ProtocolError("a TMA store was issued before its plain writes were fenced")
-    operation = Operation(lambda: (descriptor.write(*coordinates, source.data), me.stores.remove(operation)))
+    operation = Operation(lambda: (descriptor.write(coordinates, source.data), me.stores.remove(operation)))
     me.stores.append(operation)
     machine().in_flight.append(operation)
 
@@ -399,9 +407,17 @@ def _gl_store(pointer: Pointer, value: Any, mask: np.ndarray | None = None) -> N
         pointer.memory[pointer.within(offsets[mask])] = values[mask]
 
 
-def _gl_load(pointer: Pointer, cache_modifier: str = "") -> Tensor:
+def _gl_load(pointer: Pointer, mask: Any = True, other: Any = 0, cache_modifier: str = "") -> Any:
+    """Whole numbers, which addresses are made of, are plain arrays."""
     machine().step()
-    return Tensor(pointer.memory[pointer.within(pointer.offset)])
+    offsets, mask = np.broadcast_arrays(pointer.offset, mask)
+    found = np.full(offsets.shape, other, dtype=pointer.memory.dtype)
+    found[mask] = pointer.memory[pointer.within(offsets[mask])]
+    return found if np.issubdtype(found.dtype, np.integer) else Tensor(found)
+
+
+def _scan(values: np.ndarray, axis: int, combine: Callable[[Any, Any], Any]) -> np.ndarray:
+    return np.fromiter(itertools.accumulate(values, combine), values.dtype, len(values))
 
 
 def _atomic_add(pointer: Pointer, value: int, sem: str, scope: str) -> int:
@@ -430,15 +446,20 @@ def fake_compat() -> SimpleNamespace:
         tensor=object,
         shared_memory_descriptor=object,
         constexpr=lambda value: value,
+        int32="int32",
         int64="int64",
         float32="float32",
         bfloat16="bfloat16",
         float16="float16",
         float8e4nv="float8e4nv",
         cdiv=lambda a, b: -(-a // b),
-        minimum=min,
-        maximum=max,
-        where=lambda condition, yes, no: yes if condition else no,
+        minimum=np.minimum,
+        maximum=np.maximum,
+        where=lambda condition, yes, no: np.where(condition, yes, no)[()],
+        max=np.max,
+        min=np.min,
+        sum=np.sum,
+        associative_scan=_scan,
         static_range=range,
         num_warps=lambda: 4,
         cast=lambda value, dtype: value,

@@ -78,7 +78,7 @@ def operands(product, m=100, n=64, k=128, groups=3, dtype=torch.bfloat16):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("product", "config"), zip(PRODUCTS, CONFIGS, strict=True), ids=PRODUCTS)
+@pytest.mark.parametrize(("product", "config"), tuple(zip(PRODUCTS, CONFIGS, strict=True)), ids=PRODUCTS)
 def test_a_launch_specialises_as_the_compile_report_does(launched, monkeypatch, config, product):
     left, right, ends, out = operands(product)
     kernel, grid = launched(product, left, right, ends, tuning(config), out)
