@@ -40,10 +40,11 @@ def violations(
     """Why ``config`` cannot run ``epilogue`` on ``device`` (for ``shape``, where given); empty when it can."""
     if dtype not in ELEMENT_BYTES:
         return (f"dtype {dtype}: expected one of {', '.join(ELEMENT_BYTES)}",)
-    return (*gemm_violations(config, dtype, device, shape), *_epilogue_violations(config, epilogue))
+    return (*gemm_violations(config, dtype, device, shape), *epilogue_violations(config, epilogue))
 
 
-def _epilogue_violations(config: GemmConfig, epilogue: FusedEpilogue) -> Iterator[str]:
+def epilogue_violations(config: GemmConfig, epilogue: FusedEpilogue) -> Iterator[str]:
+    """What forbids ``epilogue`` to a configuration that the GEMM itself can run."""
     if not config.specialized:
         yield "the pipelined scheme has no fused epilogue"
     if epilogue.halves and config.swap:
