@@ -13,7 +13,7 @@ from warpplan.planner.errors import MissingCosts
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
 
-OPERATIONS = {"none": (0, 0), "relu": (2, 0), "gelu": (11, 1), "gelu_tanh": (5, 2), "silu": (3, 2)}
+OPERATIONS = {"none": (0, 0), "relu": (2, 0), "gelu": (10, 1), "gelu_tanh": (5, 2), "silu": (3, 2)}
 """(multiply-adds and their like, exponentials and reciprocals) an element, as
 :mod:`warpplan.kernels.device.activations` computes it. SwiGLU is a SiLU and a multiply for each pair of columns."""
 
