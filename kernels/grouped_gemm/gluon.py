@@ -79,7 +79,7 @@ class GroupTile(NamedTuple):
     end: gl.tensor
 
 
-class Output(NamedTuple):
+class GroupedOutput(NamedTuple):
     """``c`` is the TMA descriptor of the result: ragged, or of wgrad [G, N, K]."""
 
     c: gl.tensor
@@ -233,7 +233,7 @@ def grouped_gemm_kernel(
         staging = allocate_staging(c_desc.dtype, BLOCK)
     launch = Launch(Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
     specialize(
-        a_desc, b_desc, Output(c_desc, staging), ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS,
+        a_desc, b_desc, GroupedOutput(c_desc, staging), ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS,
         CONSUMER_REGISTERS, begin, load,
     )  # fmt: skip
 
