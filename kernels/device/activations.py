@@ -1,7 +1,7 @@
 """Activation functions of fp32 tiles in registers, as a fused epilogue applies them before its one rounding.
 
 Each is within 2e-4 of itself, half a unit in the last place of fp16 and a twentieth of bfloat16's, wherever the
-result is above 1e-10; below, within 1e-13. NaN stays NaN. Exponentials and reciprocals are the hardware's own
+result is above 3e-10; below, within 1e-13. NaN stays NaN. Exponentials and reciprocals are the hardware's own
 (``ex2.approx``, ``rcp.approx``), of which an SM has a quarter as many lanes as of multiply-adds, so few count.
 """
 

@@ -2,15 +2,30 @@
 Gluon and Triton sources that a configuration drives, and how torch tensors get to them."""
 
 EXPORTS = {
-    "candidates": ("CandidateTable", "planned_structures", "tabulate"),
+    "candidates": ("CandidateTable", "Grid", "planned_structures", "table", "tabulate"),
     "explain": ("block_name", "MEASURED_COLUMNS", "ranked_loop"),
+    "gluon": ("constants", "descriptor_blocks", "finish_unit", "launch_options", "RUNTIME_INTEGERS", "TYPES"),
     "graph": ("loop_graph", "plan_candidate", "sustained_ii"),
-    "launch": ("gemm", "prepare"),
+    "kernel": ("Gemm", "require_rows"),
+    "launch": (
+        "describe_product",
+        "device_limits",
+        "gemm",
+        "layout_of",
+        "prepare",
+        "require_operands",
+        "require_output",
+        "row_strides",
+        "run_kernel",
+        "TMA_ALIGNMENT_BYTES",
+        "tma_stores",
+    ),
     "space": (
         "BASE_REGISTERS",
         "config_of",
         "ELEMENT_BYTES",
         "GemmConfig",
+        "LAYOUTS",
         "MAX_REGISTERS",
         "RESULT_BYTES",
         "ROW_ALIGNMENT_BYTES",
@@ -18,6 +33,7 @@ EXPORTS = {
         "violations",
         "WARP_GROUP",
     ),
+    "units": ("locate", "Sizes", "unit_count"),
     "work": (
         "calibrated_constants",
         "calibrations",

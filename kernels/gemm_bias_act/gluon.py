@@ -12,8 +12,9 @@ from typing import NamedTuple
 from warpplan.kernels.device.activations import activate
 from warpplan.kernels.device.epilogue import shared_layout, store_staged
 from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
-from warpplan.kernels.gemm import gluon as gemm_gluon
-from warpplan.kernels.gemm.gluon import RUNTIME_INTEGERS, finish_unit
+from warpplan.kernels.gemm.gluon import RUNTIME_INTEGERS, TYPES, finish_unit
+from warpplan.kernels.gemm.gluon import constants as product_constants
+from warpplan.kernels.gemm.gluon import descriptor_blocks as product_blocks
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, locate, unit_count
 from warpplan.kernels.gemm_bias_act.space import FusedEpilogue
@@ -184,7 +185,7 @@ Boxes = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 def descriptor_blocks(config: GemmConfig, epilogue: FusedEpilogue, layout: str = "nt") -> Boxes:
     """The TMA boxes of A', B' and C in elements, as they lie in memory."""
-    a, b, c = gemm_gluon.descriptor_blocks(config, layout)
+    a, b, c = product_blocks(config, layout)
     return a, b, (c[0], c[1] // 2) if epilogue.halves else c
 
 
@@ -192,7 +193,7 @@ def constants(
     config: GemmConfig, activation: str, bias: str, residual: str, tma_store: bool, layout: str = "nt"
 ) -> dict[str, object]:
     """The kernel's constexprs; ``bias`` and ``residual`` as :class:`FusedBlock` has them."""
-    plan = gemm_gluon.constants(config, tma_store, layout)
+    plan = product_constants(config, tma_store, layout)
     del plan["SCALES"]
     return {**plan, "ACTIVATION": activation, "BIAS": bias, "RESIDUAL": residual}
 
@@ -203,7 +204,7 @@ def signature(
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them, with a
     bias of the operands' type; bias and residual are aligned where rows of C are."""
     boxes = descriptor_blocks(config, epilogue, layout)
-    a, b, c = (f"tensordesc<{element}{list(box)},{shared_layout(box, gemm_gluon.TYPES[element])!r}>" for box in boxes)
+    a, b, c = (f"tensordesc<{element}{list(box)},{shared_layout(box, TYPES[element])!r}>" for box in boxes)
     types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{element}"}
     types |= dict.fromkeys((*RUNTIME_INTEGERS, "RESIDUAL_ROW_STRIDE"), "i32")
     aligned = "aligned" if tma_store else "any"
