@@ -45,13 +45,13 @@ class Fitted:
 FITTED = (
     Fitted("gemm nn", "gemm", "gemm_layouts", (("layout", "nn"),)),
     Fitted("gemm tn", "gemm", "gemm_layouts", (("layout", "tn"),)),
-    Fitted("gemm float8_e4m3fn", "gemm", "gemm_fp8"),
+    Fitted("gemm fp8", "gemm", "gemm_fp8"),
     Fitted("gemm_bias_act", "gemm", "gemm_bias_act"),
     Fitted("grouped_gemm", "gemm", "grouped_gemm"),
     Fitted("grouped_gemm forward", "grouped_gemm", "grouped_gemm", (("product", "forward"),)),
     Fitted("grouped_gemm dgrad", "grouped_gemm", "grouped_gemm", (("product", "dgrad"),)),
     Fitted("grouped_gemm wgrad", "grouped_gemm", "grouped_gemm", (("product", "wgrad"),)),
-    Fitted("grouped_gemm float8_e4m3fn", "grouped_gemm", "grouped_gemm_fp8"),
+    Fitted("grouped_gemm fp8", "grouped_gemm", "grouped_gemm_fp8"),
 )
 """In the order in which they are fitted: a prior comes before what begins at it."""
 

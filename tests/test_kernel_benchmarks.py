@@ -317,11 +317,6 @@ def test_priors_come_first() -> None:
         known.add(fitted.name)
 
 
-def test_a_variant_without_a_calibration_has_its_kernels(profile: Profile) -> None:
-    assert profile.calibration("gemm tn") == profile.calibration("gemm") is not None
-    assert profile.calibration("unheard_of nn") is None
-
-
 # The report
 
 
