@@ -48,8 +48,8 @@ class Failure:
 class Calibration:
     """Residual constants of the prediction of one kernel, fitted on ``shapes`` only.
 
-    ``kernel`` is its name, with a word after it where only a variant was fitted: "gemm fp8". ``constants`` are sorted (name, value) pairs; the names are those of the model in
-    ``planner.predict``.
+    ``kernel`` is its name, with a word after it where only a variant was fitted: "gemm fp8". ``constants`` are sorted
+    (name, value) pairs; the names are those of the model in ``planner.predict``.
     """
 
     kernel: str
