@@ -298,7 +298,7 @@ def test_a_variant_is_learnt_from_few_rows(profile: Profile) -> None:
     before = np.abs(model_us(profile, work, dict(gemm.constants)) / heldout.time_us - 1)
     after = np.abs(model_us(profile, work, dict(calibration.constants)) / heldout.time_us - 1)
     assert np.median(after) < min(0.02, 0.5 * np.median(before))
-    assert "2 rows, regret 0.0" in fit_kernels.errors(known, table, fitted, fit_kernels.device_work)
+    assert "2 rows, regret 0.0" in fit_kernels.errors(known, table, fitted, fitted.name, fit_kernels.device_work)
 
 
 def test_only_training_rows_are_fitted(profile: Profile) -> None:
@@ -310,7 +310,7 @@ def test_only_training_rows_are_fitted(profile: Profile) -> None:
 
 def test_priors_come_first() -> None:
     known = {"gemm"}
-    for fitted in fit_kernels.FITTED:
+    for fitted in (*fit_kernels.FITTED, *fit_kernels.VARIANTS):
         assert fitted.prior in known
         assert fitted.table in TABLES
         assert any(fitted.counts(row) for row in rows(fitted.table, "train"))
