@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import subprocess
@@ -368,6 +369,14 @@ def test_a_dry_run_lists_rows_peers_and_seconds(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "linear heldout 8192 6144 4096: 0 candidates" in done.stdout
     assert "15 cores" in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="would measure where there is a GPU")
+def test_without_torch_it_says_so_and_ends(tmp_path: Path) -> None:
+    done = run("--phase", "compare", "--kernel", "linear", "--plans", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "torch is not installed" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_tuning_configurations_survive_json(plans: list[kernel_plans.PlannedRow]) -> None:
