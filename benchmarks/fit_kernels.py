@@ -18,7 +18,6 @@ from kernel_cases.bench_rows import BenchRow
 from kernel_plans import TARGET
 from kernel_tables import RESULTS, SearchedRow, exhaustive_path, read_exhaustive
 
-from warpplan.kernels import registry
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
@@ -87,13 +86,19 @@ def _grouped_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profi
     return found
 
 
-def _own_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    """Of a kernel that tells it itself."""
-    work: DeviceWork = registry.kernel(row.kernel).device_work(configs, row.shape, row.dtype, TARGET, profile)  # type: ignore[attr-defined]
-    return work
+def _fused_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.gemm.candidates import tabulate
+    from warpplan.kernels.gemm.space import config_of
+    from warpplan.kernels.gemm_bias_act.kernel import GemmBiasAct
+
+    kernel = GemmBiasAct()
+    table = tabulate([config_of(config) for config in configs], [0] * len(configs), TARGET)
+    solved = kernel.solve(table, row.shape, row.dtype, TARGET, profile.costs)
+    found: DeviceWork = kernel.work(solved, row.shape, row.dtype, TARGET)[0]
+    return found
 
 
-WORK: dict[str, WorkOf] = {"gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _own_work}
+WORK: dict[str, WorkOf] = {"gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _fused_work}
 
 
 def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, source: str, work_of: WorkOf) -> Profile:
