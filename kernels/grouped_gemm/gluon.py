@@ -79,7 +79,7 @@ class GroupTile(NamedTuple):
     end: gl.tensor
 
 
-class Output(NamedTuple):
+class GroupedOutput(NamedTuple):
     """``c`` is the TMA descriptor of the result: ragged, or of wgrad [G, N, K]."""
 
     c: gl.tensor
@@ -232,9 +232,10 @@ def grouped_gemm_kernel(
     if not STAGING_IN_RING:
         staging = allocate_staging(c_desc.dtype, BLOCK)
     launch = Launch(Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
+    out = GroupedOutput(c_desc, staging)
     specialize(
-        a_desc, b_desc, Output(c_desc, staging), ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS,
-        CONSUMER_REGISTERS, begin, load,
+        a_desc, b_desc, out, ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS,
+        begin, load,
     )  # fmt: skip
 
 

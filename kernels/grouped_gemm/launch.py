@@ -22,7 +22,7 @@ import torch
 import triton
 
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.kernels.grouped_gemm.space import PRODUCTS, config_of, require_valid
+from warpplan.kernels.grouped_gemm.space import PRODUCTS, Product, config_of, require_valid
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import TmaDescriptor
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
@@ -64,7 +64,7 @@ def grouped_wgrad(
 
 
 def prepare(
-    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor
+    product: Product, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor
 ) -> Callable[[], None]:
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
     may compile the kernel. ``product`` is "forward", "dgrad" or "wgrad", its operands in the order of the functions
@@ -80,14 +80,14 @@ def prepare(
     return _launch(product, left, right, ends, config, out)
 
 
-def result_shape(product: str, left: Tensor, right: Tensor, ends: Tensor) -> tuple[int, ...]:
+def result_shape(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> tuple[int, ...]:
     """Shape of a product's result."""
     if product == "wgrad":
         return ends.shape[0], left.shape[1], right.shape[1]
     return left.shape[0], right.shape[1 if product == "forward" else 2]
 
 
-def grid_size(config: GemmConfig, product: str, shape: Sequence[int], groups: int, sm_count: int) -> int:
+def grid_size(config: GemmConfig, product: Product, shape: Sequence[int], groups: int, sm_count: int) -> int:
     """CTAs of a launch: what is resident at once, or as many as there can be tiles. ``shape`` is the result's."""
     rows, columns = shape[-2:]
     tiles = -(-rows // config.block_m)
@@ -97,7 +97,7 @@ def grid_size(config: GemmConfig, product: str, shape: Sequence[int], groups: in
 
 
 def _run(
-    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor | None
+    product: Product, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor | None
 ) -> Tensor:
     if out is None:
         _require_operands(product, left, right, ends)
@@ -107,7 +107,7 @@ def _run(
 
 
 def _launch(
-    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig, out: Tensor
+    product: Product, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig, out: Tensor
 ) -> Callable[[], None]:
     from warpplan.kernels.device.groups import window_groups
     from warpplan.kernels.grouped_gemm import gluon
@@ -185,7 +185,7 @@ NAMES = {
 """A product's operands."""
 
 
-def _require_operands(product: str, left: Tensor, right: Tensor, ends: Tensor) -> None:
+def _require_operands(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> None:
     if product not in PRODUCTS:
         raise UnknownName("product", product, PRODUCTS)
     for described, tensor in zip(NAMES[product], (left, right), strict=True):
@@ -226,7 +226,7 @@ def _require_ends(ends: Tensor, left: Tensor) -> None:
         )  # fmt: skip
 
 
-def _require_sizes(product: str, left: Tensor, right: Tensor, ends: Tensor) -> None:
+def _require_sizes(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> None:
     groups, rows = ends.shape[0], left.shape[0]
     if product == "wgrad":
         shared, found, wanted = "M", right.shape[0], rows
@@ -271,7 +271,7 @@ def _require_addressable(name: str, tensor: Tensor) -> None:
         )  # fmt: skip
 
 
-def _require_output(product: str, left: Tensor, right: Tensor, ends: Tensor, out: Tensor) -> None:
+def _require_output(product: Product, left: Tensor, right: Tensor, ends: Tensor, out: Tensor) -> None:
     expected = result_shape(product, left, right, ends)
     if tuple(out.shape) != expected or out.dtype != left.dtype or out.device != left.device:
         raise InvalidShape(
