@@ -21,7 +21,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning bench-ablation bench-vector-add build clean imports
+.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning bench-ablation bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,18 @@ bench-ablation: $(VENV)/.core  ## no GPU: what each technique of the search is w
 bench-vector-add: $(VENV)/.gpu  ## GPU: vector_add against torch.add and the whole of its space
 	$(BIN)/python benchmarks/bench_vector_add.py --out benchmarks/results
 
+bench-kernels: $(VENV)/.gpu  ## GPU: grouped, fp8, fused and linear kernels against torch's, and exhaustive search
+	$(BIN)/python benchmarks/bench_kernels.py --phase plan
+	$(BIN)/python benchmarks/bench_kernels.py --phase search --split train
+	$(BIN)/python benchmarks/fit_kernels.py
+	$(BIN)/python benchmarks/bench_kernels.py --phase plan
+	$(BIN)/python benchmarks/bench_kernels.py --phase search --split heldout
+	$(BIN)/python benchmarks/bench_kernels.py --phase compare
+	$(BIN)/python benchmarks/kernels_report.py
+
+example-moe: $(VENV)/.examples  ## train a mixture-of-experts layer on planned kernels beside torch's; small without a GPU
+	$(BIN)/python examples/moe/train.py --out build/moe
+
 build: $(VENV)/.test  ## sdist and wheel in dist/
 	$(BIN)/python -m build
 
@@ -135,6 +147,10 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.made
 
 $(VENV)/.gpu: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet -e ".[gpu,bench]"
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.examples: pyproject.toml | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet -e ".[gpu,examples]"
 	@touch $@ $(VENV)/.core
 
 build/triton-%/.ready: pyproject.toml

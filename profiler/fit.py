@@ -8,7 +8,7 @@ the best time of a shape weigh most: that is where the ranking decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,46 +55,80 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 NEAR_BEST = 5.0
 """Weights fall as (best / time) to this power."""
 SHRINKAGE = 1.0
-"""A structure's residual counts as if one further measurement had shown none."""
+"""A structure's residual counts as if one further measurement had shown none, or what the prior has."""
+PRIOR_PULL = 0.04
+"""Of a constant towards the prior's: a quarter of its bounds away costs as much as a shape that is wrong by 4 %."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredShape:
-    """One shape's candidates and their measured times in µs, in the same order."""
+    """One shape's candidates and their measured times in µs, in the same order; a shape as kernels declare it."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     work: DeviceWork
     time_us: Floats
 
 
-def fit(kernel: str, measured: Sequence[MeasuredShape], rates: Rates, source: str) -> Calibration:
-    """The calibration of ``kernel`` from ``measured``, which must all have the same families and structures.
+def fit(
+    kernel: str,
+    measured: Sequence[MeasuredShape],
+    rates: Rates,
+    source: str,
+    *,
+    prior: Calibration | None = None,
+) -> Calibration:
+    """The calibration of ``kernel`` from ``measured``.
 
-    Raises ``ValueError`` where nothing was measured.
+    With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them, so that
+    few shapes suffice; structures that were not measured keep its residuals. Raises ``ValueError`` where nothing was
+    measured.
     """
     if not measured:
         raise ValueError("no measured shapes to fit")
+    measured = united(measured)
     names = constant_names(measured[0].work.families)
+    known = dict(prior.constants) if prior else {}
     defaults = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}
     scale = np.array([_scale(n) for n in names])
-    start = np.array([defaults[n.split(".")[0]] for n in names])
+    expected = np.array([known.get(n, defaults[n.split(".")[0]]) for n in names])
     low = np.array([BOUNDS[n.split(".")[0]][0] for n in names])
     high = np.array([BOUNDS[n.split(".")[0]][1] for n in names])
-    start = np.clip(start, low + 1e-3 * (high - low), high - 1e-3 * (high - low))
+    start = np.clip(expected, low + 1e-3 * (high - low), high - 1e-3 * (high - low))
     weights = [_weights(m.time_us) for m in measured]
+    drawn = PRIOR_PULL * np.array([name in known for name in names]) / scale
 
     def residuals(x: Floats) -> Floats:
         constants = dict(zip(names, map(float, x), strict=True))
-        return np.concatenate([
+        errors = [
             np.sqrt(w) * (np.log(terms(m.work, rates, constants)[1]) - np.log(m.time_us))
             for m, w in zip(measured, weights, strict=True)
-        ])  # fmt: skip
+        ]
+        return np.concatenate([*errors, drawn * (x - expected)])
 
     solved = least_squares(residuals, start, bounds=(low, high), x_scale=scale, loss="soft_l1", f_scale=0.05)
     constants = dict(zip(names, map(float, solved.x), strict=True))
-    constants |= _structure_residuals(measured, weights, rates, constants)
+    constants |= _structure_residuals(measured, weights, rates, constants, known)
     rounded = tuple(sorted((name, float(f"{value:.6g}")) for name, value in constants.items()))
     return Calibration(kernel, rounded, tuple(m.shape for m in measured), source)
+
+
+def united(measured: Sequence[MeasuredShape]) -> list[MeasuredShape]:
+    """The same shapes with the families and the structures of all of them, sorted by name."""
+    families = tuple(sorted({name for m in measured for name in m.work.families}))
+    structures = tuple(sorted({name for m in measured for name in m.work.structures}))
+
+    def renumbered(work: DeviceWork) -> DeviceWork:
+        of_family = np.array([families.index(name) for name in work.families], dtype=np.int64)
+        of_structure = np.array([structures.index(name) for name in work.structures], dtype=np.int64)
+        return replace(
+            work,
+            families=families,
+            structures=structures,
+            family=of_family[work.family],
+            structure=of_structure[work.structure],
+        )
+
+    return [replace(m, work=renumbered(m.work)) for m in measured]
 
 
 def _scale(name: str) -> float:
@@ -108,17 +142,23 @@ def _weights(time_us: Floats) -> Floats:
 
 
 def _structure_residuals(
-    measured: Sequence[MeasuredShape], weights: Sequence[Floats], rates: Rates, constants: Mapping[str, float]
+    measured: Sequence[MeasuredShape],
+    weights: Sequence[Floats],
+    rates: Rates,
+    constants: Mapping[str, float],
+    known: Mapping[str, float],
 ) -> dict[str, float]:
-    structures = measured[0].work.structures
+    """Each structure's mean error in the logarithm, with what the prior knew of it as one further measurement."""
+    structures = [f"structure.{name}" for name in measured[0].work.structures]
     total, mass = np.zeros(len(structures)), np.zeros(len(structures))
     for m, w in zip(measured, weights, strict=True):
         error = np.log(m.time_us) - np.log(terms(m.work, rates, constants)[1])
         relative = w / w.max()
         np.add.at(total, m.work.structure, relative * np.clip(error, -0.3, 0.3))
         np.add.at(mass, m.work.structure, relative)
-    return {
-        f"structure.{name}": float(t / (n + SHRINKAGE))
+    kept = {name: value for name, value in known.items() if name.startswith("structure.")}
+    return kept | {
+        name: float((t + SHRINKAGE * known.get(name, 0.0)) / (n + SHRINKAGE))
         for name, t, n in zip(structures, total, mass, strict=True)
         if n > 0
     }

@@ -44,7 +44,7 @@ class Search(NamedTuple):
     units_to: gl.tensor
 
 
-class RowGroup(NamedTuple):
+class UnitGroup(NamedTuple):
     """The group of a unit: its ``index``, its rows ``first`` to ``end``, and which of its units this one is."""
 
     index: gl.tensor
@@ -115,7 +115,7 @@ def count_units(search, groups, column_tiles, ROW_TILE: gl.constexpr, EVERY: gl.
 
 @gluon.jit
 def find_group(unit, search, groups, column_tiles, ROW_TILE: gl.constexpr, EVERY: gl.constexpr, WINDOW: gl.constexpr):
-    """(the :class:`RowGroup` of ``unit``, the window it was found in, where later units are to be looked up).
+    """(the :class:`UnitGroup` of ``unit``, the window it was found in, where later units are to be looked up).
 
     A unit beyond the last has group ``count`` or later, with rows from the last group's end on.
     """
@@ -126,4 +126,4 @@ def find_group(unit, search, groups, column_tiles, ROW_TILE: gl.constexpr, EVERY
     first = gl.maximum(gl.max(gl.where(before, search.ends, 0), 0), search.rows)
     end = gl.min(gl.where(before, groups.rows, search.ends), 0)
     skipped = gl.maximum(gl.max(gl.where(before, search.units_to, 0), 0), search.units)
-    return RowGroup(index, first, end, unit - skipped), search
+    return UnitGroup(index, first, end, unit - skipped), search

@@ -12,6 +12,7 @@ EXPORTS = {
         "ELEMENT_BYTES",
         "GemmConfig",
         "MAX_REGISTERS",
+        "RESULT_BYTES",
         "ROW_ALIGNMENT_BYTES",
         "Shape",
         "violations",
@@ -19,6 +20,7 @@ EXPORTS = {
     ),
     "work": (
         "calibrated_constants",
+        "calibrations",
         "epilogue_cycles",
         "L2_RESIDENT",
         "LINE_BYTES",

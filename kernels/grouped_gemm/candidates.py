@@ -34,12 +34,12 @@ many slots of half the length, of which more are on their way while one is multi
 @lru_cache(maxsize=64)
 def table(dtype: str, device: Device, costs: CostTable, product: Product, scales: Scales) -> CandidateTable:
     """Every valid block with every tile order. The epilogue has bytes of its own, so that its store runs under the next
-    tile: groups make more, shorter and raggeder tiles than one product does."""
+    tile: groups make more and shorter tiles than one product does."""
     configs: list[GemmConfig] = []
     below: list[int] = []
-    for base in planned_structures(dtype, device, costs):
+    for base in planned_structures(dtype, device, costs, promoted=scales == "block"):
         coarse = base.block_k * ELEMENT_BYTES[dtype] > SLOT_ROW_BYTES and base.depth < COARSE_SLOTS
-        if base.staging == "own" and not coarse and not violations(base, dtype, device, product, scales):
+        if base.staging == "own" and not coarse and not violations(base, dtype, device, product):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
                 configs.append(replace(base, group_m=group))
                 below.append(previous)
@@ -98,7 +98,8 @@ def grid(t: CandidateTable, shape: GroupedShape) -> GroupGrid:
     rows = np.full_like(sizes, shape.n) if wgrad else sizes
     columns = shape.n if shape.product == "forward" else shape.k
     depth = sizes if wgrad else np.full_like(sizes, shape.k if shape.product == "forward" else shape.n)
-    row_tiles, k_blocks = -(-rows // t.block_m[:, None]), -(-depth // t.block_k[:, None])
+    # The gradient of an empty group's B is one block of zeros.
+    row_tiles, k_blocks = -(-rows // t.block_m[:, None]), np.maximum(1, -(-depth // t.block_k[:, None]))
     column_tiles = -(-columns // t.block_n)
     computed = (row_tiles @ count) * t.block_m
     least = int(-(-rows // 64) @ count) * 64

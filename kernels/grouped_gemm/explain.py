@@ -22,10 +22,9 @@ from warpplan.planner.values.profile import Profile
 
 
 def race(
-    configs: tuple[GemmConfig, ...], shape: GroupedShape, dtype: str, device: Device, profile: Profile, kernel: str
+    configs: tuple[GemmConfig, ...], shape: GroupedShape, dtype: str, device: Device, profile: Profile
 ) -> RankedCandidates:
-    """``configs``, one of each block structure and best first, as what an explanation compares; ``kernel`` is the name
-    under which their time model is calibrated."""
+    """``configs``, one of each block structure and best first, as what an explanation compares."""
     asked, _ = work(solve_table(dtype, device, profile.costs, tabulated(configs, device)), dtype, device, shape)
 
     def loop(row: int, costs: CostTable) -> Columns:
@@ -38,7 +37,7 @@ def race(
         asked.take(np.arange(len(configs))),
         dtype,
         profile,
-        constants(profile, kernel, asked.structures),
+        constants(profile, dtype, shape.scales, asked.structures),
         loop,
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.graph import sustained_ii
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig
 from warpplan.kernels.gemm.work import SolvedTable, loop_of, solve_table, structure
 from warpplan.kernels.grouped_gemm.candidates import table, tabulated
 from warpplan.kernels.grouped_gemm.distribution import DISTRIBUTIONS, GroupedShape, group_sizes
@@ -19,6 +19,7 @@ from warpplan.kernels.grouped_gemm.graph import plan_candidate
 from warpplan.kernels.grouped_gemm.space import (
     FP8,
     MAX_GROUPS,
+    MAX_ROWS,
     PRODUCTS,
     SCALES,
     SIXTEEN_BIT,
@@ -28,7 +29,7 @@ from warpplan.kernels.grouped_gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.grouped_gemm.work import OUT_BYTES, constants, work
+from warpplan.kernels.grouped_gemm.work import constants, work
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -42,8 +43,8 @@ GROUPED_GEMM = Declaration(
     name="grouped_gemm",
     description="C[M, N] = A[M, K] · B[g, N, K]ᵀ for the rows of each group g, and its gradients; fp32 accumulation",
     fields=(
-        ShapeField("M", "rows of all groups together"),
-        ShapeField("N", "rows of each group's B, columns of C"),
+        ShapeField("M", "rows of all groups together", greatest=MAX_ROWS),
+        ShapeField("N", "rows of each group's B, columns of C; rows of a multiple of 16 bytes"),
         ShapeField("K", "columns of A and of B; rows of a multiple of 16 bytes"),
         ShapeField("G", "groups, such as experts", greatest=MAX_GROUPS),
     ),
@@ -63,7 +64,7 @@ GROUPED_GEMM = Declaration(
         ),
         ShapeOption("scales", "of float8_e4m3fn operands: one a row, or 1x128 of A and 128x128 of B", SCALES, "row"),
     ),
-    dtypes=SIXTEEN_BIT,
+    dtypes=(*SIXTEEN_BIT, FP8),
     examples=(
         # DeepSeek-V3-16B: 64 experts, the top 6 of 8,192 tokens.
         (49152, 1408, 2048, 64),
@@ -95,9 +96,9 @@ class GroupedGemm:
         shape = GROUPED_GEMM.parse_shape(sizes)
         m, n, k, groups = GROUPED_GEMM.sizes(shape)
         chosen = GROUPED_GEMM.chosen(shape)
-        _require_alignment("K", k, dtype)
-        if chosen["product"] != "forward":
-            _require_alignment("N", n, dtype)
+        # Rows of B and of A have K elements, those of the result of forward N.
+        _require_alignment("K", k, ELEMENT_BYTES[dtype])
+        _require_alignment("N", n, RESULT_BYTES)
         _require_options(chosen, dtype)
         require_elements("A", m, k)
         require_elements("C", m, n)
@@ -151,7 +152,7 @@ class GroupedGemm:
             )  # fmt: skip
         chosen = all_work.take(rows)
         parts, time_us = terms(
-            chosen, Rates.of(profile, dtype), constants(profile, GROUPED_GEMM.name, chosen.structures)
+            chosen, Rates.of(profile, dtype), constants(profile, dtype, asked.scales, chosen.structures)
         )
         order = best_first(time_us, (-chosen.slots_in_flight,), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
@@ -167,19 +168,19 @@ class GroupedGemm:
         """
         asked = grouped_shape(shape)
         for config in configs:
-            require_valid(config, dtype, device, asked.product, asked.scales)
+            require_valid(config, dtype, device, asked.product)
         solved = solve_table(dtype, device, profile.costs, tabulated(configs, device))
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
         all_work, _ = work(solved, dtype, device, asked)
         parts, time_us = terms(
-            all_work, Rates.of(profile, dtype), constants(profile, GROUPED_GEMM.name, all_work.structures)
+            all_work, Rates.of(profile, dtype), constants(profile, dtype, asked.scales, all_work.structures)
         )
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
-        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product and the
-        scales of ``shape``."""
+        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product of
+        ``shape``."""
         return plan_candidate(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
 
     def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
@@ -197,12 +198,13 @@ class GroupedGemm:
             if len(best) == CONTENDERS:
                 break
             best.setdefault(structure(config), config)
-        return race(tuple(best.values()), grouped_shape(shape), dtype, device, profile, GROUPED_GEMM.name)
+        return race(tuple(best.values()), grouped_shape(shape), dtype, device, profile)
 
     def _candidate(self, config: TuningConfig, dtype: str, device: Device, shape: Shape) -> GemmConfig:
         GROUPED_GEMM.require_dtype(dtype)
         candidate = config_of(config)
-        require_valid(candidate, dtype, device, *_chosen(shape))
+        product, _ = _chosen(shape)
+        require_valid(candidate, dtype, device, product)
         return candidate
 
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
@@ -214,14 +216,15 @@ class GroupedGemm:
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
         operands = {"A": rows * asked.k, "B": matrices * asked.n * asked.k, "C": rows * asked.n}
         result = {"forward": "C", "dgrad": "A", "wgrad": "B"}[asked.product]
-        moved = sum(n * (OUT_BYTES if name == result else ELEMENT_BYTES[dtype]) for name, n in operands.items())
+        moved = sum(n * (RESULT_BYTES if name == result else ELEMENT_BYTES[dtype]) for name, n in operands.items())
         return 1e6 * max(asked.flops / flops.p50 if flops else 0.0, moved / l2.p50 if l2 else 0.0)
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
-        configs = table(dtype, device, profile.costs, "forward", "row").configs
-        for config in dict.fromkeys(map(loop_of, configs)):
-            sustained_ii(config, dtype, device, profile.costs)
+        for scales in SCALES if dtype == FP8 else SCALES[:1]:
+            configs = table(dtype, device, profile.costs, "forward", scales).configs
+            for config in dict.fromkeys(map(loop_of, configs)):
+                sustained_ii(config, dtype, device, profile.costs)
 
 
 @lru_cache(maxsize=32)
@@ -236,13 +239,12 @@ def _chosen(shape: Shape) -> tuple[Product, Scales]:
     return product, scales
 
 
-def _require_alignment(name: str, value: int, dtype: str) -> None:
-    element = ELEMENT_BYTES[dtype]
+def _require_alignment(name: str, value: int, element: int) -> None:
     if value * element % ROW_ALIGNMENT_BYTES:
         step = ROW_ALIGNMENT_BYTES // element
         raise InvalidShape(
-            f"{name}={value} makes {dtype} rows of {value * element} bytes: TMA needs a multiple of "
-            f"{ROW_ALIGNMENT_BYTES} bytes, so pad {name} to {-(-value // step) * step}",
+            f"{name}={value} makes rows of {value * element} bytes: TMA needs a multiple of {ROW_ALIGNMENT_BYTES} "
+            f"bytes, so pad {name} to {-(-value // step) * step}",
             field=name, value=value, limit=step,
         )  # fmt: skip
 

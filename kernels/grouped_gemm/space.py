@@ -25,14 +25,14 @@ SCALES: tuple[Scales, ...] = ("row", "block")
 SCHEMES: tuple[str, ...] = ("single", "cooperative", "pingpong")
 SIXTEEN_BIT = ("bfloat16", "float16")
 FP8 = "float8_e4m3fn"
-SCALE_BLOCK = 128
-"""Elements of K that share a block scale."""
 
 PRODUCER_REGISTERS = 40
 """Of a producer thread: the plain GEMM's 24, and the window of group ends in which it finds a tile's group
 (``kernels/device/groups.py``). A multiple of 8, as ``setmaxnreg`` needs it; what it has, the consumers lack."""
 MAX_GROUPS = 1_024
 """Groups of one product. More than any mixture of experts has; it bounds what planning for their sizes takes."""
+MAX_ROWS = 1 << 30
+"""Of all groups: what a ragged descriptor reaches (``kernels/grouped_gemm/gluon.py``)."""
 
 _FIELDS: dict[str, type] = {
     "SCHEME": str,
@@ -55,16 +55,14 @@ def consumer_registers(config: GemmConfig) -> int:
     return min(MAX_REGISTERS, left // (config.consumers * config.consumer_warps) // 8 * 8)
 
 
-def violations(
-    config: GemmConfig, dtype: str, device: Device, product: Product = "forward", scales: Scales = "row"
-) -> tuple[str, ...]:
-    """Why ``config`` cannot run ``product`` on ``device``; empty when it can. ``scales`` counts for fp8 alone."""
+def violations(config: GemmConfig, dtype: str, device: Device, product: str = "forward") -> tuple[str, ...]:
+    """Why ``config`` cannot run ``product`` on ``device``; empty when it can."""
     found = gemm_violations(config, dtype, device)
     # A field outside of its list makes what is computed from it meaningless.
-    return found if found else tuple(_own_violations(config, dtype, product, scales))
+    return found if found else tuple(_own_violations(config, dtype, product))
 
 
-def _own_violations(config: GemmConfig, dtype: str, product: Product, scales: Scales) -> Iterator[str]:
+def _own_violations(config: GemmConfig, dtype: str, product: str) -> Iterator[str]:
     c = config
     if product not in PRODUCTS:
         yield f"product {product}: expected one of {', '.join(PRODUCTS)}"
@@ -79,25 +77,16 @@ def _own_violations(config: GemmConfig, dtype: str, product: Product, scales: Sc
         yield "not persistent: how many tiles there are is known to the device alone"
     if product != "forward" and dtype == FP8:
         yield f"{product} with {dtype}: expected one of {', '.join(SIXTEEN_BIT)}"
-    if product == "wgrad" and c.staging == "ring":
-        yield "staging ring with wgrad: the tiles of an empty group hold no ring slot"
-    promoted = dtype == FP8 and scales == "block"
-    if promoted and c.block_k != SCALE_BLOCK:
-        yield f"block_k {c.block_k} with block scales: expected {SCALE_BLOCK}, the elements that share a scale"
-    # Promotion adds each block's product, in an accumulator of its own, to the scaled sum.
-    accumulators = c.accumulator_registers * (2 if promoted else 1)
-    if accumulators + BASE_REGISTERS > consumer_registers(c):
+    if c.live_registers + BASE_REGISTERS > consumer_registers(c):
         yield (
-            f"{accumulators} accumulator registers a thread and {BASE_REGISTERS} more exceed "
+            f"{c.live_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
             f"the {consumer_registers(c)} a consumer thread has"
         )
 
 
-def require_valid(
-    config: GemmConfig, dtype: str, device: Device, product: Product = "forward", scales: Scales = "row"
-) -> None:
+def require_valid(config: GemmConfig, dtype: str, device: Device, product: str = "forward") -> None:
     """Raise :class:`InvalidConfig` with the first violation, if there is one."""
-    found = violations(config, dtype, device, product, scales)
+    found = violations(config, dtype, device, product)
     if found:
         raise InvalidConfig(f"invalid grouped_gemm configuration: {found[0]}", field="config", value=repr(config))
 
@@ -117,6 +106,8 @@ def tuning(config: GemmConfig) -> TuningConfig:
         "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
         "CONSUMER_REGISTERS": consumer_registers(config),
     }
+    if config.promoted:
+        kwargs["PROMOTED"] = True
     return TuningConfig.of(kwargs, num_warps=config.consumer_warps, num_stages=1, maxnreg=config.max_registers)
 
 
@@ -144,6 +135,7 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
         staging="ring" if given["STAGING_IN_RING"] else "own",
         group_m=int(given["GROUP_M"]),
         ctas_per_sm=int(given["CTAS_PER_SM"]),
+        promoted=given.get("PROMOTED") is True,
     )
     made = dict(tuning(config).kwargs)
     for name in sorted(made.keys() | given.keys()):

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, ROW_ALIGNMENT_BYTES
-from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable, calibrated_constants
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES
+from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable, calibrated_constants, calibrations
 from warpplan.kernels.grouped_gemm.candidates import GroupGrid, grid
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
+from warpplan.kernels.grouped_gemm.space import Scales
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -20,13 +21,11 @@ from warpplan.planner.values.profile import Profile
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-OUT_BYTES = 2
-"""Of an element of the result, whatever the operands are."""
 
-
-def constants(profile: Profile, kernel: str, structures: tuple[str, ...]) -> Mapping[str, float]:
-    """The calibration of ``kernel``, or gemm's where the profile has none: blocks, loops and epilogues are its."""
-    return calibrated_constants(profile, kernel if profile.calibration(kernel) else "gemm", structures)
+def constants(profile: Profile, dtype: str, scales: Scales, structures: tuple[str, ...]) -> Mapping[str, float]:
+    """The calibration of this kernel, or gemm's where the profile has none: blocks, loops and epilogues are its."""
+    own, gemms = (calibrations(kernel, dtype, scales == "block") for kernel in ("grouped_gemm", "gemm"))
+    return calibrated_constants(profile, own if any(map(profile.calibration, own)) else gemms, structures)
 
 
 def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -> tuple[DeviceWork, GroupGrid]:
@@ -38,9 +37,6 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
     blocks = np.minimum(units, resident)
     iterations = g.iterations.astype(np.float64)
     tile = (t.block_m * t.block_n).astype(np.float64)
-    # The gradients read rows of N elements too.
-    row_lengths = (shape.k,) if shape.product == "forward" else (shape.k, shape.n)
-    straddling = any(length * element % LINE_BYTES for length in row_lengths)
     return (
         DeviceWork(
             flops=shape.flops,
@@ -55,14 +51,15 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             iterations=iterations / units,
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
-            unaligned=np.full(units.shape, float(straddling)),
+            unaligned=_unaligned(t, shape, element),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
             drain_cycles=solved.drain_cycles,
-            plain_elements=solved.thread_elements * _ragged(t, g, units),
+            # TMA cuts every store off at its group's end.
+            plain_elements=np.zeros(units.shape),
             overlapped=solved.overlapped,
             refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
@@ -98,7 +95,7 @@ def _busiest(t: CandidateTable, shape: GroupedShape) -> Ints:
     for block_m, block_n, block_k, ctas in distinct.tolist():
         if shape.product == "wgrad":
             units = np.full_like(sizes, -(-shape.n // block_m) * -(-shape.k // block_n))
-            iterations = -(-sizes // block_k)
+            iterations = np.maximum(1, -(-sizes // block_k))
         else:
             columns, depth = (shape.n, shape.k) if shape.product == "forward" else (shape.k, shape.n)
             units = -(-sizes // block_m) * -(-columns // block_n)
@@ -107,13 +104,13 @@ def _busiest(t: CandidateTable, shape: GroupedShape) -> Ints:
     return np.array(found, dtype=np.int64)[row_of.reshape(-1)]
 
 
-def _ragged(t: CandidateTable, g: GroupGrid, units: Floats) -> Floats:
-    """The part of the tiles that leave without TMA: those that overhang their group's rows, beyond which the next group
-    lies, or all where rows of the result are not aligned."""
-    if g.columns * OUT_BYTES % ROW_ALIGNMENT_BYTES:
-        return np.ones(units.shape)
-    overhanging = (g.rows % t.block_m[:, None] != 0) @ g.count * g.column_tiles
-    return np.asarray(overhanging / units)
+def _unaligned(t: CandidateTable, shape: GroupedShape, element: int) -> Floats:
+    """The part of each row's loaded bytes that lies in matrix rows of no whole cache lines."""
+    left, right = shape.k if shape.product == "forward" else shape.n, shape.k
+    straddling = t.block_m * float(left * element % LINE_BYTES != 0) + t.block_n * float(
+        right * element % LINE_BYTES != 0
+    )
+    return np.asarray(straddling / (t.block_m + t.block_n))
 
 
 def _dram_bytes(t: CandidateTable, g: GroupGrid, shape: GroupedShape, element: int, device: Device) -> Floats:
@@ -123,7 +120,7 @@ def _dram_bytes(t: CandidateTable, g: GroupGrid, shape: GroupedShape, element: i
     there = (g.sizes > 0).astype(np.float64)
     a_bytes = there * g.rows * g.depth * element
     b_bytes = there * g.columns * g.depth * element
-    c_bytes = g.rows.astype(np.float64) * g.columns * OUT_BYTES
+    c_bytes = g.rows.astype(np.float64) * g.columns * RESULT_BYTES
     band = g.group_m[:, None]
     strips = np.ceil(g.row_tiles / band)
     strip_bytes = np.minimum(band * t.block_m[:, None], g.rows).astype(np.float64) * g.depth * element

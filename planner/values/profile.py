@@ -48,12 +48,14 @@ class Failure:
 class Calibration:
     """Residual constants of the prediction of one kernel, fitted on ``shapes`` only.
 
-    ``constants`` are sorted (name, value) pairs; the names are those of the model in ``planner.predict``.
+    ``kernel`` is its name, with the words of a variant after it where only that was fitted: "gemm float8_e4m3fn",
+    "gemm nn", "grouped_gemm wgrad". ``constants`` are sorted (name, value) pairs; the names are those of the model in
+    ``planner.predict``.
     """
 
     kernel: str
     constants: tuple[tuple[str, float], ...]
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int | str, ...], ...]
     source: str
 
 
@@ -75,4 +77,8 @@ class Profile:
         return hash(self.identity)
 
     def calibration(self, kernel: str) -> Calibration | None:
-        return next((c for c in self.calibrations if c.kernel == kernel), None)
+        """The calibration of ``kernel``, or of the nearest that it is a variant of: "gemm nn" falls back on "gemm"."""
+        known = {c.kernel: c for c in self.calibrations}
+        words = kernel.split()
+        names = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+        return next((known[name] for name in names if name in known), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warpplan.kernels.triton_compat import gl, gluon
 
-RUNTIME_NUMBERS = ("reps", "inner", "stride", "first", "spread", "step", "mask", "samples", "interval_ns")
+RUNTIME_NUMBERS = ("reps", "inner", "stride", "first", "spread", "step", "mask", "samples", "interval_ns", "rows")
 probe_kernel = gluon.jit(do_not_specialize=RUNTIME_NUMBERS)
 """Decorates a kernel whose trip counts stay unknown to the compiler: it would fold a loop of one iteration away."""
 

@@ -11,13 +11,13 @@ issue      cycles from before the first copy to after the arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from warpplan.kernels.triton_compat import async_copy, gl, gluon, mbarrier, thread_barrier
 from warpplan.kernels.triton_types import JitFunction
-from warpplan.profiler.probes.cases import Case, Pointer
+from warpplan.profiler.probes.cases import Case, Live, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record, wait_for
 from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.sampling import (
@@ -196,16 +196,16 @@ def measure(point: Point) -> Iterator[Record]:
     latency, rate = (case.live() for case in cases(point))
     dram = point.text("source") == "dram"
 
-    def cycles(launch: Callable[[], Samples]) -> Samples:
-        """Of rows that are all in L2, read by a first launch, or none of them."""
+    def launched(live: Live, columns: int, **numbers: int) -> Samples:
+        """Cycles of boxes that are all in L2, read by a first launch, or none of them."""
         if dram:
             flush_l2()
         else:
-            launch()
-        return launch()
+            sample(live, columns, **where, **numbers)
+        return sample(live, columns, **where, **numbers)
 
-    alone = cycles(lambda: sample(latency, COLUMNS, **where))
-    short, long = (cycles(lambda n=n: sample(rate, inner=n, **where)[:, 0]) for n in (SHORT, LONG))
+    alone = launched(latency, COLUMNS)
+    short, long = (launched(rate, 1, inner=boxes)[:, 0] for boxes in (SHORT, LONG))
     overhead = float(np.median(alone[:, 0]))
     yield cost(
         point.kind,

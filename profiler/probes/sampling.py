@@ -30,19 +30,21 @@ def sm_count() -> int:
     return int(torch.cuda.get_device_properties(0).multi_processor_count)
 
 
-def sample(live: Live, columns: int = 1, *, sms: int = FEW_SMS, reps: int = REPETITIONS, **numbers: float) -> Samples:
-    """Run one block an SM, ``sms`` of them working, and return cycles as [repetitions of all working SMs, columns].
+def sample(live: Live, columns: int = 1, /, **numbers: float) -> Samples:
+    """Run one block an SM, ``FEW_SMS`` of them working, and return cycles as [repetitions of all working SMs, columns].
 
     The kernel takes ``out``, ``reps`` and ``stride`` and writes row ``block · reps + repetition`` of ``out``.
     """
     import torch
 
     blocks = sm_count()
-    stride = max(1, blocks // sms)
+    stride = max(1, blocks // FEW_SMS)
     out = live.buffers["out"]
-    live.launch(blocks, reps=reps, stride=stride, **numbers)
+    live.launch(blocks, reps=REPETITIONS, stride=stride, **numbers)
     torch.cuda.synchronize()
-    rows: Samples = out[: blocks * reps * columns].cpu().numpy().astype(np.float64).reshape(blocks, reps, columns)
+    rows: Samples = (
+        out[: blocks * REPETITIONS * columns].cpu().numpy().astype(np.float64).reshape(blocks, REPETITIONS, columns)
+    )
     worked: Samples = rows[::stride, WARM_REPETITIONS:].reshape(-1, columns)
     return worked
 

@@ -71,7 +71,9 @@ def named(words: Sequence[str]) -> dict[str, object]:
         name, equals, value = word.partition("=")
         if not equals or not name:
             (example,) = (f"{name}={size}" for name, size in example_size().items())
-            raise InvalidShape(f"{word!r} is no size: write NAME=VALUE, such as {example}", field="shape", value=word)
+            raise InvalidShape(
+                f"{word!r} is no size or option: write NAME=VALUE, such as {example}", field="shape", value=word
+            )
         if name in shape:
             raise InvalidShape(f"{name} is given twice: {shape[name]} and {value}", field=name, value=value)
         shape[name] = value

@@ -17,8 +17,9 @@ from warpplan.profiler.collect import collect, partial_path
 from warpplan.profiler.probes import points
 from warpplan.profiler.probes.points import FAMILIES
 from warpplan.profiler.profile_files import load, save
+from warpplan.profiler.records import profile_of
 
-from .machines import MACHINE, record
+from .machines import IDENTITY, MACHINE, record, records
 
 SCRIPT = """
 import json, os, time
@@ -81,6 +82,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return stand_in
 
 
+LACKING = [FAMILIES["wgmma"][-1].label, *(p.label for p in FAMILIES["gather"])]
 HANDOFFS = [p.label for p in points("handoff")]
 
 
@@ -193,27 +195,24 @@ def test_bad_requests(machine: Machine, tmp_path: Path) -> None:
         collect(tmp_path / "missing" / "p.json")
 
 
-def _recorded(machine: Machine, path: Path) -> Path:
-    """A profile of all families but the last points of two of them."""
-    profile = collect(path, passes=1)
-    lost = {FAMILIES["wgmma"][-1].label, *(p.label for p in FAMILIES["gather"])}
-    entries = tuple(e for e in profile.costs.entries if e.label not in lost)
-    save(replace(profile, costs=replace(profile.costs, entries=entries)), path)
-    machine.measured = []
+def _recorded(path: Path) -> Path:
+    """A profile that lacks some points of two families."""
+    whole = profile_of(IDENTITY, [records()])
+    entries = tuple(e for e in whole.costs.entries if e.label not in LACKING)
+    save(replace(whole, costs=replace(whole.costs, entries=entries)), path)
     return path
 
 
 def test_only_what_a_recorded_profile_lacks_is_added_to_it(machine: Machine, tmp_path: Path) -> None:
-    old, out = _recorded(machine, tmp_path / "old.json"), tmp_path / "new.json"
+    old, out = _recorded(tmp_path / "old.json"), tmp_path / "new.json"
     machine.identity = MACHINE | {"driver": "590.2"}
     seen: list[tuple[int, int, str]] = []
     profile = collect(out, passes=1, add_to=old, progress=lambda *a: seen.append(a))
-    lacking = [FAMILIES["wgmma"][-1].label, *(p.label for p in FAMILIES["gather"])]
-    assert sorted(machine.measured) == sorted([*(p.label for p in REFERENCES.values()), *lacking])
+    assert sorted(machine.measured) == sorted([*(p.label for p in REFERENCES.values()), *LACKING])
     assert seen[-1][:2] == (len(machine.measured), len(machine.measured))
     assert load(out) == profile
     assert profile.identity == load(old).identity
-    assert len(profile.costs.entries) == len(load(old).costs.entries) + len(lacking)
+    assert len(profile.costs.entries) == len(load(old).costs.entries) + len(LACKING)
     assert not partial_path(out).exists()
     machine.measured = []
     assert collect(old, add_to=out) == profile == load(old)
@@ -221,7 +220,7 @@ def test_only_what_a_recorded_profile_lacks_is_added_to_it(machine: Machine, tmp
 
 
 def test_nothing_is_measured_for_a_profile_of_other_software(machine: Machine, tmp_path: Path) -> None:
-    old, out = _recorded(machine, tmp_path / "old.json"), tmp_path / "new.json"
+    old, out = _recorded(tmp_path / "old.json"), tmp_path / "new.json"
     machine.identity = MACHINE | {"triton": "3.9.0"}
     with pytest.raises(InvalidInput, match=r"recorded with triton 3\.6\.0, here it is 3\.9\.0"):
         collect(out, add_to=old)
@@ -231,7 +230,7 @@ def test_nothing_is_measured_for_a_profile_of_other_software(machine: Machine, t
 
 
 def test_a_refused_addition_is_measured_afresh_the_next_time(machine: Machine, tmp_path: Path) -> None:
-    old, out = _recorded(machine, tmp_path / "old.json"), tmp_path / "new.json"
+    old, out = _recorded(tmp_path / "old.json"), tmp_path / "new.json"
     machine.scale = 1.1
     with pytest.raises(InvalidInput, match=r"\+10\.0% where 2% is the limit"):
         collect(out, passes=1, add_to=old)

@@ -140,6 +140,12 @@ class Tensor:
     def __add__(self, other: Tensor) -> Tensor:
         return Tensor(self.data + other.data)
 
+    def __mul__(self, other: Tensor) -> Tensor:
+        return Tensor(self.data * other.data)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return Tensor(self.data[index])
+
 
 class Pointer:
     dtype = SimpleNamespace(element_ty=ElementType("element"))
@@ -551,12 +557,14 @@ def run_gemm(
     whole_tiles: int = 0,
     a_major: str = "k",
     b_major: str = "k",
+    scales: tuple[np.ndarray, np.ndarray] | None = None,
     **constants: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(C, the margin around it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written.
 
     Where K is split, it is not that of the first ``whole_tiles`` tiles. ``a_major`` "m" and ``b_major`` "n" store the
-    operands of the computed matrix transposed.
+    operands of the computed matrix transposed. ``scales`` of the rows and of the columns of the computed matrix are
+    matrices, a column for a block of K; ``SCALES`` says what they are.
     """
     constants = {
         "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2,
@@ -571,8 +579,9 @@ def run_gemm(
     m, n = len(a), len(b)
     left, right = (b, a) if constants["SWAP"] else (a, b)
     block = kernel.block(
-        *(constants[name] for name in NAMES), constants["SPLIT"], constants["A_MAJOR"], constants["B_MAJOR"]
-    )
+        *(constants[name] for name in NAMES), constants["SPLIT"], constants["A_MAJOR"], constants["B_MAJOR"],
+        constants["SCALES"],
+    )  # fmt: skip
     stride = n + 3
     c = np.full((m, stride), POISON)
     a_desc = _operand(left, (block.rows, block.block_k), a_major == "k")
@@ -582,13 +591,15 @@ def run_gemm(
     workspace = np.full((tiles - whole_tiles) * split_k * block.block_m * block.block_n, POISON)
     counters = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
 
+    pointers = [Pointer(s.reshape(-1)) for s in scales] if scales else [None, None]
+    strides = [step for s in scales for step in (s.shape[1], 1)] if scales else [0] * 4
     runner = Machine(seed)
     runner.programs = programs
     for cta in range(programs):
         _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
         kernel.gemm_kernel(
-            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), None, None, len(left), len(right), a.shape[1],
-            group_m, split_k, whole_tiles, stride, 0, 0, 0, 0, **constants,
+            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
+            group_m, split_k, whole_tiles, stride, *strides, **constants,
         )  # fmt: skip
         for i, (function, arguments) in enumerate(_CTA.partitions):
             name = f"{function.__name__} {i}"

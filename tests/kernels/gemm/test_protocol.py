@@ -33,6 +33,12 @@ def kernel():
     return machine.load_kernel(KERNEL)
 
 
+@pytest.fixture(scope="module")
+def scaled_kernel():
+    """The kernel with a scale for every 4 of K, so that a few numbers have several."""
+    return machine.load_kernel(KERNEL, lambda text: text.replace("SCALE_BLOCK = gl.constexpr(128)", "SCALE_BLOCK = 4"))
+
+
 def check(kernel, m, n, k, *, seed, programs, **options):
     rng = np.random.default_rng(seed)
     a, b = rng.integers(-4, 5, (m, k)).astype(float), rng.integers(-4, 5, (n, k)).astype(float)
@@ -104,6 +110,42 @@ def test_any_plan_and_any_schedule(
         EPILOGUE_SPLIT=chunks, STAGING_IN_RING=in_ring and rows * block_n // chunks <= held, SWAP=swap,
         TMA_STORE=tma_store, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, a_major=a_major, b_major=b_major,
     )  # fmt: skip
+
+
+@given(
+    scheme=st.sampled_from(("single", "cooperative", "pingpong")),
+    kind=st.sampled_from(("tensor", "row", "block")),
+    m=st.integers(1, 13),
+    n=st.integers(1, 13),
+    k=st.integers(1, 13),
+    programs=st.integers(1, 3),
+    depth=st.integers(2, 4),
+    split=st.integers(1, 3),
+    swap=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_scaled_products(scaled_kernel, scheme, kind, m, n, k, programs, depth, split, swap, seed):
+    """Scales of powers of two: every sum is exact. A block is 4 of K here, as the tile of K is."""
+    rng = np.random.default_rng(seed)
+    blocks = -(-k // 4)
+    while -(-blocks // -(-blocks // split)) != split:
+        split -= 1
+    swap = swap and kind != "block"
+    a, b = rng.integers(-4, 5, (m, k)).astype(float), rng.integers(-4, 5, (n, k)).astype(float)
+    shapes = {"tensor": ((1, 1), (1, 1)), "row": ((m, 1), (n, 1)), "block": ((m, blocks), (-(-n // 4), blocks))}
+    of_a, of_b = (2.0 ** rng.integers(-2, 3, shape) for shape in shapes[kind])
+    c, margin = machine.run_gemm(
+        scaled_kernel, a, b, programs=programs, seed=seed, split_k=split, scales=(of_b, of_a) if swap else (of_a, of_b),
+        SCALES=kind, SCHEME=scheme, DEPTH=depth, EPILOGUE_SPLIT=1, STAGING_IN_RING=False, SWAP=swap, TMA_STORE=True,
+        BLOCK_M=4, BLOCK_N=4, BLOCK_K=4,
+    )  # fmt: skip
+    if kind == "block":
+        of_a, of_b = of_a.repeat(4, 1)[:, :k], of_b.repeat(4, 0)[:n].repeat(4, 1)[:, :k]
+        np.testing.assert_array_equal(c, (a * of_a) @ (b * of_b).T)
+    else:
+        np.testing.assert_array_equal(c, a @ b.T * of_a * of_b.T)
+    assert np.isnan(margin).all(), "wrote outside of C"
 
 
 RELEASE = "mbarrier.arrive(ring.empty.index(last), count=1)\n"

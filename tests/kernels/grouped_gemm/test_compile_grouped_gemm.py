@@ -23,6 +23,23 @@ CONFIGS = (
 )
 
 
+FP8_CONFIGS = (
+    GemmConfig("cooperative", 128, 256, 128, 4, 4, epilogue_split=2),
+    GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2),
+    GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True),
+    GemmConfig("pingpong", 64, 128, 128, 4, 6, promoted=True),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", FP8_CONFIGS, ids=repr)
+def test_fp8_compiles_clean(config):
+    assert not violations(config, "float8_e4m3fn", H200)
+    report = compile_grouped_gemm(config, "float8_e4m3fn", groups=1024)
+    assert report.clean
+    assert report.shared_bytes <= config.smem_bytes(1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)

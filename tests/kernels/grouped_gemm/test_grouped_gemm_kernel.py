@@ -68,8 +68,12 @@ BAD = {
     "too many rows": ({**GOOD, "sizes": "9,0,2"}, "sizes", "sizes sum to 11 of M=10 rows: expected 1 to 10"),
     "no rows": ({**GOOD, "sizes": "0,0,0"}, "sizes", "sizes sum to 0 of M=10 rows"),
     "negative": ({**GOOD, "sizes": "1,-1,3"}, "sizes", "expected balanced"),
-    "unaligned K": ({**GOOD, "K": 1409}, "K", "K=1409 makes bfloat16 rows of 2818 bytes"),
-    "unaligned N": ({**GOOD, "N": 12, "product": "dgrad"}, "N", "pad N to 16"),
+    "unaligned K": (
+        {**GOOD, "K": 1409},
+        "K",
+        "K=1409 makes rows of 2818 bytes: TMA needs a multiple of 16",
+    ),
+    "unaligned N": ({**GOOD, "N": 12}, "N", "pad N to 16"),
     "scales": ({**GOOD, "scales": "block"}, "scales", "only float8_e4m3fn has scales"),
     "too many elements": ({**GOOD, "M": 2**20, "K": 4096}, "A", "A of 1048576 x 4096 has"),
 }
@@ -84,8 +88,15 @@ def test_bad_shapes_name_what_is_wrong(name):
     assert text in str(caught.value)
 
 
-def test_the_columns_of_forward_need_no_alignment():
-    assert GROUPED.parse_shape({**GOOD, "N": 13}, "bfloat16") == (10, 13, 64, 3)
+FP8 = "float8_e4m3fn"
+
+
+def test_fp8_shapes():
+    assert GROUPED.parse_shape(GOOD | {"scales": "block"}, FP8) == (10, 64, 64, 3, "scales=block")
+    with pytest.raises(InvalidShape, match="pad K to 80"):
+        GROUPED.parse_shape(GOOD | {"K": 72}, FP8)
+    with pytest.raises(InvalidShape, match="product=wgrad with float8_e4m3fn: gradients are of bfloat16 or float16"):
+        GROUPED.parse_shape(GOOD | {"product": "wgrad"}, FP8)
 
 
 # Ranking
@@ -155,6 +166,21 @@ def test_one_group_takes_about_as_long_as_a_plain_product(profile):
     assert grouped.time_us == pytest.approx(plain.time_us)
 
 
+@pytest.mark.parametrize("scales", [(), ("scales=block",)], ids=["row", "block"])
+def test_fp8_is_ranked_and_planned(profile, scales):
+    """In less time than the same product in 16 bits; block scales are added up in registers."""
+    shape = (32768, 4096, 4096, 8)
+    (wide, slow), *_ = GROUPED.ranked(shape, "bfloat16", H200, profile, limit=1)
+    ranked = GROUPED.ranked((*shape, *scales), FP8, H200, profile)
+    config, best = ranked[0]
+    assert best.time_us < 0.7 * slow.time_us
+    assert {c.promoted for c, _ in ranked} == {bool(scales)}
+    assert not wide.promoted
+    outcome = GROUPED.plan(tuning(config), FP8, H200, profile, (*shape, *scales))
+    assert outcome.plan is not None
+    assert check(outcome.plan, loop_graph(config, FP8, H200, profile.costs)) == ()
+
+
 def test_its_own_calibration_outranks_gemms(profile):
     slower = Calibration("grouped_gemm", (("launch_scale", 1000.0),), (), "")
     own = replace(profile, calibrations=(*profile.calibrations, slower))
@@ -216,10 +242,8 @@ def test_a_ranked_plan_solves_to_the_plan_of_its_configuration(profile):
 
 
 def test_a_configuration_that_cannot_run_has_no_plan(profile):
-    in_ring = tuning(GemmConfig("single", 128, 128, 64, 8, 6, epilogue_split=2, staging="ring"))
-    assert GROUPED.plan(in_ring, "bfloat16", H200, profile).plan is not None
-    with pytest.raises(InvalidConfig, match="staging ring with wgrad"):
-        GROUPED.plan(in_ring, "bfloat16", H200, profile, (*EXPERTS, "product=wgrad"))
+    with pytest.raises(InvalidConfig, match="invalid grouped_gemm configuration: 329728 bytes of shared memory exceed"):
+        GROUPED.plan(tuning(GemmConfig("single", 128, 128, 64, 8, 9)), "bfloat16", H200, profile)
 
 
 def test_an_explanation_has_unlike_structures_and_their_loops(profile):
@@ -240,9 +264,12 @@ def test_the_floor_counts_only_groups_with_rows(profile):
 
 
 def test_the_command_line_answers(profile, capsys):
-    assert main(["plan", "grouped_gemm", "M=4096", "N=1408", "K=2048", "G=64", "--dtype", "bfloat16", "--json"]) == 0
+    sizes = ["M=4096", "N=1408", "K=2048", "G=64", "product=wgrad", "sizes=skewed"]
+    assert main(["plan", "grouped_gemm", *sizes, "--dtype", "bfloat16", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    (best,) = GROUPED.rank((4096, 1408, 2048, 64), "bfloat16", H200, profile, limit=1)
+    shape = (4096, 1408, 2048, 64, "product=wgrad", "sizes=skewed")
+    (best,) = GROUPED.rank(shape, "bfloat16", H200, profile, limit=1)
     assert answer["kernel"] == "grouped_gemm"
+    assert answer["shape"] == GROUPED_GEMM.named(shape)
     assert answer["config"] == best.config.as_dict()
     assert answer["predicted"]["time_us"] == pytest.approx(best.prediction.time_us)

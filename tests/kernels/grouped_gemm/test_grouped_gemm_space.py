@@ -12,6 +12,7 @@ from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.grouped_gemm.candidates import candidates, table
 from warpplan.kernels.grouped_gemm.distribution import DISTRIBUTIONS, GroupedShape, group_sizes
 from warpplan.kernels.grouped_gemm.space import (
+    FP8,
     MAX_GROUPS,
     PRODUCER_REGISTERS,
     PRODUCTS,
@@ -104,15 +105,18 @@ def test_what_cannot_run_says_why(name):
         require_valid(config, "bfloat16", H200)
 
 
+def test_fp8_has_a_forward_product_alone():
+    fp8 = replace(SINGLE, block_k=128)
+    assert violations(fp8, FP8, H200) == ()
+    assert "dgrad with float8_e4m3fn: expected one of bfloat16, float16" in violations(fp8, FP8, H200, "dgrad")[0]
+    promoted = replace(fp8, block_n=64, promoted=True)
+    assert violations(promoted, FP8, H200) == ()
+    assert config_of(tuning(promoted)) == promoted
+
+
 def test_other_devices_and_dtypes():
     assert "capability 9.0" in violations(SINGLE, "bfloat16", B200)[0]
     assert "dtype float64: expected one of bfloat16" in violations(SINGLE, "float64", H200)[0]
-
-
-def test_an_empty_group_has_no_ring_slot_to_stage_its_zeros_in():
-    in_ring = replace(SINGLE, depth=6, epilogue_split=2, staging="ring")
-    assert violations(in_ring, "bfloat16", H200) == ()
-    assert "staging ring with wgrad" in violations(in_ring, "bfloat16", H200, "wgrad")[0]
 
 
 @pytest.mark.parametrize("config", [SINGLE, COOPERATIVE, PINGPONG], ids=lambda c: c.scheme)

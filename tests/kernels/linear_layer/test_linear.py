@@ -16,6 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch.nn.functional import linear as torch_linear  # noqa: E402
 
 import warpplan.kernels  # noqa: E402
+from warpplan.kernels import registry  # noqa: E402
 from warpplan.kernels.gemm.reference import relative_error  # noqa: E402
 from warpplan.kernels.linear_layer import autograd, products  # noqa: E402
 from warpplan.kernels.linear_layer.autograd import linear, linear_operator  # noqa: E402
@@ -162,11 +163,25 @@ def test_rows_of_a_wider_tensor_are_read_where_they_lie(as_on_hopper):
     assert products.operand_layout(wide[:, :16], weight.t().contiguous().t()) == "nn"
 
 
-def test_shapes_are_named_as_plans_name_them():
-    assert products._planned_shape((1, 2, 3), False, "nt") == ("gemm", (1, 2, 3))
-    assert products._planned_shape((1, 2, 3), False, "tn") == ("gemm", (1, 2, 3, "layout=tn"))
-    assert products._planned_shape((1, 2, 3), True, "nt") == ("gemm_bias_act", (1, 2, 3, "bias=yes"))
-    assert products._planned_shape((1, 2, 3), True, "nn") == ("gemm_bias_act", (1, 2, 3, "layout=nn", "bias=yes"))
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_shapes_are_those_that_the_kernels_declare(bias, layout):
+    kernel, shape = products._planned_shape((64, 32, 16), bias, layout)
+    declaration = registry.kernel(kernel).declaration
+    assert declaration.parse_shape(declaration.named(shape)) == shape
+    assert declaration.chosen(shape)["layout"] == layout
+    assert declaration.chosen(shape).get("bias", "no") == ("yes" if bias else "no")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.tuples(*[st.integers(1, 40)] * 2), st.tuples(*[st.integers(0, 16)] * 2), st.booleans(), st.integers(1, 2))
+def test_the_launch_reads_the_layout_alike(shape, offsets, transposed, step):
+    launch = pytest.importorskip("warpplan.kernels.gemm.launch", reason="a launch needs triton")
+    wide = torch.zeros(64, 64, dtype=torch.bfloat16)
+    a = wide[offsets[0] : offsets[0] + shape[0] : step, offsets[1] : offsets[1] + shape[1]]
+    a = a.t() if transposed else a
+    layout = products.operand_layout(a, a)
+    assert layout in (None, launch.layout_of(a, a))
 
 
 def test_autocast_casts_as_torch_does(as_on_hopper):

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="a patch needs torch")
 
 import warpplan.kernels  # noqa: E402
-from warpplan.kernels.linear_layer import patching  # noqa: E402
+from warpplan.kernels.linear_layer import autograd, patching  # noqa: E402
 from warpplan.kernels.linear_layer.patching import patch  # noqa: E402
 from warpplan.planner.errors import InvalidInput  # noqa: E402
 
@@ -232,3 +232,18 @@ def test_a_patched_model_compiles_whole(model):
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     for found, right in zip(loss_and_gradients(compiled), expected, strict=True):
         torch.testing.assert_close(found, right)
+
+
+def test_under_autocast_it_compiles_whole(model, monkeypatch):
+    monkeypatch.setattr(autograd, "_runs_on", torch.compiler.assume_constant_result(lambda index: True))
+    patch(model)
+    graphs = []
+
+    def kept(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.compile(model, backend=kept, fullgraph=True)(TOKENS).sum().backward()
+    assert sum("warpplan.linear" in str(node.target) for node in graphs[0].graph.nodes) == 5
+    assert all(p.grad is not None for p in model.parameters())

@@ -106,9 +106,9 @@ def test_plan_with_a_profile_from_a_file(capsys: pytest.CaptureFixture[str]) -> 
         (["plan", "gemm", "M=64", "N=64", "K=9"], "multiple of 16 bytes"),
         (["plan", "gemm", "M=64", "N=64", "K=9999999999999"], "too large"),
         (["plan", "gemm", "M=2000000", "N=2000000", "K=64"], "4000000000000 elements"),
-        (["plan", "gemm", "M=64", "N=64", "K=64", "L=1"], "no dimension 'L'"),
+        (["plan", "gemm", "M=64", "N=64", "K=64", "L=1"], "no dimension or option 'L'"),
         (["plan", "gemm", "M=64", "M=64", "N=64", "K=64"], "M is given twice"),
-        (["plan", "gemm", "64", "64", "64"], "'64' is no size: write NAME=SIZE"),
+        (["plan", "gemm", "64", "64", "64"], "'64' is no size or option: write NAME=VALUE"),
         ([*GEMM, "--dtype", "bf16"], "unknown dtype 'bf16': expected one of bfloat16, float16"),
         ([*GEMM, "--device", ""], "unknown device '': expected one of NVIDIA H200"),
         (

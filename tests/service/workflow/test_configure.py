@@ -130,7 +130,7 @@ def test_names_that_nobody_knows(workflow: Workflow, item: Item, field: str, kno
 def test_a_missing_and_an_unknown_dimension(workflow: Workflow) -> None:
     with pytest.raises(InvalidShape, match="needs K"):
         workflow.configure(Item("gemm", (("M", 64), ("N", 64))))
-    with pytest.raises(InvalidShape, match="no dimension 'L'"):
+    with pytest.raises(InvalidShape, match="no dimension or option 'L'"):
         workflow.configure(Item("gemm", (("M", 64), ("N", 64), ("K", 64), ("L", 1))))
 
 

@@ -1,0 +1,144 @@
+"""Fit the time model of the kernels that training runs, and store it in the embedded profile.
+
+    python benchmarks/fit_kernels.py
+
+It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it: a variant
+of gemm at gemm's, a gradient of grouped_gemm at that of all three products.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from kernel_cases.bench_rows import BenchRow
+from kernel_plans import TARGET
+from kernel_tables import RESULTS, SearchedRow, exhaustive_path, read_exhaustive
+
+from warpplan.kernels import registry
+from warpplan.planner.predict.time_model import DeviceWork, Rates
+from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.profiler.fit import MeasuredShape, fit
+from warpplan.profiler.profile_files import load, save
+
+PROFILE = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"
+WorkOf = Callable[[BenchRow, Sequence[TuningConfig], Profile], DeviceWork]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A calibration: its name, that of the wider one it begins at, its raw table, and which rows of the table count."""
+
+    name: str
+    prior: str
+    table: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def counts(self, row: BenchRow) -> bool:
+        return row.split == "train" and all(row.option(name) == value for name, value in self.options)
+
+
+FITTED = (
+    Fitted("gemm nn", "gemm", "gemm_layouts", (("layout", "nn"),)),
+    Fitted("gemm tn", "gemm", "gemm_layouts", (("layout", "tn"),)),
+    Fitted("gemm float8_e4m3fn", "gemm", "gemm_fp8"),
+    Fitted("gemm_bias_act", "gemm", "gemm_bias_act"),
+    Fitted("grouped_gemm", "gemm", "grouped_gemm"),
+    Fitted("grouped_gemm forward", "grouped_gemm", "grouped_gemm", (("product", "forward"),)),
+    Fitted("grouped_gemm dgrad", "grouped_gemm", "grouped_gemm", (("product", "dgrad"),)),
+    Fitted("grouped_gemm wgrad", "grouped_gemm", "grouped_gemm", (("product", "wgrad"),)),
+    Fitted("grouped_gemm float8_e4m3fn", "grouped_gemm", "grouped_gemm_fp8"),
+)
+"""In the order in which they are fitted: a prior comes before what begins at it."""
+
+
+def device_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    """What each of ``configs`` asks of the device for ``row``, as the kernel's own planning has it."""
+    return WORK[row.kernel](row, configs, profile)
+
+
+def _gemm_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.gemm.candidates import tabulate
+    from warpplan.kernels.gemm.space import config_of
+    from warpplan.kernels.gemm.work import solve_table, work
+
+    table = tabulate([config_of(config) for config in configs], [0] * len(configs), TARGET)
+    layout = {"layout": row.option("layout")} if "layout" in dict(row.options) else {}
+    return work(solve_table(row.dtype, TARGET, profile.costs, table), row.dtype, TARGET, row.sizes, **layout)[0]
+
+
+def _grouped_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.gemm.work import solve_table
+    from warpplan.kernels.grouped_gemm.candidates import tabulated
+    from warpplan.kernels.grouped_gemm.kernel import grouped_shape
+    from warpplan.kernels.grouped_gemm.space import config_of
+    from warpplan.kernels.grouped_gemm.work import work
+
+    table = tabulated([config_of(config) for config in configs], TARGET)
+    solved = solve_table(row.dtype, TARGET, profile.costs, table)
+    found: DeviceWork = work(solved, row.dtype, TARGET, grouped_shape(row.shape))[0]
+    return found
+
+
+def _own_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    """Of a kernel that tells it itself."""
+    work: DeviceWork = registry.kernel(row.kernel).device_work(configs, row.shape, row.dtype, TARGET, profile)  # type: ignore[attr-defined]
+    return work
+
+
+WORK: dict[str, WorkOf] = {"gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _own_work}
+
+
+def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, source: str, work_of: WorkOf) -> Profile:
+    """``profile`` with this calibration, fitted to the rows of ``table`` that count. Raises ``ValueError`` for none."""
+    rows = [m for m in table if fitted.counts(m.row)]
+    if not rows:
+        raise ValueError(f"{source} has no training row for {fitted.name}")
+    measured = [MeasuredShape(m.row.shape, work_of(m.row, m.configs, profile), m.time_us) for m in rows]
+    calibration = fit(
+        fitted.name, measured, Rates.of(profile, rows[0].row.dtype), source, prior=profile.calibration(fitted.prior)
+    )  # fmt: skip
+    others = tuple(c for c in profile.calibrations if c.kernel != fitted.name)
+    return replace(profile, calibrations=(*others, calibration))
+
+
+def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, work_of: WorkOf) -> str:
+    """How well the calibration does on the rows it was fitted to: the first choice's regret, and the median error."""
+    from warpplan.planner.predict.time_model import terms
+
+    calibration = profile.calibration(fitted.name)
+    constants = dict(calibration.constants) if calibration else {}
+    regrets, wrong = [], []
+    for m in (m for m in table if fitted.counts(m.row)):
+        predicted = terms(work_of(m.row, m.configs, profile), Rates.of(profile, m.row.dtype), constants)[1]
+        regrets.append(m.time_us[np.argmin(predicted)] / m.time_us.min())
+        wrong.append(np.median(np.abs(predicted / m.time_us - 1)))
+    regret = float(np.exp(np.mean(np.log(regrets)))) - 1
+    return f"{fitted.name}: {len(regrets)} rows, regret {regret:.2%}, median error {float(np.median(wrong)):.1%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=Path, default=RESULTS, help="folder of the raw tables")
+    parser.add_argument("--profile", type=Path, default=PROFILE)
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="names of calibrations; all whose table exists, otherwise"
+    )
+    arguments = parser.parse_args()
+    profile = load(arguments.profile)
+    for fitted in FITTED:
+        path = exhaustive_path(arguments.tables, fitted.table)
+        if not path.exists() or (arguments.only and fitted.name not in arguments.only):
+            continue
+        table = read_exhaustive(path)
+        profile = calibrated(profile, table, fitted, f"benchmarks/results/{path.name}", device_work)
+        print(errors(profile, table, fitted, device_work), flush=True)
+    save(profile, arguments.profile)
+
+
+if __name__ == "__main__":
+    main()

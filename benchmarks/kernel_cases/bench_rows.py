@@ -1,0 +1,282 @@
+"""The shapes of the kernels' tables, fixed before the first run: constants are fitted on "train" rows alone.
+
+A row's operands come from :func:`seed_of`; the sizes of ragged groups come from ``random.Random`` with the seeds that
+stand here, so that every machine measures the same rows.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Sizes = tuple[int, ...]
+TABLES = ("grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear")
+"""The tables, each in a pair of results files of its own."""
+SPLITS = ("train", "heldout")
+OPTIONS = {
+    "grouped_gemm": {"product": "forward", "sizes": "balanced", "scales": "row"},
+    "gemm": {"layout": "nt", "scales": "tensor"},
+    "gemm_bias_act": {"layout": "nt", "activation": "none", "bias": "no", "residual": "no"},
+    "linear": {"bias": "no"},
+}
+"""Each kernel's options in declared order, with their defaults."""
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One shape of a table. ``options`` are (name, value) pairs in declared order, those not at their defaults."""
+
+    table: str
+    kernel: str
+    sizes: Sizes
+    dtype: str
+    split: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The canonical shape: sizes, then ``name=value`` of each option that is not at its default."""
+        return (*self.sizes, *(f"{name}={value}" for name, value in self.options))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells rows apart in a file."""
+        return (self.table, " ".join(map(str, self.shape)), self.dtype)
+
+    def option(self, name: str) -> str:
+        """The option's value, the default where the row has none. Raises ``KeyError`` for an unknown option."""
+        return dict(self.options).get(name, OPTIONS[self.kernel][name])
+
+    def replaced(self, *, dtype: str | None = None, **options: str) -> BenchRow:
+        """The row with other options or another dtype, in the same table."""
+        chosen = {**dict(self.options), **options}
+        return make_row(self.table, self.kernel, self.sizes, dtype or self.dtype, self.split, **chosen)
+
+
+def make_row(table: str, kernel: str, sizes: Sizes, dtype: str, split: str, /, **options: str) -> BenchRow:
+    """A row whose options are in declared order and only those that differ from the default."""
+    defaults = OPTIONS[kernel]
+    if unknown := set(options) - set(defaults):
+        raise KeyError(f"{kernel} has no option {sorted(unknown)[0]!r}: {', '.join(defaults)}")
+    chosen = tuple((name, options[name]) for name in defaults if options.get(name, defaults[name]) != defaults[name])
+    return BenchRow(table, kernel, sizes, dtype, split, chosen)
+
+
+def seed_of(row: BenchRow) -> int:
+    """The seed of a row's random operands."""
+    return zlib.crc32("|".join(row.key).encode())
+
+
+# Grouped products: (groups, rows of each, N, K), all groups of equal size.
+BALANCED_HELDOUT: tuple[Sizes, ...] = (
+    (4, 8192, 4096, 7168),
+    (4, 8192, 7168, 2048),
+    (8, 4096, 4096, 7168),
+    (8, 4096, 7168, 2048),
+    (64, 256, 2048, 1408),
+    (64, 256, 1408, 2048),
+    (64, 512, 2816, 2048),
+    (256, 128, 2048, 7168),
+    (256, 128, 7168, 2048),
+    (32, 64, 2048, 7168),
+    (8, 256, 4096, 4096),
+)
+BALANCED_TRAIN: tuple[Sizes, ...] = (
+    (4, 4096, 4096, 4096),
+    (8, 2048, 6144, 4096),
+    (8, 1024, 4096, 14336),
+    (16, 512, 2048, 2048),
+    (16, 2048, 5120, 1536),
+    (64, 128, 2816, 2048),
+    (64, 1024, 2048, 1408),
+    (128, 256, 1536, 4096),
+    (128, 64, 4096, 1536),
+    (256, 64, 4096, 2048),
+)
+
+
+def zipf_sizes(groups: int, rows: int, seed: int, exponent: float = 1.0) -> Sizes:
+    """Rows shared out with weights 1 / rank ** ``exponent`` in a shuffled order of the groups."""
+    weights = [1.0 / (rank + 1) ** exponent for rank in range(groups)]
+    random.Random(seed).shuffle(weights)
+    return _shared_out(weights, rows)
+
+
+def routed_sizes(groups: int, rows: int, seed: int) -> Sizes:
+    """Each row goes to a group of its own choice, all groups alike: a balanced router's noise."""
+    chooser, counts = random.Random(seed), [0] * groups
+    for _ in range(rows):
+        counts[int(chooser.random() * groups)] += 1
+    return tuple(counts)
+
+
+def empty_sizes(groups: int, rows: int, seed: int) -> Sizes:
+    """Half of the groups have no rows, the others unequal shares."""
+    chooser = random.Random(seed)
+    weights = [0.5 + chooser.random() if index < groups // 2 else 0.0 for index in range(groups)]
+    chooser.shuffle(weights)
+    return _shared_out(weights, rows)
+
+
+def one_huge_group(groups: int, rows: int, share: float) -> Sizes:
+    """The third group has ``share`` of the rows, the others the rest in equal parts."""
+    return _shared_out([share if index == 2 else (1 - share) / (groups - 1) for index in range(groups)], rows)
+
+
+def prime_sizes(groups: int, near: int, seed: int) -> Sizes:
+    """Primes from ``near`` / 2 to 3 · ``near`` / 2."""
+    primes = [p for p in range(near // 2, 3 * near // 2) if all(p % d for d in range(2, int(p**0.5) + 1))]
+    chooser = random.Random(seed)
+    return tuple(primes[int(chooser.random() * len(primes))] for _ in range(groups))
+
+
+def _shared_out(weights: list[float], rows: int) -> Sizes:
+    """``rows`` in proportion to ``weights``, what rounding leaves to the largest."""
+    counts = [int(rows * weight / sum(weights)) for weight in weights]
+    counts[weights.index(max(weights))] += rows - sum(counts)
+    return tuple(counts)
+
+
+# Grouped products with groups of unlike sizes: (sizes, N, K).
+RAGGED_HELDOUT: tuple[tuple[Sizes, int, int], ...] = (
+    (zipf_sizes(64, 32768, seed=101), 2816, 2048),
+    (routed_sizes(64, 24576, seed=102), 1408, 2048),
+    (routed_sizes(256, 640, seed=103), 2048, 7168),  # two or three rows a group
+    (empty_sizes(32, 16384, seed=104), 4096, 2048),
+    (prime_sizes(16, 600, seed=105), 4096, 4096),
+    (one_huge_group(8, 16384, 0.9), 4096, 4096),
+)
+RAGGED_TRAIN: tuple[tuple[Sizes, int, int], ...] = (
+    (zipf_sizes(32, 16384, seed=201, exponent=0.8), 4096, 1536),
+    (routed_sizes(128, 16384, seed=202), 1536, 2048),
+    (routed_sizes(64, 256, seed=203), 4096, 4096),
+    (empty_sizes(64, 12288, seed=204), 2048, 2048),
+    (prime_sizes(24, 400, seed=205), 2048, 4096),
+)
+PRODUCTS = ("forward", "dgrad", "wgrad")
+
+# Dense products: (M, N, K).
+FP8_HELDOUT: tuple[tuple[Sizes, str], ...] = (
+    ((4096, 4096, 4096), "tensor"),
+    ((8192, 8192, 8192), "tensor"),
+    ((8192, 14336, 4096), "tensor"),
+    ((2048, 2048, 2048), "tensor"),
+    ((1000, 3008, 1040), "tensor"),
+    ((4096, 4096, 4096), "row"),
+    ((8192, 14336, 4096), "row"),
+    ((16384, 4096, 7168), "row"),
+    ((512, 8192, 4096), "row"),
+    ((128, 7168, 2048), "row"),
+)
+FP8_TRAIN: tuple[tuple[Sizes, str], ...] = (
+    ((1024, 1024, 1024), "tensor"),
+    ((3072, 3072, 3072), "tensor"),
+    ((16384, 1024, 4096), "tensor"),
+    ((1024, 4096, 14336), "tensor"),
+    ((1504, 2048, 1040), "tensor"),
+    ((6144, 6144, 6144), "row"),
+    ((4096, 14336, 4096), "row"),
+    ((2048, 12288, 4096), "row"),
+    ((256, 4096, 7168), "row"),
+    ((128, 8192, 8192), "row"),
+)
+FUSED_SHAPES: tuple[Sizes, ...] = ((4096, 4096, 4096), (8192, 14336, 4096), (2048, 11008, 4096))
+FUSED_OTHERS: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((4096, 28672, 4096), {"activation": "swiglu"}),
+    ((2048, 22016, 4096), {"activation": "swiglu"}),
+    ((8192, 4096, 14336), {"residual": "yes"}),
+    ((1000, 3008, 1032), {"activation": "gelu", "bias": "yes"}),
+)
+FUSED_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((3072, 3072, 3072), {"activation": "relu", "bias": "yes"}),
+    ((8192, 5120, 5120), {"activation": "relu", "bias": "yes"}),
+    ((2048, 8192, 2048), {"activation": "gelu", "bias": "yes"}),
+    ((8192, 3072, 768), {"activation": "gelu", "bias": "yes"}),
+    ((4096, 11008, 4096), {"activation": "silu", "bias": "yes"}),
+    ((1024, 4096, 4096), {"activation": "silu", "bias": "yes"}),
+    ((4096, 8192, 2048), {"activation": "swiglu"}),
+    ((8192, 18944, 3584), {"activation": "swiglu"}),
+    ((2048, 4096, 14336), {"residual": "yes"}),
+    ((1504, 2048, 1032), {"activation": "gelu", "bias": "yes"}),
+)
+LAYOUT_HELDOUT: tuple[Sizes, ...] = (
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (8192, 4096, 14336),
+    (4096, 14336, 8192),
+    (2048, 2048, 2048),
+    (3000, 5000, 2056),
+)
+LAYOUT_TRAIN: tuple[Sizes, ...] = (
+    (1024, 1024, 1024),
+    (3072, 3072, 3072),
+    (4096, 11008, 4096),
+    (4096, 4096, 11008),
+    (768, 3072, 8192),
+    (1504, 2048, 1032),
+)
+
+LINEAR_SHAPES: tuple[tuple[Sizes, str], ...] = (
+    ((8192, 6144, 4096), "no"),  # Llama 3 8B: queries, keys and values
+    ((8192, 4096, 4096), "no"),  # its output
+    ((8192, 28672, 4096), "no"),  # its gate and up
+    ((8192, 4096, 14336), "no"),  # its down
+    ((4096, 10240, 8192), "no"),  # Llama 3 70B: queries, keys and values
+    ((4096, 8192, 28672), "no"),  # its down
+    ((8192, 4608, 3584), "yes"),  # Qwen 2.5 7B: queries, keys and values
+    ((8192, 3584, 18944), "no"),  # its down
+    ((8192, 2048, 2048), "no"),  # DeepSeek MoE 16B: output
+    ((16384, 3072, 768), "yes"),  # GPT-2: up
+    ((16384, 768, 3072), "yes"),  # GPT-2: down
+    ((4096, 4096, 1024), "yes"),  # BERT large: up
+)
+"""(tokens, features out, features in) of public models' layers, and whether they have a bias."""
+
+
+def grouped_rows(table: str, dtype: str, products: tuple[str, ...], split: str) -> Iterator[BenchRow]:
+    """Every grouped shape of the split, product by product."""
+    balanced, ragged = (
+        (BALANCED_HELDOUT, RAGGED_HELDOUT) if split == "heldout" else (BALANCED_TRAIN, RAGGED_TRAIN)
+    )  # fmt: skip
+    for product in products:
+        for groups, each, n, k in balanced:
+            sizes = (groups * each, n, k, groups)
+            yield make_row(table, "grouped_gemm", sizes, dtype, split, product=product)
+        for counts, n, k in ragged:
+            listed = ",".join(map(str, counts))
+            sizes = (sum(counts), n, k, len(counts))
+            yield make_row(table, "grouped_gemm", sizes, dtype, split, product=product, sizes=listed)
+
+
+def _fused_rows(split: str) -> Iterator[BenchRow]:
+    heldout = [
+        (shape, {"activation": activation, "bias": "yes"})
+        for activation in ("relu", "gelu", "silu")
+        for shape in FUSED_SHAPES
+    ]
+    for shape, options in [*heldout, *FUSED_OTHERS] if split == "heldout" else FUSED_TRAIN:
+        yield make_row("gemm_bias_act", "gemm_bias_act", shape, "bfloat16", split, **options)
+
+
+def rows(table: str, split: str) -> tuple[BenchRow, ...]:
+    """The rows of a table's split, in the order in which they are measured. :class:`KeyError` for an unknown table."""
+    heldout = split == "heldout"
+    match table:
+        case "grouped_gemm":
+            return tuple(grouped_rows(table, "bfloat16", PRODUCTS, split))
+        case "grouped_gemm_fp8":
+            return tuple(grouped_rows(table, "float8_e4m3fn", ("forward",), split))
+        case "gemm_fp8":
+            listed = FP8_HELDOUT if heldout else FP8_TRAIN
+            return tuple(make_row(table, "gemm", s, "float8_e4m3fn", split, scales=scales) for s, scales in listed)
+        case "gemm_bias_act":
+            return tuple(_fused_rows(split))
+        case "gemm_layouts":
+            shapes = LAYOUT_HELDOUT if heldout else LAYOUT_TRAIN
+            return tuple(make_row(table, "gemm", s, "bfloat16", split, layout=o) for o in ("nn", "tn") for s in shapes)
+        case "linear":
+            listed = LINEAR_SHAPES if heldout else ()
+            return tuple(make_row(table, "linear", s, "bfloat16", split, bias=bias) for s, bias in listed)
+    raise KeyError(f"no table {table!r}: {', '.join(TABLES)}")

@@ -1,0 +1,296 @@
+"""What ``bench_kernels.py`` runs in child processes on the GPU: checks, readings of candidates, comparisons.
+
+Each function takes a list of JSON jobs and yields a JSON result a job, as ``children.each`` wants it; no job begins
+after its ``until`` (``time.time``). A CUDA error is told as ``fatal``: the process is of no use after it.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from children import first_line
+from kernel_cases.bench_case import BenchCase, Launch, Work, case_of, set_count
+from kernel_cases.bench_rows import BenchRow
+
+from warpplan.planner.values.tuning import TuningConfig
+
+Result = dict[str, Any]
+OURS_LIMIT = {"bfloat16": 1e-2, "float8_e4m3fn": 1e-2}
+"""Of ‖C − ref‖ / ‖ref‖, where the result's rounding to bfloat16 alone gives 2e-3."""
+FLOPS_LIMIT = {"bfloat16": 900e12, "float8_e4m3fn": 1800e12}
+"""Above what an H200 sustains, so that :func:`floor_us` stays below every time."""
+COPY_LIMIT = 4.6e12
+FEW_REPLAYS = 3
+"""Of a reading at least."""
+UNCAPTURED_READINGS = 5
+
+
+def row_of(values: Mapping[str, Any]) -> BenchRow:
+    """The row that :func:`as_json` wrote."""
+    return BenchRow(
+        values["table"], values["kernel"], tuple(values["sizes"]), values["dtype"], values["split"],
+        tuple((name, value) for name, value in values["options"]),
+    )  # fmt: skip
+
+
+def as_json(row: BenchRow) -> dict[str, Any]:
+    return dict(vars(row))
+
+
+def config_of(values: Mapping[str, Any]) -> TuningConfig:
+    """A tuning configuration from its JSON form."""
+    return TuningConfig.of(
+        values["kwargs"], num_warps=values["num_warps"], num_stages=values["num_stages"], num_ctas=values["num_ctas"],
+        maxnreg=values["maxnreg"],
+    )  # fmt: skip
+
+
+def _config(values: Mapping[str, Any] | None) -> TuningConfig | None:
+    """``None`` where the kernel finds its own."""
+    return None if values is None else config_of(values)
+
+
+def floor_us(work: Work, dtype: str) -> float:
+    """A lower bound of a row's time, to size its CUDA graphs."""
+    return max(work.flops / FLOPS_LIMIT[dtype], work.moved_bytes / COPY_LIMIT) * 1e6 + 3.0
+
+
+def _guarded(run: Callable[[dict[str, Any]], Result], jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
+    """``run`` of every job, an exception told as a result."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch finds no CUDA GPU")
+    for job in jobs:
+        if time.time() > job["until"]:
+            yield {"status": "skipped", "reason": "out of time"}
+            continue
+        try:
+            yield run(job)
+        except Exception as error:
+            result: Result = {"status": "error", "reason": first_line(error)}
+            try:
+                torch.cuda.synchronize()
+            except Exception:
+                yield result | {"fatal": True}
+                return
+            yield result
+
+
+# Checks: first compile, first run, result compared
+
+
+def check(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
+    """``{"error", "seconds"}`` of each job: the relative error of a ``{"row", "config"}``; of a ``{"row", "peer"}`` no
+    error, but one launch, which compiles what the peer compiles."""
+    return _guarded(_check, jobs)
+
+
+def _check(job: dict[str, Any]) -> Result:
+    import torch
+
+    started = time.monotonic()
+    row = row_of(job["row"])
+    case = case_of(row.table)
+    torch.manual_seed(0)
+    error = 0.0
+    if "peer" in job:
+        case.peers(row)[job["peer"]](case.operands(row))()
+        torch.cuda.synchronize()
+    else:
+        error = case.relative_error(row, _config(job["config"]), case.operands(row))
+    result = {"error": error, "seconds": round(time.monotonic() - started, 2)}
+    torch.cuda.empty_cache()
+    if not error < OURS_LIMIT[row.dtype]:
+        return {**result, "error": str(error), "status": "wrong", "reason": f"relative error {error:.3g}"}
+    return result
+
+
+# Readings of the candidates, a few at a time
+
+
+class _Prepared:
+    """A row's operands and the graph of its first peer, kept from one chunk of its candidates to the next."""
+
+    def __init__(self, row: BenchRow) -> None:
+        import torch
+        from graph_timing import capture
+
+        torch.manual_seed(0)
+        self.row, self.case = row, case_of(row.table)
+        work = self.case.work(row)
+        self.estimate_us = floor_us(work, row.dtype)
+        self.sets = [self.case.operands(row) for _ in range(set_count(work))]
+        self.peer, make = next(iter(self.case.peers(row).items()))
+        self.graph = capture([make(o) for o in self.sets], self.estimate_us)
+
+
+_prepared: dict[tuple[str, ...], _Prepared] = {}
+
+
+def _prepare(row: BenchRow) -> _Prepared:
+    import torch
+
+    if row.key not in _prepared:
+        _prepared.clear()
+        gc.collect()
+        torch.cuda.empty_cache()
+        _prepared[row.key] = _Prepared(row)
+    return _prepared[row.key]
+
+
+def search(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
+    """For each ``{"row", "configs", "settle_ms", "read_ms"}`` the times of these configurations, [median, low, high] in
+    µs or the reason why there is none, beside a reading of the row's first peer: ``{"times", "peer", "peer_us"}``."""
+    return _guarded(_search, jobs)
+
+
+def _search(job: dict[str, Any]) -> Result:
+    import torch
+    from graph_timing import capture
+
+    prepared = _prepare(row_of(job["row"]))
+    durations = job["settle_ms"], job["read_ms"]
+    peer_us = _reading(prepared.graph, *durations)[0]
+    times: list[list[float] | str] = []
+    for values in job["configs"]:
+        try:
+            launches = [prepared.case.ours(prepared.row, _config(values), o) for o in prepared.sets]
+            graph = capture(launches, prepared.estimate_us)
+            times.append(_reading(graph, *durations))
+            del graph, launches
+        except Exception as error:
+            torch.cuda.synchronize()  # raises where the GPU is lost
+            times.append(first_line(error))
+    return {"times": times, "peer": prepared.peer, "peer_us": peer_us, "device": torch.cuda.get_device_name()}
+
+
+def _reading(graph: tuple[Any, int], settle_ms: float, read_ms: float) -> list[float]:
+    """[median, low, high] µs of a launch, over about ``read_ms`` after about ``settle_ms``."""
+    from graph_timing import replay_us, summary
+
+    first = replay_us(*graph, 1)[0]
+    replay_ms = first * graph[1] / 1e3
+    sample = replay_us(*graph, max(FEW_REPLAYS, round(read_ms / replay_ms)) + round(settle_ms / replay_ms))
+    kept = sample[-max(FEW_REPLAYS, round(read_ms / replay_ms)) :]
+    return [round(value, 3) for value in summary(kept).values()]
+
+
+# Comparisons
+
+
+def compare(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
+    """For each ``{"row", "ours", "check", "rounds", "settle_ms", "read_ms"}`` the times of our configurations (``ours``
+    maps a name to ``{"config"}``, or ``{"config", "row"}`` where it runs other operands) and of every peer, read in
+    turn: ``{"times", "failed", "error", "roofline_us", "rates"}``."""
+    return _guarded(_compare, jobs)
+
+
+def _compare(job: dict[str, Any]) -> Result:
+    import torch
+    from graph_timing import capture, interleaved, summary
+
+    row = row_of(job["row"])
+    case = case_of(row.table)
+    rates = _rates(row.dtype)
+    torch.manual_seed(0)
+    work = case.work(row)
+    estimate = floor_us(work, row.dtype)
+    sets: dict[BenchRow, list[Any]] = {row: [case.operands(row) for _ in range(set_count(work))]}
+    makers: dict[str, tuple[BenchRow, Callable[[Any], Launch]]] = {
+        name: _ours(case, row_of(spec.get("row", job["row"])), spec["config"]) for name, spec in job["ours"].items()
+    }
+    makers |= {name: (row, make) for name, make in case.peers(row).items()}
+    graphs, failed = {}, {}
+    for name, (its_row, make) in makers.items():
+        if its_row not in sets:
+            sets[its_row] = [case.operands(its_row) for _ in sets[row]]
+        try:
+            graphs[name] = capture([make(o) for o in sets[its_row]], estimate)
+        except Exception as error:
+            torch.cuda.synchronize()  # raises where the GPU is lost
+            failed[name] = first_line(error)
+    timed = interleaved(graphs, job["rounds"], job["settle_ms"], job["read_ms"])
+    times = {name: summary(samples) for name, samples in timed.items()}
+    for name, make in case.uncaptured(row).items():
+        times[name] = summary(_waited_us(make(sets[row][0])))
+    del graphs
+    checked = job["ours"].get(job["check"])
+    error = None if checked is None else case.relative_error(row, _config(checked["config"]), sets[row][0])
+    roofline = max(work.moved_bytes / rates["copy_bytes_per_s"], work.flops / rates["flops_per_s"]) * 1e6
+    result = {
+        "times": {name: {key: round(us, 3) for key, us in sample.items()} for name, sample in times.items()},
+        "failed": failed, "error": error, "roofline_us": round(roofline, 3), "rates": rates,
+        "flops": work.flops, "moved_bytes": work.moved_bytes, "device": torch.cuda.get_device_name(),
+    }  # fmt: skip
+    del sets
+    gc.collect()
+    torch.cuda.empty_cache()
+    return result
+
+
+def _ours(case: BenchCase, row: BenchRow, config: Mapping[str, Any] | None) -> tuple[BenchRow, Callable[[Any], Launch]]:
+    return row, lambda operands: case.ours(row, _config(config), operands)
+
+
+def _waited_us(launch: Launch) -> list[float]:
+    """A launch that waits for the GPU itself, by the clock from idle GPU to idle GPU."""
+    import torch
+
+    samples = []
+    for _ in range(UNCAPTURED_READINGS + 1):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        launch()
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - started) * 1e6)
+    return samples[1:]
+
+
+_measured_rates: dict[str, dict[str, float]] = {}
+
+
+def _rates(dtype: str) -> dict[str, float]:
+    """This process's ceilings: bytes read and written a second by a copy of 2 GiB, FLOP/s of cuBLAS's best."""
+    import torch
+
+    if dtype not in _measured_rates:
+        source = torch.empty(2**31, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        copied = 2 * source.numel() / (_events_us(lambda: target.copy_(source)) / 1e6)
+        del source, target
+        flops = max(2 * n**3 / (_events_us(_square(n, dtype)) / 1e6) for n in (4096, 8192))
+        _measured_rates[dtype] = {"copy_bytes_per_s": copied, "flops_per_s": flops}
+    return _measured_rates[dtype]
+
+
+def _square(n: int, dtype: str) -> Launch:
+    import torch
+
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty(n, n, device="cuda", dtype=torch.bfloat16)
+    if dtype == "bfloat16":
+        return lambda: torch.mm(a, b.T, out=out)
+    a8, b8, one = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), torch.ones((), device="cuda")
+    return lambda: torch._scaled_mm(
+        a8, b8.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+    )
+
+
+def _events_us(launch: Launch, count: int = 20) -> float:
+    import torch
+
+    for _ in range(3):
+        launch()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    events[0].record()
+    for event in events[1:]:
+        launch()
+        event.record()
+    events[-1].synchronize()
+    return statistics.median(first.elapsed_time(second) * 1e3 for first, second in itertools.pairwise(events))
