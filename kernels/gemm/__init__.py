@@ -4,8 +4,9 @@ Gluon and Triton sources that a configuration drives, and how torch tensors get 
 EXPORTS = {
     "candidates": ("CandidateTable", "planned_structures", "tabulate"),
     "explain": ("block_name", "MEASURED_COLUMNS", "ranked_loop"),
+    "gluon": ("RESULTS", "TYPES"),
     "graph": ("loop_graph", "plan_candidate", "sustained_ii"),
-    "launch": ("gemm", "prepare"),
+    "launch": ("gemm", "prepare", "result_dtype"),
     "space": (
         "BASE_REGISTERS",
         "config_of",
@@ -14,6 +15,7 @@ EXPORTS = {
         "MAX_REGISTERS",
         "RESULT_BYTES",
         "ROW_ALIGNMENT_BYTES",
+        "SCALE_BLOCK",
         "Shape",
         "violations",
         "WARP_GROUP",
