@@ -13,6 +13,7 @@ Both keep each finished row, so that an interrupted run, or one that ``--limit-s
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import sys
 import time
@@ -72,7 +73,7 @@ def run_checks(jobs: dict[str, Job], workers: int, until: float) -> dict[str, st
 
 def search_all(plans: Sequence[PlannedRow], arguments: argparse.Namespace, until: float) -> None:
     """Every candidate of every row that has not been searched yet."""
-    stores = {table: exhaustive_store(arguments.out, table) for table in {p.row.table for p in plans}}
+    stores = {table: exhaustive_store(arguments.out, table) for table in {p.row.table for p in plans if p.ranked}}
     done = set() if arguments.fresh else {key for store in stores.values() for key in store.rows()}
     left = {p.row.key: (p, shortlist(p, arguments.candidates)) for p in plans if p.ranked and p.row.key not in done}
     failures = run_checks(check_jobs(left.values(), peers=False), arguments.workers, until)
@@ -220,6 +221,9 @@ def main() -> int:
         )
     if arguments.dry_run:
         describe(plans, arguments)
+    elif importlib.util.find_spec("torch") is None:
+        print("torch is not installed: the kernels are measured where it finds a GPU", file=sys.stderr)
+        return 1
     elif arguments.phase == "search":
         search_all(plans, arguments, until)
     else:

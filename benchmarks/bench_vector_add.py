@@ -26,8 +26,8 @@ from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
 
 # Fixed before the first run.
-TRAIN = (2**12, 2**16, 2**20, 2**24, 98_432, 10**7)
-HELDOUT = (3 * 2**14, 2**18 + 1, 5 * 10**6, 2**26 + 5, 123_457)
+TRAIN = (2**12, 2**16, 2**20, 2**24, 2**28, 98_432, 10**7)
+HELDOUT = (3 * 2**14, 2**18 + 1, 5 * 10**6, 2**26 + 5, 2**30, 123_457)
 DTYPES = ("float32", "bfloat16")
 TARGET = device("NVIDIA H200")
 PEER = "torch.add"

@@ -2,8 +2,8 @@
 
     python benchmarks/fit_kernels.py
 
-It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it: a variant
-of gemm at gemm's, a gradient of grouped_gemm at that of all three products.
+It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it, so that a
+dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from kernel_cases.bench_rows import BenchRow
 from kernel_plans import TARGET
 from kernel_tables import RESULTS, SearchedRow, exhaustive_path, read_exhaustive
 
-from warpplan.kernels import registry
-from warpplan.planner.predict.time_model import DeviceWork, Rates
+from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.fit import MeasuredShape, fit
@@ -43,17 +42,20 @@ class Fitted:
 
 
 FITTED = (
-    Fitted("gemm nn", "gemm", "gemm_layouts", (("layout", "nn"),)),
-    Fitted("gemm tn", "gemm", "gemm_layouts", (("layout", "tn"),)),
-    Fitted("gemm float8_e4m3fn", "gemm", "gemm_fp8"),
+    Fitted("gemm fp8", "gemm", "gemm_fp8"),
     Fitted("gemm_bias_act", "gemm", "gemm_bias_act"),
     Fitted("grouped_gemm", "gemm", "grouped_gemm"),
+    Fitted("grouped_gemm fp8", "grouped_gemm", "grouped_gemm_fp8"),
+)
+"""What the kernels look up, in the order in which it is fitted: a prior comes before what begins at it."""
+VARIANTS = (
+    Fitted("gemm nn", "gemm", "gemm_layouts", (("layout", "nn"),)),
+    Fitted("gemm tn", "gemm", "gemm_layouts", (("layout", "tn"),)),
     Fitted("grouped_gemm forward", "grouped_gemm", "grouped_gemm", (("product", "forward"),)),
     Fitted("grouped_gemm dgrad", "grouped_gemm", "grouped_gemm", (("product", "dgrad"),)),
     Fitted("grouped_gemm wgrad", "grouped_gemm", "grouped_gemm", (("product", "wgrad"),)),
-    Fitted("grouped_gemm float8_e4m3fn", "grouped_gemm", "grouped_gemm_fp8"),
 )
-"""In the order in which they are fitted: a prior comes before what begins at it."""
+"""What calibrations of their own would gain for layouts and products: printed, not stored."""
 
 
 def device_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
@@ -84,13 +86,19 @@ def _grouped_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profi
     return found
 
 
-def _own_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    """Of a kernel that tells it itself."""
-    work: DeviceWork = registry.kernel(row.kernel).device_work(configs, row.shape, row.dtype, TARGET, profile)  # type: ignore[attr-defined]
-    return work
+def _fused_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.gemm.candidates import tabulate
+    from warpplan.kernels.gemm.space import config_of
+    from warpplan.kernels.gemm_bias_act.kernel import GemmBiasAct
+
+    kernel = GemmBiasAct()
+    table = tabulate([config_of(config) for config in configs], [0] * len(configs), TARGET)
+    solved = kernel.solve(table, row.shape, row.dtype, TARGET, profile.costs)
+    found: DeviceWork = kernel.work(solved, row.shape, row.dtype, TARGET)[0]
+    return found
 
 
-WORK: dict[str, WorkOf] = {"gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _own_work}
+WORK: dict[str, WorkOf] = {"gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _fused_work}
 
 
 def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, source: str, work_of: WorkOf) -> Profile:
@@ -106,11 +114,10 @@ def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, s
     return replace(profile, calibrations=(*others, calibration))
 
 
-def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, work_of: WorkOf) -> str:
-    """How well the calibration does on the rows it was fitted to: the first choice's regret, and the median error."""
-    from warpplan.planner.predict.time_model import terms
-
-    calibration = profile.calibration(fitted.name)
+def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, name: str, work_of: WorkOf) -> str:
+    """How well the calibration called ``name`` does on the rows that ``fitted`` is fitted to: the first choice's regret
+    and the median error."""
+    calibration = profile.calibration(name)
     constants = dict(calibration.constants) if calibration else {}
     regrets, wrong = [], []
     for m in (m for m in table if fitted.counts(m.row)):
@@ -118,26 +125,28 @@ def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, work_
         regrets.append(m.time_us[np.argmin(predicted)] / m.time_us.min())
         wrong.append(np.median(np.abs(predicted / m.time_us - 1)))
     regret = float(np.exp(np.mean(np.log(regrets)))) - 1
-    return f"{fitted.name}: {len(regrets)} rows, regret {regret:.2%}, median error {float(np.median(wrong)):.1%}"
+    return f"{name}: {len(regrets)} rows, regret {regret:.2%}, median error {float(np.median(wrong)):.1%}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, default=RESULTS, help="folder of the raw tables")
     parser.add_argument("--profile", type=Path, default=PROFILE)
-    parser.add_argument(
-        "--only", nargs="*", default=[], help="names of calibrations; all whose table exists, otherwise"
-    )
+    parser.add_argument("--variants", action="store_true", help="print too what calibrations of variants would gain")
     arguments = parser.parse_args()
     profile = load(arguments.profile)
-    for fitted in FITTED:
+    kept = profile
+    for fitted in (*FITTED, *VARIANTS) if arguments.variants else FITTED:
         path = exhaustive_path(arguments.tables, fitted.table)
-        if not path.exists() or (arguments.only and fitted.name not in arguments.only):
+        if not path.exists():
             continue
         table = read_exhaustive(path)
         profile = calibrated(profile, table, fitted, f"benchmarks/results/{path.name}", device_work)
-        print(errors(profile, table, fitted, device_work), flush=True)
-    save(profile, arguments.profile)
+        if fitted in FITTED:
+            kept = profile
+        before, after = (errors(profile, table, fitted, name, device_work) for name in (fitted.prior, fitted.name))
+        print(f"{before}; {after}", flush=True)
+    save(kept, arguments.profile)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ Launch = Callable[[], object]
 TARGET_US = 2_000.0
 
 
-def capture(launches: Sequence[Launch], estimate_us: float) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph that runs every launch in order, as often as fills about two milliseconds; and its launch count."""
+def capture(
+    launches: Sequence[Launch], estimate_us: float, target_us: float = TARGET_US
+) -> tuple[torch.cuda.CUDAGraph, int]:
+    """A graph that runs every launch in order, as often as fills about ``target_us``; and its launch count."""
     for launch in launches[:2]:
         launch()
     torch.cuda.synchronize()
-    rounds = max(1, round(TARGET_US / (max(estimate_us, 2.0) * len(launches))))
+    rounds = max(1, round(target_us / (max(estimate_us, 2.0) * len(launches))))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(rounds):

@@ -9,7 +9,7 @@ from typing import Any
 from kernel_cases.bench_case import case_of, set_count
 from kernel_cases.bench_rows import BenchRow
 from kernel_plans import PlannedRow, compiled, shortlist
-from kernel_timing import as_json, floor_us
+from kernel_timing import FEW_REPLAYS, GRAPH_US, as_json, floor_us
 
 from warpplan.planner.values.tuning import TuningConfig
 
@@ -25,7 +25,7 @@ POWER_LIMITED_FLOP_PER_BYTE = 300.0
 """Of compulsory traffic; denser rows draw so much power that the clock needs some milliseconds to settle."""
 SEARCH_MS = {True: (4.0, 8.0), False: (1.0, 4.0)}
 """(settle, read) of a candidate, by whether the row is limited by power."""
-COMPARE_MS = {True: (8.0, 10.0), False: (1.0, 4.0)}
+COMPARE_MS = {True: (4.0, 6.0), False: (1.0, 3.0)}
 COMPILED_PEERS = ("torch.compile",)
 COMPILE_S, PEER_COMPILE_S, START_S = 4.0, 20.0, 8.0
 """Of the estimate: seconds of one core a candidate or a compiled peer takes, and a child's start."""
@@ -74,20 +74,18 @@ def row_seconds(plan: PlannedRow, candidates: int, phase: str, rounds: int) -> f
     """GPU seconds of one row: graphs are captured, replayed to settle, replayed to be read."""
     work = case_of(plan.row.table).work(plan.row)
     us, sets = 1.3 * floor_us(work, plan.row.dtype), set_count(work)
-    launches = sets * max(1, round(2000 / (floor_us(work, plan.row.dtype) * sets)))
+    launches = sets * max(1, round(GRAPH_US / (floor_us(work, plan.row.dtype) * sets)))
     graph_ms = launches * us / 1e3
     capture_ms = 3.0 + 0.03 * launches + 0.1 * sets + 2 * us / 1e3
     operands_s = 0.05 + sets * work.moved_bytes / 50e9
+    settle, read = durations(plan.row, SEARCH_MS if phase == "search" else COMPARE_MS).values()
+    one_ms = graph_ms + settle + max(FEW_REPLAYS * graph_ms, read)
     if phase == "search":
-        settle, read = durations(plan.row, SEARCH_MS).values()
-        one_ms = graph_ms + settle + max(3 * graph_ms, read)
         return operands_s + (capture_ms + one_ms) * (candidates + candidates / CHUNK) / 1e3
-    settle, read = durations(plan.row, COMPARE_MS).values()
-    one_ms = max(3 * graph_ms, settle) + max(3 * graph_ms, read) + 2 * graph_ms
     case = case_of(plan.row.table)
     count = candidates + len(plan.others) + len(case.peers(plan.row))
-    waited = len(case.uncaptured(plan.row)) * 6 * us * 6 / 1e6
-    return operands_s + 0.3 + waited + count * (capture_ms + (rounds + 1) * one_ms) / 1e3
+    waited_s = len(case.uncaptured(plan.row)) * 6 * 6 * us / 1e6  # six launches, each some six times as slow
+    return operands_s + 0.3 + waited_s + count * (capture_ms + (rounds + 1) * one_ms) / 1e3
 
 
 def print_estimates(plans: Sequence[PlannedRow], arguments: argparse.Namespace) -> None:

@@ -25,6 +25,8 @@ OURS_LIMIT = {"bfloat16": 1e-2, "float8_e4m3fn": 1e-2}
 FLOPS_LIMIT = {"bfloat16": 900e12, "float8_e4m3fn": 1800e12}
 """Above what an H200 sustains, so that :func:`floor_us` stays below every time."""
 COPY_LIMIT = 4.6e12
+GRAPH_US = 1_000.0
+"""Of a CUDA graph, where its launches are shorter: long beside the clock of its events, short to capture."""
 FEW_REPLAYS = 3
 """Of a reading at least."""
 UNCAPTURED_READINGS = 5
@@ -127,7 +129,7 @@ class _Prepared:
         self.estimate_us = floor_us(work, row.dtype)
         self.sets = [self.case.operands(row) for _ in range(set_count(work))]
         self.peer, make = next(iter(self.case.peers(row).items()))
-        self.graph = capture([make(o) for o in self.sets], self.estimate_us)
+        self.graph = capture([make(o) for o in self.sets], self.estimate_us, GRAPH_US)
 
 
 _prepared: dict[tuple[str, ...], _Prepared] = {}
@@ -161,7 +163,7 @@ def _search(job: dict[str, Any]) -> Result:
     for values in job["configs"]:
         try:
             launches = [prepared.case.ours(prepared.row, _config(values), o) for o in prepared.sets]
-            graph = capture(launches, prepared.estimate_us)
+            graph = capture(launches, prepared.estimate_us, GRAPH_US)
             times.append(_reading(graph, *durations))
             del graph, launches
         except Exception as error:
@@ -193,7 +195,7 @@ def compare(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
 
 def _compare(job: dict[str, Any]) -> Result:
     import torch
-    from graph_timing import capture, interleaved, summary
+    from graph_timing import capture, summary
 
     row = row_of(job["row"])
     case = case_of(row.table)
@@ -211,12 +213,11 @@ def _compare(job: dict[str, Any]) -> Result:
         if its_row not in sets:
             sets[its_row] = [case.operands(its_row) for _ in sets[row]]
         try:
-            graphs[name] = capture([make(o) for o in sets[its_row]], estimate)
+            graphs[name] = capture([make(o) for o in sets[its_row]], estimate, GRAPH_US)
         except Exception as error:
             torch.cuda.synchronize()  # raises where the GPU is lost
             failed[name] = first_line(error)
-    timed = interleaved(graphs, job["rounds"], job["settle_ms"], job["read_ms"])
-    times = {name: summary(samples) for name, samples in timed.items()}
+    times = {name: summary(samples) for name, samples in _in_turn(graphs, job).items()}
     for name, make in case.uncaptured(row).items():
         times[name] = summary(_waited_us(make(sets[row][0])))
     del graphs
@@ -232,6 +233,17 @@ def _compare(job: dict[str, Any]) -> Result:
     gc.collect()
     torch.cuda.empty_cache()
     return result
+
+
+def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:
+    """Each round's median of every contender, the order reversed from round to round, so that drift is shared."""
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for round_ in range(job["rounds"] + 1):
+        for name in graphs if round_ % 2 else reversed(graphs):
+            us = _reading(graphs[name], job["settle_ms"], job["read_ms"])[0]
+            if round_:  # the first round only warms up
+                times[name].append(us)
+    return times
 
 
 def _ours(case: BenchCase, row: BenchRow, config: Mapping[str, Any] | None) -> tuple[BenchRow, Callable[[Any], Launch]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import subprocess
@@ -298,7 +299,7 @@ def test_a_variant_is_learnt_from_few_rows(profile: Profile) -> None:
     before = np.abs(model_us(profile, work, dict(gemm.constants)) / heldout.time_us - 1)
     after = np.abs(model_us(profile, work, dict(calibration.constants)) / heldout.time_us - 1)
     assert np.median(after) < min(0.02, 0.5 * np.median(before))
-    assert "2 rows, regret 0.0" in fit_kernels.errors(known, table, fitted, fit_kernels.device_work)
+    assert "2 rows, regret 0.0" in fit_kernels.errors(known, table, fitted, fitted.name, fit_kernels.device_work)
 
 
 def test_only_training_rows_are_fitted(profile: Profile) -> None:
@@ -310,16 +311,11 @@ def test_only_training_rows_are_fitted(profile: Profile) -> None:
 
 def test_priors_come_first() -> None:
     known = {"gemm"}
-    for fitted in fit_kernels.FITTED:
+    for fitted in (*fit_kernels.FITTED, *fit_kernels.VARIANTS):
         assert fitted.prior in known
         assert fitted.table in TABLES
         assert any(fitted.counts(row) for row in rows(fitted.table, "train"))
         known.add(fitted.name)
-
-
-def test_a_variant_without_a_calibration_has_its_kernels(profile: Profile) -> None:
-    assert profile.calibration("gemm tn") == profile.calibration("gemm") is not None
-    assert profile.calibration("unheard_of nn") is None
 
 
 # The report
@@ -373,6 +369,14 @@ def test_a_dry_run_lists_rows_peers_and_seconds(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "linear heldout 8192 6144 4096: 0 candidates" in done.stdout
     assert "15 cores" in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="would measure where there is a GPU")
+def test_without_torch_it_says_so_and_ends(tmp_path: Path) -> None:
+    done = run("--phase", "compare", "--kernel", "linear", "--plans", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "torch is not installed" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_tuning_configurations_survive_json(plans: list[kernel_plans.PlannedRow]) -> None:

@@ -195,7 +195,8 @@ def _loop_wgrad(o: GroupedOperands) -> Launch:
     import torch
 
     parts = [(o.left[i:j].T, o.right[i:j], o.out[g]) for g, i, j in _groups(o)]
-    return lambda: [torch.mm(a, b, out=c) for a, b, c in parts]
+    empty = [o.out[g] for g, (i, j) in enumerate(pairwise(o.host_ends)) if i == j]
+    return lambda: [torch.mm(a, b, out=c) for a, b, c in parts] + [c.zero_() for c in empty]
 
 
 def _scaled_loop(o: GroupedOperands) -> Launch:

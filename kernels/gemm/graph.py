@@ -212,15 +212,17 @@ def _consumer(
 
 
 def _promotion(config: GemmConfig, costs: CostTable, consumer: int) -> Operation:
-    """Adding a consumer's product to its sums: a multiply and an addition an element, measured for one warp group."""
-    groups = config.consumer_warps // WARP_GROUP
-    cost = costs.lookup("elementwise", config.consumer_rows * config.block_n // groups)
+    """Adding a consumer's product, scaled, to its sums, measured for one warp group; a profile that was recorded
+    without it has ``elementwise``, a multiply and an addition an element too."""
+    elements = config.consumer_rows * config.block_n // (config.consumer_warps // WARP_GROUP)
+    kind = "promote" if "promote" in costs.kinds() else "elementwise"
+    cost = costs.lookup(kind, elements)
     return Operation(
         f"promote{consumer}",
         "ALU",
-        latency=_cycles(cost.latency, "elementwise latency"),
-        occupancy=_cycles(cost.occupancy, "elementwise occupancy"),
-        issue=_cycles(cost.issue, "elementwise issue"),
+        latency=_cycles(cost.latency, f"{kind} latency"),
+        occupancy=_cycles(cost.occupancy, f"{kind} occupancy"),
+        issue=_cycles(cost.issue, f"{kind} issue"),
         min_warps=config.consumer_warps,
         registers=config.accumulator_registers,
     )

@@ -48,9 +48,8 @@ class Failure:
 class Calibration:
     """Residual constants of the prediction of one kernel, fitted on ``shapes`` only.
 
-    ``kernel`` is its name, with the words of a variant after it where only that was fitted: "gemm float8_e4m3fn",
-    "gemm nn", "grouped_gemm wgrad". ``constants`` are sorted (name, value) pairs; the names are those of the model in
-    ``planner.predict``.
+    ``kernel`` is its name, with a word after it where only a variant was fitted: "gemm fp8". ``constants`` are sorted
+    (name, value) pairs; the names are those of the model in ``planner.predict``.
     """
 
     kernel: str
@@ -77,8 +76,4 @@ class Profile:
         return hash(self.identity)
 
     def calibration(self, kernel: str) -> Calibration | None:
-        """The calibration of ``kernel``, or of the nearest that it is a variant of: "gemm nn" falls back on "gemm"."""
-        known = {c.kernel: c for c in self.calibrations}
-        words = kernel.split()
-        names = (" ".join(words[:count]) for count in range(len(words), 0, -1))
-        return next((known[name] for name in names if name in known), None)
+        return next((c for c in self.calibrations if c.kernel == kernel), None)

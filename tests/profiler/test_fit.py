@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from warpplan.planner.predict.time_model import DeviceWork, constant_names, terms
-from warpplan.profiler.fit import BOUNDS, SHRINKAGE, MeasuredShape, fit
+from warpplan.profiler.fit import BOUNDS, SHRINKAGE, MeasuredShape, fit, united
 
 from ..planner.predict.works import RATES, works
 
@@ -143,6 +143,39 @@ def test_a_structure_measured_once_is_hardly_believed():
 def test_a_structure_never_measured_has_no_constant():
     shapes = [replace(m, work=replace(m.work, structures=(*STRUCTURES, "never"))) for m in measured(2, TRUTH)]
     assert "structure.never" not in dict(fit("toy", shapes, RATES, "").constants)
+
+
+def test_a_prior_makes_up_for_few_measurements():
+    """One noisy shape says little of most constants; something alike that is well known says the rest."""
+    alike = fit("toy", measured(12, {**TRUTH, "structure.y": 0.05}), RATES, "")
+    truth = {**TRUTH, "l2_scale": 1.3 * TRUTH["l2_scale"]}
+    few = measured(1, truth, noise=0.02)
+    alone, drawn = (dict(fit("toy few", few, RATES, "", prior=prior).constants) for prior in (None, alike))
+    assert np.median(errors(drawn, truth)) < 0.7 * np.median(errors(alone, truth))
+    assert np.median(errors(drawn, truth)) < np.median(errors(dict(alike.constants), truth))
+
+
+def test_a_prior_knows_structures_that_were_not_measured():
+    prior = fit("toy", measured(6, {**TRUTH, "structure.y": 0.08}), RATES, "")
+    known = dict(prior.constants)
+    shapes = [MeasuredShape(m.shape, m.work.take(rows), m.time_us[rows]) for m in measured(2, TRUTH)
+              for rows in [np.flatnonzero(m.work.structure != 1)]]  # fmt: skip
+    assert dict(fit("toy few", shapes, RATES, "", prior=prior).constants)["structure.y"] == known["structure.y"]
+
+
+def test_shapes_of_unlike_structures_are_united():
+    """Each shape names the families and structures of its own candidates, in its own order."""
+    work = candidates(0)
+    swapped = replace(
+        work, families=("b", "c", "a"), structures=("z", "x", "y"), family=np.array([2, 0])[work.family],
+        structure=np.array([1, 2, 0])[work.structure],
+    )  # fmt: skip
+    times = terms(work, RATES, {**TRUTH, "structure.y": 0.1})[1]
+    first, second = united([MeasuredShape((1,), work, times), MeasuredShape((2,), swapped, times)])
+    assert first.work.families == second.work.families == ("a", "b", "c")
+    assert first.work.structures == second.work.structures == STRUCTURES
+    assert np.array_equal(first.work.family, second.work.family)
+    assert np.array_equal(first.work.structure, second.work.structure)
 
 
 def test_nothing_measured():
