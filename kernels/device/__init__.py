@@ -1,8 +1,8 @@
 """Device code that more than one kernel needs: functions that kernels import and call, and that the compiler inlines.
 
 ``matmul`` the warp-specialised main loop, ``rings`` barriers of a ring of slots, ``tile_order`` which tile comes next,
-``groups`` whose rows a unit of work has, ``scaling`` of fp8 products, ``epilogue`` from registers to global memory. They
-take what they need as arguments; none knows a kernel's own structures.
+``groups`` whose rows a unit of work has, ``scaling`` of fp8 products, ``epilogue`` from registers to global memory.
+They take what they need as arguments; none knows a kernel's own structures.
 """
 
 EXPORTS = {
