@@ -1,8 +1,8 @@
 """Device code that more than one kernel needs: functions that kernels import and call, and that the compiler inlines.
 
 ``matmul`` the warp-specialised main loop, ``rings`` barriers of a ring of slots, ``tile_order`` which tile comes next,
-``epilogue`` from registers to global memory. They take what they need as arguments; none knows a kernel's own
-structures.
+``groups`` whose rows a unit of work has, ``scaling`` of fp8 products, ``epilogue`` from registers to global memory.
+They take what they need as arguments; none knows a kernel's own structures.
 """
 
 EXPORTS = {
@@ -10,6 +10,6 @@ EXPORTS = {
     "epilogue": ("shared_layout", "split_columns", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
-    "scaling": ("scale_chunk", "Scales"),
+    "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
     "tile_order": ("banded_tile",),
 }

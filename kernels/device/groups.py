@@ -55,7 +55,7 @@ class UnitGroup(NamedTuple):
 
 def window_groups(count: int) -> int:
     """Groups in the window of a launch with ``count`` groups: a power of two, a whole number for each lane."""
-    return min(MAX_WINDOW, max(WARP, triton.next_power_of_2(count)))
+    return min(MAX_WINDOW, max(WARP, 1 << (count - 1).bit_length()))
 
 
 @gluon.constexpr_function

@@ -4,7 +4,15 @@ Gluon and Triton sources that a configuration drives, and how torch tensors get 
 EXPORTS = {
     "candidates": ("CandidateTable", "Grid", "planned_structures", "table", "tabulate"),
     "explain": ("block_name", "MEASURED_COLUMNS", "ranked_loop"),
-    "gluon": ("constants", "descriptor_blocks", "finish_unit", "launch_options", "RUNTIME_INTEGERS", "TYPES"),
+    "gluon": (
+        "constants",
+        "descriptor_blocks",
+        "finish_unit",
+        "launch_options",
+        "RESULTS",
+        "RUNTIME_INTEGERS",
+        "TYPES",
+    ),
     "graph": ("loop_graph", "plan_candidate", "sustained_ii"),
     "kernel": ("Gemm", "require_rows"),
     "launch": (
@@ -15,6 +23,7 @@ EXPORTS = {
         "prepare",
         "require_operands",
         "require_output",
+        "result_dtype",
         "row_strides",
         "run_kernel",
         "TMA_ALIGNMENT_BYTES",
@@ -29,6 +38,7 @@ EXPORTS = {
         "MAX_REGISTERS",
         "RESULT_BYTES",
         "ROW_ALIGNMENT_BYTES",
+        "SCALE_BLOCK",
         "Shape",
         "violations",
         "WARP_GROUP",

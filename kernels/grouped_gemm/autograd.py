@@ -18,6 +18,7 @@ import torch
 from warpplan.kernels.grouped_gemm.kernel import GROUPED_GEMM
 from warpplan.kernels.grouped_gemm.launch import addressable, prepare, result_shape
 from warpplan.kernels.grouped_gemm.reference import reference
+from warpplan.kernels.grouped_gemm.space import Product
 from warpplan.kernels.plan_source import configuration
 from warpplan.kernels.torch_types import Tensor, TorchResult
 from warpplan.planner.values.tuning import TuningConfig
@@ -40,7 +41,7 @@ def grouped_gemm(a: Tensor, b: Tensor, ends: Tensor, *, sizes: str | Sequence[in
     return OPERATORS["forward"](a, b, ends, text)
 
 
-def planned(product: str, left: Tensor, right: Tensor, ends: Tensor, sizes: str) -> TuningConfig:
+def planned(product: Product, left: Tensor, right: Tensor, ends: Tensor, sizes: str) -> TuningConfig:
     """The configuration of a product of CUDA operands, their number of rows rounded up."""
     n, k = left.shape[1], right.shape[-1]
     if product == "forward":
@@ -61,7 +62,7 @@ def _device_name(index: int) -> str:
     return str(torch.cuda.get_device_name(index))
 
 
-def _operator(product: str, name: str) -> Callable[..., Tensor]:
+def _operator(product: Product, name: str) -> Callable[..., Tensor]:
     """The custom operator of ``product``."""
 
     def compute(left: Tensor, right: Tensor, ends: Tensor, sizes: str) -> Tensor:
@@ -85,7 +86,7 @@ def _operator(product: str, name: str) -> Callable[..., Tensor]:
     return operator  # type: ignore[no-any-return]
 
 
-OPERATORS = {
+OPERATORS: dict[Product, Callable[..., Tensor]] = {
     "forward": _operator("forward", "grouped_gemm"),
     "dgrad": _operator("dgrad", "grouped_dgrad"),
     "wgrad": _operator("wgrad", "grouped_wgrad"),

@@ -12,6 +12,9 @@ matters (the rows that forward and dgrad store, the rows that wgrad reduces over
 of four dimensions, through which the group's last row is the last there is (as
 ``triton.tools.ragged_tma`` does it: two further strides cancel modulo 2^64). An empty group's wgrad is one block of
 rows that are all cut off, that is, of zeros.
+
+fp8 operands (forward) are scaled by :mod:`warpplan.kernels.device.scaling`; the scales of all groups' B make one list,
+and a unit's begin at its group's.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from typing import NamedTuple
 from warpplan.kernels.device.epilogue import shared_layout, split_columns
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
 from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.scaling import SCALE_BLOCK, Scales, scale_chunk
 from warpplan.kernels.device.tile_order import banded_tile
+from warpplan.kernels.gemm.gluon import RESULTS, TYPES
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.grouped_gemm.space import PRODUCER_REGISTERS, consumer_registers
 from warpplan.kernels.triton_compat import (
@@ -66,7 +71,10 @@ class Work(NamedTuple):
 
 
 class GroupTile(NamedTuple):
-    """A :class:`~warpplan.kernels.device.matmul.Tile`, the ``group`` it belongs to, and where that group's rows end."""
+    """A :class:`~warpplan.kernels.device.matmul.Tile`, the ``group`` it belongs to, and where that group's rows end.
+
+    ``b_row`` counts the columns of all groups' results, as the scales of B do; ``column`` those of one.
+    """
 
     a_row: gl.tensor
     a_k: gl.tensor
@@ -80,19 +88,22 @@ class GroupTile(NamedTuple):
 
 
 class GroupedOutput(NamedTuple):
-    """``c`` is the TMA descriptor of the result: ragged, or of wgrad [G, N, K]."""
+    """``c`` is the TMA descriptor of the result: ragged, or of wgrad [G, N, K]; ``scales`` are of fp8 operands."""
 
     c: gl.tensor
     staging: gl.shared_memory_descriptor
+    scales: gl.tensor
 
 
 @gluon.constexpr_function
-def grouped_block(product, window, scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring):
+def grouped_block(
+    product, window, scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, scales
+):
     a_major = "m" if product == "wgrad" else "k"
     b_major = "k" if product == "forward" else "n"
     made = block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, False, True, False, a_major,
-        b_major,
+        b_major, scales,
     )  # fmt: skip
     return GroupedBlock(**vars(made), product=product, window=window)
 
@@ -124,8 +135,8 @@ def locate(unit, work, BLOCK: gl.constexpr):
     """Where a unit lies, as a :class:`GroupTile`; of wgrad K counts the rows of all groups."""
     WGRAD: gl.constexpr = BLOCK.product == "wgrad"
     launch = work.launch
-    each = group_units(launch, BLOCK)
-    group, search = find_group(unit, work.search, launch.groups, each, BLOCK.block_m, WGRAD, BLOCK.window)
+    units = group_units(launch, BLOCK)
+    group, search = find_group(unit, work.search, launch.groups, units, BLOCK.block_m, WGRAD, BLOCK.window)
     height = group.end - group.first
     # A unit beyond the last has no rows, and nothing may be divided by none.
     rows = launch.rows if WGRAD else gl.maximum(height, 1)
@@ -136,7 +147,10 @@ def locate(unit, work, BLOCK: gl.constexpr):
     else:
         row += group.first
         blocks = gl.cdiv(launch.depth, BLOCK.block_k)
-        tile = GroupTile(row, 0, column, 0, blocks, row, column, group.index, group.end)
+        each = launch.columns
+        if BLOCK.scales == "block":
+            each = gl.cdiv(launch.columns, SCALE_BLOCK) * SCALE_BLOCK
+        tile = GroupTile(row, 0, group.index * each + column, 0, blocks, row, column, group.index, group.end)
     return tile, Work(launch, search)
 
 
@@ -156,11 +170,11 @@ def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
     b = as_box(ring.b.index(slot), b_desc)
     b_k = tile.b_k + k * BLOCK.block_k
     if BLOCK.product == "wgrad":
-        tma_load(b_desc, ragged(b_k, tile.b_row, tile.end), full, b)
+        tma_load(b_desc, ragged(b_k, tile.column, tile.end), full, b)
     elif BLOCK.product == "dgrad":
-        tma_load(b_desc, [tile.group, b_k, tile.b_row], full, b)
+        tma_load(b_desc, [tile.group, b_k, tile.column], full, b)
     else:
-        tma_load(b_desc, [tile.group, tile.b_row, b_k], full, b)
+        tma_load(b_desc, [tile.group, tile.column, b_k], full, b)
 
 
 @gluon.jit
@@ -184,9 +198,10 @@ def finish(acc, unit, tile, staging, out, work, BLOCK: gl.constexpr, PART: gl.co
     parts = split_columns(acc, CHUNKS)
     for i in gl.static_range(CHUNKS):
         column = tile.column + i * BLOCK.chunk_columns
+        chunk = scale_chunk(parts[i], out.scales, row, tile.b_row + i * BLOCK.chunk_columns, BLOCK)
         tma_store_wait(0)
         thread_barrier()
-        staging.store(parts[i].to(staging.dtype))
+        staging.store(chunk.to(staging.dtype))
         fence_async_shared()
         if BLOCK.product == "wgrad":
             tma_store(out.c, [tile.group, row, column], as_box(staging, out.c))
@@ -194,7 +209,7 @@ def finish(acc, unit, tile, staging, out, work, BLOCK: gl.constexpr, PART: gl.co
             tma_store(out.c, ragged(row, column, tile.end), as_box(staging, out.c))
 
 
-RUNTIME_INTEGERS = ["G", "M", "ROWS", "COLUMNS", "K", "GROUP_M"]
+RUNTIME_INTEGERS = ["G", "M", "ROWS", "COLUMNS", "K", "GROUP_M", "ROW_SCALE_STRIDE", "ROW_SCALE_K_STRIDE"]
 
 
 @gluon.jit(do_not_specialize=RUNTIME_INTEGERS)
@@ -203,12 +218,16 @@ def grouped_gemm_kernel(
     b_desc,
     c_desc,
     ends,
+    row_scales,
+    column_scales,
     G,
     M,
     ROWS,
     COLUMNS,
     K,
     GROUP_M,
+    ROW_SCALE_STRIDE,
+    ROW_SCALE_K_STRIDE,
     PRODUCT: gl.constexpr,
     WINDOW: gl.constexpr,
     SCHEME: gl.constexpr,
@@ -219,22 +238,28 @@ def grouped_gemm_kernel(
     DEPTH: gl.constexpr,
     EPILOGUE_SPLIT: gl.constexpr,
     STAGING_IN_RING: gl.constexpr,
+    SCALES: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
     """``M`` rows in ``G`` groups; ``COLUMNS`` of the result; ``K`` the reduction's length, and ``ROWS`` those of a
-    group's result, where the groups do not say. The launch's ``num_warps`` are one consumer's."""
+    group's result, where the groups do not say. The scales, fp32, are None where ``SCALES`` is "none": of rows, [M] and
+    [G, N], or of blocks, [M, K / 128] and [G, N / 128, K / 128], those of B contiguous. The launch's ``num_warps`` are
+    one consumer's."""
     BLOCK: gl.constexpr = grouped_block(
-        PRODUCT, WINDOW, SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING
+        PRODUCT, WINDOW, SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SCALES
     )
     ring = allocate_ring(a_desc, b_desc, BLOCK)
     staging = ring.a
     if not STAGING_IN_RING:
         staging = allocate_staging(c_desc.dtype, BLOCK)
     launch = Launch(Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
+    column_stride = gl.cdiv(K, SCALE_BLOCK) if SCALES == "block" else 1
+    scales = Scales(row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, column_stride, 1, G * COLUMNS)
+    out = GroupedOutput(c_desc, staging, scales)
     specialize(
-        a_desc, b_desc, GroupedOutput(c_desc, staging), ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS,
-        CONSUMER_REGISTERS, begin, load,
+        a_desc, b_desc, out, ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS,
+        begin, load,
     )  # fmt: skip
 
 
@@ -248,7 +273,7 @@ def descriptor_blocks(config: GemmConfig, product: str) -> tuple[list[int], list
     return [rows, depth], b, [1, 1, *chunk]
 
 
-def constants(config: GemmConfig, product: str, window: int) -> dict[str, object]:
+def constants(config: GemmConfig, product: str, window: int, scales: str = "none") -> dict[str, object]:
     """The kernel's constexprs."""
     return {
         "PRODUCT": product,
@@ -261,6 +286,7 @@ def constants(config: GemmConfig, product: str, window: int) -> dict[str, object
         "DEPTH": config.depth,
         "EPILOGUE_SPLIT": config.epilogue_split,
         "STAGING_IN_RING": config.staging == "ring",
+        "SCALES": scales,
         "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
         "CONSUMER_REGISTERS": consumer_registers(config),
     }
@@ -271,15 +297,18 @@ def launch_options(config: GemmConfig) -> dict[str, int]:
 
 
 def signature(
-    config: GemmConfig, element: str, product: str, window: int
+    config: GemmConfig, element: str, product: str, window: int, scales: str = "none"
 ) -> tuple[dict[str, str], dict[str, object], list[str]]:
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
-    dtype = {"bf16": gl.bfloat16, "fp16": gl.float16}[element]
     names = ("a_desc", "b_desc", "c_desc")
-    boxes = descriptor_blocks(config, product)
+    elements = (element, element, RESULTS[element])
     types = {
-        name: f"tensordesc<{element}{box},{shared_layout(tuple(box), dtype)!r}>"
-        for name, box in zip(names, boxes, strict=True)
+        name: f"tensordesc<{e}{box},{shared_layout(tuple(box), TYPES[e])!r}>"
+        for name, e, box in zip(names, elements, descriptor_blocks(config, product), strict=True)
     }
     types |= {"ends": "*i32"} | dict.fromkeys(RUNTIME_INTEGERS, "i32")
-    return types, constants(config, product, window), ["ends"]
+    values = constants(config, product, window, scales)
+    if scales == "none":
+        return types, values | {"row_scales": None, "column_scales": None}, ["ends"]
+    types |= {"row_scales": "*fp32", "column_scales": "*fp32"}
+    return types, values, ["ends", "row_scales", "column_scales"]

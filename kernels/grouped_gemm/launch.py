@@ -21,8 +21,10 @@ from functools import lru_cache
 import torch
 import triton
 
-from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.kernels.grouped_gemm.space import PRODUCTS, config_of, require_valid
+from warpplan.kernels.compile import element_type
+from warpplan.kernels.gemm.launch import result_dtype
+from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
+from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import TmaDescriptor
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
@@ -31,21 +33,24 @@ from warpplan.planner.values.tuning import TuningConfig
 
 TMA_ALIGNMENT_BYTES = 16
 """Of a tensor's base and of its strides (CUDA driver API, cuTensorMapEncodeTiled)."""
-DTYPES = ("bfloat16", "float16")
 MAX_ROWS = 1 << 30
 """Rows that a ragged descriptor reaches."""
 
 
 def grouped_gemm(
-    a: Tensor, b: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None
-) -> Tensor:
-    """A [M, K] · B [G, N, K]ᵀ of each group with fp32 accumulation, [M, N] in the operands' dtype, on the current
-    stream.
+    a: Tensor, b: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, *, out: Tensor | None = None,
+    scale_a: Tensor | None = None, scale_b: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A [M, K] · B [G, N, K]ᵀ of each group with fp32 accumulation, [M, N] in the operands' dtype, bfloat16 of fp8
+    operands, on the current stream.
+
+    fp8 operands (forward alone) need float32 scales, which multiply: ``scale_a`` [M] and ``scale_b`` [G, N] of rows, as
+    ``torch._scaled_grouped_mm`` takes them, or [M, ⌈K/128⌉] and [G, ⌈N/128⌉, ⌈K/128⌉] of blocks.
 
     Raises :class:`InvalidShape` for operands that TMA cannot address and :class:`InvalidConfig` for a plan that does
     not fit. Rows of no group are not written: without ``out`` they hold whatever the memory held.
     """
-    return _run("forward", a, b, ends, config, out)
+    return _run("forward", a, b, ends, config, out, scale_a, scale_b)
 
 
 def grouped_dgrad(
@@ -64,8 +69,9 @@ def grouped_wgrad(
 
 
 def prepare(
-    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor
-) -> Callable[[], None]:
+    product: Product, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor,
+    scale_a: Tensor | None = None, scale_b: Tensor | None = None,
+) -> Callable[[], None]:  # fmt: skip
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
     may compile the kernel. ``product`` is "forward", "dgrad" or "wgrad", its operands in the order of the functions
     above."""
@@ -74,20 +80,27 @@ def prepare(
     _require_operands(product, left, right, ends)
     _require_output(product, left, right, ends, out)
     require_valid(config, _name(left.dtype), _device(left.device.index), product)
+    scales = _scales(left, right, scale_a, scale_b)
+    if config.promoted != (scales == "block"):
+        kind = "promoted sums" if config.promoted else "sums in the tensor cores"
+        raise InvalidConfig(
+            f"the scales are those of a {scales}, and the configuration has {kind}: plan with scales={scales}",
+            field="PROMOTED", value=config.promoted,
+        )  # fmt: skip
     if left.shape[0] == 0:
         # Nothing to multiply, and TMA describes no empty matrix.
         return out.zero_ if product == "wgrad" else lambda: None
-    return _launch(product, left, right, ends, config, out)
+    return _launch(product, left, right, ends, config, out, scales, scale_a, scale_b)
 
 
-def result_shape(product: str, left: Tensor, right: Tensor, ends: Tensor) -> tuple[int, ...]:
+def result_shape(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> tuple[int, ...]:
     """Shape of a product's result."""
     if product == "wgrad":
         return ends.shape[0], left.shape[1], right.shape[1]
     return left.shape[0], right.shape[1 if product == "forward" else 2]
 
 
-def grid_size(config: GemmConfig, product: str, shape: Sequence[int], groups: int, sm_count: int) -> int:
+def grid_size(config: GemmConfig, product: Product, shape: Sequence[int], groups: int, sm_count: int) -> int:
     """CTAs of a launch: what is resident at once, or as many as there can be tiles. ``shape`` is the result's."""
     rows, columns = shape[-2:]
     tiles = -(-rows // config.block_m)
@@ -97,18 +110,20 @@ def grid_size(config: GemmConfig, product: str, shape: Sequence[int], groups: in
 
 
 def _run(
-    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig, out: Tensor | None
-) -> Tensor:
+    product: Product, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig | TuningConfig,
+    out: Tensor | None, scale_a: Tensor | None = None, scale_b: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     if out is None:
         _require_operands(product, left, right, ends)
-        out = torch.empty(result_shape(product, left, right, ends), dtype=left.dtype, device=left.device)
-    prepare(product, left, right, ends, config, out)()
+        out = torch.empty(result_shape(product, left, right, ends), dtype=result_dtype(left), device=left.device)
+    prepare(product, left, right, ends, config, out, scale_a, scale_b)()
     return out
 
 
 def _launch(
-    product: str, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig, out: Tensor
-) -> Callable[[], None]:
+    product: Product, left: Tensor, right: Tensor, ends: Tensor, config: GemmConfig, out: Tensor, scales: str,
+    scale_a: Tensor | None, scale_b: Tensor | None,
+) -> Callable[[], None]:  # fmt: skip
     from warpplan.kernels.device.groups import window_groups
     from warpplan.kernels.grouped_gemm import gluon
 
@@ -118,14 +133,17 @@ def _launch(
     arguments = (
         *(_describe(t, box) for t, box in zip((left, right, out), boxes, strict=True)),
         ends,
+        scale_a,
+        scale_b,
         groups,
         left.shape[0],
         out.shape[-2],
         columns,
         left.shape[1],
         config.group_m,
+        *((0, 0) if scale_a is None else (scale_a.stride(0), scale_a.stride(1) if scales == "block" else 0)),
     )
-    keywords = {**gluon.constants(config, product, window_groups(groups)), **gluon.launch_options(config)}
+    keywords = {**gluon.constants(config, product, window_groups(groups), scales), **gluon.launch_options(config)}
     grid = grid_size(config, product, out.shape, groups, _sm_count(left.device.index))
     launch = gluon.grouped_gemm_kernel[(grid,)]
 
@@ -141,10 +159,11 @@ def _launch(
 def _describe(tensor: Tensor, box: list[int]) -> TmaDescriptor:
     """The TMA descriptor of ``tensor`` with boxes of ``box``; ragged where the box has two dimensions more."""
     from warpplan.kernels.device.epilogue import shared_layout
+    from warpplan.kernels.gemm.gluon import TYPES
     from warpplan.kernels.grouped_gemm.gluon import RAGGED_ROWS
-    from warpplan.kernels.triton_compat import TensorDescriptor, gl
+    from warpplan.kernels.triton_compat import TensorDescriptor
 
-    element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[tensor.dtype]
+    element = TYPES[element_type(_name(tensor.dtype))]
     shape, strides = list(tensor.shape), _strides(tensor)
     if len(box) == len(shape) + 2:
         # Box row r at coordinates (2^30, e, 2^30 - e + r) is the matrix's row r modulo 2^64 bytes: the first stride,
@@ -185,15 +204,16 @@ NAMES = {
 """A product's operands."""
 
 
-def _require_operands(product: str, left: Tensor, right: Tensor, ends: Tensor) -> None:
+def _require_operands(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> None:
     if product not in PRODUCTS:
         raise UnknownName("product", product, PRODUCTS)
     for described, tensor in zip(NAMES[product], (left, right), strict=True):
         name, _, form = described.partition(" ")
         if tensor.dim() != form.count(",") + 1:
             raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {form}", field=name)
-        if _name(tensor.dtype) not in DTYPES:
-            raise UnknownName("dtype", _name(tensor.dtype), DTYPES)
+        dtypes = (*SIXTEEN_BIT, FP8) if product == "forward" else SIXTEEN_BIT
+        if _name(tensor.dtype) not in dtypes:
+            raise UnknownName("dtype", _name(tensor.dtype), dtypes)
         _require_gpu(name, tensor)
     left_name, right_name = (described.partition(" ")[0] for described in NAMES[product])
     if left.dtype != right.dtype or left.device != right.device:
@@ -226,7 +246,7 @@ def _require_ends(ends: Tensor, left: Tensor) -> None:
         )  # fmt: skip
 
 
-def _require_sizes(product: str, left: Tensor, right: Tensor, ends: Tensor) -> None:
+def _require_sizes(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> None:
     groups, rows = ends.shape[0], left.shape[0]
     if product == "wgrad":
         shared, found, wanted = "M", right.shape[0], rows
@@ -248,11 +268,9 @@ def _require_sizes(product: str, left: Tensor, right: Tensor, ends: Tensor) -> N
         raise InvalidShape("ends is empty: expected one group or more", field="ends", value=0, limit=1)
     if rows > MAX_ROWS:
         raise InvalidShape(f"M={rows}: expected {MAX_ROWS} or less", field="M", value=rows, limit=MAX_ROWS)
-    step = TMA_ALIGNMENT_BYTES // left.element_size()
-    columns, (n, k) = right.shape[-1], (left.shape[1], right.shape[-1])
-    if product == "forward":
-        n, k = right.shape[1], columns
-    for name, size in (("N", n), ("K", k)):
+    n = right.shape[1] if product == "forward" else left.shape[1]
+    for name, size, element in (("N", n, result_dtype(left).itemsize), ("K", right.shape[-1], left.element_size())):
+        step = TMA_ALIGNMENT_BYTES // element
         if size < 1 or size % step:
             raise InvalidShape(
                 f"{name}={size}: TMA needs rows of a multiple of {TMA_ALIGNMENT_BYTES} bytes, so pad {name} to a "
@@ -271,14 +289,42 @@ def _require_addressable(name: str, tensor: Tensor) -> None:
         )  # fmt: skip
 
 
-def _require_output(product: str, left: Tensor, right: Tensor, ends: Tensor, out: Tensor) -> None:
+def _require_output(product: Product, left: Tensor, right: Tensor, ends: Tensor, out: Tensor) -> None:
     expected = result_shape(product, left, right, ends)
-    if tuple(out.shape) != expected or out.dtype != left.dtype or out.device != left.device:
+    dtype = result_dtype(left)
+    if tuple(out.shape) != expected or out.dtype != dtype or out.device != left.device:
         raise InvalidShape(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {left.dtype} {expected} on {left.device}",
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {dtype} {expected} on {left.device}",
             field="out",
         )
     _require_addressable("out", out)
+
+
+def _scales(left: Tensor, right: Tensor, scale_a: Tensor | None, scale_b: Tensor | None) -> str:
+    """How fp8 operands are scaled, "row" or "block"; "none" where the operands are not fp8."""
+    if left.element_size() > 1:
+        if scale_a is not None or scale_b is not None:
+            raise InvalidShape(f"operands of {left.dtype} have no scales: leave them out", field="scale_a")
+        return "none"
+    if scale_a is None or scale_b is None:
+        raise InvalidShape("fp8 operands need scale_a and scale_b in float32: one is missing", field="scale_a")
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale.dtype != torch.float32 or scale.device != left.device:
+            raise InvalidShape(
+                f"{name} is {scale.dtype} on {scale.device}: expected torch.float32 on {left.device}", field=name
+            )
+    (rows, k), (groups, n, _) = left.shape, right.shape
+    n_blocks, k_blocks = (-(-size // SCALE_BLOCK) for size in (n, k))
+    forms = {"row": ((rows,), (groups, n)), "block": ((rows, k_blocks), (groups, n_blocks, k_blocks))}
+    found = tuple(scale_a.shape), tuple(scale_b.shape)
+    for name, form in forms.items():
+        if found == form and scale_b.is_contiguous():
+            return name
+    raise InvalidShape(
+        f"scale_a is {found[0]} and scale_b {found[1]}: expected {forms['row']} or {forms['block']}, and scale_b "
+        "contiguous",
+        field="scale_a", value=found[0], limit=forms["row"][0],
+    )  # fmt: skip
 
 
 def _name(dtype: object) -> str:

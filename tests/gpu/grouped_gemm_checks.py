@@ -13,7 +13,7 @@ import torch
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.grouped_gemm import autograd
 from warpplan.kernels.grouped_gemm.launch import prepare, result_shape
-from warpplan.kernels.grouped_gemm.reference import bounds, reference
+from warpplan.kernels.grouped_gemm.reference import bounds, reference, scaled
 
 NAN = float("nan")
 MARGIN = 8
@@ -167,6 +167,47 @@ def check_product(config: dict, product: str, dtype: str) -> Iterator[str]:
     for check in CHECKS:
         for wrong in check(config, product, dtype):
             yield f"{check.__name__}: {wrong}" if wrong else ""
+
+
+def check_scaled(config: dict) -> Iterator[str]:
+    """fp8 operands with scales of rows, or of blocks where the sums are promoted, against float64 of the same numbers;
+    NaN in other groups' rows, matrices and scales reaches no group."""
+    plan = GemmConfig(**config)
+    for sizes in ([1, 63, 0, 64, 131, 700], [0, 0, 300], [64] * 40):
+        for n, k in ((8, 16), (264, 144), (136, 2048)):
+            a, b = operands("forward", sum(sizes) + 5, n, k, len(sizes), torch.float8_e4m3fn, normal)
+            ends = ends_of(sizes)
+            rows, groups, bands, blocks = len(a), len(sizes), -(-n // 128), -(-k // 128)
+            forms = ((rows, blocks), (groups, bands, blocks)) if plan.promoted else ((rows,), (groups, n))
+            scales = [torch.rand(form, device="cuda") + 0.5 for form in forms]
+            if plan.promoted:
+                # As DeepSeek's kernels keep the scales of A: one block of K after another.
+                scales[0] = scales[0].T.contiguous().T
+            out = torch.full((rows, n), NAN, device="cuda", dtype=torch.bfloat16)
+            prepare("forward", a, b, ends, plan, out, *scales)()
+            end = sum(sizes)
+            wanted = reference("forward", scaled(a, scales[0]), scaled(b, scales[1]), ends)[:end]
+            error = float((out[:end].double() - wanted).norm() / wanted.norm())
+            where = f"{sizes[:8]} N={n} K={k}"
+            yield "" if error < 3e-3 else f"{where}: relative error {error:.1e}"
+            yield "" if bool(out[end:].isnan().all()) else f"{where}: rows of no group were written"
+            again = torch.empty_like(out)
+            prepare("forward", a, b, ends, plan, again, *scales)()
+            yield "" if torch.equal(again[:end], out[:end]) else f"{where}: other bits on another run"
+            kept = max(range(groups), key=lambda g, sizes=sizes: sizes[g])
+            first, last = bounds(ends, rows)[kept]
+            for tensor, part in (
+                (a, slice(first, last)),
+                (scales[0], slice(first, last)),
+                (b, kept),
+                (scales[1], kept),
+            ):
+                clean = tensor[part].clone()
+                tensor.fill_(NAN)
+                tensor[part] = clean
+            prepare("forward", a, b, ends, plan, again, *scales)()
+            same = torch.equal(again[first:last], out[first:last])
+            yield "" if same else f"{where}: NaN leaks into group {kept}"
 
 
 def check_gradients() -> Iterator[str]:

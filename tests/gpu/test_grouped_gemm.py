@@ -35,6 +35,14 @@ CONFIGS = (
     GemmConfig("pingpong", 64, 128, 128, 4, 3, epilogue_split=2, staging="ring"),
     GemmConfig("single", 64, 32, 128, 4, 3, ctas_per_sm=2),
 )
+FP8_CONFIGS = (
+    GemmConfig("cooperative", 128, 256, 128, 4, 4, epilogue_split=2),
+    GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2),
+    GemmConfig("single", 64, 128, 256, 4, 3),
+    GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True),
+    GemmConfig("pingpong", 64, 128, 128, 4, 6, promoted=True),
+    GemmConfig("single", 128, 64, 128, 8, 5, promoted=True),
+)
 
 
 def run(monkeypatch, check, *arguments):
@@ -56,6 +64,12 @@ def test_exact(monkeypatch, config, product):
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 def test_exact_in_float16(monkeypatch, product):
     run(monkeypatch, "check_sizes", asdict(CONFIGS[2]), product, "float16")
+
+
+@pytest.mark.parametrize("config", FP8_CONFIGS, ids=repr)
+def test_scaled(monkeypatch, config):
+    assert not violations(config, "float8_e4m3fn", H200)
+    run(monkeypatch, "check_scaled", asdict(config))
 
 
 def test_gradients(monkeypatch):

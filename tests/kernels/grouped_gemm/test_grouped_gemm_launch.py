@@ -3,6 +3,8 @@ the compile report does."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="launching needs torch")
@@ -88,6 +90,60 @@ def test_a_launch_specialises_as_the_compile_report_does(launched, monkeypatch, 
     assert kernel.src.constants == source.constants
     assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
     assert grid[0] >= 1
+
+
+FP8 = GemmConfig("single", 64, 128, 128, 4, 3)
+
+
+def scaled(left_scales=(100,), right_scales=(3, 136), dtype=torch.float8_e4m3fn):
+    """(left, right, ends, out, scales of left, scales of right), with N = 136 and K = 144."""
+    left, right = torch.zeros(100, 144).to(dtype), torch.zeros(3, 136, 144).to(dtype)
+    ends = torch.tensor([10, 20, 30], dtype=torch.int32)
+    return left, right, ends, zeros(100, 136), torch.ones(left_scales), torch.ones(right_scales)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["row", "block"])
+def test_a_scaled_launch_specialises_as_the_compile_report_does(launched, monkeypatch, kind):
+    config = replace(FP8, promoted=kind == "block")
+    scales = ((100, 2), (3, 2, 2)) if kind == "block" else ((100,), (3, 136))
+    left, right, ends, out, *found = scaled(*scales)
+    kernel, _ = launched("forward", left, right, ends, tuning(config), out, *found)
+    monkeypatch.undo()
+    source, _ = grouped_gemm_source(config, "fp8e4nv", "forward", 3, kind)
+    assert kernel.src.signature == source.signature
+    assert kernel.src.constants == source.constants
+    assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        (((100,), (3, 135)), r"expected \(\(100,\), \(3, 136\)\)"),
+        (((100, 2), (3, 136)), "expected"),
+        (((100, 1), (3, 2, 2)), "expected"),
+        ((1, 1), "expected"),
+    ],
+)
+def test_scales_of_other_shapes_are_refused(no_gpu, scales, message):
+    left, right, ends, out, *found = scaled(*scales)
+    with pytest.raises(InvalidShape, match=message):
+        launch.prepare("forward", left, right, ends, FP8, out, *found)
+
+
+def test_scales_must_fit_the_operands_and_the_plan(no_gpu):
+    left, right, ends, out, of_a, of_b = scaled()
+    with pytest.raises(InvalidShape, match="one is missing"):
+        launch.prepare("forward", left, right, ends, FP8, out, of_a)
+    with pytest.raises(InvalidShape, match=r"expected torch\.float32"):
+        launch.prepare("forward", left, right, ends, FP8, out, of_a.half(), of_b)
+    with pytest.raises(InvalidConfig, match="those of a row"):
+        launch.prepare("forward", left, right, ends, replace(FP8, promoted=True), out, of_a, of_b)
+    left, right, ends, out = operands("forward")
+    with pytest.raises(InvalidShape, match="have no scales"):
+        launch.prepare("forward", left, right, ends, CONFIGS[0], out, of_a, of_b)
+    with pytest.raises(UnknownName, match="float8"):
+        launch._require_operands("dgrad", *scaled()[:3])
 
 
 def test_operands_on_the_cpu_are_refused():

@@ -56,8 +56,8 @@ def described(array, box):
     return (Ragged if len(box) == array.ndim + 2 else machine.Descriptor)(array, box)
 
 
-def run(kernel, product, left, right, ends, *, programs, seed, group_m=2, window=32, **plan):
-    """The result, NaN where nothing was written."""
+def run(kernel, product, left, right, ends, *, programs, seed, group_m=2, window=32, scales=None, **plan):
+    """The result, NaN where nothing was written. ``scales`` are (kind, of A's rows, of all groups' B)."""
     plan = {"EPILOGUE_SPLIT": 1, "STAGING_IN_RING": False, **BLOCK, **plan}
     shape = {
         "forward": (len(left), right.shape[-2]),
@@ -66,14 +66,17 @@ def run(kernel, product, left, right, ends, *, programs, seed, group_m=2, window
     }[product]
     out = np.full(shape, machine.POISON)
     descs = [described(array, box) for array, box in zip((left, right, out), boxes(product, plan), strict=True)]
+    kind, *arrays = scales or ("none",)
+    pointers = [machine.Pointer(s.reshape(-1)) for s in arrays] or [None, None]
+    strides = (arrays[0].shape[1], 1) if arrays else (0, 0)
     runner = machine.Machine(seed)
     runner.programs = programs
     for cta in range(programs):
         machine._CTA.program, machine._CTA.programs, machine._CTA.partitions = cta, programs, []
         kernel.grouped_gemm_kernel(
-            *descs, machine.Pointer(np.asarray(ends, dtype=np.int32)), len(ends), len(left), shape[-2], shape[-1],
-            left.shape[1], group_m, PRODUCT=product, WINDOW=window, CONSUMERS=1 if plan["SCHEME"] == "single" else 2,
-            PRODUCER_REGISTERS=40, CONSUMER_REGISTERS=232, **plan,
+            *descs, machine.Pointer(np.asarray(ends, dtype=np.int32)), *pointers, len(ends), len(left), *shape[-2:],
+            left.shape[1], group_m, *strides, SCALES=kind, PRODUCT=product, WINDOW=window,
+            CONSUMERS=1 if plan["SCHEME"] == "single" else 2, PRODUCER_REGISTERS=40, CONSUMER_REGISTERS=232, **plan,
         )  # fmt: skip
         for i, (function, arguments) in enumerate(machine._CTA.partitions):
             name = f"{function.__name__} {i}"
@@ -167,6 +170,38 @@ def test_a_nan_stays_within_its_group(kernel, product, poison):
         found = run(kernel, product, left, right, ends, programs=2, seed=3, SCHEME="cooperative")
         np.testing.assert_array_equal(found, expected(product, left, right, ends))
     assert np.isfinite(found[8:13] if product != "wgrad" else found[[0, 1, 3]]).all()
+
+
+@pytest.fixture(scope="module")
+def scaled_kernel():
+    """The kernel with a scale for every 4 of K, so that a few numbers have several."""
+    return machine.load_kernel(KERNEL, lambda text: text.replace("gl.constexpr(128)", "gl.constexpr(4)"))
+
+
+@given(
+    scheme=st.sampled_from(("single", "cooperative", "pingpong")),
+    kind=st.sampled_from(("row", "block")),
+    ends=st.lists(st.integers(0, 20), min_size=1, max_size=9).map(sorted),
+    n=st.integers(1, 9),
+    k=st.integers(1, 13),
+    programs=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_scaled_products(scaled_kernel, scheme, kind, ends, n, k, programs, seed):
+    """Scales of powers of two: every sum is exact. A block is 4 of K here, as the tile of K is."""
+    rng = np.random.default_rng(seed)
+    rows, blocks, bands = 23, -(-k // 4), -(-n // 4)
+    a, b = operands("forward", rng, rows, n, k, len(ends))
+    shapes = ((rows, 1), (len(ends), n, 1)) if kind == "row" else ((rows, blocks), (len(ends), bands, blocks))
+    of_a, of_b = (2.0 ** rng.integers(-3, 4, shape) for shape in shapes)
+    found = run(
+        scaled_kernel, "forward", a, b, ends, programs=programs, seed=seed, scales=(kind, of_a, of_b), SCHEME=scheme,
+        BLOCK_K=4,
+    )  # fmt: skip
+    if kind == "block":
+        of_a, of_b = of_a.repeat(4, 1)[:, :k], of_b.repeat(4, 1).repeat(4, 2)[:, :n, :k]
+    np.testing.assert_array_equal(found, expected("forward", a * of_a, b * of_b, ends))
 
 
 @pytest.mark.parametrize("staging_in_ring", [False, True])

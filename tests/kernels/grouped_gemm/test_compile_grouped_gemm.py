@@ -1,0 +1,57 @@
+"""Compiling without a GPU: no spills, no serialised multiplies, no more shared memory than the space allows for."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton", reason="needs triton")
+
+from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.grouped_gemm.compile_grouped_gemm import compile_grouped_gemm
+from warpplan.kernels.grouped_gemm.space import violations
+from warpplan.planner.errors import UnknownName
+from warpplan.planner.values.device import H200
+
+PRODUCTS = ("forward", "dgrad", "wgrad")
+CONFIGS = (
+    GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=2),
+    GemmConfig("cooperative", 192, 128, 64, 4, 4),
+    GemmConfig("single", 128, 256, 64, 8, 3),
+    GemmConfig("single", 64, 256, 64, 4, 4),
+    GemmConfig("pingpong", 64, 256, 64, 4, 4),
+    GemmConfig("pingpong", 128, 128, 64, 4, 4),
+)
+
+
+FP8_CONFIGS = (
+    GemmConfig("cooperative", 128, 256, 128, 4, 4, epilogue_split=2),
+    GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2),
+    GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True),
+    GemmConfig("pingpong", 64, 128, 128, 4, 6, promoted=True),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", FP8_CONFIGS, ids=repr)
+def test_fp8_compiles_clean(config):
+    assert not violations(config, "float8_e4m3fn", H200)
+    report = compile_grouped_gemm(config, "float8_e4m3fn", groups=1024)
+    assert report.clean
+    assert report.shared_bytes <= config.smem_bytes(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+def test_compiles_clean(config, product):
+    assert not violations(config, "bfloat16", H200, product)
+    report = compile_grouped_gemm(config, "bfloat16", product, groups=1024)
+    assert report.clean
+    assert report.shared_bytes <= config.smem_bytes(2)
+
+
+def test_unknown_names():
+    with pytest.raises(UnknownName, match="float64"):
+        compile_grouped_gemm(CONFIGS[0], "float64")
+    with pytest.raises(UnknownName, match="backward"):
+        compile_grouped_gemm(CONFIGS[0], "bfloat16", "backward")

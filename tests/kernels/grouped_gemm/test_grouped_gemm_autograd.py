@@ -1,0 +1,69 @@
+"""Gradients, and the custom operators under torch's own checks, on a CPU: the operators' reference products."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="autograd is torch's")
+pytest.importorskip("triton", reason="the operators launch Triton kernels")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from warpplan.kernels.grouped_gemm.autograd import OPERATORS, grouped_gemm, planned, rounded_rows  # noqa: E402
+from warpplan.kernels.grouped_gemm.space import config_of  # noqa: E402
+
+ENDS = torch.tensor([4, 4, 17], dtype=torch.int32)
+
+
+def operands():
+    torch.manual_seed(0)
+    return (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((20, 8), (3, 6, 8)))
+
+
+def test_gradients():
+    a, b = operands()
+    assert torch.autograd.gradcheck(lambda a, b: grouped_gemm(a, b, ENDS), (a, b))
+
+
+def test_only_the_gradients_that_are_needed():
+    a, b = operands()
+    grouped_gemm(a.detach(), b, ENDS).sum().backward()
+    assert a.grad is None
+    assert b.grad.shape == b.shape
+
+
+@pytest.mark.slow
+def test_one_graph_under_torch_compile():
+    a, b = operands()
+    loss = torch.compile(lambda a, b: grouped_gemm(a, b, ENDS).sin().sum(), fullgraph=True, backend="aot_eager")
+    loss(a, b).backward()
+    compiled = a.grad.clone(), b.grad.clone()
+    a.grad = b.grad = None
+    grouped_gemm(a, b, ENDS).sin().sum().backward()
+    torch.testing.assert_close((a.grad, b.grad), compiled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("product", OPERATORS)
+def test_the_operators_are_sound(product):
+    """Schema, fake shapes and autograd registration, by torch's own checker."""
+    a, b = operands()
+    left, right = {"forward": (a, b), "dgrad": (torch.randn(20, 6), b), "wgrad": (torch.randn(20, 6), a)}[product]
+    torch.library.opcheck(OPERATORS[product], (left.detach().float(), right.detach().float(), ENDS, "balanced"))
+
+
+@given(rows=st.integers(1, 2**30))
+def test_plans_are_made_for_few_numbers_of_rows(rows):
+    rounded = rounded_rows(rows)
+    assert rows <= rounded <= rows * 17 / 16
+    assert rounded_rows(rounded) == rounded
+
+
+@pytest.mark.parametrize("product", OPERATORS)
+@pytest.mark.parametrize("sizes", ["balanced", "skewed", "few"])
+def test_every_product_has_a_plan(monkeypatch, product, sizes):
+    monkeypatch.setattr("warpplan.kernels.grouped_gemm.autograd._device_name", lambda index: "NVIDIA H200")
+    a, b, dc = (torch.empty(*s, dtype=torch.bfloat16) for s in ((3000, 2048), (8, 1408, 2048), (3000, 1408)))
+    left, right = {"forward": (a, b), "dgrad": (dc, b), "wgrad": (dc, a)}[product]
+    assert config_of(planned(product, left, right, torch.zeros(8, dtype=torch.int32), sizes)).persistent
