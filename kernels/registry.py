@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _KERNELS: dict[str, str] = {
     "gemm": "warpplan.kernels.gemm.kernel:Gemm",
+    "gemm_bias_act": "warpplan.kernels.gemm_bias_act.kernel:GemmBiasAct",
     "grouped_gemm": "warpplan.kernels.grouped_gemm.kernel:GroupedGemm",
     "vector_add": "warpplan.kernels.vector_add.kernel:VectorAdd",
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from warpplan.kernels.gemm.candidates import tabulate
+from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
 from warpplan.kernels.gemm.space import GemmConfig, tuning
-from warpplan.kernels.gemm.work import calibrated_constants, calibrations, epilogue_cycles, solve_table, work
+from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, epilogue_cycles
 from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
+from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -18,17 +21,20 @@ MEASURED_COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cy
 
 
 def race(
-    configs: tuple[GemmConfig, ...], shape: tuple[int, ...], dtype: str, device: Device, profile: Profile, kernel: str,
-    layout: str = "nt",
-) -> RankedCandidates:  # fmt: skip
-    """``configs``, one of each block structure and best first, as what an explanation compares; ``kernel`` is the name
-    under which their time model is calibrated."""
-    m, n, k = shape
-    table = tabulate(configs, [0] * len(configs), device)
-    asked, _ = work(solve_table(dtype, device, profile.costs, table), dtype, device, (m, n, k), layout)
+    configs: tuple[GemmConfig, ...],
+    dtype: str,
+    device: Device,
+    profile: Profile,
+    names: tuple[str, ...],
+    solve: Callable[[CandidateTable, CostTable], SolvedTable],
+    ask: Callable[[SolvedTable], DeviceWork],
+) -> RankedCandidates:
+    """``configs``, one of each block structure and best first, as what an explanation compares; ``names`` are those
+    under which their time model may be calibrated. ``solve`` and ``ask`` give a table's loops and its work."""
+    asked = ask(solve(tabulate(configs, [0] * len(configs), device), profile.costs))
 
     def loop(row: int, costs: CostTable) -> Columns:
-        solved = solve_table(dtype, device, costs, tabulate([configs[row]], [0], device))
+        solved = solve(tabulate([configs[row]], [0], device), costs)
         return {name: float(getattr(solved, name)[0]) for name in MEASURED_COLUMNS}
 
     return RankedCandidates(
@@ -37,7 +43,7 @@ def race(
         asked.take(np.arange(len(configs))),
         dtype,
         profile,
-        calibrated_constants(profile, calibrations(kernel, dtype, any(c.promoted for c in configs)), asked.structures),
+        calibrated_constants(profile, names, asked.structures),
         loop,
     )
 

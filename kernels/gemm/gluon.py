@@ -31,7 +31,15 @@ class Output(NamedTuple):
 
 @gluon.jit
 def finish(acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """Store a unit's accumulator; of a split tile, only the last unit to arrive stores, all partial sums added up."""
+    finish_unit(acc, unit, tile, staging, out, sizes, BLOCK, PART, store_scaled)
+
+
+@gluon.jit
+def finish_unit(
+    acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.constexpr, STORE: gl.constexpr
+):  # fmt: skip
+    """Store a unit's accumulator by column chunks; of a split tile, only the last unit to arrive stores, all partial
+    sums added up. ``STORE(chunk, row, column, staging, out, sizes, BLOCK)`` sends a finished chunk to C."""
     row = tile.row + PART * BLOCK.rows
     column = tile.column
     CHUNKS: gl.constexpr = BLOCK.chunks
@@ -59,13 +67,10 @@ def finish(acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.c
                     total = gl.zeros_like(parts[i])
                     for s in range(splits):
                         total += gl.load(partial(parts[i], s, tiles, number, out, BLOCK, PART, i), cache_modifier=".cg")
-                at = column + i * BLOCK.chunk_columns
-                total = scale_chunk(total, out.scales, row, at, BLOCK)
-                store_chunk(total, row, at, staging, out, sizes, BLOCK)
+                STORE(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
     else:
         for i in gl.static_range(CHUNKS):
-            at = column + i * BLOCK.chunk_columns
-            store_chunk(scale_chunk(parts[i], out.scales, row, at, BLOCK), row, at, staging, out, sizes, BLOCK)
+            STORE(parts[i], row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
 
 
 @gluon.jit
@@ -77,6 +82,11 @@ def partial(like, split, tiles, tile, out, BLOCK: gl.constexpr, PART: gl.constex
     c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, like.type.layout))
     chunk = ((split * tiles + tile) * BLOCK.sharers + PART) * BLOCK.chunks + CHUNK
     return out.workspace + gl.cast(chunk, gl.int64) * (ROWS * COLUMNS) + (r[:, None] * COLUMNS + c[None, :])
+
+
+@gluon.jit
+def store_scaled(chunk, row, column, staging, out, sizes, BLOCK: gl.constexpr):
+    store_chunk(scale_chunk(chunk, out.scales, row, column, BLOCK), row, column, staging, out, sizes, BLOCK)
 
 
 @gluon.jit

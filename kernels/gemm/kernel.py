@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpplan.kernels.declaration import ConsumerNames, Declaration, Shape, ShapeField, ShapeOption, require_elements
-from warpplan.kernels.gemm.candidates import table, tabulate
+from warpplan.kernels.gemm.candidates import CandidateTable, Grid, table, tabulate
 from warpplan.kernels.gemm.explain import race, ranked_loop
 from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
 from warpplan.kernels.gemm.space import (
@@ -36,7 +37,8 @@ from warpplan.kernels.gemm.work import (
 from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
-from warpplan.planner.predict.time_model import Prediction, Rates, predictions, terms
+from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
+from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
@@ -87,7 +89,7 @@ class Gemm:
         GEMM.require_dtype(dtype)
         shape = GEMM.parse_shape(sizes)
         m, n, k = GEMM.sizes(shape)
-        _require_rows(layout(shape), m, n, k, dtype)
+        require_rows(GEMM.chosen(shape)["layout"], m, n, k, dtype)
         _require_fp8(GEMM.chosen(shape), dtype)
         require_elements("A", m, k)
         require_elements("B", n, k)
@@ -126,15 +128,14 @@ class Gemm:
         the shape, :class:`MissingCosts` where the profile lacks operations of everything that fits and
         :class:`UnknownName` for a scheme that there is not.
         """
-        GEMM.require_dtype(dtype)
+        self.declaration.require_dtype(dtype)
         for scheme in schemes or ():
             if scheme not in SCHEMES:
                 raise UnknownName("scheme", scheme, SCHEMES)
-        m, n, k = GEMM.sizes(shape)
-        promoted = is_promoted(shape)
-        solved = _solved(dtype, device, profile, promoted)
-        all_work, grid = work(solved, dtype, device, (m, n, k), layout(shape))
-        valid = grid.valid
+        m, n, k = self.declaration.sizes(shape)
+        solved = self.solved(shape, dtype, device, profile)
+        all_work, grid = self.work(solved, shape, dtype, device)
+        valid = grid.valid & self.fitting(solved.table.configs, shape)
         if schemes is not None:
             valid = valid & np.isin([c.scheme for c in solved.table.configs], schemes)
         rows = np.flatnonzero(valid & solved.known)
@@ -144,10 +145,12 @@ class Gemm:
                 raise MissingCosts(missing)
             among = f" of scheme {' or '.join(schemes)}" if schemes else ""
             raise Infeasible(
-                f"no gemm configuration{among} fits M={m} N={n} K={k} on {device.name}", field="shape", value=shape
+                f"no {self.declaration.name} configuration{among} fits M={m} N={n} K={k} on {device.name}",
+                field="shape",
+                value=shape,
             )
         chosen = all_work.take(rows)
-        constants = calibrated_constants(profile, calibrations(GEMM.name, dtype, promoted), chosen.structures)
+        constants = calibrated_constants(profile, self.calibrations(shape, dtype, profile), chosen.structures)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), constants)
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
@@ -161,27 +164,24 @@ class Gemm:
         Raises :class:`InvalidConfig` where one cannot run and :class:`MissingCosts` where the profile lacks an
         operation of one.
         """
-        m, n, k = GEMM.sizes(shape)
         for config in configs:
-            require_valid(config, dtype, device, (m, n, k))
-        solved = solve_table(dtype, device, profile.costs, tabulate(configs, [0] * len(configs), device))
+            self.require_valid(config, dtype, device, shape)
+        solved = self.solve(tabulate(configs, [0] * len(configs), device), shape, dtype, device, profile.costs)
         if not solved.known.all():
             raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
-        all_work, _ = work(solved, dtype, device, (m, n, k), layout(shape))
-        constants = calibrated_constants(
-            profile, calibrations(GEMM.name, dtype, is_promoted(shape)), all_work.structures
-        )
+        all_work, _ = self.work(solved, shape, dtype, device)
+        constants = calibrated_constants(profile, self.calibrations(shape, dtype, profile), all_work.structures)
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
-        return plan_candidate(self._candidate(config, dtype, device), dtype, device, profile.costs)
+        return plan_candidate(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
 
     def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
         :class:`MissingCosts` naming what the profile lacks."""
-        return ranked_loop(self._candidate(config, dtype, device), dtype, device, profile.costs)
+        return ranked_loop(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
 
     def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
         """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
@@ -193,18 +193,56 @@ class Gemm:
             if len(best) == CONTENDERS:
                 break
             best.setdefault(structure(config), config)
-        return race(tuple(best.values()), GEMM.sizes(shape), dtype, device, profile, GEMM.name, layout(shape))
+        return race(
+            tuple(best.values()),
+            dtype,
+            device,
+            profile,
+            self.calibrations(shape, dtype, profile),
+            lambda table, costs: self.solve(table, shape, dtype, device, costs),
+            lambda solved: self.work(solved, shape, dtype, device)[0],
+        )
 
-    def _candidate(self, config: TuningConfig, dtype: str, device: Device) -> GemmConfig:
-        GEMM.require_dtype(dtype)
+    def _candidate(self, config: TuningConfig, dtype: str, device: Device, shape: Shape) -> GemmConfig:
+        self.declaration.require_dtype(dtype)
         candidate = config_of(config)
-        require_valid(candidate, dtype, device)
+        # Of the shape only the options count here.
+        self.require_valid(candidate, dtype, device, tuple(word for word in shape if isinstance(word, str)))
         return candidate
+
+    # What a kernel with this main loop and another epilogue has of its own.
+
+    def require_valid(self, config: GemmConfig, dtype: str, device: Device, shape: Shape) -> None:
+        """Raise :class:`InvalidConfig` where ``config`` cannot run; a shape without sizes has its options alone."""
+        require_valid(config, dtype, device, _three(self.declaration.sizes(shape)))
+
+    def fitting(self, configs: Sequence[GemmConfig], shape: Shape) -> NDArray[np.bool_]:
+        """Which of the GEMM's candidates the kernel can run with the options of ``shape``."""
+        return np.ones(len(configs), dtype=bool)
+
+    def solved(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> SolvedTable:
+        """Every candidate with its loop solved."""
+        return _solved(dtype, device, profile, is_promoted(shape))
+
+    def solve(
+        self, candidates: CandidateTable, shape: Shape, dtype: str, device: Device, costs: CostTable
+    ) -> SolvedTable:
+        """``candidates`` with their loops solved."""
+        return solve_table(dtype, device, costs, candidates)
+
+    def work(self, solved: SolvedTable, shape: Shape, dtype: str, device: Device) -> tuple[DeviceWork, Grid]:
+        """What each row of ``solved`` asks of the device, and how its tiles cover the matrix."""
+        m, n, k = self.declaration.sizes(shape)
+        return work(solved, dtype, device, (m, n, k), self.declaration.chosen(shape)["layout"])
+
+    def calibrations(self, shape: Shape, dtype: str, profile: Profile) -> tuple[str, ...]:
+        """The names under which the time model may be calibrated, the closest first."""
+        return calibrations(self.declaration.name, dtype, is_promoted(shape))
 
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, B and
         C crossing L2 once (data that is used again and again may never leave it). 0 where a ceiling is missing."""
-        m, n, k = GEMM.sizes(shape)
+        m, n, k = self.declaration.sizes(shape)
         ceilings = dict(profile.ceilings)
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
         moved_bytes = (m * k + n * k) * ELEMENT_BYTES[dtype] + m * n * RESULT_BYTES
@@ -215,11 +253,6 @@ class Gemm:
         for promoted in (False, True) if ELEMENT_BYTES[dtype] == 1 else (False,):
             for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs, promoted).configs)):
                 sustained_ii(config, dtype, device, profile.costs)
-
-
-def layout(shape: Shape) -> str:
-    """The option ``layout`` of ``shape``."""
-    return GEMM.chosen(shape)["layout"]
 
 
 def is_promoted(shape: Shape) -> bool:
@@ -243,7 +276,7 @@ def _require_fp8(chosen: Mapping[str, str], dtype: str) -> None:
         )  # fmt: skip
 
 
-def _require_rows(layout: str, m: int, n: int, k: int, dtype: str) -> None:
+def require_rows(layout: str, m: int, n: int, k: int, dtype: str) -> None:
     """Raise :class:`InvalidShape` where TMA cannot address packed rows of A or of B as they are stored."""
     element = ELEMENT_BYTES[dtype]
     step = ROW_ALIGNMENT_BYTES // element
@@ -255,6 +288,10 @@ def _require_rows(layout: str, m: int, n: int, k: int, dtype: str) -> None:
                 f"{ROW_ALIGNMENT_BYTES} bytes, so pad {name} to {-(-size // step) * step}",
                 field=name, value=size, limit=step,
             )  # fmt: skip
+
+
+def _three(sizes: tuple[int, ...]) -> tuple[int, int, int] | None:
+    return (sizes[0], sizes[1], sizes[2]) if sizes else None
 
 
 @lru_cache(maxsize=16)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -47,7 +48,7 @@ def gemm(
     that TMA cannot address and :class:`InvalidConfig` for a plan that does not fit.
     """
     if out is None:
-        _require_operands(a, b)
+        require_operands(a, b)
         out = torch.empty((a.shape[0], b.shape[0]), dtype=result_dtype(a), device=a.device)
     prepare(a, b, config, out, scale_a, scale_b)()
     return out
@@ -67,12 +68,12 @@ def prepare(
     """
     if isinstance(config, TuningConfig):
         config = config_of(config)
-    _require_operands(a, b)
-    _require_output(a, b, out)
+    require_operands(a, b)
+    require_output(a, b, out)
     dtype = str(a.dtype).removeprefix("torch.")
     shape = (a.shape[0], b.shape[0], a.shape[1])
     index = a.device.index
-    require_valid(config, dtype, _device(index), shape)
+    require_valid(config, dtype, device_limits(index), shape)
     scales = operand_scales(a, b, scale_a, scale_b)
     if config.promoted != (scales[0] == "block"):
         kind = "promoted sums" if config.promoted else "sums in the tensor cores"
@@ -136,68 +137,83 @@ def _specialized(
     tma_store: bool,
     scales: tuple[str, OperandScales, OperandScales],
 ) -> Callable[[], None]:
-    from warpplan.kernels.device.epilogue import shared_layout
     from warpplan.kernels.gemm import gluon
-    from warpplan.kernels.triton_compat import TensorDescriptor
-
-    shape = (a.shape[0], b.shape[0], a.shape[1])
-    rows, columns, depth = config.computed(shape)
-
-    def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
-        element = gluon.TYPES[element_type(str(tensor.dtype).removeprefix("torch."))]
-        return TensorDescriptor(
-            tensor, list(tensor.shape), _row_strides(tensor), list(box), shared_layout(box, element)
-        )
 
     layout = layout_of(a, b)
-    boxes = gluon.descriptor_blocks(config, layout)
-    left, right = (b, a) if config.swap else (a, b)
+    product = describe_product(a, b, config, out, tma_store, gluon.descriptor_blocks(config, layout))
     scheme, row_scales, column_scales = (scales[0], *scales[:0:-1]) if config.swap else scales
-    sm_count = _sm_count(a.device.index)
-    whole_tiles = config.whole_tiles(shape, sm_count)
-    split_tiles = config.tiles(shape) - whole_tiles
-    workspace, counters = _split_buffers(config, split_tiles, a.device) if config.split_k > 1 else (None, None)
     arguments = (
-        describe(_stored(left), boxes[0]),
-        describe(_stored(right), boxes[1]),
-        describe(out, boxes[2]) if tma_store else out,
-        workspace,
-        counters,
+        *product.matrices,
+        *product.split_buffers,
         row_scales.tensor,
         column_scales.tensor,
-        rows,
-        columns,
-        depth,
-        config.group_m,
-        config.split_k,
-        whole_tiles,
-        _row_strides(out)[0],
+        *product.numbers,
         *row_scales.strides,
         *column_scales.strides,
     )
     keywords = {**gluon.constants(config, tma_store, layout, scheme), **gluon.launch_options(config)}
-    launch = gluon.gemm_kernel[(grid_size(config, shape, sm_count),)]
-    return lambda: _run(launch, arguments, keywords)
+    launch = gluon.gemm_kernel[(product.grid,)]
+    return lambda: run_kernel(launch, arguments, keywords)
+
+
+class DescribedProduct(NamedTuple):
+    """What a launch of a specialised kernel says of the product itself: the computed matrix's operands and ``out`` as
+    descriptors (or as tensors), (workspace, counters) of split tiles, the kernel's runtime integers, how many CTAs."""
+
+    matrices: tuple[KernelArgument, ...]
+    split_buffers: tuple[Tensor | None, Tensor | None]
+    numbers: tuple[int, ...]
+    grid: int
+
+
+def describe_product(
+    a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool, boxes: tuple[tuple[int, int], ...]
+) -> DescribedProduct:
+    """Describe A, B and ``out`` to TMA in ``boxes``; ``out`` need not be as wide as the product."""
+    from warpplan.kernels.device.epilogue import shared_layout
+    from warpplan.kernels.gemm import gluon
+    from warpplan.kernels.triton_compat import TensorDescriptor
+
+    def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
+        element = gluon.TYPES[element_type(str(tensor.dtype).removeprefix("torch."))]
+        return TensorDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(box), shared_layout(box, element))
+
+    shape = (a.shape[0], b.shape[0], a.shape[1])
+    left, right = (b, a) if config.swap else (a, b)
+    sm_count = _sm_count(a.device.index)
+    whole_tiles = config.whole_tiles(shape, sm_count)
+    split_tiles = config.tiles(shape) - whole_tiles
+    return DescribedProduct(
+        (
+            describe(_stored(left), boxes[0]),
+            describe(_stored(right), boxes[1]),
+            describe(out, boxes[2]) if tma_store else out,
+        ),
+        _split_buffers(config, split_tiles, a.device) if config.split_k > 1 else (None, None),
+        (*config.computed(shape), config.group_m, config.split_k, whole_tiles, row_strides(out)[0]),
+        grid_size(config, shape, sm_count),
+    )
 
 
 def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool) -> Callable[[], None]:
     from warpplan.kernels.gemm import tl
 
     def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
-        return TlDescriptor(tensor, list(tensor.shape), _row_strides(tensor), list(box))
+        return TlDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(box))
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
     layout = layout_of(a, b)
     boxes = tl.descriptor_blocks(config, layout)
     left, right = describe(_stored(a), boxes[0]), describe(_stored(b), boxes[1])
     c = describe(out, boxes[2]) if tma_store else out
-    arguments = (left, right, c, *shape, config.group_m, _row_strides(out)[0])
+    arguments = (left, right, c, *shape, config.group_m, row_strides(out)[0])
     keywords = {**tl.constants(config, tma_store, layout), **tl.launch_options(config)}
     launch = tl.gemm_kernel[(grid_size(config, shape, _sm_count(a.device.index)),)]
-    return lambda: _run(launch, arguments, keywords)
+    return lambda: run_kernel(launch, arguments, keywords)
 
 
-def _run(launch: Launcher, arguments: tuple[KernelArgument, ...], keywords: dict[str, object]) -> None:
+def run_kernel(launch: Launcher, arguments: tuple[KernelArgument, ...], keywords: dict[str, object]) -> None:
+    """Launch; :class:`InvalidConfig` where the GPU lacks what the kernel needs."""
     try:
         launch(*arguments, **keywords)
     except triton.runtime.errors.OutOfResources as error:
@@ -213,7 +229,7 @@ def _stored(operand: Tensor) -> Tensor:
     return operand if lies_by_k(operand) else operand.t()
 
 
-def _row_strides(tensor: Tensor) -> list[int]:
+def row_strides(tensor: Tensor) -> list[int]:
     """Strides in elements, with those that no address depends on made regular: of a single row or a single column."""
     rows, columns = tensor.shape
     stride = tensor.stride(0)
@@ -223,7 +239,9 @@ def _row_strides(tensor: Tensor) -> list[int]:
     return [stride, 1]
 
 
-def _require_operands(a: Tensor, b: Tensor) -> None:
+def require_operands(a: Tensor, b: Tensor) -> None:
+    """Raise :class:`InvalidShape` or :class:`UnknownName` unless A [M, K] and B [N, K] are operands of one product that
+    TMA can address."""
     for name, tensor in (("A", a), ("B", b)):
         if tensor.dim() != 2:
             raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected 2: [rows, K]", field=name)
@@ -286,7 +304,8 @@ def _require_addressable(name: str, rows: str, operand: Tensor) -> None:
         )  # fmt: skip
 
 
-def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
+def require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Raise :class:`InvalidShape` unless ``out`` can take the product of A [M, K] and B [N, K]."""
     expected, dtype = (a.shape[0], b.shape[0]), result_dtype(a)
     if tuple(out.shape) != expected or out.dtype != dtype or out.device != a.device:
         raise InvalidShape(
@@ -304,7 +323,7 @@ def _require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 @lru_cache(maxsize=64)
-def _device(index: int) -> Device:
+def device_limits(index: int) -> Device:
     """The limits of a GPU; a Hopper model that is not in the table has those of the ones that are."""
     properties = torch.cuda.get_device_properties(index)
     if properties.name in DEVICES:

@@ -137,14 +137,42 @@ class Tensor:
     def split(self) -> tuple[Tensor, Tensor]:
         return Tensor(self.data[..., 0]), Tensor(self.data[..., 1])
 
-    def __add__(self, other: Tensor) -> Tensor:
-        return Tensor(self.data + other.data)
+    def __add__(self, other: Any) -> Tensor:
+        return Tensor(self.data + _raw(other))
 
-    def __mul__(self, other: Tensor) -> Tensor:
-        return Tensor(self.data * other.data)
+    def __sub__(self, other: Any) -> Tensor:
+        return Tensor(self.data - _raw(other))
+
+    def __mul__(self, other: Any) -> Tensor:
+        return Tensor(self.data * _raw(other))
+
+    def __lt__(self, other: float) -> Tensor:
+        return Tensor(self.data < other)
+
+    __radd__, __rmul__ = __add__, __mul__
 
     def __getitem__(self, index: Any) -> Tensor:
         return Tensor(self.data[index])
+
+
+def _raw(value: Any) -> Any:
+    return value.data if isinstance(value, Tensor) else value
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` of numpy's on registers, or on plain numbers."""
+
+    def of_either(*values: Any) -> Any:
+        found = function(*map(_raw, values))
+        return Tensor(found) if any(isinstance(value, Tensor) for value in values) else found[()]
+
+    return of_either
+
+
+def _inline_asm(asm: str, constraints: str, arguments: list[Tensor], **_: Any) -> Tensor:
+    if not asm.startswith("rcp.approx"):
+        raise NotImplementedError(asm)
+    return Tensor(1 / arguments[0].data)
 
 
 class Pointer:
@@ -156,6 +184,9 @@ class Pointer:
 
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.memory, self.offset + offset)
+
+    def __getitem__(self, index: Any) -> Pointer:
+        return Pointer(self.memory, self.offset[index])
 
     def __sub__(self, offset: Any) -> Pointer:
         return self + -offset
@@ -459,9 +490,13 @@ def fake_compat() -> SimpleNamespace:
         float16="float16",
         float8e4nv="float8e4nv",
         cdiv=lambda a, b: -(-a // b),
-        minimum=np.minimum,
-        maximum=np.maximum,
-        where=lambda condition, yes, no: np.where(condition, yes, no)[()],
+        minimum=_elementwise(np.minimum),
+        maximum=_elementwise(np.maximum),
+        where=_elementwise(np.where),
+        abs=_elementwise(np.abs),
+        exp2=_elementwise(np.exp2),
+        inline_asm_elementwise=_inline_asm,
+        multiple_of=lambda value, divisor: value,
         max=np.max,
         min=np.min,
         sum=np.sum,
@@ -513,6 +548,8 @@ def _current_cta(which: int) -> int:
 
 
 _NAMES = itertools.count()
+ON_THE_MACHINE = ("warpplan.kernels.gemm.units", "warpplan.kernels.gemm.gluon")
+"""What kernels import from each other of device code."""
 
 
 def load_kernel(path: Path, edit: Callable[[str], str] = lambda source: source) -> types.ModuleType:
@@ -528,7 +565,7 @@ def load_kernel(path: Path, edit: Callable[[str], str] = lambda source: source) 
             return compat
         if name in ("triton", "triton.language"):
             return SimpleNamespace(jit=_jit, language=compat.gl)
-        if name.startswith("warpplan.kernels.device.") or name == "warpplan.kernels.gemm.units":
+        if name.startswith("warpplan.kernels.device.") or name in ON_THE_MACHINE:
             return load_kernel(ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py"), edit)
         return real_import(name, *args, **kwargs)
 
@@ -593,21 +630,29 @@ def run_gemm(
 
     pointers = [Pointer(s.reshape(-1)) for s in scales] if scales else [None, None]
     strides = [step for s in scales for step in (s.shape[1], 1)] if scales else [0] * 4
+    arguments = (
+        a_desc, b_desc, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
+        group_m, split_k, whole_tiles, stride, *strides,
+    )  # fmt: skip
+    run_ctas(kernel.gemm_kernel, arguments, constants, programs, seed)
+    if counters.any():
+        raise ProtocolError("an arrival counter was left above zero")
+    return c[:, :n], c[:, n:]
+
+
+def run_ctas(
+    kernel: Callable[..., None], arguments: tuple[Any, ...], constants: dict[str, Any], programs: int, seed: int
+) -> None:
+    """Launch ``programs`` CTAs of ``kernel`` and run them to their ends."""
     runner = Machine(seed)
     runner.programs = programs
     for cta in range(programs):
         _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
-        kernel.gemm_kernel(
-            a_desc, b_desc, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
-            group_m, split_k, whole_tiles, stride, *strides, **constants,
-        )  # fmt: skip
-        for i, (function, arguments) in enumerate(_CTA.partitions):
+        kernel(*arguments, **constants)
+        for i, (function, given) in enumerate(_CTA.partitions):
             name = f"{function.__name__} {i}"
-            runner.partitions.append(Partition(runner, cta, name, functools.partial(function, *arguments)))
+            runner.partitions.append(Partition(runner, cta, name, functools.partial(function, *given)))
     runner.run()
-    if counters.any():
-        raise ProtocolError("an arrival counter was left above zero")
-    return c[:, :n], c[:, n:]
 
 
 def _operand(matrix: np.ndarray, box: tuple[int, int], by_k: bool) -> Descriptor:

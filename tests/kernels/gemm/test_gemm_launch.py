@@ -53,8 +53,8 @@ def specialised(monkeypatch):
     monkeypatch.setattr(driver, "_active", _Hopper())
     for module in (gluon, tl):
         monkeypatch.setattr(module, "gemm_kernel", Kernel(module.gemm_kernel))
-    monkeypatch.setattr(launch, "_require_operands", lambda a, b: None)
-    monkeypatch.setattr(launch, "_device", lambda index: launch.H200)
+    monkeypatch.setattr(launch, "require_operands", lambda a, b: None)
+    monkeypatch.setattr(launch, "device_limits", lambda index: launch.H200)
     monkeypatch.setattr(launch, "_sm_count", lambda index: 132)
     monkeypatch.setattr(launch, "_split_buffers", lambda *_: (torch.zeros(1), torch.zeros(1, dtype=torch.int32)))
     return lambda *a: (launch.prepare(*a)(), seen[-1])[1]
@@ -127,13 +127,13 @@ def test_operands_on_the_cpu_are_refused():
 )
 def test_operands_that_tma_cannot_address_are_refused_in_one_line(a, b, message):
     with pytest.raises(InvalidShape, match=message) as caught:
-        launch._require_operands(cuda(*a.pop("shape"), **a), cuda(*b.pop("shape"), **b))
+        launch.require_operands(cuda(*a.pop("shape"), **a), cuda(*b.pop("shape"), **b))
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_dtype():
     with pytest.raises(UnknownName, match="float32"):
-        launch._require_operands(cuda(4, 64, dtype=torch.float32), cuda(4, 64, dtype=torch.float32))
+        launch.require_operands(cuda(4, 64, dtype=torch.float32), cuda(4, 64, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -174,17 +174,17 @@ def test_how_an_operand_lies_is_read_off_its_strides(shape, stride, by_k):
 )
 def test_operands_that_tma_can_address_pass(a, b):
     """K need be no multiple of 16 bytes where no operand lies with K contiguous."""
-    launch._require_operands(a, b)
+    launch.require_operands(a, b)
 
 
 def test_outputs_that_do_not_fit_are_refused():
     a, b = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(6, 64, dtype=torch.bfloat16)
     with pytest.raises(InvalidShape, match=r"expected torch\.bfloat16"):
-        launch._require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16))
+        launch.require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16))
     with pytest.raises(InvalidShape, match="column stride"):
-        launch._require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16).T)
+        launch.require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16).T)
     with pytest.raises(InvalidShape, match="overlap"):
-        launch._require_output(a, b, torch.zeros(64, dtype=torch.bfloat16).as_strided((4, 6), (2, 1)))
+        launch.require_output(a, b, torch.zeros(64, dtype=torch.bfloat16).as_strided((4, 6), (2, 1)))
 
 
 def test_rows_aligned():
