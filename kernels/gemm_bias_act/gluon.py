@@ -81,12 +81,15 @@ def store_fused(chunk, row, column, staging, out, sizes, BLOCK: gl.constexpr):
         value = activate(value, ACTIVATION)
         if BLOCK.residual != "none":
             value += load_residual(value, r, c, rows, columns, out, BLOCK)
-    elif BLOCK.residual != "none":
+    elif BLOCK.residual == "aligned":
         # Read before the activation is computed, so that its arithmetic hides the loads' latency.
         residual = load_residual(value, r, c, rows, columns, out, BLOCK)
         value = activate(value, ACTIVATION) + residual
     else:
         value = activate(value, ACTIVATION)
+        if BLOCK.residual != "none":
+            # An element a register: wide tiles spill here, and would spill more beside the activation's own values.
+            value += load_residual(value, r, c, rows, columns, out, BLOCK)
     store_staged(
         value, r, c, staging, out.c, out.row_stride, rows, columns, BLOCK.tile[0], BLOCK.tile[1], BLOCK.swap,
         BLOCK.tma_store,
@@ -111,17 +114,19 @@ def load_residual(like, row, column, rows, columns, out, BLOCK: gl.constexpr):
     """fp32, laid out as ``like``, which is transposed where the operands are swapped; zero beyond the matrix."""
     DIM: gl.constexpr = 1 if BLOCK.swap else 0
     r = row + gl.arange(0, like.shape[DIM], layout=gl.SliceLayout(1 - DIM, like.type.layout))
-    c = column + gl.arange(0, like.shape[1 - DIM], layout=gl.SliceLayout(DIM, like.type.layout))
-    r_start = out.residual + gl.cast(r, gl.int64) * out.residual_stride
+    c = gl.arange(0, like.shape[1 - DIM], layout=gl.SliceLayout(DIM, like.type.layout))
+    # The first column is in the rows' own addresses: the compiler then knows a thread's columns apart by constants,
+    # which the loads have room for, and holds two addresses a row, not one an element.
+    r_start = out.residual + column + gl.cast(r, gl.int64) * out.residual_stride
     if BLOCK.swap:
         pointers = r_start[None, :] + c[:, None]
-        inside = (r < rows)[None, :] & (c < columns)[:, None]
+        inside = (r < rows)[None, :] & (c < columns - column)[:, None]
     elif BLOCK.residual == "aligned":
         pointers = gl.multiple_of(r_start[:, None] + c[None, :], [16, 16])
-        inside = (r < rows)[:, None] & (c < columns // _VECTOR * _VECTOR)[None, :]
+        inside = (r < rows)[:, None] & (c < (columns - column) // _VECTOR * _VECTOR)[None, :]
     else:
         pointers = r_start[:, None] + c[None, :]
-        inside = (r < rows)[:, None] & (c < columns)[None, :]
+        inside = (r < rows)[:, None] & (c < columns - column)[None, :]
     return gl.load(pointers, mask=inside, other=0.0).to(gl.float32)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from warpplan.kernels.device.activations import activate
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.kernels.triton_types import JitFunction
 from warpplan.planner.values.costs import Quantiles
@@ -110,19 +111,6 @@ def _consume_fp8(y):
     )
 
 
-@gluon.jit
-def _activate(x, FUNCTION: gl.constexpr):
-    """``FUNCTION`` of the fp32 tile ``x``: gelu by erf, gelu_tanh as x · sigmoid(2 √(2/π) (x + 0.044715 x³))."""
-    if FUNCTION == "relu":
-        return gl.maximum(x, 0.0)
-    elif FUNCTION == "gelu":
-        return 0.5 * x * (1.0 + gl.erf(x * 0.7071067811865476))
-    elif FUNCTION == "gelu_tanh":
-        return x / (1.0 + gl.exp2(x * (-2.302208198 - 0.1029432397 * x * x)))
-    else:
-        return x / (1.0 + gl.exp2(-1.4426950408889634 * x))
-
-
 @probe_kernel
 def activation(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.constexpr, N: gl.constexpr,
                OPERATION: gl.constexpr, UNROLL: gl.constexpr):  # fmt: skip
@@ -135,7 +123,7 @@ def activation(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.cons
         start = clock()
         for _ in range(inner):
             for _ in gl.static_range(UNROLL):
-                x = _activate(x * scale + shift, OPERATION)
+                x = activate(x * scale + shift, OPERATION)
         x = wait_for(x)
         record(out, pid * reps + r, 0, 1, clock() - start)
     keep(sink, gl.sum(x, 1), TILE, ROWS)

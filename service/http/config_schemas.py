@@ -40,7 +40,7 @@ def query_parameters(declared: Declaration) -> list[dict[str, Any]]:
             field.name, field.meaning, True,
             {"type": "integer", "minimum": field.least, "maximum": field.greatest, "example": size},
         )
-        for field, size in zip(declared.fields, declared.examples[0], strict=True)
+        for field, size in zip(declared.fields, declared.sizes(declared.examples[0]), strict=True)
     ]  # fmt: skip
     options = [query(option.name, option.meaning, False, _option_schema(option)) for option in declared.options]
     dtypes = {"type": "string", "default": DEFAULT_DTYPE, "enum": list(declared.dtypes)}

@@ -149,7 +149,10 @@ def test_a_graph_without_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["gem"], "unknown kernel or graph file 'gem': expected one of gemm, vector_add, GRAPH.json"),
+        (
+            ["gem"],
+            "unknown kernel or graph file 'gem': expected one of gemm, gemm_bias_act, grouped_gemm, vector_add, GRAPH",
+        ),
         (["gemm", "M=64", "N=64"], "needs K"),
         (["gemm", "M=64", "N=64", "K=NaN"], "'NaN' is not a whole number"),
         (["gemm", "64"], "'64' is no size"),
