@@ -20,8 +20,8 @@ from warpplan.kernels.triton_compat import gl, gluon
 
 WARP = 32
 MAX_WINDOW = 64
-"""Groups in a window, 2 a lane. With 128, of 76 block structures a ping-pong wgrad spilled in a producer of 40 registers
-(triton 3.6.0); with 32, the 64 experts of common models lie in two windows."""
+"""Groups in a window, 2 a lane. With 128, one of 76 block structures, a ping-pong wgrad, spilled in its producer of 40
+registers (triton 3.6.0); with 32, the 64 experts of common models lie in two windows."""
 
 
 class Groups(NamedTuple):
