@@ -19,9 +19,9 @@ import triton.language as tl
 from warpplan.kernels.triton_compat import gl, gluon
 
 WARP = 32
-MAX_WINDOW = 128
-"""Groups in a window, 4 a lane. Twice as many would take 8 more registers of each thread; with half as many, a CTA's
-units of 128 experts lie in two windows."""
+MAX_WINDOW = 64
+"""Groups in a window, 2 a lane. With 128, one of 76 block structures, a ping-pong wgrad, spilled in its producer of 40
+registers (triton 3.6.0); with 32, the 64 experts of common models lie in two windows."""
 
 
 class Groups(NamedTuple):

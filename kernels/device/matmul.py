@@ -14,9 +14,9 @@ of the launch:
     BEGIN(work, BLOCK) -> work                           each partition's own ``work``, made once
     LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)     copy a unit's K block ``k`` into ``slot``
 
-A partition locates its units in ascending order, each with the ``work`` that came with the one before.
-``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is
-scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
+A partition locates its units in ascending order, some of them twice, each with the ``work`` that came with the one
+before. ``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the
+product is scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 """
 
 from __future__ import annotations
@@ -172,8 +172,9 @@ def consumer(
         if ID == 1:
             other, work = LOCATE(gl.program_id(0), work, BLOCK)
             index = other.blocks
+    last_unit = units - 1
+    tile, work = LOCATE(gl.minimum(start, last_unit), work, BLOCK)
     for unit in range(start, units, stride):
-        tile, work = LOCATE(unit, work, BLOCK)
         if PINGPONG:
             with proton.scope("consumer_wait"):
                 mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
@@ -183,11 +184,15 @@ def consumer(
         else:
             acc = multiply(ring, index, tile.blocks, BLOCK, PART)
         index += tile.blocks
+        last = previous_slot(index, BLOCK.depth)
         if PINGPONG:
             mbarrier.arrive(ring.order.index(1 - ID), count=1)
+            other, work = LOCATE(gl.minimum(unit + programs, last_unit), work, BLOCK)
+            index += other.blocks
+        # Found while the last multiply is in flight: the next one then waits for the epilogue alone.
+        following, work = LOCATE(gl.minimum(unit + stride, last_unit), work, BLOCK)
         if BLOCK.scales != "block":
             acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
-        last = previous_slot(index, BLOCK.depth)
         with proton.scope("epilogue"):
             if BLOCK.staging_in_ring:
                 # The other warps' multiplies read these bytes until here.
@@ -204,9 +209,7 @@ def consumer(
                 if BLOCK.scales != "block":
                     mbarrier.arrive(ring.empty.index(last), count=1)
                 FINISH(acc, unit, tile, out.staging.index(ID), out, work, BLOCK, PART)
-        if PINGPONG:
-            other, work = LOCATE(unit + programs, work, BLOCK)
-            index += other.blocks
+        tile = following
     if BLOCK.tma_store:
         tma_store_wait(0)
 

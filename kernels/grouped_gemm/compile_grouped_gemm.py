@@ -14,7 +14,7 @@ def compile_grouped_gemm(
 ) -> CompiledReport:
     """Compile ``config`` for ``product`` and capability ``target`` (major · 10 + minor), a few seconds of work.
 
-    ``groups`` as at a launch: a warp looks at up to 128 together. fp8 operands have scales of blocks where the sums are
+    ``groups`` as at a launch: a warp looks at up to 64 together. fp8 operands have scales of blocks where the sums are
     promoted, else of rows. Raises :class:`InvalidConfig` where Triton or ptxas refuses, in one line.
     """
     if dtype not in (*SIXTEEN_BIT, FP8):

@@ -26,7 +26,7 @@ from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
 from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
 from warpplan.kernels.operands.matrices import result_dtype
 from warpplan.kernels.torch_types import Tensor
-from warpplan.kernels.triton_types import TmaDescriptor
+from warpplan.kernels.triton_types import GluonLayout, TmaDescriptor
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
 from warpplan.planner.values.device import DEVICES, H200, Device
 from warpplan.planner.values.tuning import TuningConfig
@@ -75,11 +75,9 @@ def prepare(
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
     may compile the kernel. ``product`` is "forward", "dgrad" or "wgrad", its operands in the order of the functions
     above."""
-    if isinstance(config, TuningConfig):
-        config = config_of(config)
     _require_operands(product, left, right, ends)
     _require_output(product, left, right, ends, out)
-    require_valid(config, _name(left.dtype), _device(left.device.index), product)
+    config = _checked(config, _name(left.dtype), left.device.index, product)
     scales = _scales(left, right, scale_a, scale_b)
     if config.promoted != (scales == "block"):
         kind = "promoted sums" if config.promoted else "sums in the tensor cores"
@@ -127,8 +125,8 @@ def _launch(
     from warpplan.kernels.device.groups import window_groups
     from warpplan.kernels.grouped_gemm import gluon
 
-    boxes = gluon.descriptor_blocks(config, product)
     groups = ends.shape[0]
+    boxes, keywords = _fixed(config, product, window_groups(groups), scales)
     _, columns = out.shape[-2:]
     arguments = (
         *(_describe(t, box) for t, box in zip((left, right, out), boxes, strict=True)),
@@ -143,7 +141,6 @@ def _launch(
         config.group_m,
         *((0, 0) if scale_a is None else (scale_a.stride(0), scale_a.stride(1) if scales == "block" else 0)),
     )
-    keywords = {**gluon.constants(config, product, window_groups(groups), scales), **gluon.launch_options(config)}
     grid = grid_size(config, product, out.shape, groups, _sm_count(left.device.index))
     launch = gluon.grouped_gemm_kernel[(grid,)]
 
@@ -156,14 +153,39 @@ def _launch(
     return run
 
 
-def _describe(tensor: Tensor, box: list[int]) -> TmaDescriptor:
-    """The TMA descriptor of ``tensor`` with boxes of ``box``; ragged where the box has two dimensions more."""
+@lru_cache(maxsize=1024)
+def _checked(config: GemmConfig | TuningConfig, dtype: str, device: int, product: Product) -> GemmConfig:
+    """``config`` once it is known to be valid; a training job launches a few configurations many times."""
+    if isinstance(config, TuningConfig):
+        config = config_of(config)
+    require_valid(config, dtype, _device(device), product)
+    return config
+
+
+@lru_cache(maxsize=1024)
+def _fixed(
+    config: GemmConfig, product: Product, window: int, scales: str
+) -> tuple[tuple[tuple[int, ...], ...], dict[str, object]]:
+    """(the TMA boxes of a configuration, the keywords of its launch)."""
+    from warpplan.kernels.grouped_gemm import gluon
+
+    keywords = {**gluon.constants(config, product, window, scales), **gluon.launch_options(config)}
+    return tuple(map(tuple, gluon.descriptor_blocks(config, product))), keywords
+
+
+@lru_cache(maxsize=1024)
+def _layout(box: tuple[int, ...], dtype: torch.dtype) -> GluonLayout:
     from warpplan.kernels.device.epilogue import shared_layout
     from warpplan.kernels.gemm.gluon import TYPES
+
+    return shared_layout(box, TYPES[element_type(_name(dtype))])
+
+
+def _describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
+    """The TMA descriptor of ``tensor`` with boxes of ``box``; ragged where the box has two dimensions more."""
     from warpplan.kernels.grouped_gemm.gluon import RAGGED_ROWS
     from warpplan.kernels.triton_compat import TensorDescriptor
 
-    element = TYPES[element_type(_name(tensor.dtype))]
     shape, strides = list(tensor.shape), _strides(tensor)
     if len(box) == len(shape) + 2:
         # Box row r at coordinates (2^30, e, 2^30 - e + r) is the matrix's row r modulo 2^64 bytes: the first stride,
@@ -172,7 +194,7 @@ def _describe(tensor: Tensor, box: list[int]) -> TmaDescriptor:
         most = 0x7FFF0000
         shape = [most, most, int(RAGGED_ROWS), shape[1]]
         strides = [2**34 - row, row, row, 1]
-    return TensorDescriptor(tensor, shape, strides, box, shared_layout(tuple(box), element))
+    return TensorDescriptor(tensor, shape, strides, list(box), _layout(box, tensor.dtype))
 
 
 def _strides(tensor: Tensor) -> list[int]:

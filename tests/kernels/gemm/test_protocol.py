@@ -188,7 +188,7 @@ MUTATIONS = {
     ),
     "the consumers wait for each other's turn": ("(done & 1) ^ (1 - ID)", "done & 1", PINGPONG),
     "a consumer takes the other's unit to be as long as its own": (
-        "LOCATE(unit + programs, work",
+        "LOCATE(gl.minimum(unit + programs, last_unit), work",
         "LOCATE(unit, work",
         TAIL,
     ),

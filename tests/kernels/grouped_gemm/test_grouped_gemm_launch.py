@@ -231,7 +231,7 @@ def test_no_rows_leave_a_wgrad_of_zeros(no_gpu):
 def test_ragged_coordinates_reach_the_row_and_stop_at_the_end(row, end, stride):
     """The address arithmetic of TMA, modulo 2^64."""
     matrix = torch.empty(stride + 8, dtype=torch.bfloat16).as_strided((2, 8), (stride, 1))
-    described = launch._describe(matrix, [1, 1, 64, 8])
+    described = launch._describe(matrix, (1, 1, 64, 8))
     c0, c1, c2, _ = gluon.ragged.fn(row, 0, end)
     offset = sum(int(c) * s for c, s in zip((c0, c1, c2), described.strides[:3], strict=True)) * 2
     assert offset % 2**64 == row * stride * 2
