@@ -45,6 +45,7 @@ from warpplan.kernels.gemm import launch  # noqa: E402
 from warpplan.kernels.gemm.candidates import planned_structures  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, violations  # noqa: E402
+from warpplan.kernels.operands.matrices import tma_stores  # noqa: E402
 from warpplan.planner.values.device import H200  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
@@ -156,7 +157,7 @@ def check(
     run()
     torch.cuda.synchronize()
     again = bool(torch.equal(first, out))
-    row = {"case": "exact", "shape": shape, "dtype": str(dtype)[6:], "pads": pads, "tma": launch.tma_stores(out)}
+    row = {"case": "exact", "shape": shape, "dtype": str(dtype)[6:], "pads": pads, "tma": tma_stores(out)}
     if not exact:
         wrong = (first != reference(a, b).to(dtype)).nonzero()
         row |= {"wrong": len(wrong), "first_wrong": wrong[0].tolist(), "error": relative_error(first, reference(a, b))}

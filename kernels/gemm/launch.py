@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -18,16 +17,22 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
 from warpplan.kernels.compile import element_type
-from warpplan.kernels.gemm.scales import OperandScales, operand_scales
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, config_of, require_valid
+from warpplan.kernels.gemm.space import GemmConfig, config_of, require_valid
+from warpplan.kernels.operands.gpus import device_limits, sm_count
+from warpplan.kernels.operands.matrices import (
+    layout_of,
+    require_operands,
+    require_output,
+    result_dtype,
+    row_strides,
+    stored,
+    tma_stores,
+)
+from warpplan.kernels.operands.scales import OperandScales, operand_scales
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import KernelArgument, Launcher, TmaDescriptor
-from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
-from warpplan.planner.values.device import DEVICES, H200, Device
+from warpplan.planner.errors import InvalidConfig
 from warpplan.planner.values.tuning import TuningConfig
-
-TMA_ALIGNMENT_BYTES = 16
-"""Of a tensor's base and of its row stride (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
 def gemm(
@@ -40,7 +45,7 @@ def gemm(
     scale_b: Tensor | None = None,
 ) -> Tensor:
     """A[M, K] · B[N, K]ᵀ with fp32 accumulation, [M, N] in the operands' dtype, on the current stream; bfloat16 of fp8
-    operands, which need scales (:func:`warpplan.kernels.gemm.scales.operand_scales`).
+    operands, which need scales (:func:`warpplan.kernels.operands.scales.operand_scales`).
 
     Each operand may lie with K contiguous or be the transpose of a matrix stored [K, rows]. The rows of what is stored
     start on 16 bytes, and K is a multiple of 16 bytes where an operand lies with K contiguous. ``out`` may have any row
@@ -87,46 +92,10 @@ def prepare(
     return _specialized(a, b, config, out, tma_store, scales)
 
 
-def result_dtype(operand: Tensor) -> torch.dtype:
-    """Of the product of operands like ``operand``."""
-    return torch.bfloat16 if operand.element_size() == 1 else operand.dtype
-
-
-def rows_aligned(tensor: Tensor) -> bool:
-    """Whether TMA can address the rows of ``tensor`` [rows, columns]: base and stride on 16 bytes, columns adjacent."""
-    element = tensor.element_size()
-    stride = tensor.stride(0) * element if tensor.shape[0] > 1 else 0
-    return _adjacent(tensor) and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0 and stride % TMA_ALIGNMENT_BYTES == 0
-
-
-def lies_by_k(operand: Tensor) -> bool:
-    """Whether ``operand`` [rows, K] lies with K contiguous; it is otherwise read as the matrix [K, rows] that its
-    transpose is. Where a single row or column makes it both, the order is one that TMA can address."""
-    other = operand.t()
-    if not (_adjacent(operand) and _adjacent(other)):
-        return not _adjacent(other)
-    fits = rows_aligned(operand) and operand.shape[1] * operand.element_size() % TMA_ALIGNMENT_BYTES == 0
-    return fits or not rows_aligned(other)
-
-
-def layout_of(a: Tensor, b: Tensor) -> str:
-    """How A and B are stored, as the option ``layout`` of a shape names it: "n" as the product reads, A [M, K] and
-    B [K, N], "t" transposed."""
-    return ("n" if lies_by_k(a) else "t") + ("t" if lies_by_k(b) else "n")
-
-
-def tma_stores(out: Tensor) -> bool:
-    """Whether TMA can store the rows of ``out`` without a trace beside them.
-
-    It writes whole 16-byte units: of a row that ends inside one, it would overwrite what follows.
-    """
-    return rows_aligned(out) and out.shape[1] * out.element_size() % TMA_ALIGNMENT_BYTES == 0
-
-
-def grid_size(config: GemmConfig, shape: tuple[int, int, int], sm_count: int) -> int:
+def grid_size(config: GemmConfig, shape: tuple[int, int, int], sms: int) -> int:
     """CTAs of a launch: one a unit, or what is resident at once where the kernel is persistent."""
-    units = config.units(shape, sm_count)
-    return min(units, sm_count * config.ctas_per_sm) if config.persistent else units
+    units = config.units(shape, sms)
+    return min(units, sms * config.ctas_per_sm) if config.persistent else units
 
 
 def _specialized(
@@ -180,18 +149,18 @@ def describe_product(
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
     left, right = (b, a) if config.swap else (a, b)
-    sm_count = _sm_count(a.device.index)
-    whole_tiles = config.whole_tiles(shape, sm_count)
+    sms = sm_count(a.device.index)
+    whole_tiles = config.whole_tiles(shape, sms)
     split_tiles = config.tiles(shape) - whole_tiles
     return DescribedProduct(
         (
-            describe(_stored(left), boxes[0]),
-            describe(_stored(right), boxes[1]),
+            describe(stored(left), boxes[0]),
+            describe(stored(right), boxes[1]),
             describe(out, boxes[2]) if tma_store else out,
         ),
         _split_buffers(config, split_tiles, a.device) if config.split_k > 1 else (None, None),
         (*config.computed(shape), config.group_m, config.split_k, whole_tiles, row_strides(out)[0]),
-        grid_size(config, shape, sm_count),
+        grid_size(config, shape, sms),
     )
 
 
@@ -204,11 +173,11 @@ def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store:
     shape = (a.shape[0], b.shape[0], a.shape[1])
     layout = layout_of(a, b)
     boxes = tl.descriptor_blocks(config, layout)
-    left, right = describe(_stored(a), boxes[0]), describe(_stored(b), boxes[1])
+    left, right = describe(stored(a), boxes[0]), describe(stored(b), boxes[1])
     c = describe(out, boxes[2]) if tma_store else out
     arguments = (left, right, c, *shape, config.group_m, row_strides(out)[0])
     keywords = {**tl.constants(config, tma_store, layout), **tl.launch_options(config)}
-    launch = tl.gemm_kernel[(grid_size(config, shape, _sm_count(a.device.index)),)]
+    launch = tl.gemm_kernel[(grid_size(config, shape, sm_count(a.device.index)),)]
     return lambda: run_kernel(launch, arguments, keywords)
 
 
@@ -218,124 +187,6 @@ def run_kernel(launch: Launcher, arguments: tuple[KernelArgument, ...], keywords
         launch(*arguments, **keywords)
     except triton.runtime.errors.OutOfResources as error:
         raise InvalidConfig(f"the kernel does not fit this GPU: {error}", field="config") from error
-
-
-def _adjacent(matrix: Tensor) -> bool:
-    return bool(matrix.stride(1) == 1 or matrix.shape[1] == 1)
-
-
-def _stored(operand: Tensor) -> Tensor:
-    """The matrix of adjacent columns that ``operand`` [rows, K] is, or is the transpose of."""
-    return operand if lies_by_k(operand) else operand.t()
-
-
-def row_strides(tensor: Tensor) -> list[int]:
-    """Strides in elements, with those that no address depends on made regular: of a single row or a single column."""
-    rows, columns = tensor.shape
-    stride = tensor.stride(0)
-    if rows == 1:
-        step = TMA_ALIGNMENT_BYTES // tensor.element_size()
-        stride = -(-columns // step) * step
-    return [stride, 1]
-
-
-def require_operands(a: Tensor, b: Tensor) -> None:
-    """Raise :class:`InvalidShape` or :class:`UnknownName` unless A [M, K] and B [N, K] are operands of one product that
-    TMA can address."""
-    for name, tensor in (("A", a), ("B", b)):
-        if tensor.dim() != 2:
-            raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected 2: [rows, K]", field=name)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in ELEMENT_BYTES:
-            raise UnknownName("dtype", dtype, ELEMENT_BYTES)
-        if not tensor.is_cuda:
-            raise InvalidShape(f"{name} is on {tensor.device}: move it to a GPU, {name}.cuda()", field=name)
-    if a.dtype != b.dtype or a.device != b.device:
-        raise InvalidShape(f"A is {a.dtype} on {a.device} and B {b.dtype} on {b.device}: expected the same", field="B")
-    if a.shape[1] != b.shape[1]:
-        raise InvalidShape(
-            f"A is {tuple(a.shape)} and B {tuple(b.shape)}: their last dimension, K, must agree (B is [N, K])",
-            field="K", value=b.shape[1], limit=a.shape[1],
-        )  # fmt: skip
-    for name, size in (("M", a.shape[0]), ("N", b.shape[0]), ("K", a.shape[1])):
-        if size < 1:
-            raise InvalidShape(f"{name}={size}: expected 1 or more", field=name, value=size, limit=1)
-    for name, rows, tensor in (("A", "M", a), ("B", "N", b)):
-        _require_addressable(name, rows, tensor)
-    step = TMA_ALIGNMENT_BYTES // a.element_size()
-    by_k = [name for name, tensor in (("A", a), ("B", b)) if lies_by_k(tensor)]
-    if a.element_size() == 1 and len(by_k) < 2:
-        raise InvalidShape(
-            f"the layout of A and B is {layout_of(a, b)}: the tensor cores read fp8 operands with K contiguous alone",
-            field="A" if "A" not in by_k else "B", value=layout_of(a, b), limit="nt",
-        )  # fmt: skip
-    if by_k and a.shape[1] % step:
-        raise InvalidShape(
-            f"K={a.shape[1]}, contiguous in {' and '.join(by_k)}: TMA needs rows of a multiple of "
-            f"{TMA_ALIGNMENT_BYTES} bytes, so pad K to a multiple of {step}",
-            field="K", value=a.shape[1], limit=step,
-        )  # fmt: skip
-
-
-def _require_addressable(name: str, rows: str, operand: Tensor) -> None:
-    """Raise :class:`InvalidShape` where TMA cannot address the matrix that ``operand``, called ``name``, is stored
-    as; ``rows`` is the name of its first dimension."""
-    by_k, strides = lies_by_k(operand), tuple(operand.stride())
-    stored = operand if by_k else operand.t()
-    order = f"[{rows}, K]" if by_k else f"[K, {rows}]"
-    step = TMA_ALIGNMENT_BYTES // operand.element_size()
-    if not _adjacent(stored):
-        raise InvalidShape(
-            f"{name} has strides {strides}: TMA needs one dimension contiguous; copy it first, {name}.contiguous()",
-            field=name, value=strides, limit=1,
-        )  # fmt: skip
-    if not rows_aligned(stored):
-        raise InvalidShape(
-            f"{name} has strides {strides} and starts {stored.data_ptr() % TMA_ALIGNMENT_BYTES} bytes off: it is "
-            f"stored {order}, and TMA needs rows that start on {TMA_ALIGNMENT_BYTES} bytes; pad the row stride to a "
-            f"multiple of {step} elements",
-            field=name, value=strides, limit=step,
-        )  # fmt: skip
-    if stored.shape[0] > 1 and stored.stride(0) < stored.shape[1]:
-        raise InvalidShape(
-            f"{name} is stored {order} with row stride {stored.stride(0)}, less than its {stored.shape[1]} columns: "
-            f"copy it first, {name}.contiguous()",
-            field=name, value=stored.stride(0), limit=stored.shape[1],
-        )  # fmt: skip
-
-
-def require_output(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Raise :class:`InvalidShape` unless ``out`` can take the product of A [M, K] and B [N, K]."""
-    expected, dtype = (a.shape[0], b.shape[0]), result_dtype(a)
-    if tuple(out.shape) != expected or out.dtype != dtype or out.device != a.device:
-        raise InvalidShape(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {dtype} {expected} on {a.device}",
-            field="out",
-        )
-    if out.stride(1) != 1 and out.shape[1] > 1:
-        raise InvalidShape(
-            f"out has column stride {out.stride(1)}: expected 1", field="out", value=out.stride(1), limit=1
-        )
-    if out.shape[0] > 1 and out.stride(0) < out.shape[1]:
-        raise InvalidShape(
-            f"out has row stride {out.stride(0)}, less than its {out.shape[1]} columns: its rows overlap", field="out"
-        )
-
-
-@lru_cache(maxsize=64)
-def device_limits(index: int) -> Device:
-    """The limits of a GPU; a Hopper model that is not in the table has those of the ones that are."""
-    properties = torch.cuda.get_device_properties(index)
-    if properties.name in DEVICES:
-        return DEVICES[properties.name]
-    if (properties.major, properties.minor) == (9, 0):
-        return H200
-    raise UnknownName("device", properties.name, DEVICES)
-
-
-@lru_cache(maxsize=64)
-def _sm_count(index: int) -> int:
-    return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
 _BUFFERS: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}

@@ -12,19 +12,18 @@ from collections.abc import Callable
 
 import torch
 
-from warpplan.kernels.gemm.launch import (
+from warpplan.kernels.gemm.launch import describe_product, run_kernel
+from warpplan.kernels.gemm.space import GemmConfig, config_of
+from warpplan.kernels.gemm_bias_act.space import ELEMENT_BYTES, FusedEpilogue, require_valid
+from warpplan.kernels.operands.gpus import device_limits
+from warpplan.kernels.operands.matrices import (
     TMA_ALIGNMENT_BYTES,
-    describe_product,
-    device_limits,
     layout_of,
     require_operands,
     require_output,
     row_strides,
-    run_kernel,
     tma_stores,
 )
-from warpplan.kernels.gemm.space import GemmConfig, config_of
-from warpplan.kernels.gemm_bias_act.space import ELEMENT_BYTES, FusedEpilogue, require_valid
 from warpplan.kernels.torch_types import Tensor
 from warpplan.planner.errors import InvalidShape, UnknownName
 from warpplan.planner.values.tuning import TuningConfig

@@ -22,9 +22,9 @@ import torch
 import triton
 
 from warpplan.kernels.compile import element_type
-from warpplan.kernels.gemm.launch import result_dtype
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
 from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
+from warpplan.kernels.operands.matrices import result_dtype
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import GluonLayout, TmaDescriptor
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName

@@ -7,9 +7,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch with CUDA")
 pytest.importorskip("triton", reason="needs triton")
 
-from warpplan.kernels.gemm.launch import gemm, layout_of  # noqa: E402
+from warpplan.kernels.gemm.launch import gemm  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, tuning, violations  # noqa: E402
+from warpplan.kernels.operands.matrices import layout_of  # noqa: E402
 from warpplan.planner.values.device import H200  # noqa: E402
 
 pytestmark = [

@@ -9,11 +9,11 @@ pytest.importorskip("triton", reason="needs triton")
 
 from torch.nn.functional import linear as torch_linear  # noqa: E402
 
-from warpplan.kernels.gemm.launch import layout_of  # noqa: E402
 from warpplan.kernels.gemm.reference import relative_error  # noqa: E402
 from warpplan.kernels.linear_layer import products  # noqa: E402
 from warpplan.kernels.linear_layer.autograd import linear  # noqa: E402
 from warpplan.kernels.linear_layer.patching import patch  # noqa: E402
+from warpplan.kernels.operands.matrices import layout_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -30,10 +30,10 @@ def binaries() -> dict[Compiled, list[tuple[int, ...]]]:
     found: dict[Compiled, list[tuple[int, ...]]] = {}
     for _, item in bundled():
         problem, kernel, device = check(item)
-        best = config_of(kernel.rank(problem.sizes, problem.dtype, device, embedded(device.name), limit=1)[0].config)
-        aligned = problem.shape["N"] * ELEMENT_BYTES[problem.dtype] % ROW_ALIGNMENT_BYTES == 0
+        best = config_of(kernel.rank(problem.canonical, problem.dtype, device, embedded(device.name), limit=1)[0].config)
+        aligned = int(problem.shape["N"]) * ELEMENT_BYTES[problem.dtype] % ROW_ALIGNMENT_BYTES == 0
         config = replace(best, group_m=1, split_k=min(best.split_k, 2), split_tail=False)
-        found.setdefault((config, problem.dtype, aligned), []).append(problem.sizes)
+        found.setdefault((config, problem.dtype, aligned), []).append(problem.canonical)
     return found
 
 

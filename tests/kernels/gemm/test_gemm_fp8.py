@@ -9,8 +9,8 @@ pytest.importorskip("triton", reason="compiling needs triton")
 from warpplan.kernels.gemm.candidates import structures
 from warpplan.kernels.gemm.compile_gemm import compile_gemm
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.kernels.gemm.scales import operand_scales
 from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning, violations
+from warpplan.kernels.operands.scales import operand_scales
 from warpplan.planner.errors import InvalidShape
 from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded

@@ -11,7 +11,9 @@ from warpplan.kernels import compile as compiling  # noqa: E402
 from warpplan.kernels.gemm import gluon, launch, tl  # noqa: E402
 from warpplan.kernels.gemm.compile_gemm import gemm_source  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, config_of, tuning  # noqa: E402
+from warpplan.kernels.operands import matrices  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
+from warpplan.planner.values.device import H200  # noqa: E402
 from warpplan.planner.values.tuning import TuningConfig  # noqa: E402
 
 CONFIGS = (
@@ -54,8 +56,8 @@ def specialised(monkeypatch):
     for module in (gluon, tl):
         monkeypatch.setattr(module, "gemm_kernel", Kernel(module.gemm_kernel))
     monkeypatch.setattr(launch, "require_operands", lambda a, b: None)
-    monkeypatch.setattr(launch, "device_limits", lambda index: launch.H200)
-    monkeypatch.setattr(launch, "_sm_count", lambda index: 132)
+    monkeypatch.setattr(launch, "device_limits", lambda index: H200)
+    monkeypatch.setattr(launch, "sm_count", lambda index: 132)
     monkeypatch.setattr(launch, "_split_buffers", lambda *_: (torch.zeros(1), torch.zeros(1, dtype=torch.int32)))
     return lambda *a: (launch.prepare(*a)(), seen[-1])[1]
 
@@ -70,7 +72,7 @@ def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatc
     a, b, out = lying(m, 256, layout[0] == "n"), lying(n, 256, layout[1] == "t"), lying(m, n, True)
     kernel, grid = specialised(a, b, tuning(config), out)
     monkeypatch.undo()
-    source, _ = gemm_source(config, "bf16", launch.tma_stores(out), layout)
+    source, _ = gemm_source(config, "bf16", matrices.tma_stores(out), layout)
     assert kernel.src.signature == source.signature
     assert kernel.src.constants == source.constants
     assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
@@ -127,13 +129,13 @@ def test_operands_on_the_cpu_are_refused():
 )
 def test_operands_that_tma_cannot_address_are_refused_in_one_line(a, b, message):
     with pytest.raises(InvalidShape, match=message) as caught:
-        launch.require_operands(cuda(*a.pop("shape"), **a), cuda(*b.pop("shape"), **b))
+        matrices.require_operands(cuda(*a.pop("shape"), **a), cuda(*b.pop("shape"), **b))
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_dtype():
     with pytest.raises(UnknownName, match="float32"):
-        launch.require_operands(cuda(4, 64, dtype=torch.float32), cuda(4, 64, dtype=torch.float32))
+        matrices.require_operands(cuda(4, 64, dtype=torch.float32), cuda(4, 64, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -156,9 +158,9 @@ def test_unknown_dtype():
 def test_how_an_operand_lies_is_read_off_its_strides(shape, stride, by_k):
     """Strides along a dimension of size 1 say nothing: the order that TMA can address, with K whole 16 bytes, is it."""
     operand = cuda(*shape, stride=stride)
-    assert launch.lies_by_k(operand) == by_k
+    assert matrices.lies_by_k(operand) == by_k
     layout = ("n" if by_k else "t") + ("t" if by_k else "n")
-    assert launch.layout_of(operand, operand) == layout
+    assert matrices.layout_of(operand, operand) == layout
 
 
 @pytest.mark.parametrize(
@@ -174,27 +176,27 @@ def test_how_an_operand_lies_is_read_off_its_strides(shape, stride, by_k):
 )
 def test_operands_that_tma_can_address_pass(a, b):
     """K need be no multiple of 16 bytes where no operand lies with K contiguous."""
-    launch.require_operands(a, b)
+    matrices.require_operands(a, b)
 
 
 def test_outputs_that_do_not_fit_are_refused():
     a, b = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(6, 64, dtype=torch.bfloat16)
     with pytest.raises(InvalidShape, match=r"expected torch\.bfloat16"):
-        launch.require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16))
+        matrices.require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16))
     with pytest.raises(InvalidShape, match="column stride"):
-        launch.require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16).T)
+        matrices.require_output(a, b, torch.zeros(6, 4, dtype=torch.bfloat16).T)
     with pytest.raises(InvalidShape, match="overlap"):
-        launch.require_output(a, b, torch.zeros(64, dtype=torch.bfloat16).as_strided((4, 6), (2, 1)))
+        matrices.require_output(a, b, torch.zeros(64, dtype=torch.bfloat16).as_strided((4, 6), (2, 1)))
 
 
 def test_rows_aligned():
     t = torch.zeros(16, 64, dtype=torch.bfloat16)
-    assert launch.rows_aligned(t)
-    assert launch.rows_aligned(t[:, :33])
-    assert launch.rows_aligned(t[3:4, :33])
-    assert not launch.rows_aligned(t[:, 1:])
-    assert not launch.rows_aligned(torch.zeros(16, 33, dtype=torch.bfloat16))
-    assert not launch.rows_aligned(t.T)
+    assert matrices.rows_aligned(t)
+    assert matrices.rows_aligned(t[:, :33])
+    assert matrices.rows_aligned(t[3:4, :33])
+    assert not matrices.rows_aligned(t[:, 1:])
+    assert not matrices.rows_aligned(torch.zeros(16, 33, dtype=torch.bfloat16))
+    assert not matrices.rows_aligned(t.T)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.scheme)
@@ -217,6 +219,6 @@ def test_the_grid_is_what_is_resident_or_all_units():
 
 def test_tma_stores_only_rows_that_end_on_16_bytes():
     t = torch.zeros(16, 64, dtype=torch.bfloat16)
-    assert launch.tma_stores(t[:, :40])
-    assert not launch.tma_stores(t[:, :33])
-    assert not launch.tma_stores(t[:, 1:])
+    assert matrices.tma_stores(t[:, :40])
+    assert not matrices.tma_stores(t[:, :33])
+    assert not matrices.tma_stores(t[:, 1:])

@@ -57,7 +57,7 @@ PIPELINED = GemmConfig("pipelined", 128, 128, 64, 4, 4)
 def test_every_structure_is_valid_and_distinct(dtype, device):
     found = structures(dtype, device)
     assert len(set(found)) == len(found)
-    assert {c.scheme for c in found} == set(SCHEMES)
+    assert {c.scheme for c in found} == set(SCHEMES) - ({"pipelined"} if ELEMENT_BYTES[dtype] == 1 else set())
     for config in found:
         assert violations(config, dtype, device) == ()
 

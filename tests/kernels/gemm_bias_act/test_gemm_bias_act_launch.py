@@ -14,6 +14,7 @@ from warpplan.kernels.gemm_bias_act import gluon, launch  # noqa: E402
 from warpplan.kernels.gemm_bias_act.compile_gemm_bias_act import fused_source  # noqa: E402
 from warpplan.kernels.gemm_bias_act.reference import activated, reference  # noqa: E402
 from warpplan.kernels.gemm_bias_act.space import ACTIVATIONS, FusedEpilogue  # noqa: E402
+from warpplan.kernels.operands.matrices import tma_stores  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
 from warpplan.planner.values.device import H200  # noqa: E402
 
@@ -47,7 +48,7 @@ def on_hopper(monkeypatch):
     monkeypatch.setattr(driver, "_active", _Hopper())
     monkeypatch.setattr(launch, "require_operands", lambda a, b: None)
     monkeypatch.setattr(launch, "device_limits", lambda index: H200)
-    monkeypatch.setattr(product, "_sm_count", lambda index: 132)
+    monkeypatch.setattr(product, "sm_count", lambda index: 132)
     monkeypatch.setattr(product, "_split_buffers", lambda *_: (torch.zeros(1), torch.zeros(1, dtype=torch.int32)))
     return monkeypatch
 
@@ -81,7 +82,7 @@ def test_a_launch_specialises_as_the_compile_report_does(
     bias, residual = zeros(n) if biased else None, zeros(304, columns) if added else None
     kernel = specialised(a, b, tuning(config), out, bias=bias, activation=activation, residual=residual)
     on_hopper.undo()
-    source, _ = fused_source(config, FusedEpilogue(activation, biased, added), "bf16", product.tma_stores(out))
+    source, _ = fused_source(config, FusedEpilogue(activation, biased, added), "bf16", tma_stores(out))
     assert kernel.src.signature == source.signature
     assert kernel.src.constants == source.constants
     assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs

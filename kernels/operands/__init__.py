@@ -1,0 +1,16 @@
+"""Torch tensors on their way to a kernel: how they lie, whether TMA can address them, their scales, their GPU."""
+
+EXPORTS = {
+    "gpus": ("device_limits", "sm_count"),
+    "matrices": (
+        "layout_of",
+        "require_operands",
+        "require_output",
+        "result_dtype",
+        "row_strides",
+        "stored",
+        "TMA_ALIGNMENT_BYTES",
+        "tma_stores",
+    ),
+    "scales": ("operand_scales", "OperandScales"),
+}
