@@ -172,10 +172,11 @@ def consumer(
         if ID == 1:
             other, work = LOCATE(gl.program_id(0), work, BLOCK)
             index = other.blocks
-    last_unit = units - 1
-    tile, work = LOCATE(gl.minimum(start, last_unit), work, BLOCK)
+    else:
+        tile, work = LOCATE(gl.minimum(start, units - 1), work, BLOCK)
     for unit in range(start, units, stride):
         if PINGPONG:
+            tile, work = LOCATE(unit, work, BLOCK)
             with proton.scope("consumer_wait"):
                 mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
             done += 1
@@ -187,10 +188,11 @@ def consumer(
         last = previous_slot(index, BLOCK.depth)
         if PINGPONG:
             mbarrier.arrive(ring.order.index(1 - ID), count=1)
-            other, work = LOCATE(gl.minimum(unit + programs, last_unit), work, BLOCK)
+            other, work = LOCATE(gl.minimum(unit + programs, units - 1), work, BLOCK)
             index += other.blocks
-        # Found while the last multiply is in flight: the next one then waits for the epilogue alone.
-        following, work = LOCATE(gl.minimum(unit + stride, last_unit), work, BLOCK)
+        else:
+            # Found while the last multiply is in flight: the next one then waits for the epilogue alone.
+            following, work = LOCATE(gl.minimum(unit + stride, units - 1), work, BLOCK)
         if BLOCK.scales != "block":
             acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
         with proton.scope("epilogue"):
@@ -209,7 +211,8 @@ def consumer(
                 if BLOCK.scales != "block":
                     mbarrier.arrive(ring.empty.index(last), count=1)
                 FINISH(acc, unit, tile, out.staging.index(ID), out, work, BLOCK, PART)
-        tile = following
+        if not PINGPONG:
+            tile = following
     if BLOCK.tma_store:
         tma_store_wait(0)
 

@@ -188,8 +188,8 @@ MUTATIONS = {
     ),
     "the consumers wait for each other's turn": ("(done & 1) ^ (1 - ID)", "done & 1", PINGPONG),
     "a consumer takes the other's unit to be as long as its own": (
-        "LOCATE(gl.minimum(unit + programs, last_unit), work",
-        "LOCATE(unit, work",
+        "LOCATE(gl.minimum(unit + programs, units - 1), work",
+        "LOCATE(gl.minimum(unit, units - 1), work",
         TAIL,
     ),
     "split tiles count from the first whole tile": (
