@@ -24,11 +24,11 @@ import triton
 from warpplan.kernels.compile import element_type
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
 from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
+from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import result_dtype
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import GluonLayout, TmaDescriptor
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
-from warpplan.planner.values.device import DEVICES, H200, Device
 from warpplan.planner.values.tuning import TuningConfig
 
 TMA_ALIGNMENT_BYTES = 16
@@ -141,7 +141,7 @@ def _launch(
         config.group_m,
         *((0, 0) if scale_a is None else (scale_a.stride(0), scale_a.stride(1) if scales == "block" else 0)),
     )
-    grid = grid_size(config, product, out.shape, groups, _sm_count(left.device.index))
+    grid = grid_size(config, product, out.shape, groups, sm_count(left.device.index))
     launch = gluon.grouped_gemm_kernel[(grid,)]
 
     def run() -> None:
@@ -158,7 +158,7 @@ def _checked(config: GemmConfig | TuningConfig, dtype: str, device: int, product
     """``config`` once it is known to be valid; a training job launches a few configurations many times."""
     if isinstance(config, TuningConfig):
         config = config_of(config)
-    require_valid(config, dtype, _device(device), product)
+    require_valid(config, dtype, device_limits(device), product)
     return config
 
 
@@ -351,19 +351,3 @@ def _scales(left: Tensor, right: Tensor, scale_a: Tensor | None, scale_b: Tensor
 
 def _name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-@lru_cache(maxsize=64)
-def _device(index: int) -> Device:
-    """The limits of a GPU; a Hopper model that is not in the table has those of the ones that are."""
-    properties = torch.cuda.get_device_properties(index)
-    if properties.name in DEVICES:
-        return DEVICES[properties.name]
-    if (properties.major, properties.minor) == (9, 0):
-        return H200
-    raise UnknownName("device", properties.name, DEVICES)
-
-
-@lru_cache(maxsize=64)
-def _sm_count(index: int) -> int:
-    return int(torch.cuda.get_device_properties(index).multi_processor_count)
