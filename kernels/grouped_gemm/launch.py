@@ -25,14 +25,12 @@ from warpplan.kernels.compile import element_type
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
 from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
 from warpplan.kernels.operands.gpus import device_limits, sm_count
-from warpplan.kernels.operands.matrices import result_dtype
+from warpplan.kernels.operands.matrices import TMA_ALIGNMENT_BYTES, result_dtype
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import GluonLayout, TmaDescriptor
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
 from warpplan.planner.values.tuning import TuningConfig
 
-TMA_ALIGNMENT_BYTES = 16
-"""Of a tensor's base and of its strides (CUDA driver API, cuTensorMapEncodeTiled)."""
 MAX_ROWS = 1 << 30
 """Rows that a ragged descriptor reaches."""
 

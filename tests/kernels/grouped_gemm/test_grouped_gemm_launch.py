@@ -19,6 +19,7 @@ from warpplan.kernels.grouped_gemm import gluon, launch  # noqa: E402
 from warpplan.kernels.grouped_gemm.compile_grouped_gemm import grouped_gemm_source  # noqa: E402
 from warpplan.kernels.grouped_gemm.space import tuning  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
+from warpplan.planner.values.device import H200  # noqa: E402
 
 CONFIGS = (
     GemmConfig("single", 64, 128, 64, 4, 3),
@@ -45,8 +46,8 @@ class _Hopper:
 def no_gpu(monkeypatch):
     """CPU tensors pass for those of an H200."""
     monkeypatch.setattr(launch, "_require_gpu", lambda *_: None)
-    monkeypatch.setattr(launch, "_device", lambda index: launch.H200)
-    monkeypatch.setattr(launch, "_sm_count", lambda index: 132)
+    monkeypatch.setattr(launch, "device_limits", lambda index: H200)
+    monkeypatch.setattr(launch, "sm_count", lambda index: 132)
 
 
 @pytest.fixture
