@@ -40,12 +40,12 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
 
     Raises :class:`CannotPlan` with the operation and its source line where rows cannot be told apart.
     """
-    module = Module(module.aliases, copy.deepcopy(module.operation), module.locations)
+    module = Module(list(module.aliases), copy.deepcopy(module.operation), module.locations)
     functions = module.operation.regions[0].operations
     at = functions.index(module.function)
     functions[at] = unique_names(functions[at])
     if not any(NUMBER in operation.attributes for operation in functions[at].walk() if operation.name == TMA_LOAD):
-        number_loads(functions[at])
+        number_loads(module)
     if parts == 1:
         return (module,)
     row_split = RowSplit(module, parts)
