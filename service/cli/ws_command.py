@@ -12,6 +12,7 @@ from warpplan.service.cli.shared_options import Json, ProfileFile, print_json
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
+    from warpplan.kernels.compiler.strategy.protocol import Strategy
     from warpplan.service.views.sections import Section
     from warpplan.service.workflow.specialization import Inspection
 
@@ -27,7 +28,7 @@ SchemeText = Annotated[
     typer.Option(
         "--scheme",
         help="best, stock (Triton's own lowering), or CONSUMERSxWARPS:SLOTS such as 2x4:3; on sm_100 apart:SLOTS, "
-        "apart:SLOTS:single, together:SLOTS or found:SLOTS.",
+        "apart:SLOTS:single, together:SLOTS or found:SLOTS; or a scheme as this command shows it, also as JSON.",
     ),
 ]
 
@@ -104,6 +105,8 @@ def sections(found: Inspection) -> Iterator[Section]:
         for r in found.ranked[:MOST_SCHEMES]
     )  # fmt: skip
     yield Section("Schemes, best first", ("scheme", "II", "cycles a tile", "gain", "what binds"), ranked)
+    if found.refused:
+        yield Section("Could not be lowered", notes=tuple(_by_reason(found.refused)))
     chosen = str(found.chosen.scheme) if found.chosen.scheme else "Triton's own lowering"
     where = tuple(
         (
@@ -118,6 +121,15 @@ def sections(found: Inspection) -> Iterator[Section]:
         yield Section("Barriers", notes=(f"the kernel could not be finished: {found.failure}",))
     else:
         yield from _barriers(found.barriers)
+
+
+def _by_reason(refused: tuple[tuple[Strategy, str], ...]) -> Iterator[str]:
+    """Each reason once, with the first strategy that has it and how many more."""
+    reasons = [reason for _, reason in refused]
+    for reason in dict.fromkeys(reasons):
+        first = next(scheme for scheme, why in refused if why == reason)
+        more = reasons.count(reason) - 1
+        yield f"{first}{f' and {more} more' * bool(more)}: {reason}"
 
 
 def _joined(lines: tuple[str, ...]) -> str:
