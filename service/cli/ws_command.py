@@ -12,7 +12,6 @@ from warpplan.service.cli.shared_options import Json, ProfileFile, print_json
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
-    from warpplan.kernels.compiler.strategy.protocol import Strategy
     from warpplan.service.views.sections import Section
     from warpplan.service.workflow.specialization import Inspection
 
@@ -72,6 +71,7 @@ def ws(
 
 def sections(found: Inspection) -> Iterator[Section]:
     """What there is to show, as titled tables."""
+    from warpplan.kernels.compiler.exceptions import by_reason
     from warpplan.service.views.sections import Section
 
     for loop in found.captured.loops:
@@ -106,7 +106,7 @@ def sections(found: Inspection) -> Iterator[Section]:
     )  # fmt: skip
     yield Section("Schemes, best first", ("scheme", "II", "cycles a tile", "gain", "what binds"), ranked)
     if found.refused:
-        yield Section("Could not be lowered", notes=tuple(_by_reason(found.refused)))
+        yield Section("Could not be lowered", notes=tuple(by_reason(found.refused)))
     chosen = str(found.chosen.scheme) if found.chosen.scheme else "Triton's own lowering"
     where = tuple(
         (
@@ -121,15 +121,6 @@ def sections(found: Inspection) -> Iterator[Section]:
         yield Section("Barriers", notes=(f"the kernel could not be finished: {found.failure}",))
     else:
         yield from _barriers(found.barriers)
-
-
-def _by_reason(refused: tuple[tuple[Strategy, str], ...]) -> Iterator[str]:
-    """Each reason once, with the first strategy that has it and how many more."""
-    reasons = [reason for _, reason in refused]
-    for reason in dict.fromkeys(reasons):
-        first = next(scheme for scheme, why in refused if why == reason)
-        more = reasons.count(reason) - 1
-        yield f"{first}{f' and {more} more' * bool(more)}: {reason}"
 
 
 def _joined(lines: tuple[str, ...]) -> str:

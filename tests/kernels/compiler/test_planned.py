@@ -23,6 +23,7 @@ from planned_machine import Machine, Tensor, gemm_arguments, running  # noqa: E4
 from triton import knobs  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
@@ -35,6 +36,7 @@ from warpplan.kernels.compiler.strategy.recorded import strategy_from_json  # no
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
 from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
+from warpplan.planner.values import codec  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
 SCHEME = HopperStrategy(2, (3,))
@@ -584,6 +586,26 @@ def test_what_a_child_streams(machine: Machine, tmp_path: Path, fresh: Any, monk
     assert items[6]["reason"] == "computes something else"
     assert json.loads(json.dumps(items[1:4]))[0]["scheme"]["depths"] == [2]
     assert all(Path(path).is_relative_to(tmp_path) for _, path in items[2]["files"])
+
+
+def test_without_measuring_the_best_plan_that_can_be_lowered_is_taken(
+    machine: Machine, tmp_path: Path, fresh: Any
+) -> None:
+    a, b, c_ptr, *rest = gemm_arguments()
+    r = TensorDescriptor(Tensor(4, 64 * 128), [4, 64, 128], [64 * 128, 128, 1], [2, 64, 128])
+    request = {
+        "kernel": packing.pack(fresh(kernels.one_consumer)[(1,)](a, b, r, c_ptr, *rest, num_warps=8)),
+        "launch": None,
+        "schemes": None,
+        "device": "NVIDIA H200",
+        "profile": codec.to_json(embedded("NVIDIA H200")),
+        "cache": str(tmp_path),
+        "most": 5,
+    }
+    (_, *steps) = [(item["step"], item.get("scheme", {}).get("consumers")) for item in trial.trial(request)]
+    assert steps[:2] == [("compile", 2), ("failed", 2)]
+    assert steps[-2:] == [("compile", 1), ("run", 1)]
+    assert [step for step, _ in steps].count("run") == 1
 
 
 def test_the_child_needs_none_of_the_users_python(machine: Machine, fresh: Any) -> None:
