@@ -158,7 +158,7 @@ def main() -> None:
             scope = planned(GIVEN, measure=False) if "descriptors" in name else planned(folder)
             if options.stub:
                 # Decisions are not what is timed: the kernel as it is stands for the planned one.
-                scope._table = launching.LaunchTable(lambda call, launch: (ran := launch(), ran))
+                scope._found = launching.LaunchTable(lambda call, launch: (ran := launch(), ran))
             row = {"case": name, **measure(call, scope, wait)}
             rows.append(row)
             print(

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,15 +136,65 @@ CRASH = IsolatedResult("crash", None, "killed by SIGABRT", 1.0)
 
 
 def test_nothing_is_patched_outside() -> None:
-    before = JITFunction.run, Autotuner._bench
+    before = JITFunction.run
     outer, inner = planned(), planned()
     with outer:
-        assert JITFunction.run is not before[0]
+        assert JITFunction.run is not before
         with inner, outer:
-            assert planned_module._active == (outer, inner, outer)
-        assert planned_module._active == (outer,)
-        assert JITFunction.run is not before[0]
-    assert (JITFunction.run, Autotuner._bench) == before
+            assert planned_module._active == [outer, inner, outer]
+        assert planned_module._active == [outer]
+        assert JITFunction.run is not before
+    assert JITFunction.run is before
+    tuned = Autotuner._bench
+    with outer, contextlib.suppress(KeyError):
+        raise KeyError
+    assert (JITFunction.run, Autotuner._bench) == (before, tuned)
+
+
+def test_what_somebody_else_puts_over_it_stays_and_is_covered_again(machine: Machine, fresh: Any) -> None:
+    before, seen = JITFunction.run, []
+    with planned(SCHEME, measure=False):
+        inside = JITFunction.run
+
+        def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(self)
+            return inside(self, *args, **kwargs)
+
+        JITFunction.run = theirs
+    try:
+        assert JITFunction.run is theirs
+        kernel = fresh(kernels.gemm)
+        gemm(kernel)
+        with planned(SCHEME, measure=False):
+            gemm(kernel)
+            assert JITFunction.run is not theirs
+        assert JITFunction.run is theirs
+        assert seen == [kernel, kernel]
+    finally:
+        JITFunction.run = before
+    with planned():
+        assert JITFunction.run is not before
+    assert JITFunction.run is before
+
+
+def test_entering_and_leaving_costs_little_more_than_an_empty_scope() -> None:
+    """Each in turn, for a machine has other things to do; the least of many counts."""
+
+    class Empty:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *exception: object) -> None: ...
+
+    def once(make: Callable[[], Any]) -> float:
+        begin = time.perf_counter()
+        for _ in range(2000):
+            with make():
+                pass
+        return time.perf_counter() - begin
+
+    with planned():
+        pass
+    empty, ours = (min(times) for times in zip(*((once(Empty), once(planned)) for _ in range(15)), strict=True))
+    assert ours < 8 * empty
 
 
 def test_threads_enter_and_leave_in_any_order() -> None:
@@ -162,6 +213,32 @@ def test_threads_enter_and_leave_in_any_order() -> None:
     for thread in threads:
         thread.join(120)
     assert not planned_module._active
+    assert JITFunction.run is before
+
+
+def test_no_thread_that_leaves_takes_the_plans_of_one_that_enters() -> None:
+    before, interval = JITFunction.run, sys.getswitchinterval()
+    missing: list[int] = []
+
+    def work() -> None:
+        scope = planned()
+        for i in range(3000):
+            with scope:
+                if JITFunction.run is before:
+                    missing.append(i)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not missing
+    assert not planned_module._active
+    assert not planned_module._leaving
     assert JITFunction.run is before
 
 
