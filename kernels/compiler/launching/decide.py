@@ -6,16 +6,17 @@ The launch itself always runs the kernel as it is. Whatever goes wrong leaves it
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
+from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.decisions import (
     Compiled,
@@ -59,8 +60,6 @@ MACHINE_FAILS = ("MeasurementFailed", "OutOfMemoryError")
 LIKE = {9: "NVIDIA H200", 10: "NVIDIA B200"}
 """The GPU that stands for those of its compute capability whose own numbers are not known: sm_90, sm_100 and sm_103."""
 
-log = logging.getLogger("warpplan")
-
 
 class Decider:
     """``plans`` is what the user gave; ``measure`` False trusts plans without running them; ``time_limit_s`` how long
@@ -80,6 +79,7 @@ class Decider:
         self._measure = measure
         self._profile = profile
         self._time_limit_s = time_limit_s
+        progress.show_progress()
 
     def __call__(self, call: Call, launch: Launch) -> tuple[CompiledKernel, CompiledKernel]:
         """Launch ``call`` as it is. Answers the kernel that ran and the one to run from now on, which may be the same;
@@ -109,6 +109,8 @@ class Decider:
             if problem is None:
                 try:
                     assert situation is not None
+                    if known is not None:
+                        progress.known(known)
                     decision = known or self._decide(situation, call, ran, description)
                     if decision.failed:
                         warn_not_planned(call.jit, decision.reason)
@@ -156,7 +158,8 @@ class Decider:
     def _decide(
         self, situation: Situation, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None
     ) -> Decision:
-        log.info("%s: trying plans, its first launch waits", situation.kernel)
+        began = time.monotonic()
+        progress.begun(situation.kernel, 1 if self._given is not None else MOST_SCHEMES)
         schemes: list[Strategy] | None = None
         if self._given is not None:
             schemes = [self._given.scheme(situation.kernel, situation.source)]
@@ -169,7 +172,7 @@ class Decider:
             decision = self._try(situation, self._request(packing.pack(kernel), situation.device, launch, schemes))
         except CannotPlan as error:
             decision = Decision(situation, None, str(error), failed=True)
-        log.info("%s: %s", situation.kernel, decision.scheme or f"left as it is: {decision.reason}")
+        progress.decided(decision, time.monotonic() - began)
         return self._opened().settle(decision)
 
     def _request(

@@ -89,6 +89,17 @@ class planned:
 
         return cast(T, with_plans)
 
+    def warm(self, kernel: JitFunction, *args: KernelArgument, grid: Grid, **kwargs: KernelArgument) -> CompiledKernel:
+        """Decide beforehand on the launch ``kernel[grid](*args, **kwargs)``, so that it waits for nothing; what it will
+        run. The arguments are read and never written to. A kernel under ``@triton.autotune`` or ``@triton.heuristics``
+        is launched, for that is what tunes it, and its winner is decided on."""
+        if not hasattr(kernel, "device_caches"):
+            with self:
+                return kernel.run(*args, grid=grid, warmup=False, **kwargs)
+        if _hook.owner is None and not _hook.cover():
+            return kernel.run(*args, grid=grid, warmup=True, **kwargs)
+        return (self._found or self._table()).warm(type(kernel).run, kernel, *args, grid=grid, **kwargs)
+
     def _decorate(self, kernel: Autotuner) -> None:
         """Replace ``run`` of this kernel alone: the kernel object stays what it is."""
         layer = kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -716,6 +717,65 @@ def test_without_triton_or_torch_or_with_another_release(machine_is: str, warnin
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(warnings_said)
+
+
+def test_a_kernel_decided_on_beforehand_waits_for_nothing(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = children(1.5, 1.2)
+    kernel, scope = fresh(kernels.gemm), planned(tmp_path)
+    assert scope.warm(kernel, *gemm_arguments(), grid=(2, 2)).metadata.num_warps == PLANNED
+    assert machine.warps == []
+    assert JITFunction.run is type(kernel).run
+    with scope:
+        gemm(kernel)
+        gemm(kernel)
+    assert machine.warps == [PLANNED] * 2
+    assert len(tried.requests) == 1
+    assert scope.warm(kernel, *gemm_arguments(), grid=lambda meta: (2, 2)).metadata.num_warps == PLANNED
+    assert len(tried.requests) == 1, "it is known"
+    assert [name for name in vars(kernel) if name.startswith("_warpplan")] == [scope._table()._name]
+
+
+def test_a_tuned_kernel_decided_on_beforehand_is_launched(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any
+) -> None:
+    children(1.5, 1.2)
+    tuned = triton.autotune([triton.Config({}, num_warps=UNPLANNED)], key=["M"])(fresh(kernels.gemm))
+    scope = planned(tmp_path)
+    scope.warm(tuned, *gemm_arguments(), grid=(2, 2))
+    with scope:
+        tuned[(2, 2)](*gemm_arguments())
+    assert machine.warps == [UNPLANNED, PLANNED]
+
+
+@pytest.mark.parametrize(("level", "lines"), [("", 0), ("warning", 0), ("info", 2), ("DEBUG", 3)])
+def test_first_launches_are_told_where_it_is_asked_for(
+    level: str, lines: int, machine: Machine, tmp_path: Path, fresh: Any, children: Any, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WARPPLAN_LOG", level)
+    log = logging.getLogger("warpplan")
+    before, kept = log.level, list(log.handlers)
+    children(1.5, 1.2)
+    try:
+        for folder in (tmp_path, f"{tmp_path}/"):  # the second one is another scope, which finds what the first kept
+            with planned(folder):
+                gemm(fresh(kernels.gemm))
+    finally:
+        log.setLevel(before)
+        log.handlers[:] = kept
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == lines
+    if lines:
+        assert told[0] == "warpplan: kernels_under_test.gemm: trying up to 5 plans, its first launch waits"
+        assert "2 x 4 warps, 3 slots, in flight, 1.50x as fast (10.0 -> 6.7 us) (" in told[1]
+
+
+def test_another_level_of_progress_is_told_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPPLAN_LOG", "loud")
+    with pytest.warns(PlanWarning, match="WARPPLAN_LOG=loud: expected one of debug, info, warning"):
+        planned(SCHEME)._table()
 
 
 def test_the_real_runner_is_the_isolated_one() -> None:
