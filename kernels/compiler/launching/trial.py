@@ -75,7 +75,8 @@ def _schemes(request: dict[str, Json]) -> list[Strategy]:
         raise CannotPlan(ranked[0].reason if ranked else "no scheme fits")
     if request["launch"] is None:
         # What is predicted to be slower than the kernel itself a measurement may still find faster; without one none is.
-        return [entry.scheme for entry in takewhile(lambda r: r.scheme is not None, ranked)][: request["most"]]
+        ahead = takewhile(lambda entry: entry.scheme is not None, ranked)
+        return [entry.scheme for entry in ahead if entry.scheme is not None][: request["most"]]
     return diverse(found)[: request["most"]]
 
 
