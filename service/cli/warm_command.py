@@ -33,8 +33,8 @@ def warm(
 ) -> int | None:
     """Run SCRIPT.py with `planned()` around it, and keep what is decided on its kernels: later runs wait for nothing.
 
-    Each kernel is decided on at its first launch with sizes of one class; a line is printed for each. A script that does
-    one step of a job is enough. Options come before SCRIPT.py, what follows it is the script's.
+    Each kernel is decided on at its first launch with sizes of one class; a line is printed for each. A script that
+    does one step of a job is enough. Options come before SCRIPT.py, what follows it is the script's.
     """
     from warpplan.kernels import planned
     from warpplan.kernels.compiler.launching.decisions import Decision, to_json

@@ -154,13 +154,15 @@ def tma_templates() -> dict[str, Json]:
 
 
 def refuse_template(ttir: str) -> None:
-    """Raise :class:`CannotPlan` for a kernel whose ``ttir``, Triton's IR, has no product or no loads for a producer, with
-    the line of the first load that it has instead."""
+    """Raise :class:`CannotPlan` for a kernel whose ``ttir``, Triton's IR, has no product or no loads for a producer,
+    with the line of the first load that it has instead."""
     missing = [operation for operation in REQUIRED if operation not in ttir]
     if not missing:
         return
     if "tt.descriptor_load" not in missing:
-        raise CannotPlan(f"has no {' and no '.join(missing)}: only kernels that load tiles and multiply them are planned")
+        raise CannotPlan(
+            f"has no {' and no '.join(missing)}: only kernels that load tiles and multiply them are planned"
+        )
     module = parse(ttir)
     load = next((operation for operation in module.function.walk() if operation.name == "tt.load"), None)
     if load is None:

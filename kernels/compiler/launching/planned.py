@@ -138,8 +138,8 @@ _tables: dict[tuple[object, ...], tuple[LaunchTable, Profile | None]] = {}
 
 
 class _Hook:
-    """``run`` of ``owner``, Triton's ``JITFunction``: ``theirs``, and ``ours`` while a scope is entered. ``place`` is that
-    class's dictionary: where an attribute of a class has just been set, it is read faster there."""
+    """``run`` of ``owner``, Triton's ``JITFunction``: ``theirs``, and ``ours`` while a scope is entered. ``place`` is
+    that class's dictionary: where an attribute of a class has just been set, it is read faster there."""
 
     __slots__ = ("ours", "owner", "place", "theirs")
 

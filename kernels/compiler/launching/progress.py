@@ -1,7 +1,7 @@
-"""What is said of decisions while they are made: records of the logger ``warpplan``, shown where the user asks for them.
+"""What is said of decisions while they are made: records of the logger ``warpplan``, shown where a user asks for them.
 
-``WARPPLAN_LOG=info`` shows on standard error which kernel's first launch waits, and what came of it; ``debug`` also what
-was known already. By default nothing is shown. A program that sets up logging of its own gets the records either way.
+``WARPPLAN_LOG=info`` shows on standard error which kernel's first launch waits, and what came of it; ``debug`` also
+what was known already. By default nothing is shown. A program with logging of its own gets the records either way.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ MEMORY_SHARE = 0.8
 
 def trial(request: dict[str, Json]) -> Iterator[Item]:
     """Items for ``request``: ``kernel`` (:mod:`~.packed`); ``launch`` (``arguments``, ``grid``
-    and ``device``) or ``None`` to compile only, as far as the first that can be; ``schemes`` to try, or ``None`` to plan
-    ``most``; ``cache``, the folder of planned compiles."""
+    and ``device``) or ``None`` to compile only, as far as the first that can be; ``schemes`` to try, or ``None`` to
+    plan ``most``; ``cache``, the folder of planned compiles."""
     kernel = request["kernel"]
     schemes = _schemes(request)
     yield {"step": "plan", "schemes": [scheme.to_json() for scheme in schemes]}
@@ -74,7 +74,7 @@ def _schemes(request: dict[str, Json]) -> list[Strategy]:
     if not found:
         raise CannotPlan(ranked[0].reason if ranked else "no scheme fits")
     if request["launch"] is None:
-        # What is predicted to be slower than the kernel itself a measurement may still find faster; without one none is.
+        # Only a measurement may find faster than the kernel itself what is predicted to be slower.
         ahead = takewhile(lambda entry: entry.scheme is not None, ranked)
         return [entry.scheme for entry in ahead if entry.scheme is not None][: request["most"]]
     return diverse(found)[: request["most"]]

@@ -222,7 +222,7 @@ def test_what_is_missing_in_a_template_is_named(name: str, kernel: Any, monkeypa
     ttir = front_end(name)
     if kernel is None:
         inductor.refuse_template(ttir)
-        with pytest.raises(CannotPlan, match="has no tt.dot: only kernels that load tiles"):
+        with pytest.raises(CannotPlan, match=r"has no tt\.dot: only kernels that load tiles"):
             inductor.refuse_template(ttir.replace("tt.dot", "tt.other"))
         return
     with pytest.raises(CannotPlan, match="loads through pointers") as refused:

@@ -751,8 +751,8 @@ def test_a_tuned_kernel_decided_on_beforehand_is_launched(
 
 @pytest.mark.parametrize(("level", "lines"), [("", 0), ("warning", 0), ("info", 2), ("DEBUG", 3)])
 def test_first_launches_are_told_where_it_is_asked_for(
-    level: str, lines: int, machine: Machine, tmp_path: Path, fresh: Any, children: Any, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    level: str, lines: int, machine: Machine, tmp_path: Path, fresh: Any, children: Any,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("WARPPLAN_LOG", level)
     log = logging.getLogger("warpplan")

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from warpplan.service.cli.app import main  # noqa: E402
+from warpplan.service.cli.app import main
 
 TESTS = Path(__file__).parents[2] / "kernels" / "compiler"
 JOB = f"""
