@@ -6,5 +6,5 @@ checked (``inspection``), tried and launched (``launching``). Imports go from la
 """
 
 EXPORTS = {
-    "exceptions": ("CannotPlan", "PlanWarning", "reason_of", "UnsupportedTriton"),
+    "exceptions": ("by_reason", "CannotPlan", "PlanWarning", "reason_of", "UnsupportedTriton"),
 }

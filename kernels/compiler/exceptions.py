@@ -7,6 +7,8 @@ PlanWarning                what users see of either: the kernel runs as it is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from warpplan.planner.errors import InvalidInput
 
 
@@ -26,6 +28,16 @@ class UnsupportedTriton(InvalidInput):
 
 class PlanWarning(UserWarning):
     """A kernel runs as it is, not planned: the message says which and why."""
+
+
+def by_reason(refused: Sequence[tuple[object, str]]) -> list[str]:
+    """A line for each reason of what was ``refused``: the first that has it, and how many more."""
+    reasons = [reason for _, reason in refused]
+    lines = []
+    for reason in dict.fromkeys(reasons):
+        first, more = refused[reasons.index(reason)][0], reasons.count(reason) - 1
+        lines.append(f"{first}{f' and {more} more' * bool(more)}: {reason}")
+    return lines
 
 
 def reason_of(error: BaseException, plain: type[BaseException]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service.cli import explain_command, export_command, pack_command, solve_command, ws_command
+from warpplan.service.cli import explain_command, export_command, pack_command, solve_command, warm_command, ws_command
 from warpplan.service.cli.shared_options import (
     DeviceName,
     Dtype,
@@ -317,6 +317,7 @@ app.command()(solve_command.solve)
 app.command()(pack_command.pack)
 app.command()(explain_command.explain)
 app.command()(ws_command.ws)
+app.command(context_settings={"allow_interspersed_args": False})(warm_command.warm)
 
 if __name__ == "__main__":
     sys.exit(main())

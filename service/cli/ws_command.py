@@ -27,7 +27,7 @@ SchemeText = Annotated[
     typer.Option(
         "--scheme",
         help="best, stock (Triton's own lowering), or CONSUMERSxWARPS:SLOTS such as 2x4:3; on sm_100 apart:SLOTS, "
-        "apart:SLOTS:single, together:SLOTS or found:SLOTS.",
+        "apart:SLOTS:single, together:SLOTS or found:SLOTS; or a scheme as this command shows it, also as JSON.",
     ),
 ]
 
@@ -71,6 +71,7 @@ def ws(
 
 def sections(found: Inspection) -> Iterator[Section]:
     """What there is to show, as titled tables."""
+    from warpplan.kernels.compiler.exceptions import by_reason
     from warpplan.service.views.sections import Section
 
     for loop in found.captured.loops:
@@ -104,6 +105,8 @@ def sections(found: Inspection) -> Iterator[Section]:
         for r in found.ranked[:MOST_SCHEMES]
     )  # fmt: skip
     yield Section("Schemes, best first", ("scheme", "II", "cycles a tile", "gain", "what binds"), ranked)
+    if found.refused:
+        yield Section("Could not be lowered", notes=tuple(by_reason(found.refused)))
     chosen = str(found.chosen.scheme) if found.chosen.scheme else "Triton's own lowering"
     where = tuple(
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,10 @@ if TYPE_CHECKING:
 SCHEMA = "warpplan/ws-1"
 HOPPER, BLACKWELL = 90, 100
 STOCK, BEST = "stock", "best"
-_HOPPER = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
-_BLACKWELL = re.compile(r"(apart|together|found):(\d+)(:single)?")
+ALONE = ("left alone", "null")
+"""How leaving a kernel alone is shown, as text and as JSON."""
+MOST_REFUSED = 16
+"""Strategies that are lowered at most until one can be: a second each. Chosen by hand."""
 LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
 """The GPU whose sizes are meant where the profile is of another kind of GPU than the target."""
 
@@ -28,8 +29,8 @@ LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
 @dataclass(frozen=True)
 class Inspection:
     """``ranked`` best first, ``chosen`` among them (scheme ``None``: Triton's own lowering); ``estimated`` are
-    operations whose cost was not measured. ``barriers`` is ``None`` where the kernel could not be finished, with
-    ``failure``."""
+    operations whose cost was not measured. ``refused`` are better ones that could not be lowered, with the reason.
+    ``barriers`` is ``None`` where the kernel could not be finished, with ``failure``."""
 
     kernel: str
     target: int
@@ -40,29 +41,15 @@ class Inspection:
     placed: tuple[Placed, ...]
     barriers: BarrierReport | None
     failure: str = ""
+    refused: tuple[tuple[Strategy, str], ...] = ()
 
 
-def parse_scheme(text: str) -> Strategy:
-    """``2x4:3/2:1:persistent``: consumers x warps, slots of each loop's rings, 1 to keep a product in flight (the
-    default), and whether one program an SM walks over the grid. For Blackwell ``apart:3``, ``together:3`` or
-    ``found:3``: the workers of loads and products, slots of all rings; ``apart:3:single`` with one place in tensor
-    memory for each result."""
-    from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
-    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+def parse_scheme(text: str) -> Strategy | None:
+    """What ``--scheme`` names: any form of :mod:`~warpplan.kernels.compiler.strategy.written`, or ``None`` for Triton's
+    own lowering, also where it is given as it is shown. Raises :class:`InvalidConfig`."""
+    from warpplan.kernels.compiler.strategy.written import strategy_from_text
 
-    workers = _BLACKWELL.fullmatch(text.strip())
-    if workers is not None:
-        return BlackwellStrategy(workers[1], int(workers[2]), double=int(workers[3] is None))
-    match = _HOPPER.fullmatch(text.strip())
-    if match is None:
-        raise InvalidConfig(
-            f"scheme {text!r}: expected {STOCK}, {BEST}, or CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the "
-            "slots of each loop and 0 for no product in flight, and :persistent behind; for Blackwell apart:SLOTS, "
-            "together:SLOTS or found:SLOTS", field="scheme", value=text,
-        )  # fmt: skip
-    consumers, warps, depths, in_flight, persistent = match.groups()
-    slots = tuple(int(depth) for depth in depths.split("/"))
-    return HopperStrategy(int(consumers), slots, int(warps), int(in_flight or 1), int(persistent is not None))
+    return None if text.strip() in (STOCK, *ALONE) else strategy_from_text(text, words=(STOCK, BEST))
 
 
 def kernel_at(spec: str) -> Any:
@@ -101,7 +88,7 @@ def inspect_kernel(
     from warpplan.kernels.compiler.inspection.signature import source_of
     from warpplan.kernels.compiler.inspection.where import placed
 
-    asked = None if scheme in (STOCK, BEST) else parse_scheme(scheme)
+    asked = None if scheme == BEST else parse_scheme(scheme)
     source = source_of(kernel, signature)
     gpu = GPUTarget("cuda", target, 32)
     options = {"num_warps": warps, "num_stages": stages}
@@ -122,16 +109,27 @@ def inspect_kernel(
         )  # fmt: skip
     ranked = _ranked(captured, text, profile, target, stages)
     alone = next(r for r in ranked if r.scheme is None)
-    chosen = ranked[0] if scheme == BEST else alone
+    chosen = alone
     if asked is not None:
         known = next((r for r in ranked if r.scheme == asked), None)
         near = next((r for r in ranked if r.scheme and r.scheme.partitioning == asked.partitioning), alone)
         chosen = known or replace(near, scheme=asked, reason="asked for")
-    barriers, failure = _finish(source, gpu, options, chosen.scheme)
+    refused: list[tuple[Strategy, str]] = []
+    for candidate in _in_turn(ranked, alone) if scheme == BEST else (chosen,):
+        chosen, (barriers, failure) = candidate, _finish(source, gpu, options, candidate.scheme)
+        if barriers is not None or candidate.scheme is None:
+            break
+        refused.append((candidate.scheme, failure))
     estimated_work = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
     return Inspection(
-        kernel.__name__, target, captured, estimated_work, ranked, chosen, placed(captured, chosen), barriers, failure
-    )
+        kernel.__name__, target, captured, estimated_work, ranked, chosen, placed(captured, chosen), barriers, failure,
+        tuple(refused if scheme == BEST else ()),
+    )  # fmt: skip
+
+
+def _in_turn(ranked: tuple[RankedStrategy, ...], alone: RankedStrategy) -> tuple[RankedStrategy, ...]:
+    """What is lowered until one can be: the best first, leaving the kernel alone in its place, or last."""
+    return (*ranked[: ranked.index(alone)][:MOST_REFUSED], alone)
 
 
 def _ranked(captured: Captured, text: str, profile: Profile, target: int, stages: int) -> tuple[RankedStrategy, ...]:
@@ -201,6 +199,7 @@ def to_json(found: Inspection) -> dict[str, Any]:
         "placed": [asdict(p) for p in found.placed],
         "barriers": None if report is None else asdict(report),
         "failure": found.failure,
+        "refused": [[scheme.to_json(), reason] for scheme, reason in found.refused],
     }  # fmt: skip
 
 

@@ -51,11 +51,11 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
 
 
 def _staged(body: Body) -> int:
-    """Tiles of ``body`` on their way: all those of stores and operands, or the largest that changes its layout, which
-    takes shared memory of its own besides a store's only in a branch. An upper bound: what compiled kernels take is
-    within 1 KB of it, or less where only registers are stored."""
-    held = [w.parts[0].size for w in body.work if w.kind in ("tma_store", "shared_store")]
-    held += [w.parts[0].size for w in body.of_kind("convert_layout") if w.rare]
+    """Tiles of ``body`` on their way: those of stores, one for all of a size and shape, and of operands, or the largest
+    that changes its layout. A store takes its tile in any layout, so a change of layout in front of it takes none. What
+    compiled kernels take is within 1 KB of it, or less where only registers are stored."""
+    held = [w.parts[0].size for w in body.of_kind("shared_store")]
+    held += [size for _, size in {(w.shape, w.parts[0].size) for w in body.of_kind("tma_store")}]
     moved = [w.parts[0].size for w in body.of_kind("convert_layout")]
     return max(sum(held), max(moved, default=0))
 

@@ -2,7 +2,8 @@
 
 ``bf16[128,64]`` or ``tensordesc<bf16[128,64]>`` is a host-made descriptor with its box; ``*bf16`` a pointer, aligned to
 16 bytes as tensors are unless it says ``:1``; ``i32:16`` a number that is a multiple of 16; a plain number is the value
-of a constexpr, or a number of that value's kind for a parameter that is none. Constexprs may have defaults.
+of a constexpr, or a number of that value's kind for a parameter that is none; ``None`` a pointer that is not passed. A
+constexpr may be a type, ``DTYPE=bf16`` or ``DTYPE=tl.bfloat16``. Constexprs may have defaults.
 """
 
 from __future__ import annotations
@@ -74,7 +75,15 @@ def _argument(name: str, text: str, constexpr: bool) -> tuple[str, Json, bool]:
         try:
             return "constexpr", ast.literal_eval(text), False
         except (ValueError, SyntaxError):
-            raise _bad(name, text, "a constexpr: expected a number, True, False, None or a quoted text") from None
+            pass
+        dtype = _dtype(text)
+        if dtype is None:
+            raise _bad(
+                name, text, "a constexpr: expected a number, True, False, None, a quoted text or a type such as bf16"
+            )
+        return "constexpr", dtype, False
+    if text == "None":
+        return "constexpr", None, False
     kind, _, multiple = text.partition(":")
     kind = kind.strip()
     if multiple and multiple.strip() not in ("1", str(_DIVISIBLE)):
@@ -94,6 +103,18 @@ def _argument(name: str, text: str, constexpr: bool) -> tuple[str, Json, bool]:
         return "fp32", None, False
     known = ", ".join(_SCALARS)
     raise _bad(name, text, f"no type: expected bf16[128,64] for a descriptor, *bf16 for a pointer, or one of {known}")
+
+
+def _dtype(text: str) -> Json:
+    """Triton's type that is named as in a signature (``bf16``, ``i32``) or as ``triton.language`` has it
+    (``tl.bfloat16``, ``int32``); ``None`` where there is none."""
+    import triton.language as tl
+
+    name = re.sub(r"^(tl\.|triton\.language\.)", "", text)
+    whole = re.fullmatch(r"([iu])(\d+)", name)
+    name = f"{'u' * (whole[1] == 'u')}int{whole[2]}" if whole is not None else name
+    dtypes = {key: value for key, value in vars(tl).items() if type(value) is tl.dtype}
+    return dtypes.get(name) or next((dtype for dtype in dtypes.values() if dtype.name == name), None)
 
 
 def _bad(name: str, value: object, why: str) -> InvalidInput:

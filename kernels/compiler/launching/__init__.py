@@ -6,4 +6,5 @@ EXPORTS = {
     "decisions": ("Decision", "from_json", "to_json"),
     "inductor": ("planned_inductor", "tma_templates"),
     "planned": ("planned",),
+    "progress": ("observed",),
 }

@@ -6,16 +6,17 @@ The launch itself always runs the kernel as it is. Whatever goes wrong leaves it
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
+from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
+from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.decisions import (
     Compiled,
@@ -48,7 +49,8 @@ CHILD = "warpplan.kernels.compiler.launching.trial:trial"
 GAIN = 1.01
 """A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
 MOST_SCHEMES = 5
-"""Strategies that one kernel is tried with at most, each compiled, compared and timed. Chosen by hand."""
+"""Strategies that one kernel is tried with at most, each compiled, compared and timed; without measuring, compiled
+until one can be. Chosen by hand."""
 PLANNING_LIMIT_S = 300.0
 """Seconds by the clock until a child must have planned. Chosen by hand."""
 MOST_CHILDREN = 3
@@ -57,8 +59,6 @@ MACHINE_FAILS = ("MeasurementFailed", "OutOfMemoryError")
 """Failures of the machine, by the name of their exception: a later launch may succeed, so nothing is remembered."""
 LIKE = {9: "NVIDIA H200", 10: "NVIDIA B200"}
 """The GPU that stands for those of its compute capability whose own numbers are not known: sm_90, sm_100 and sm_103."""
-
-log = logging.getLogger("warpplan")
 
 
 class Decider:
@@ -79,6 +79,7 @@ class Decider:
         self._measure = measure
         self._profile = profile
         self._time_limit_s = time_limit_s
+        progress.show_progress()
 
     def __call__(self, call: Call, launch: Launch) -> tuple[CompiledKernel, CompiledKernel]:
         """Launch ``call`` as it is. Answers the kernel that ran and the one to run from now on, which may be the same;
@@ -108,6 +109,8 @@ class Decider:
             if problem is None:
                 try:
                     assert situation is not None
+                    if known is not None:
+                        progress.known(known)
                     decision = known or self._decide(situation, call, ran, description)
                     if decision.failed:
                         warn_not_planned(call.jit, decision.reason)
@@ -155,7 +158,8 @@ class Decider:
     def _decide(
         self, situation: Situation, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None
     ) -> Decision:
-        log.info("%s: trying plans, its first launch waits", situation.kernel)
+        began = time.monotonic()
+        progress.begun(situation.kernel, 1 if self._given is not None else MOST_SCHEMES)
         schemes: list[Strategy] | None = None
         if self._given is not None:
             schemes = [self._given.scheme(situation.kernel, situation.source)]
@@ -168,7 +172,7 @@ class Decider:
             decision = self._try(situation, self._request(packing.pack(kernel), situation.device, launch, schemes))
         except CannotPlan as error:
             decision = Decision(situation, None, str(error), failed=True)
-        log.info("%s: %s", situation.kernel, decision.scheme or f"left as it is: {decision.reason}")
+        progress.decided(decision, time.monotonic() - began)
         return self._opened().settle(decision)
 
     def _request(
@@ -181,7 +185,7 @@ class Decider:
             "device": device if device in DEVICES else LIKE[packed["target"][1] // 10],
             "profile": default_profile(device) if self._profile is None else codec.to_json(self._profile),
             "cache": str(default_folder() / own_version()),
-            "most": MOST_SCHEMES if launch is not None else 1,
+            "most": MOST_SCHEMES,
         }
 
     def _try(self, situation: Situation, request: dict[str, Json]) -> Decision:
@@ -189,31 +193,30 @@ class Decider:
 
         Raises :class:`MeasurementFailed` where the machine failed and no scheme: that is nothing to remember."""
         found: list[Decision] = []
-        reasons: list[str] = []
+        refused: list[tuple[object, str]] = []
         for _ in range(MOST_CHILDREN):
             # Planning takes its time before the first item; every step after it runs against the clock of a hang.
             start_limit_s = max(self._time_limit_s, PLANNING_LIMIT_S)
             result = run_isolated(CHILD, [request], time_limit_s=self._time_limit_s, start_limit_s=start_limit_s)
             items = [item for item in result.items if item["step"] != "plan"]
             found += _found(situation, items, request["launch"] is not None)
-            reasons += [f"{_scheme(item)}: {item['reason']}" for item in items if item["step"] == "failed"]
+            refused += [(_scheme(item), item["reason"]) for item in items if item["step"] == "failed"]
             if result.status == "ok":
                 break
             if result.reason.startswith("CannotPlan: "):
-                reasons.append(result.reason.removeprefix("CannotPlan: "))
-                break
+                raise CannotPlan(result.reason.removeprefix("CannotPlan: "))
             if not items or items[-1]["step"] in ("done", "failed") or result.reason.startswith(MACHINE_FAILS):
                 if found:
                     break
                 raise MeasurementFailed(f"no plan could be tried: {result.reason}")
-            reasons.append(f"{_scheme(items[-1])}, step {items[-1]['step']!r}: {result.reason}")
+            refused.append((f"{_scheme(items[-1])}, step {items[-1]['step']!r}", result.reason))
             begun = sum(item["step"] == "compile" for item in items)
             request = {**request, "schemes": result.items[0]["schemes"][begun:]}
             if not request["schemes"]:
                 break
         if not found:
-            why = reasons[0] if reasons else "predicted to be as fast without a plan"
-            return Decision(situation, None, why, failed=bool(reasons))
+            why = "; ".join(by_reason(refused)) or "predicted to be as fast without a plan"
+            return Decision(situation, None, why, failed=bool(refused))
         best = max(found, key=_gain)
         if best.measured and _gain(best) <= GAIN:
             return replace(best, scheme=None, reason="as fast without a plan", compiled=None)

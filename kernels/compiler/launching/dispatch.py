@@ -120,6 +120,26 @@ class LaunchTable:
         )
         return kernel
 
+    def warm(
+        self,
+        original: Callable[..., CompiledKernel],
+        jit: JitFunction,
+        *args: KernelArgument,
+        grid: Grid,
+        **kwargs: KernelArgument,
+    ) -> CompiledKernel:
+        """Decide what :meth:`run` would run for this launch, compiling the kernel without launching it, and answer
+        that; ``None`` where a hook of Triton's keeps it from compiling."""
+
+        def compiled(jit: JitFunction, *args: KernelArgument, warmup: bool, **kwargs: KernelArgument) -> CompiledKernel:
+            return original(jit, *args, warmup=True, **kwargs)
+
+        fresh = LaunchTable(self._decide)  # in which nothing is known, so that nothing is launched
+        ran = fresh.run(compiled, jit, args, kwargs, grid)
+        known, _ = jit.__dict__.pop(fresh._name, ({}, ()))
+        self._new(jit)[0].update(known)
+        return next(iter(known.values()), ran)
+
     def _new(self, jit: JitFunction) -> Table:
         """The part of the table that is about ``jit``, kept on it: planned kernels live as long as Triton's own do, for
         captured graphs hold on to their code, and no longer."""

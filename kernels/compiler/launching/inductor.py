@@ -7,7 +7,8 @@ at its first launch. A planned kernel gets Inductor's own launcher around the pl
 to a launch but one look-up. Launches of Inductor's own benchmarks run as they are: the winner is planned.
 
 Only kernels that load by TMA descriptors and multiply can be planned. Inductor's persistent templates do, where it is
-told to offer them (``tma_templates``); its other templates load through pointers.
+told to offer them (``tma_templates``); its other templates load through pointers. A kernel of a template, or one of the
+user's, that is left alone says so once; pointwise kernels and reductions, which are most, say nothing.
 
 Source: torch 2.9 to 2.13, ``torch/_inductor/runtime/triton_heuristics.py``.
 """
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching.dispatch import Call, is_capturing, size_class, warn_not_planned
 from warpplan.kernels.compiler.launching.sources import Plans
+from warpplan.kernels.compiler.ttgir.parsing import parse
+from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.torch_types import InductorConfig, InductorLauncher, InductorResult, InductorTuner
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument, TritonModule
 
@@ -67,9 +70,9 @@ class planned_inductor:
             benchmark_run: bool = False,
             **kwargs: KernelArgument,
         ) -> object:
-            if id(tuner) in self._decided or benchmark_run or kwargs:
+            if id(tuner) in self._decided or benchmark_run:
                 return original(tuner, *args, stream=stream, benchmark_run=benchmark_run, **kwargs)
-            return self._first(original, tuner, args, stream)
+            return self._first(original, tuner, args, stream, kwargs)
 
         CachingAutotuner.run = run
         self._undo.append(lambda: setattr(CachingAutotuner, "run", original))
@@ -81,12 +84,15 @@ class planned_inductor:
                 self._undo.pop()()
             self._decided.clear()
 
-    def _first(self, original: Run, tuner: InductorTuner, args: tuple[KernelArgument, ...], stream: int) -> object:
+    def _first(
+        self, original: Run, tuner: InductorTuner, args: tuple[KernelArgument, ...], stream: int,
+        kwargs: dict[str, KernelArgument],
+    ) -> object:  # fmt: skip
         """The first launch in here of a kernel: as it is, and then decided on."""
         launched: list[object] = []
 
         def launch() -> object:
-            launched.append(original(tuner, *args, stream=stream))
+            launched.append(original(tuner, *args, stream=stream, **kwargs))
             return launched[0]
 
         with self._lock:
@@ -99,6 +105,8 @@ class planned_inductor:
                 del self._decided[id(tuner)]
                 return launch()
             try:
+                if kwargs and _may_be_planned(tuner):
+                    raise CannotPlan(f"launched with {', '.join(kwargs)} by name, which is not looked up")
                 self._plan(tuner, args, launch)
             except Exception as error:
                 if not launched:
@@ -112,9 +120,7 @@ class planned_inductor:
             launch()
             return
         result, unplanned = recompiled(tuner, config)
-        if not all(operation in unplanned.asm["ttir"] for operation in REQUIRED):
-            launch()
-            return
+        refuse_template(unplanned.asm["ttir"])
         call = call_of(tuner, config, result, args)
 
         def ran() -> CompiledKernel:
@@ -145,6 +151,27 @@ def tma_templates() -> dict[str, Json]:
         "triton.enable_persistent_tma_matmul": True,
         "test_configs.autotune_choice_name_regex": "tma",
     }
+
+
+def refuse_template(ttir: str) -> None:
+    """Raise :class:`CannotPlan` for a kernel whose ``ttir``, Triton's IR, has no product or no loads for a producer,
+    with the line of the first load that it has instead."""
+    missing = [operation for operation in REQUIRED if operation not in ttir]
+    if not missing:
+        return
+    if "tt.descriptor_load" not in missing:
+        raise CannotPlan(
+            f"has no {' and no '.join(missing)}: only kernels that load tiles and multiply them are planned"
+        )
+    module = parse(ttir)
+    load = next((operation for operation in module.function.walk() if operation.name == "tt.load"), None)
+    if load is None:
+        raise CannotPlan("loads nothing that a producer could run ahead with")
+    why = (
+        "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors), which Inductor's "
+        "matrix products have under options=tma_templates()"
+    )
+    raise CannotPlan(why, load.name, source_line(module, load))
 
 
 def recompiled(tuner: InductorTuner, config: InductorConfig) -> Recompiled:

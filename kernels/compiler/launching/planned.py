@@ -1,14 +1,16 @@
 """``with planned(): kernel[grid](…)``: the launches of any ``@triton.jit`` kernel, planned while it is active.
 
 Entering replaces ``JITFunction.run``, where every launch of a ``tl`` kernel ends, also one under ``@triton.autotune``
-or ``@triton.heuristics``; leaving puts it back, so that nothing is paid outside. Importing this needs no Triton.
+or ``@triton.heuristics``; leaving puts it back, so that nothing is paid outside. What replaces it is made once, so that
+either is no more than one attribute set. Importing this needs no Triton.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from warpplan.kernels.compiler.exceptions import PlanWarning
@@ -21,10 +23,14 @@ if TYPE_CHECKING:
     from warpplan.planner.values.profile import Profile
 
 T = TypeVar("T", bound=Callable[..., object])
+Run = Callable[..., CompiledKernel]
 
 _lock = threading.Lock()
-_active: tuple[planned, ...] = ()
-_undo: list[Callable[[], None]] = []
+_active: list[planned] = []
+"""The scopes that are entered, the innermost first: that one counts."""
+_leaving: list[planned] = []
+"""Scopes that may be putting Triton's ``run`` back just now. A lock would cost more than all the rest of entering; the
+operations of a list that are used here are atomic."""
 
 
 class planned:
@@ -42,28 +48,33 @@ class planned:
     No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why.
     """
 
+    __slots__ = ("_arguments", "_found")
+
     def __init__(
         self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0
     ) -> None:
-        self._table = _table(plans, measure, profile, time_limit_s)
+        self._arguments = plans, measure, profile, time_limit_s
+        self._found: LaunchTable | None = None  # looked up at its first launch
 
     def __enter__(self) -> planned:
-        global _active
-        with _lock:
-            if not _active:
-                _install()
-            _active = (*_active, self)
+        _active.insert(0, self)
+        # Whoever begins to leave from now on sees this scope; who began before must have come to an end.
+        while _leaving:
+            time.sleep(0)
+        run = _hook.place["run"]
+        if run is not _hook.ours and (run is _hook.theirs or _hook.cover()):
+            _hook.owner.run = _hook.ours
         return self
 
     def __exit__(self, *exception: object) -> None:
-        global _active
-        with _lock:
-            # The innermost entry of this very object: threads may leave in another order than they entered.
-            last = max(i for i, entry in enumerate(_active) if entry is self)
-            _active = _active[:last] + _active[last + 1 :]
-            if not _active:
-                while _undo:
-                    _undo.pop()()
+        try:
+            _leaving.append(self)
+            _active.remove(self)  # its innermost entry: threads may leave in another order than they entered
+            # What somebody else has put over ours stays, and ours passes through.
+            if not _active and _hook.place["run"] is _hook.ours:
+                _hook.owner.run = _hook.theirs
+        finally:
+            _leaving.remove(self)
 
     def __call__(self, target: T) -> T:
         """``target``: a kernel, planned from now on, or a function during whose calls it is active."""
@@ -77,6 +88,17 @@ class planned:
                 return target(*args, **kwargs)
 
         return cast(T, with_plans)
+
+    def warm(self, kernel: JitFunction, *args: KernelArgument, grid: Grid, **kwargs: KernelArgument) -> CompiledKernel:
+        """Decide beforehand on the launch ``kernel[grid](*args, **kwargs)``, so that it waits for nothing; what it will
+        run. The arguments are read and never written to. A kernel under ``@triton.autotune`` or ``@triton.heuristics``
+        is launched, for that is what tunes it, and its winner is decided on."""
+        if not hasattr(kernel, "device_caches"):
+            with self:
+                return kernel.run(*args, grid=grid, warmup=False, **kwargs)
+        if _hook.owner is None and not _hook.cover():
+            return kernel.run(*args, grid=grid, warmup=True, **kwargs)
+        return (self._found or self._table()).warm(type(kernel).run, kernel, *args, grid=grid, **kwargs)
 
     def _decorate(self, kernel: Autotuner) -> None:
         """Replace ``run`` of this kernel alone: the kernel object stays what it is."""
@@ -93,59 +115,81 @@ class planned:
         def run(*args: KernelArgument, grid: Grid, warmup: bool, **kwargs: KernelArgument) -> CompiledKernel:
             if warmup or is_tuning():
                 return original(jit, *args, grid=grid, warmup=warmup, **kwargs)
-            return self._table.run(original, jit, args, kwargs, grid)
+            return (self._found or self._table()).run(original, jit, args, kwargs, grid)
 
         layer.run = run
 
+    def _table(self) -> LaunchTable:
+        """One table for equal arguments: ``with planned():`` in a loop decides once."""
+        from warpplan.kernels.compiler.launching.decide import Decider
+
+        plans, measure, profile, time_limit_s = self._arguments
+        key = (repr(plans), measure, id(profile), time_limit_s)
+        with _lock:
+            if key not in _tables:
+                decider = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+                _tables[key] = (LaunchTable(decider), profile)
+            self._found = _tables[key][0]
+            return self._found
+
 
 _tables: dict[tuple[object, ...], tuple[LaunchTable, Profile | None]] = {}
+"""By the arguments of ``planned``; each entry keeps its profile, whose ``id`` is part of the key."""
 
 
-def _table(plans: Plans, measure: bool, profile: Profile | None, time_limit_s: float) -> LaunchTable:
-    """One table for equal arguments: ``with planned():`` in a loop decides once."""
-    from warpplan.kernels.compiler.launching.decide import Decider
+class _Hook:
+    """``run`` of ``owner``, Triton's ``JITFunction``: ``theirs``, and ``ours`` while a scope is entered. ``place`` is
+    that class's dictionary: where an attribute of a class has just been set, it is read faster there."""
 
-    key = (repr(plans), measure, id(profile), time_limit_s)
-    with _lock:
-        if key not in _tables:
-            decider = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
-            _tables[key] = (LaunchTable(decider), profile)
-        return _tables[key][0]
+    __slots__ = ("ours", "owner", "place", "theirs")
+
+    def __init__(self) -> None:
+        self.owner: TritonModule = None
+        self.place: Mapping[str, object] = {"run": None}
+        self.ours: object = self  # nothing yet
+        self.theirs: object = self
+
+    def cover(self) -> bool:
+        """Make ``ours`` over what is there. ``False``, with a warning, where there is no Triton or one that is not
+        known."""
+        with _lock:
+            if self.owner is None:
+                try:
+                    from triton.runtime.autotuner import Autotuner
+                    from triton.runtime.jit import JITFunction
+
+                    from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
+                except ImportError as error:
+                    _warn(f"kernels run as they are, not planned: {error}")
+                    return False
+                # For good: it costs a benchmark of Triton's a fraction of a microsecond, and a launch nothing.
+                Autotuner._bench = tuning(Autotuner._bench)
+                self.owner, self.place = JITFunction, vars(JITFunction)
+            run = self.place["run"]
+            if run is not self.ours and run is not self.theirs:
+                self.ours = _running(cast("Run", run))
+                self.theirs = run
+            return True
 
 
-def _install() -> None:
-    try:
-        from triton.runtime.autotuner import Autotuner
-        from triton.runtime.jit import JITFunction
+_hook = _Hook()
 
-        from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
-    except ImportError as error:
-        _warn(f"kernels run as they are, not planned: {error}")
-        return
-    original = JITFunction.run
+
+def _running(original: Run) -> Run:
+    """``JITFunction.run`` that asks the innermost scope, where there is one."""
 
     def run(
         self: JitFunction, *args: KernelArgument, grid: Grid, warmup: bool, **kwargs: KernelArgument
     ) -> CompiledKernel:
-        scopes = _active
-        if warmup or not scopes or is_tuning():
+        if warmup or is_tuning():
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        return scopes[-1]._table.run(original, self, args, kwargs, grid)
+        try:
+            scope = _active[0]
+        except IndexError:  # another thread has just left
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        return (scope._found or scope._table()).run(original, self, args, kwargs, grid)
 
-    _replace(JITFunction, "run", run)
-    _replace(Autotuner, "_bench", tuning(Autotuner._bench))
-
-
-def _replace(owner: TritonModule, name: str, ours: Callable[..., object]) -> None:
-    theirs = getattr(owner, name)
-    setattr(owner, name, ours)
-
-    def undo() -> None:
-        # What someone else put over ours stays, and ours passes through.
-        if getattr(owner, name) is ours:
-            setattr(owner, name, theirs)
-
-    _undo.append(undo)
+    return run
 
 
 def _warn(reason: str) -> None:

@@ -13,6 +13,7 @@ item, so that what was found outlives a child that is killed:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
@@ -40,8 +41,8 @@ MEMORY_SHARE = 0.8
 
 def trial(request: dict[str, Json]) -> Iterator[Item]:
     """Items for ``request``: ``kernel`` (:mod:`~.packed`); ``launch`` (``arguments``, ``grid``
-    and ``device``) or ``None`` to compile only; ``schemes`` to try, or ``None`` to plan ``most``; ``cache``, the folder
-    of planned compiles."""
+    and ``device``) or ``None`` to compile only, as far as the first that can be; ``schemes`` to try, or ``None`` to
+    plan ``most``; ``cache``, the folder of planned compiles."""
     kernel = request["kernel"]
     schemes = _schemes(request)
     yield {"step": "plan", "schemes": [scheme.to_json() for scheme in schemes]}
@@ -56,6 +57,8 @@ def trial(request: dict[str, Json]) -> Iterator[Item]:
             if bench is not None:
                 bench.check(packing.load(files, packing.source(kernel)))
                 yield {**named, "step": "done", **bench.times(packing.load(files, packing.source(kernel)))}
+            else:
+                return
         except Exception as error:
             if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
                 # The context, or the memory, is lost: whatever this process did next would fail for it.
@@ -70,9 +73,10 @@ def _schemes(request: dict[str, Json]) -> list[Strategy]:
     found = [entry.scheme for entry in ranked if entry.scheme is not None]
     if not found:
         raise CannotPlan(ranked[0].reason if ranked else "no scheme fits")
-    # Where the kernel itself is predicted to be faster a measurement may still find otherwise; without one it stays.
-    if request["launch"] is None and ranked[0].scheme is None:
-        return []
+    if request["launch"] is None:
+        # Only a measurement may find faster than the kernel itself what is predicted to be slower.
+        ahead = takewhile(lambda entry: entry.scheme is not None, ranked)
+        return [entry.scheme for entry in ahead if entry.scheme is not None][: request["most"]]
     return diverse(found)[: request["most"]]
 
 

@@ -10,4 +10,5 @@ EXPORTS = {
     "protocol": ("MOST_DEPTH", "Strategy"),
     "recorded": ("strategy_from_json", "strategy_text"),
     "stage_hook": ("*",),
+    "written": ("strategy_from_text",),
 }

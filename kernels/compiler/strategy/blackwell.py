@@ -139,6 +139,5 @@ class BlackwellStrategy(Strategy):
         who = {
             APART: "loads and products apart", TOGETHER: "loads and products together", FOUND: "as Triton finds best",
         }  # fmt: skip
-        return (
-            f"{who[self.workers]}, {self.depth} slots{', staged' * bool(self.stages)}{', single' * (not self.double)}"
-        )
+        staged = ", staged " + " ".join(f"({line}) {stage}" for line, stage in self.stages) if self.stages else ""
+        return f"{who[self.workers]}, {self.depth} slots{staged}{', single' * (not self.double)}"

@@ -27,7 +27,7 @@ from warpplan.kernels.triton_types import (
     StageHook,
 )
 
-LOWERING = "3"
+LOWERING = "4"
 """Part of the cache key: raised with every change of what a strategy is lowered to."""
 _hook_lock = threading.RLock()
 

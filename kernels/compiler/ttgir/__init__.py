@@ -3,6 +3,7 @@ locations as values. Needs neither Triton nor torch.
 """
 
 EXPORTS = {
+    "axis_hints": ("shorten_hints",),
     "control": ("*",),
     "functions": ("arguments", "replace_function", "with_body"),
     "ir": ("IrOperation", "is_value", "MalformedIR", "Module", "pack_of", "Region", "split_list", "tokenize"),

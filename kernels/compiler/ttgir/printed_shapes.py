@@ -27,10 +27,12 @@ class Printed:
 
 
 def shapes_in(parts: list[str | Region]) -> list[Printed]:
-    """Every shape printed in ``parts``, in order; those of regions left out."""
-    found = []
+    """Every shape printed in ``parts``, in order; those of regions and of attribute dictionaries left out: the type of
+    a ``tt.divisibility`` is no tile's."""
+    found, braces = [], 0
     for i, part in enumerate(parts):
-        match = _SHAPE.match(part) if isinstance(part, str) else None
+        braces += (part == "{") - (part == "}")
+        match = _SHAPE.match(part) if isinstance(part, str) and not braces else None
         if match and i >= 2 and parts[i - 1] == "<" and parts[i - 2] != "dense":
             found.append(Printed(i, tuple(int(n) for n in match.group()[:-1].split("x"))))
     return found

@@ -329,3 +329,13 @@ def loaded_left(q, k, v, a, c_ptr, d_ptr, count, BM: tl.constexpr, BN: tl.conste
         acc = tl.dot(a.load([0, i * BN]) * 2, v.load([i * BN, 0]), acc)
     tl.store(c_ptr + tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :], acc)
     tl.store(d_ptr + tl.arange(0, BM), total)
+
+
+@triton.jit
+def residual(a, b, r, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """What is added at the end is loaded through a block of three dimensions."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    acc += tl.reshape(r.load([1, 0, 0]), (BM, BN)).to(tl.float32)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)

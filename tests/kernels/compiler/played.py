@@ -24,9 +24,14 @@ TILE = {"BM": 128, "BN": 64, "BK": 64}
 TYPES = {"a": (128, 64), "b": (64, 64), "q": (128, 64), "k": (64, 64), "v": (64, 64)}
 
 
-@cache
 def cut(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> str:
     """The TTGIR at the cut of a kernel of ``lowered_kernels``; ``changed`` are other types or constants."""
+    return cut_module(name, changed).text
+
+
+@cache
+def cut_module(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> pipeline.CutModule:
+    """The same with the options of the compile."""
     kernel = getattr(kernels, name)
     names = [parameter.name for parameter in kernel.params]
     constants = {n: v for n, v in {**TILE, "STEP": 1, **dict(changed)}.items() if n in names and n.isupper()}
@@ -37,7 +42,7 @@ def cut(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> str:
     signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in names}
     aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if n in pointers}
     made = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
-    return pipeline.cut(made, HOPPER, {"num_warps": 4}).text
+    return pipeline.cut(made, HOPPER, {"num_warps": 4})
 
 
 @cache

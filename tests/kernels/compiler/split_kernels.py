@@ -203,3 +203,25 @@ def copied(a, b, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.cons
 def added(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) + 1.0, mask=at < n)
+
+
+@triton.jit
+def gathered(
+    a_ptr, rows_ptr, b, c_ptr, M, N, K, HINT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Rows of A by their numbers, as in a fused mixture of experts, and what its author knows about them."""
+    at = tl.program_id(0) * BM + tl.arange(0, BM)
+    if HINT == "range":
+        at = tl.max_contiguous(tl.multiple_of(at, BM), BM)
+    rows = tl.load(rows_ptr + at, mask=at < M, other=0) // 2
+    if HINT == "rows":
+        rows = tl.max_constancy(tl.multiple_of(rows, 1), 2)
+    rk = tl.arange(0, BK)
+    where = rows[:, None] * K + rk[None, :]
+    if HINT == "tile":
+        where = tl.max_contiguous(tl.multiple_of(where, (1, BK)), (1, BK))
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, K, BK, num_stages=1):
+        acc = tl.dot(tl.load(a_ptr + where + k), b.load([0, k]).T, acc)
+    rn = tl.arange(0, BN)
+    tl.store(c_ptr + at[:, None] * N + rn[None, :], acc.to(tl.bfloat16), mask=(at < M)[:, None] & (rn < N)[None, :])

@@ -24,6 +24,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD as LOAD 
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split  # noqa: E402
 from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS  # noqa: E402
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.compiler.ttgir import ir, parsing  # noqa: E402
 from warpplan.kernels.compiler.ttgir.printed_shapes import shapes_in, sliced  # noqa: E402
 
@@ -194,6 +195,20 @@ def test_triton_takes_every_clone_through_the_remaining_passes(name: str) -> Non
     for clone in split(parsing.parse(before.text), 2):
         finished = str(pipeline.finish(alone(clone), before.options, before.capability))
         assert "ttng.warp_group_dot" in finished
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("hint", ["", "range", "rows", "tile"])
+def test_what_an_author_knows_of_gathered_rows_holds_for_each_consumers_part(hint: str) -> None:
+    a_data, (b, b_data), c_data = tensor(0, M, K)[1], tensor(1, N, K), tensor(2, M, N)[1]
+    values = {"a_ptr": 0, "rows_ptr": 3 * BUFFER, "b": b, "c_ptr": 2 * BUFFER, **SIZES}
+    types = {"a_ptr": "*bf16", "rows_ptr": "*i32", "b": B, "c_ptr": "*bf16", **I32}
+    before = cut(kernels.gathered, types, {**TILE, "HINT": hint})
+    rows = np.random.default_rng(3).integers(0, 2 * M, M).astype(float)
+    compare(before.text, values, [a_data, b_data, c_data, rows], [(0, 0, 0), (1, 0, 0)])
+    lowered = HopperStrategy(2, (2,)).lower(before.text)
+    finished = str(pipeline.finish(lowered, before.options, before.capability, pipelined=True))
+    assert finished.count("ttng.warp_group_dot ") == 2
 
 
 def test_loads_are_numbered_alike_and_keep_the_whole_tile() -> None:

@@ -13,10 +13,12 @@ import pytest
 pytest.importorskip("triton", reason="needs triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import triton
+import triton.language as tl
 from inductor_recorded import CONFIG, GRID, KERNELS, STAGES, WARPS
 from planned_machine import Machine, running
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.exceptions import CannotPlan, PlanWarning
@@ -177,12 +179,74 @@ def test_other_kernels_are_not_captured(machine: Machine, monkeypatch: pytest.Mo
     assert not decided.calls
 
 
-def test_a_kernel_that_loads_no_tiles_by_tma_is_not_tried(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    decided, mm = Decided(), tuner("mm")
-    monkeypatch.setattr(inductor, "REQUIRED", ("tt.something_else",))
-    with context(decided):
-        run(mm)
+@triton.jit
+def by_pointers(arg_A, arg_B, out_ptr0, ws_ptr):
+    rows = tl.arange(0, 128)
+    inner = tl.arange(0, 64)
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(0, 4096, 64):
+        x = tl.load(arg_A + rows[:, None] * 4096 + (k + inner)[None, :])
+        y = tl.load(arg_B + (k + inner)[:, None] + rows[None, :] * 4096)
+        acc = tl.dot(x, y, acc)
+    tl.store(out_ptr0 + rows[:, None] * 4096 + rows[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def row_sums(arg_A, arg_B, out_ptr0, ws_ptr):
+    rows = tl.arange(0, 128)
+    tl.store(out_ptr0 + rows, tl.sum(tl.load(arg_A + rows[:, None] * 128 + rows[None, :]), 1))
+
+
+@pytest.mark.parametrize("kernel", [by_pointers, row_sums], ids=lambda kernel: str(kernel.__name__))
+def test_a_template_that_loads_no_tiles_by_tma_is_left_alone_and_says_so_once(
+    kernel: Any, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setitem(KERNELS, "other", kernel)
+    decided, made = Decided(), tuner("other")
+    with config.patch(use_static_cuda_launcher=False), context(decided):  # that one needs a GPU
+        with pytest.warns(PlanWarning, match=r"tt.load \(test_inductor.py:\d+\): loads through pointers"):
+            run(made)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(made)
+    assert machine.warps == [WARPS, WARPS]
     assert not decided.calls
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("mm", None), ("by_pointers", by_pointers), ("row_sums", row_sums)])
+def test_what_is_missing_in_a_template_is_named(name: str, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch, too: by the IR that Triton's front end makes of it."""
+    monkeypatch.setitem(KERNELS, name, kernel or KERNELS[name])
+    ttir = front_end(name)
+    if kernel is None:
+        inductor.refuse_template(ttir)
+        with pytest.raises(CannotPlan, match=r"has no tt\.dot: only kernels that load tiles"):
+            inductor.refuse_template(ttir.replace("tt.dot", "tt.other"))
+        return
+    with pytest.raises(CannotPlan, match="loads through pointers") as refused:
+        inductor.refuse_template(ttir)
+    assert refused.value.operation == "tt.load"
+    assert refused.value.line.startswith("test_inductor.py:")
+
+
+def front_end(name: str) -> str:
+    backend = make_backend(TARGET)
+    options = backend.parse_options({"num_warps": WARPS})
+    context = pipeline.cutting.new_context(backend)
+    made = source(name).make_ir(
+        TARGET, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
+    )
+    return str(backend.make_ttir(made, {}, options, 90))
+
+
+def test_a_template_launched_with_arguments_by_name_says_so(machine: Machine) -> None:
+    mm = tuner("mm")
+    seen: list[dict[str, Any]] = []
+    with context(Decided()) as scope, pytest.warns(PlanWarning, match="launched with extra by name"):
+        scope._first(lambda tuner, *args, **kwargs: seen.append(kwargs), mm, (), 7, {"extra": 1})
+    assert seen == [{"stream": 7, "extra": 1}]
 
 
 def test_arguments_that_do_not_fit_the_signature_are_refused(machine: Machine) -> None:

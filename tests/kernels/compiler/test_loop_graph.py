@@ -190,9 +190,11 @@ def test_shared_memory_counts_rings_once_for_loops_that_load_alike() -> None:
     assert shared_bytes(kernel, (3, 2)) - shared_bytes(kernel, (3, 3)) == 2 * slot
 
 
-def test_shared_memory_is_what_the_compiler_takes(tmp_path: Path) -> None:
-    """Rings, two staged tiles of a split epilogue, barriers: an upper bound, and a close one."""
+@pytest.mark.parametrize("name", ["persistent_split_epilogue", "persistent_flattened"])
+def test_shared_memory_is_what_the_compiler_takes(name: str, tmp_path: Path) -> None:
+    """Rings, the staged tile of a split epilogue's halves or of a flattened loop's two ends, barriers: an upper bound,
+    and a close one."""
     scheme = HopperStrategy(2, (4,))
-    compiled = stage_hook.compile_with(source("persistent_split_epilogue"), HOPPER, {"num_warps": 4}, scheme, tmp_path)
-    bound = shared_bytes(capture(cut("persistent_split_epilogue")), scheme.depths)
+    compiled = stage_hook.compile_with(source(name), HOPPER, {"num_warps": 4}, scheme, tmp_path)
+    bound = shared_bytes(capture(cut(name)), scheme.depths)
     assert compiled.metadata.shared <= bound <= compiled.metadata.shared + 1024

@@ -33,7 +33,7 @@ HELD = re.compile(r"ttg\.local_load .* -> tensor<64x64xbf16, #ttg\.dot_op<\{opId
 def rewritten(text: str, threads: int = 128) -> list[list[IrOperation]]:
     """What each loop of the kernel becomes, where it is rewritten."""
     module = parsing.parse(text)
-    number_loads(module.function)
+    number_loads(module)
     found = []
 
     def rewrite(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation] | None:

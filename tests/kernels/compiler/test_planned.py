@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import logging
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from planned_machine import Machine, Tensor, gemm_arguments, running  # noqa: E4
 from triton import knobs  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
@@ -35,6 +38,7 @@ from warpplan.kernels.compiler.strategy.recorded import strategy_from_json  # no
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
 from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
+from warpplan.planner.values import codec  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
 SCHEME = HopperStrategy(2, (3,))
@@ -133,15 +137,65 @@ CRASH = IsolatedResult("crash", None, "killed by SIGABRT", 1.0)
 
 
 def test_nothing_is_patched_outside() -> None:
-    before = JITFunction.run, Autotuner._bench
+    before = JITFunction.run
     outer, inner = planned(), planned()
     with outer:
-        assert JITFunction.run is not before[0]
+        assert JITFunction.run is not before
         with inner, outer:
-            assert planned_module._active == (outer, inner, outer)
-        assert planned_module._active == (outer,)
-        assert JITFunction.run is not before[0]
-    assert (JITFunction.run, Autotuner._bench) == before
+            assert planned_module._active == [outer, inner, outer]
+        assert planned_module._active == [outer]
+        assert JITFunction.run is not before
+    assert JITFunction.run is before
+    tuned = Autotuner._bench
+    with outer, contextlib.suppress(KeyError):
+        raise KeyError
+    assert (JITFunction.run, Autotuner._bench) == (before, tuned)
+
+
+def test_what_somebody_else_puts_over_it_stays_and_is_covered_again(machine: Machine, fresh: Any) -> None:
+    before, seen = JITFunction.run, []
+    with planned(SCHEME, measure=False):
+        inside = JITFunction.run
+
+        def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(self)
+            return inside(self, *args, **kwargs)
+
+        JITFunction.run = theirs
+    try:
+        assert JITFunction.run is theirs
+        kernel = fresh(kernels.gemm)
+        gemm(kernel)
+        with planned(SCHEME, measure=False):
+            gemm(kernel)
+            assert JITFunction.run is not theirs
+        assert JITFunction.run is theirs
+        assert seen == [kernel, kernel]
+    finally:
+        JITFunction.run = before
+    with planned():
+        assert JITFunction.run is not before
+    assert JITFunction.run is before
+
+
+def test_entering_and_leaving_costs_little_more_than_an_empty_scope() -> None:
+    """Each in turn, for a machine has other things to do; the least of many counts."""
+
+    class Empty:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *exception: object) -> None: ...
+
+    def once(make: Callable[[], Any]) -> float:
+        begin = time.perf_counter()
+        for _ in range(2000):
+            with make():
+                pass
+        return time.perf_counter() - begin
+
+    with planned():
+        pass
+    empty, ours = (min(times) for times in zip(*((once(Empty), once(planned)) for _ in range(15)), strict=True))
+    assert ours < 8 * empty
 
 
 def test_threads_enter_and_leave_in_any_order() -> None:
@@ -160,6 +214,32 @@ def test_threads_enter_and_leave_in_any_order() -> None:
     for thread in threads:
         thread.join(120)
     assert not planned_module._active
+    assert JITFunction.run is before
+
+
+def test_no_thread_that_leaves_takes_the_plans_of_one_that_enters() -> None:
+    before, interval = JITFunction.run, sys.getswitchinterval()
+    missing: list[int] = []
+
+    def work() -> None:
+        scope = planned()
+        for i in range(3000):
+            with scope:
+                if JITFunction.run is before:
+                    missing.append(i)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not missing
+    assert not planned_module._active
+    assert not planned_module._leaving
     assert JITFunction.run is before
 
 
@@ -586,6 +666,26 @@ def test_what_a_child_streams(machine: Machine, tmp_path: Path, fresh: Any, monk
     assert all(Path(path).is_relative_to(tmp_path) for _, path in items[2]["files"])
 
 
+def test_without_measuring_the_best_plan_that_can_be_lowered_is_taken(
+    machine: Machine, tmp_path: Path, fresh: Any
+) -> None:
+    a, b, c_ptr, *rest = gemm_arguments()
+    r = TensorDescriptor(Tensor(4, 64 * 128), [4, 64, 128], [64 * 128, 128, 1], [2, 64, 128])
+    request = {
+        "kernel": packing.pack(fresh(kernels.one_consumer)[(1,)](a, b, r, c_ptr, *rest, num_warps=8)),
+        "launch": None,
+        "schemes": None,
+        "device": "NVIDIA H200",
+        "profile": codec.to_json(embedded("NVIDIA H200")),
+        "cache": str(tmp_path),
+        "most": 5,
+    }
+    (_, *steps) = [(item["step"], item.get("scheme", {}).get("consumers")) for item in trial.trial(request)]
+    assert steps[:2] == [("compile", 2), ("failed", 2)]
+    assert steps[-2:] == [("compile", 1), ("run", 1)]
+    assert [step for step, _ in steps].count("run") == 1
+
+
 def test_the_child_needs_none_of_the_users_python(machine: Machine, fresh: Any) -> None:
     """Compiled from the text that Triton kept, in a process that never sees the source: the same code."""
     kernel = gemm(fresh(kernels.gemm))
@@ -617,6 +717,65 @@ def test_without_triton_or_torch_or_with_another_release(machine_is: str, warnin
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(warnings_said)
+
+
+def test_a_kernel_decided_on_beforehand_waits_for_nothing(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = children(1.5, 1.2)
+    kernel, scope = fresh(kernels.gemm), planned(tmp_path)
+    assert scope.warm(kernel, *gemm_arguments(), grid=(2, 2)).metadata.num_warps == PLANNED
+    assert machine.warps == []
+    assert JITFunction.run is type(kernel).run
+    with scope:
+        gemm(kernel)
+        gemm(kernel)
+    assert machine.warps == [PLANNED] * 2
+    assert len(tried.requests) == 1
+    assert scope.warm(kernel, *gemm_arguments(), grid=lambda meta: (2, 2)).metadata.num_warps == PLANNED
+    assert len(tried.requests) == 1, "it is known"
+    assert [name for name in vars(kernel) if name.startswith("_warpplan")] == [scope._table()._name]
+
+
+def test_a_tuned_kernel_decided_on_beforehand_is_launched(
+    machine: Machine, tmp_path: Path, fresh: Any, children: Any
+) -> None:
+    children(1.5, 1.2)
+    tuned = triton.autotune([triton.Config({}, num_warps=UNPLANNED)], key=["M"])(fresh(kernels.gemm))
+    scope = planned(tmp_path)
+    scope.warm(tuned, *gemm_arguments(), grid=(2, 2))
+    with scope:
+        tuned[(2, 2)](*gemm_arguments())
+    assert machine.warps == [UNPLANNED, PLANNED]
+
+
+@pytest.mark.parametrize(("level", "lines"), [("", 0), ("warning", 0), ("info", 2), ("DEBUG", 3)])
+def test_first_launches_are_told_where_it_is_asked_for(
+    level: str, lines: int, machine: Machine, tmp_path: Path, fresh: Any, children: Any,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WARPPLAN_LOG", level)
+    log = logging.getLogger("warpplan")
+    before, kept = log.level, list(log.handlers)
+    children(1.5, 1.2)
+    try:
+        for folder in (tmp_path, f"{tmp_path}/"):  # the second one is another scope, which finds what the first kept
+            with planned(folder):
+                gemm(fresh(kernels.gemm))
+    finally:
+        log.setLevel(before)
+        log.handlers[:] = kept
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == lines
+    if lines:
+        assert told[0] == "warpplan: kernels_under_test.gemm: trying up to 5 plans, its first launch waits"
+        assert "2 x 4 warps, 3 slots, in flight, 1.50x as fast (10.0 -> 6.7 us) (" in told[1]
+
+
+def test_another_level_of_progress_is_told_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPPLAN_LOG", "loud")
+    with pytest.warns(PlanWarning, match="WARPPLAN_LOG=loud: expected one of debug, info, warning"):
+        planned(SCHEME)._table()
 
 
 def test_the_real_runner_is_the_isolated_one() -> None:

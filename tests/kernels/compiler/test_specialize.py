@@ -13,9 +13,10 @@ import pytest
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from interpreter import BUFFER
-from played import DEPTH, ROWS, cut, same, tensors
+from interpreter import BUFFER, Descriptor
+from played import DEPTH, ROWS, cut, cut_module, same, tensors
 
+from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
@@ -24,6 +25,7 @@ from warpplan.kernels.compiler.ttgir import parsing
 TWO = HopperStrategy(2, (2,))
 ONE_SLOT = HopperStrategy(2, (1,), in_flight=0)
 PLAIN = HopperStrategy(1, (3,))
+BLOCK = (("a", (1, 128, 64)), ("b", (128, 64)), ("BN", 128))
 
 
 def product(**others: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -69,6 +71,25 @@ def test_lookahead_in_a_loop_of_any_trip_count_and_step(low: int, high: int, ste
 def test_loops_and_branches_in_every_combination(name: str, arguments: dict[str, int], scheme: HopperStrategy) -> None:
     values, buffers = product(**arguments)
     same(cut(name), scheme, values, buffers, seeds=1)
+
+
+@pytest.mark.parametrize("scheme", [PLAIN, TWO], ids=str)
+def test_a_load_of_more_dimensions_behind_the_loop_takes_no_plan_away(scheme: HopperStrategy) -> None:
+    values, buffers = product(K=DEPTH)
+    block = Descriptor(3 * BUFFER, (2, ROWS, 64), (ROWS * 64, 64, 1))
+    added = np.random.default_rng(7).integers(-4, 5, 2 * ROWS * 64) / 4.0
+    values, buffers = values | {"r": block}, [*buffers[:3], added]
+    before = cut_module("residual", (("r", (1, 128, 64)),))
+    lowered = same(before.text, scheme, values, buffers, seeds=1)
+    assert "1x128x64" in rings(lowered)
+    finished = pipeline.finish(lowered, before.options, before.capability, pipelined=True)
+    assert "ttg.warp_specialize" in str(finished)
+
+
+def test_a_block_whose_first_dimension_is_dropped_is_read_in_registers() -> None:
+    (_, b, _), data = tensors((ROWS, DEPTH), (ROWS, DEPTH), (ROWS, ROWS))
+    block = Descriptor(0, (1, ROWS, DEPTH), (0, DEPTH, 1))
+    same(cut("thin_rows", BLOCK), PLAIN, {"a": block, "b": b, "c_ptr": 2 * BUFFER, "K": DEPTH}, data, seeds=1)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +181,6 @@ def test_registers_go_from_the_producer_to_the_consumers(scheme: HopperStrategy,
     assert [int(n) for n in found.group(1).split(",")] == registers
 
 
-BLOCK = (("a", (1, 128, 64)), ("b", (128, 64)), ("BN", 128))
-
-
 @pytest.mark.parametrize(
     ("name", "changed", "operation", "reason", "line"),
     [
@@ -175,7 +193,6 @@ BLOCK = (("a", (1, 128, 64)), ("b", (128, 64)), ("BN", 128))
         ("one_table", (), "tt.descriptor_load", r"also writes \*%table", "tl.dot(a.load"),
         ("its_own_output", (), "tt.descriptor_load", "also writes %a_ptr", "tl.dot(a.load"),
         ("until_loaded", (), "tt.descriptor_load", "in the condition of a loop", "while tl.max"),
-        ("thin_rows", BLOCK, "tt.descriptor_load", "read in registers", ""),
         ("no_loop", (), "", "no TMA load in a loop", ""),
     ],
 )

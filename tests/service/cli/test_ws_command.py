@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def stock(a, b, c_ptr, N, K, BM: tl.constexpr, BN: tl.constexpr):
     for k in tl.range(0, tl.cdiv(K, 64), warp_specialize=True):
         acc = tl.dot(a.load([0, k * 64]), b.load([0, k * 64]).T, acc)
     tl.store(c_ptr + tl.arange(0, BM)[:, None] * N + tl.arange(0, BN)[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def rows_apart(a, b, r, c_ptr, BIAS, N, K, BM: tl.constexpr, BN: tl.constexpr, DTYPE: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, 64):
+        acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc * 0.5)
+    acc += tl.reshape(r.load([0, 0, 0]), (BM, BN)).to(tl.float32)
+    if BIAS is not None:
+        acc += tl.load(BIAS + tl.arange(0, BN))[None, :]
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * N + tl.arange(0, BN)[None, :], acc.to(DTYPE))
 
 
 no_kernel = 1
@@ -107,6 +119,51 @@ def test_lines_partitions_stages_and_buffers(capsys: pytest.CaptureFixture[str])
     assert len(found["plans"]) == 1
 
 
+APART = f"{TILE}, r=bf16[2,64,128], BIAS=None, DTYPE=bf16".replace("256", "128")
+
+
+def test_a_scheme_that_cannot_be_lowered_is_passed_over_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = answer(capsys, "mine.py:rows_apart --warps 8", APART)
+    assert status == 0
+    assert found["ranked"][0]["scheme"]["consumers"] == 2
+    assert found["chosen"]["scheme"]["consumers"] == 1
+    assert found["barriers"]["findings"] == []
+    first, reason = found["refused"][0]
+    assert first == found["ranked"][0]["scheme"]
+    assert f"tt.reshape ({line('tl.reshape(r.load')})" in reason
+    status, out, _ = ask(capsys, "mine.py:rows_apart --warps 8", APART)
+    assert "Could not be lowered" in out
+    assert out.count("tt.reshape (") == 1, "several schemes for one reason"
+    assert "Where each line goes: 1 x " in out
+
+
+@pytest.mark.parametrize("bias", ["None", "*fp32"])
+@pytest.mark.parametrize("dtype", ["bf16", "tl.bfloat16", "fp32"])
+def test_constexprs_that_are_types_and_pointers_that_are_none(
+    bias: str, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = APART.replace("BIAS=None", f"BIAS={bias}").replace("DTYPE=bf16", f"DTYPE={dtype}")
+    status, found = answer(capsys, "mine.py:rows_apart --scheme 1x4:2", signature.replace("c_ptr=*bf16", "c_ptr=*fp32"))
+    assert (status, found["failure"]) == (0, "")
+    outside = [p["kind"] for p in found["placed"] if not p["loop"]]
+    assert ("load" in outside) == (bias != "None")
+
+
+@pytest.mark.parametrize("target", [90, 100])
+def test_every_scheme_that_is_shown_can_be_asked_for(target: int, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"mine.py:matmul --warps 8 --target {target}"
+    _, out, _ = ask(capsys, command, TILE)
+    rows = out.partition("Schemes, best first")[2].partition("Where each line goes")[0].strip().splitlines()[1:]
+    shown = [re.split(r"\s{2,}", row.strip())[0] for row in rows]
+    _, found = answer(capsys, command, TILE)
+    assert len(shown) == min(8, len(found["ranked"]))
+    for text, ranked in zip([shown[0], shown[-1]], [found["ranked"][0], found["ranked"][len(shown) - 1]], strict=True):
+        for given in (text, json.dumps(ranked["scheme"])):
+            status, again = answer(capsys, f"{command} --scheme {shlex.quote(given)}", TILE)
+            assert status == 0
+            assert again["chosen"]["scheme"] == ranked["scheme"]
+
+
 def test_a_kernel_that_cannot_be_specialised_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = ask(capsys, "mine.py:double", "x_ptr=*fp32, n=i32, BLOCK=1024")
     assert status == 0
@@ -165,6 +222,8 @@ def test_blackwell_shows_the_best_plan_of_all(capsys: pytest.CaptureFixture[str]
         ("mine.py:matmul", TILE.replace("128,64", "96,64"), "does not compile for sm_90"),
         ("mine.py:matmul --target 80", TILE, "expected 90 or 100"),
         ("mine.py:matmul --scheme 2x4", TILE, "expected stock, best, or CONSUMERSxWARPS:SLOTS"),
+        ("mine.py:matmul --scheme '{\"depths\": [3]}'", TILE, "consumers"),
+        ("mine.py:matmul --scheme '{'", TILE, "expected stock, best, or CONSUMERSxWARPS:SLOTS"),
         ("mine.py:matmul --scheme apart:3", TILE, "scheme 'apart:3' is not for sm_90"),
         ("mine.py:matmul --scheme 2x4:3 --target 100", TILE, "scheme '2x4:3' is not for sm_100"),
         ("mine.py:matmul --scheme apart:9 --target 100", TILE, "depth 9"),

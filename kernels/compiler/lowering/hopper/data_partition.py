@@ -22,6 +22,7 @@ from warpplan.kernels.compiler.analysis.row_split import ENDS, TIED, RowSplit
 from warpplan.kernels.compiler.analysis.value_flow import definitions, origins
 from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS, number_loads
 from warpplan.kernels.compiler.ttgir import control
+from warpplan.kernels.compiler.ttgir.axis_hints import shorten_hints
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value, split_list, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse_operation
@@ -39,12 +40,12 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
 
     Raises :class:`CannotPlan` with the operation and its source line where rows cannot be told apart.
     """
-    module = Module(module.aliases, copy.deepcopy(module.operation), module.locations)
+    module = Module(list(module.aliases), copy.deepcopy(module.operation), module.locations)
     functions = module.operation.regions[0].operations
     at = functions.index(module.function)
     functions[at] = unique_names(functions[at])
     if not any(NUMBER in operation.attributes for operation in functions[at].walk() if operation.name == TMA_LOAD):
-        number_loads(functions[at])
+        number_loads(module)
     if parts == 1:
         return (module,)
     row_split = RowSplit(module, parts)
@@ -199,6 +200,10 @@ class _Clone:
         if operation.name in BOXED_WRITES:
             before = self._shift_box(new, printed[0].index(axis), shapes_in(new.parts)[0].shape)
         self._slice(new, shapes_in(new.parts), [axes.index(axis) if axis in axes else None for axes in printed])
+        for result, axes in zip(operation.defined, self.row_split.rule(operation).results, strict=False):
+            if axis in axes:
+                dim = axes.index(axis)
+                shorten_hints(new, dim, self._rows(self.row_split.shapes[result][dim])[1])
         return [*before, new]
 
     def _name(self, result: str, operation: IrOperation, axis: int | None) -> str:

@@ -6,6 +6,7 @@ ring index and phase bit. Loops that run one after the other and load alike go o
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -104,30 +105,35 @@ class BlockUse:
     in_registers: bool
 
 
-def number_loads(function: IrOperation) -> int:
-    """Write its number and its slot's layout into every TMA load of ``function``; how many loads there are."""
-    loads = [operation for operation in function.walk() if operation.name == TMA_LOAD]
+def number_loads(module: Module) -> int:
+    """Write its number and its slot's layout into every TMA load of ``module``'s kernel; how many loads there are."""
+    loads = [operation for operation in module.function.walk() if operation.name == TMA_LOAD]
     for number, operation in enumerate(loads):
         operation.set_attribute(NUMBER, f"{number} : i64")
-        encoding = _slot_encoding(function, operation)
+        encoding = _slot_encoding(module, operation)
         if encoding:
             operation.set_attribute(SLOT, encoding)
     return len(loads)
 
 
-def _slot_encoding(function: IrOperation, load: IrOperation) -> str:
+def _slot_encoding(module: Module, load: IrOperation) -> str:
     """The descriptor's layout; where its block has leading dimensions of 1 that the result lacks, that of the shared
-    memory which the result is copied to, or "" where it is not copied."""
+    memory which the result is copied to, or, where it is not copied, the descriptor's without them; "" where that is
+    not known."""
     descriptor, tensor = (parse_type(text) for text in find_types(load.signature))
     assert descriptor is not None
     assert tensor is not None
     if len(descriptor.shape) == len(tensor.shape):
         return descriptor.encoding
-    for operation in function.walk():
+    for operation in module.function.walk():
         if operation.name == "ttg.local_alloc" and load.result in operation.operands:
             made = parse_type(find_types(operation.signature)[-1])
             return made.encoding if made is not None else ""
-    return ""
+    layout = next((a.partition(" = ")[2] for a in module.aliases if a.startswith(f"{descriptor.encoding} = ")), "")
+    # As Triton's own lowering of such a load has it (3.6.0, ``getEncodingFromDescriptor``); a rank of 2 is not printed.
+    rank = f", rank = {len(tensor.shape)}" if len(tensor.shape) != 2 else ""
+    lower, ranks = re.subn(r", rank = \d+(?=}>$)", rank, layout)
+    return module.alias(lower) if ranks and lower.startswith("#ttg.nvmma_shared<") else ""
 
 
 def load_number(operation: IrOperation) -> int:

@@ -54,7 +54,7 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         replace_function(module, walking(module))
     function = unique_names(module.function)
     replace_function(module, function)
-    if number_loads(function) == 0:
+    if number_loads(module) == 0:
         raise CannotPlan("no TMA load (tt.descriptor_load): nothing for a producer to do")
     rings = plan_rings(module, partitioning)
     if all(group.once for group in rings.groups.values()):

@@ -1,7 +1,8 @@
-"""TMA stores of a tile loop: each has shared memory of its own, and the next tile's multiplies do not wait for it.
+"""TMA stores of a tile loop: they have shared memory of their own, and the next tile's multiplies do not wait for them.
 
 Triton stages a store in memory that something else may take next, so it waits for the store at once. Here the staging
-belongs to the store, and the wait stands before the next use of it.
+belongs to the stores of one type of tile, and the wait stands before its next use. A wait is for every store under way,
+so more memory would let none begin earlier: the halves of a tile, and the two ends of a flattened loop, share theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ STORE = "tt.descriptor_store"
 
 
 class Staging:
-    """The staging buffers of one consumer; ``buffers`` are the allocations that the block makes for it."""
+    """The staging buffers of one consumer; ``buffers`` are the allocations that the block makes for it, one a type."""
 
     def __init__(self, builder: Builder, prefix: str) -> None:
         self.builder, self.prefix = builder, prefix
@@ -29,7 +30,7 @@ class Staging:
         return len({len(shape.shape) for shape in shapes if shape is not None}) == 1
 
     def store(self, out: list[IrOperation], operation: IrOperation) -> None:
-        """Write ``operation``, a TMA store, through a buffer of its own."""
+        """Write ``operation``, a TMA store, through the buffer of its type."""
         *descriptor_and_place, value = operation.operands
         descriptor, *place = descriptor_and_place
         box, tensor = find_types(operation.signature)
@@ -39,8 +40,10 @@ class Staging:
         kind = ShapedType(
             "!ttg.memdesc", tensor_type.shape, tensor_type.element, (box_type.encoding, "#smem", "mutable")
         )
-        name = f"%wp_{self.prefix}_stage{len(self.buffers)}"
-        self.buffers[name] = kind
+        name = next((n for n, other in self.buffers.items() if other == kind), None)
+        if name is None:
+            name = f"%wp_{self.prefix}_stage{len(self.buffers)}"
+            self.buffers[name] = kind
         build, where = self.builder, operation.location
         self.wait(out)
         build.op(out, f"ttg.local_store {value}, {name} : {tensor} -> {kind}", where)

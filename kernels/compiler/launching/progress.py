@@ -1,0 +1,81 @@
+"""What is said of decisions while they are made: records of the logger ``warpplan``, shown where a user asks for them.
+
+``WARPPLAN_LOG=info`` shows on standard error which kernel's first launch waits, and what came of it; ``debug`` also
+what was known already. By default nothing is shown. A program with logging of its own gets the records either way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from warpplan.kernels.compiler.exceptions import PlanWarning
+from warpplan.kernels.compiler.launching.decisions import Decision
+from warpplan.kernels.warn_once import warn_once
+
+VARIABLE = "WARPPLAN_LOG"
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+log = logging.getLogger("warpplan")
+
+
+def show_progress() -> None:
+    """Show what ``WARPPLAN_LOG`` asks for, once. Warns where it asks for something else."""
+    asked = os.environ.get(VARIABLE, "")
+    if not asked or any(isinstance(handler, _Shown) for handler in log.handlers):
+        return
+    if asked.lower() not in LEVELS:
+        warn_once(VARIABLE, f"{VARIABLE}={asked}: expected one of {', '.join(LEVELS)}", PlanWarning, stacklevel=2)
+        return
+    handler = _Shown()
+    handler.setFormatter(logging.Formatter("warpplan: %(message)s"))
+    handler.setLevel(LEVELS[asked.lower()])
+    log.addHandler(handler)
+    log.setLevel(min(LEVELS[asked.lower()], log.level or logging.CRITICAL))
+
+
+class _Shown(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what is standard error when it is made."""
+
+
+def begun(kernel: str, plans: int) -> None:
+    log.info("%s: trying up to %d plans, its first launch waits", kernel, plans)
+
+
+def known(decision: Decision) -> None:
+    log.debug("%s", told(decision), extra={"decision": decision})
+
+
+def decided(decision: Decision, seconds: float) -> None:
+    log.info("%s (%.1f s)", told(decision), seconds, extra={"decision": decision})
+
+
+def told(decision: Decision) -> str:
+    """One line: the kernel, its plan or why it has none, and the times where they were measured."""
+    times = ""
+    if decision.planned_us and decision.unplanned_us:
+        gain = decision.unplanned_us / decision.planned_us
+        times = f", {gain:.2f}x as fast ({decision.unplanned_us:.1f} -> {decision.planned_us:.1f} us)"
+    plan = str(decision.scheme) if decision.scheme is not None else f"left as it is: {decision.reason}"
+    return f"{decision.situation.kernel}: {plan}{times}"
+
+
+@contextmanager
+def observed(show: Callable[[Decision, str], None]) -> Iterator[None]:
+    """Call ``show`` with each decision that is made, or found, while the block lasts, and its line; in any thread."""
+
+    class Observer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            decision = getattr(record, "decision", None)
+            if decision is not None:
+                show(decision, record.getMessage())
+
+    handler, level = Observer(), log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

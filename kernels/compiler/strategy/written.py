@@ -1,0 +1,64 @@
+"""Strategies as people write them, and as commands print them.
+
+2x4:3/2:1:persistent                          consumers x warps, slots of each loop's rings, 1 to keep a product in
+                                              flight (the default), one program an SM walks over the grid
+2 x 4 warps, 3/2 slots, in flight, persistent as printed
+apart:3:single                                Blackwell: workers, slots of all rings, one place for each result
+loads and products apart, 3 slots, single     as printed
+{"consumers": 2, "depths": [3, 2], …}         JSON
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from warpplan.kernels.compiler.strategy.blackwell import FOUND, BlackwellStrategy
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
+from warpplan.planner.errors import InvalidConfig, MalformedFile
+
+_HOPPER = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?")
+_BLACKWELL = re.compile(r"(apart|together|found):(\d+)(:single)?")
+_HOPPER_PRINTED = re.compile(r"(\d+) x (\d+) warps, (\d+(?:/\d+)*) slots(, in flight)?(, persistent)?")
+_BLACKWELL_PRINTED = re.compile(
+    r"(?:loads and products (apart|together)|as Triton finds best), (\d+) slots(?:, staged (.+?))?(, single)?"
+)
+FORMS = (
+    "CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the slots of each loop and 0 for no product in flight, and "
+    ":persistent behind; for Blackwell apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
+)
+
+
+def strategy_from_text(text: str, words: tuple[str, ...] = ()) -> Strategy:
+    """The strategy that ``text`` writes in any of the forms above: ``strategy_from_text(str(s)) == s``. Raises
+    :class:`InvalidConfig` for anything else, with the ``words`` that the caller takes beside them, and naming the field
+    that has no such value."""
+    text = text.strip()
+    if match := _HOPPER.fullmatch(text):
+        return _hopper(match, in_flight=match[4] != "0")
+    if match := _HOPPER_PRINTED.fullmatch(text):
+        return _hopper(match, in_flight=match[4] is not None)
+    if match := _BLACKWELL.fullmatch(text):
+        return BlackwellStrategy(match[1], int(match[2]), double=int(match[3] is None))
+    if match := _BLACKWELL_PRINTED.fullmatch(text):
+        return BlackwellStrategy(match[1] or FOUND, int(match[2]), _stages(match[3]), int(match[4] is None))
+    try:
+        return strategy_from_json(json.loads(text), "scheme")
+    except MalformedFile as error:
+        raise InvalidConfig(str(error), field="scheme", value=text) from None
+    except ValueError:
+        expected = ", ".join([*words, f"or {FORMS}" if words else FORMS])
+        raise InvalidConfig(f"scheme {text!r}: expected {expected}", field="scheme", value=text) from None
+
+
+def _hopper(match: re.Match[str], in_flight: bool) -> HopperStrategy:
+    depths = tuple(int(depth) for depth in match[3].split("/"))
+    return HopperStrategy(int(match[1]), depths, int(match[2]), int(in_flight), int(match[5] is not None))
+
+
+def _stages(text: str | None) -> tuple[tuple[str, int], ...]:
+    """``(file.py:12) 1 (file.py:14) 0``."""
+    pairs = re.findall(r"\((.+?)\) (\d+)(?= \(|$)", text or "")
+    return tuple((line, int(stage)) for line, stage in pairs)

@@ -1,0 +1,77 @@
+"""``warpplan warm`` as a user runs it, on a machine that Triton takes for a Hopper and that launches nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+from warpplan.service.cli.app import main
+
+TESTS = Path(__file__).parents[2] / "kernels" / "compiler"
+JOB = f"""
+import sys
+
+sys.path.insert(0, {str(TESTS)!r})
+import kernels_under_test as kernels
+from planned_machine import gemm_arguments, running
+from pathlib import Path
+
+from warpplan.kernels.compiler.launching import decide
+
+decide.gpu = lambda number: ("NVIDIA H200", 90)
+assert __name__ == "__main__"
+print("begins with", sys.argv[1:])
+with running(Path("cache")) as machine:
+    for m in (256, 384):
+        kernels.gemm[(m // 128, 2)](*gemm_arguments(m))
+        kernels.gemm[(m // 128, 2)](*gemm_arguments(m))
+    print("ran on", machine.warps)
+if "fail" in sys.argv:
+    raise ValueError("of its own")
+if "end" in sys.argv:
+    sys.exit(3)
+"""
+
+
+def ask(folder: Path, command: str) -> tuple[int, str, str]:
+    """In a process of its own, as a job is: a kernel is decided on once in a process."""
+    run = [sys.executable, "-m", "warpplan.service.cli", "warm", *shlex.split(command)]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_what_is_decided_is_kept_and_told_line_by_line(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    status, out, err = ask(tmp_path, "--no-measure --plans kept job.py --steps 1")
+    assert (status, err) == (0, "")
+    begin, decision, ran, count = out.splitlines()
+    assert begin == "begins with ['--steps', '1']"
+    assert decision.startswith("kernels_under_test.gemm: ")
+    assert " warps, " in decision
+    assert ran.startswith("ran on [4, "), "the first launch runs it as it is"
+    assert len(set(ran[8:].strip("[]").split(", "))) == 2
+    assert count == "1 decisions on 1 kernels"
+    (file,) = (tmp_path / "kept").glob("*.json")
+    kept = json.loads(file.read_text())
+
+    # Known from then on; what the script does otherwise is as without the command.
+    status, out, err = ask(tmp_path, "--no-measure --plans kept --json job.py end")
+    assert (status, err) == (3, "")
+    (found,) = json.loads(out[out.index("{") :])["decisions"]
+    assert (found["situation"]["kernel"], found["scheme"]) == ("kernels_under_test.gemm", kept["scheme"])
+    status, out, err = ask(tmp_path, "--no-measure --plans kept job.py fail")
+    assert status == 1
+    assert out.endswith("1 decisions on 1 kernels\n")
+    assert "ValueError: of its own" in err
+
+
+def test_no_script_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["warm", "none.py"]) == 2
+    assert capsys.readouterr().err == "warpplan: error: no file none.py\n"
