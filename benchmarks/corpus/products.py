@@ -72,3 +72,13 @@ def tile_grid(s: Sizes, parts: int = 1) -> Callable[[Constants], tuple[int, ...]
 
 def flops(s: Sizes) -> float:
     return 2.0 * s["M"] * s["N"] * s["K"]
+
+
+def product_transposed(t: Tensors) -> Any:
+    return t["a"].float() @ t["b"].float().T
+
+
+def cublas_transposed(t: Tensors) -> Callable[[], object]:
+    import torch
+
+    return lambda: torch.mm(t["a"], t["b"].T, out=t["c"])
