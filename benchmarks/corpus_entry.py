@@ -16,7 +16,8 @@ AFFINE, BLOCK, HOST, DEVICE, GATHERED = STYLES = (
     "affine pointer", "block pointer", "host descriptor", "device descriptor", "gathered",
 )  # fmt: skip
 """How a kernel's loop loads its operands: by addresses that are linear in row and column, by ``tl.make_block_ptr``, by
-descriptors made on the host or in the kernel, or by addresses that are looked up in a table (at least one operand)."""
+descriptors made on the host or in the kernel, or, at least one operand, by addresses that are looked up in a table or
+found by division."""
 ELEMENTS = {
     "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8e4nv", "int8": "i8", "uint8": "u8",
     "int32": "i32", "int64": "i64",

@@ -90,7 +90,7 @@ def planned_as(entry: Entry, index: int) -> Row:
     product = any("dot" in work.kind for loop in captured.loops for work in loop.work)
     base = {"loops": len(captured.loops), "dot_in_loop": product, "gain": 1.0, "scheme": None}
     if not any(r.scheme is not None for r in ranked):
-        known = captured.obstacle() or next((o for o in captured.obstacles if o.loop), None)
+        known = next((o for o in captured.obstacles if o.loop), None) or captured.obstacle()
         if known is None:  # everything loads by TMA, and no tile or ring fits
             return {**base, "status": "refused", "reason": ranked[0].reason, "operation": "", "line": ""}
         return {**base, "status": "refused", "reason": known.reason, "operation": known.operation, "line": known.line}
@@ -133,8 +133,13 @@ def row(entry: Entry, index: int, result: Row) -> Row:
     return {
         "kernel": entry.name, "family": entry.family, "style": entry.style, "has_dot": entry.has_dot,
         "shape": [f"{name}={value}" for name, value in entry.sizes.items()], "dtype": entry.dtypes[0],
-        "config": {**entry.constants(problem, config), **options(config)}, "number": index, **result,
+        "config": {**plain(entry.constants(problem, config)), **options(config)}, "number": index, **result,
     }  # fmt: skip
+
+
+def plain(constants: dict[str, Any]) -> dict[str, Any]:
+    """Constexprs as JSON: a dtype by its name."""
+    return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in constants.items()}
 
 
 def outcome(rows: Sequence[Row]) -> str:
