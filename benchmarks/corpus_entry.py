@@ -1,4 +1,4 @@
-"""What an entry of the corpus is: one kernel with its usual autotune list, what it is compiled for and what right means.
+"""What an entry of the corpus is: a kernel with its usual autotune list, what it is compiled for, what right means.
 
 The same description gives a signature without a GPU (:func:`source`) and tensors with one (``corpus_launch.py``).
 """
@@ -102,7 +102,7 @@ class Problem:
     """One kernel at one shape and dtype.
 
     ``constants`` are the constexprs that no configuration gives. ``grid`` takes the constants of a configuration with
-    them. ``reference`` computes the outputs named in ``outputs`` from the inputs, in fp32. ``peers`` make a launch each.
+    them. ``reference`` computes the outputs named in ``outputs`` from the inputs, in fp32. ``peers`` make launches.
     """
 
     tensors: Mapping[str, Tensor]

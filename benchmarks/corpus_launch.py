@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import triton
-from corpus_entry import TUNERS, Box, Entry, Problem, Sizes, Stride, Tensor, resolved
+from corpus_entry import TUNERS, Box, Entry, Problem, Tensor, resolved
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 GUARD = 64
@@ -74,7 +74,7 @@ def filled(tensor: Tensor, generator: torch.Generator, device: str) -> torch.Ten
 
 
 def arguments(problem: Problem, made: Mapping[str, torch.Tensor], constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Every run-time argument; a descriptor's block is that of ``constants``, and 1s where a name is not among them: a
+    """Every run-time argument; a descriptor's block is that of ``constants``, and 16 where a name is not among them: a
     ``pre_hook`` sets it."""
 
     def value(argument: Any) -> Any:
@@ -141,10 +141,3 @@ def errors(found: tuple[torch.Tensor, ...], wanted: Any) -> float:
         error = (difference / reference.float().norm().clamp(min=1e-6)).item()
         largest = max(largest, error if error == error else float("inf"))
     return largest
-
-
-def sized(entry: Entry, sizes: Sizes, dtype: str, pads: Mapping[str, int]) -> Problem:
-    return entry.problem(sizes, dtype).padded(pads)
-
-
-__all__ = ["Made", "Stride", "arguments", "errors", "filled", "fixed", "fresh", "sized", "tuned"]

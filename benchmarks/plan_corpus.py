@@ -139,7 +139,9 @@ def row(entry: Entry, index: int, result: Row) -> Row:
 
 def plain(constants: dict[str, Any]) -> dict[str, Any]:
     """Constexprs as JSON: a dtype by its name."""
-    return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in constants.items()}
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in constants.items()
+    }
 
 
 def outcome(rows: Sequence[Row]) -> str:

@@ -44,7 +44,14 @@ def inputs(s: Sizes, dtype: str) -> dict[str, Tensor]:
     """``lse`` is near the log2-sum of L random scores, so that probabilities are of the usual size."""
     part = Tensor((s["Z"], s["L"], s["D"]), dtype)
     row = Tensor((s["Z"], s["L"]), "float32", "uniform")
-    return {"q": part, "k": part, "v": part, "do": part, "lse": Tensor(row.shape, "float32", "uniform", 8.0), "delta": row}
+    return {
+        "q": part,
+        "k": part,
+        "v": part,
+        "do": part,
+        "lse": Tensor(row.shape, "float32", "uniform", 8.0),
+        "delta": row,
+    }
 
 
 POINTERS: dict[str, Argument] = {

@@ -7,8 +7,23 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from corpus_entry import AFFINE, BLOCK, DEVICE, HOST, Argument, Box, Problem, Sizes, Tensor, Tensors, cdiv
-from corpus_entry import entry, output, strides, table
+from corpus_entry import (
+    AFFINE,
+    BLOCK,
+    DEVICE,
+    HOST,
+    Argument,
+    Box,
+    Problem,
+    Sizes,
+    Tensor,
+    Tensors,
+    cdiv,
+    entry,
+    output,
+    strides,
+    table,
+)
 
 FAMILY = "attention"
 SIZES = {"B": 4, "H": 32, "L": 4096, "D": 128}
@@ -321,7 +336,13 @@ def flat(s: Sizes, dtype: str) -> dict[str, Tensor]:
     """[B·H·L, D] each, as the tutorial describes them, and the rows' log-sums."""
     rows = s["B"] * s["H"] * s["L"]
     part = Tensor((rows, s["D"]), dtype)
-    return {"q": part, "k": part, "v": part, "o": output(rows, s["D"], dtype=dtype), "lse": output(rows, dtype="float32")}
+    return {
+        "q": part,
+        "k": part,
+        "v": part,
+        "o": output(rows, s["D"], dtype=dtype),
+        "lse": output(rows, dtype="float32"),
+    }
 
 
 def flat_problem(s: Sizes, dtype: str, causal: bool, arguments: dict[str, Argument]) -> Problem:

@@ -85,7 +85,9 @@ def decode_kernel(
     span = tl.cdiv(length, SPLITS)
     low = part * span
     high = min(low + span, length)
-    q = tl.load(q_ptr + sequence * stride_qb + heads[:, None] * stride_qh + dims[None, :], mask=mine[:, None], other=0.0)
+    q = tl.load(
+        q_ptr + sequence * stride_qb + heads[:, None] * stride_qh + dims[None, :], mask=mine[:, None], other=0.0
+    )
     m_i = tl.zeros([BLOCK_H], dtype=tl.float32) - float("inf")
     l_i = tl.zeros([BLOCK_H], dtype=tl.float32)
     acc = tl.zeros([BLOCK_H, D], dtype=tl.float32)
@@ -93,10 +95,14 @@ def decode_kernel(
         for start in range(low, high, BLOCK_N):
             at = start + tl.arange(0, BLOCK_N)
             slot = tl.load(slot_ptr + first + at, mask=at < high, other=0)
-            k = tl.load(k_ptr + slot[None, :] * stride_kn + kv_head * stride_kh + dims[:, None], at[None, :] < high, 0.0)
+            k = tl.load(
+                k_ptr + slot[None, :] * stride_kn + kv_head * stride_kh + dims[:, None], at[None, :] < high, 0.0
+            )
             scores = tl.dot(q, k) * scale
             scores = tl.where(mine[:, None] & (at[None, :] < high), scores, float("-inf"))
-            v = tl.load(v_ptr + slot[:, None] * stride_vn + kv_head * stride_vh + dims[None, :], at[:, None] < high, 0.0)
+            v = tl.load(
+                v_ptr + slot[:, None] * stride_vn + kv_head * stride_vh + dims[None, :], at[:, None] < high, 0.0
+            )
             m_new = tl.maximum(tl.max(scores, 1), m_i)
             m_new = tl.where(mine, m_new, 0.0)
             alpha = tl.exp(m_i - m_new)
@@ -139,12 +145,13 @@ def decode_by_slots(s: Sizes, dtype: str) -> Problem:
     cache_of = Tensor((starts[-1], kv, d), dtype)
     return Problem(
         {"q": Tensor((b, h, d), dtype), "k": cache_of, "v": cache_of, "part": output(b, h, SPLITS, d, dtype="float32"),
-         "lse": output(b, h, SPLITS, dtype="float32"), "slot": table(lambda: sum(where, []), starts[-1]),
+         "lse": output(b, h, SPLITS, dtype="float32"), "slot": table(lambda: list(itertools.chain(*where)), starts[-1]),
          "start": table(lambda: starts, b + 1)},
         {"q_ptr": "q", "k_ptr": "k", "v_ptr": "v", "part_ptr": "part", "lse_ptr": "lse", "slot_ptr": "slot",
          "start_ptr": "start", "scale": d**-0.5, "stride_qb": h * d, "stride_qh": d, "stride_kn": kv * d,
          "stride_kh": d, "stride_vn": kv * d, "stride_vh": d, "H": h},
-        lambda c: (b, kv, SPLITS), ("part", "lse"), split_reference(s, lambda t, i: (t["k"][where[i]], t["v"][where[i]])),
+        lambda c: (b, kv, SPLITS), ("part", "lse"),
+        split_reference(s, lambda t, i: (t["k"][where[i]], t["v"][where[i]])),
         {"SHARED": h // kv, "SPLITS": SPLITS, "D": d, "BLOCK_H": max(16, triton.next_power_of_2(h // kv))},
         decode_flops(s),
     )  # fmt: skip
@@ -202,7 +209,7 @@ def paged_kernel(
     m_i = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
     l_i = tl.full([BLOCK_H], 1.0, dtype=tl.float32)
     acc = tl.zeros([BLOCK_H, D], dtype=tl.float32)
-    for j in range(0, tl.cdiv(length, PAGE)):
+    for j in range(tl.cdiv(length, PAGE)):
         page = tl.load(page_ptr + sequence * stride_pb + j).to(tl.int64)
         base = (page * KV + kv_head) * PAGE * D
         k = tl.load(k_ptr + base + inside[None, :] * D + dims[:, None])
@@ -386,7 +393,7 @@ def decode_latent(s: Sizes, dtype: str) -> Problem:
     return Problem(
         {"q": Tensor((b, h, latent + rope), dtype, scale=0.3), "cache": Tensor((starts[-1], latent + rope), dtype),
          "part": output(b, h, SPLITS, latent, dtype="float32"), "lse": output(b, h, SPLITS, dtype="float32"),
-         "slot": table(lambda: sum(where, []), starts[-1]), "start": table(lambda: starts, b + 1)},
+         "slot": table(lambda: list(itertools.chain(*where)), starts[-1]), "start": table(lambda: starts, b + 1)},
         {"q_ptr": "q", "cache_ptr": "cache", "part_ptr": "part", "lse_ptr": "lse", "slot_ptr": "slot",
          "start_ptr": "start", "scale": scale, "stride_qb": h * (latent + rope), "stride_qh": latent + rope,
          "stride_cn": latent + rope, "H": h},

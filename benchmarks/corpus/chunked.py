@@ -1,7 +1,7 @@
 """Chunked recurrences: gated linear attention, the delta rule, retention, and state-space duality, a kernel a step.
 
-Tensors of linear attention are [B, T, H, D], those of state spaces [B, T, H, P] and [B, T, G, N], as in their libraries.
-T is a whole number of chunks.
+Tensors of linear attention are [B, T, H, D], those of state spaces [B, T, H, P] and [B, T, G, N], as in their
+libraries. T is a whole number of chunks.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ LIST = ((64, 64, 3, 4), (64, 64, 2, 2), (32, 64, 4, 4), (64, 32, 3, 4))
 
 def heads(s: Sizes, size: str, dtype: str = "bfloat16", **more: Any) -> Tensor:
     return Tensor((s["B"], s["T"], s["H"], s[size]), dtype, **more)
+
+
+def gates(s: Sizes) -> Tensor:
+    return heads(s, "K", "float32", fill="uniform", scale=-0.5)
 
 
 def by_chunk(x: Any) -> Any:
@@ -110,7 +114,7 @@ def gated_chunk_states(s: Sizes, dtype: str) -> Problem:
         return torch.stack(found, 1)
 
     return Problem(
-        {"k": heads(s, "K", dtype), "v": heads(s, "V", dtype), "g": heads(s, "K", "float32", fill="uniform", scale=-0.5),
+        {"k": heads(s, "K", dtype), "v": heads(s, "V", dtype), "g": gates(s),
          "h": states(s, dtype)},
         {"k_ptr": "k", "v_ptr": "v", "g_ptr": "g", "h_ptr": "h", "T": s["T"]}, state_grid(s), ("h",), reference,
         constants(s), 2.0 * s["B"] * s["T"] * s["H"] * s["K"] * s["V"],
@@ -144,13 +148,9 @@ def gated_output_kernel(
         b_q = (b_q * scale * tl.exp(b_g)).to(b_q.dtype)
         b_h = tl.load(p_h, boundary_check=(0, 1))
         b_o += tl.dot(b_q, b_h.to(b_q.dtype))
-    p_v = tl.make_block_ptr(
-        v_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0)
-    )
+    p_v = tl.make_block_ptr(v_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0))
     p_a = tl.make_block_ptr(a_ptr + (i_b * T * H + i_h) * BT, (T, BT), (H * BT, 1), (i_t * BT, 0), (BT, BT), (1, 0))
-    p_o = tl.make_block_ptr(
-        o_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0)
-    )
+    p_o = tl.make_block_ptr(o_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0))
     b_v = tl.load(p_v, boundary_check=(0, 1))
     b_a = tl.load(p_a, boundary_check=(0, 1))
     b_a = tl.where(tl.arange(0, BT)[:, None] >= tl.arange(0, BT)[None, :], b_a, 0.0).to(b_v.dtype)
@@ -176,7 +176,7 @@ def gated_chunk_output(s: Sizes, dtype: str) -> Problem:
         return back((q * scale * g.exp()) @ t["h"].float().movedim(2, 1) + a.tril() @ v)
 
     return Problem(
-        {"q": heads(s, "K", dtype), "v": heads(s, "V", dtype), "g": heads(s, "K", "float32", fill="uniform", scale=-0.5),
+        {"q": heads(s, "K", dtype), "v": heads(s, "V", dtype), "g": gates(s),
          "h": Tensor(states(s, dtype).shape, dtype), "a": inside(s, dtype),
          "o": output(s["B"], s["T"], s["H"], s["V"], dtype=dtype)},
         {**{f"{name}_ptr": name for name in "qvghao"}, "scale": scale, "T": s["T"]}, chunk_grid(s), ("o",), reference,
@@ -187,7 +187,9 @@ def gated_chunk_output(s: Sizes, dtype: str) -> Problem:
 @triton.autotune(configs=[triton.Config({"BK": k}, num_stages=n, num_warps=w) for k, n, w in
                           ((64, 3, 4), (32, 4, 2), (128, 2, 8))], key=["K"])  # fmt: skip
 @triton.jit
-def key_products_kernel(k_ptr, beta_ptr, a_ptr, T, H: tl.constexpr, K: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr):
+def key_products_kernel(
+    k_ptr, beta_ptr, a_ptr, T, H: tl.constexpr, K: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr
+):
     """A = strictly lower part of beta · k kᵀ inside of each chunk."""
     i_t, i_bh = tl.program_id(0), tl.program_id(1)
     i_b = i_bh // H
@@ -365,12 +367,8 @@ def delta_output_kernel(
     b_g = tl.load(g_ptr + (i_b * T + i_t * BT + rows) * H + i_h)
     b_o = b_o * tl.exp(b_g)[:, None]
     b_a = tl.where(rows[:, None] >= rows[None, :], b_a * tl.exp(b_g[:, None] - b_g[None, :]), 0.0)
-    p_v = tl.make_block_ptr(
-        v_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0)
-    )
-    p_o = tl.make_block_ptr(
-        o_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0)
-    )
+    p_v = tl.make_block_ptr(v_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0))
+    p_o = tl.make_block_ptr(o_ptr + (i_b * T * H + i_h) * V, (T, V), (H * V, 1), (i_t * BT, i_v * BV), (BT, BV), (1, 0))
     b_v = tl.load(p_v, boundary_check=(0, 1))
     b_o = b_o * scale + tl.dot(b_a.to(b_v.dtype), b_v) * scale
     tl.store(p_o, b_o.to(p_o.dtype.element_ty), boundary_check=(0, 1))
@@ -401,7 +399,7 @@ def delta_chunk_output(s: Sizes, dtype: str) -> Problem:
 def retention_kernel(
     q_ptr, k_ptr, v_ptr, decay_ptr, o_ptr, T, H, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """A fixed decay a head; the state stays in registers and three products read one chunk, by pointers that advance."""
+    """A fixed decay a head; the state stays in registers and four products read one chunk, by pointers that move on."""
     i_v = tl.program_id(0)
     i_bh = tl.program_id(1)
     base = i_bh // H * T * H + i_bh % H
@@ -446,7 +444,8 @@ def retention_forward(s: Sizes, dtype: str) -> Problem:
 
     return Problem(
         {"q": heads(s, "K", dtype, scale=0.3), "k": heads(s, "K", dtype, scale=0.3), "v": heads(s, "V", dtype),
-         "decay": Tensor((s["H"],), "float32", "uniform", 0.1), "o": output(s["B"], s["T"], s["H"], s["V"], dtype=dtype)},
+         "decay": Tensor((s["H"],), "float32", "uniform", 0.1),
+         "o": output(s["B"], s["T"], s["H"], s["V"], dtype=dtype)},
         {**{f"{name}_ptr": name for name in ("q", "k", "v", "decay", "o")}, "T": s["T"], "H": s["H"]},
         lambda c: (cdiv(s["V"], c["BV"]), s["B"] * s["H"]), ("o",), reference,
         {"K": s["K"], "V": s["V"], "BT": CHUNK},
@@ -482,8 +481,8 @@ def space_tensors(s: Sizes, dtype: str) -> dict[str, Tensor]:
     row = (b, s["H"], spans, SPAN)
     shared = Tensor((b, s["T"], s["G"], s["N"]), dtype, scale=0.3)
     return {
-        "x": Tensor((b, s["T"], s["H"], s["P"]), dtype), "B": shared, "C": shared, "dt": Tensor(row, "float32", "uniform"),
-        "da": Tensor(row, "float32", "uniform", -2.0),
+        "x": Tensor((b, s["T"], s["H"], s["P"]), dtype), "B": shared, "C": shared,
+        "dt": Tensor(row, "float32", "uniform"), "da": Tensor(row, "float32", "uniform", -2.0),
     }  # fmt: skip
 
 
@@ -563,7 +562,7 @@ def span_products_kernel(
     c_ptrs = c_ptr + (first + rows)[:, None] * N + depth[None, :]
     b_ptrs = b_ptr + (first + columns)[None, :] * N + depth[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(N, BLOCK_K)):
+    for k in range(tl.cdiv(N, BLOCK_K)):
         c = tl.load(c_ptrs, mask=(rows[:, None] < SPAN) & (depth[None, :] < N - k * BLOCK_K), other=0.0)
         b = tl.load(b_ptrs, mask=(columns[None, :] < SPAN) & (depth[:, None] < N - k * BLOCK_K), other=0.0)
         acc += tl.dot(c, b)

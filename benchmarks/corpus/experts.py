@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -108,7 +109,7 @@ def fused_moe_kernel(
     a_ptrs = a_ptr + (token[:, None] // TOP_K * stride_am + depth[None, :] * stride_ak)
     b_ptrs = b_ptr + expert * stride_be + (depth[:, None] * stride_bk + columns[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=token_mask[:, None] & (depth[None, :] < K - k * BLOCK_K), other=0.0)
         b = tl.load(b_ptrs, mask=depth[:, None] < K - k * BLOCK_K, other=0.0)
         acc += tl.dot(a, b)
@@ -211,7 +212,7 @@ def fused_moe_quantised_kernel(
     else:
         b_scale = tl.load(b_scale_ptr + expert * stride_bs_e + columns * stride_bs_n)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=token_mask[:, None] & (depth[None, :] < K - k * BLOCK_K), other=0.0)
         b = tl.load(b_ptrs, mask=depth[:, None] < K - k * BLOCK_K, other=0.0)
         if FP8:
@@ -391,7 +392,7 @@ def lora_shrink_kernel(
     x_ptrs = x_ptr + rows[:, None] * stride_xm + depth[None, :]
     a_ptrs = a_ptr + adapter * stride_al + rank[None, :] * K + depth[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_R), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K * SPLIT_K)):
+    for k in range(tl.cdiv(K, BLOCK_K * SPLIT_K)):
         left = K - k * BLOCK_K * SPLIT_K
         x = tl.load(x_ptrs, mask=depth[None, :] < left, other=0.0)
         a = tl.load(a_ptrs, mask=(depth[:, None] < left) & (rank[None, :] < R), other=0.0)
@@ -414,7 +415,7 @@ def lora_tables(s: Sizes) -> dict[str, Tensor]:
     _, rows = adapters(s)
     starts = [sum(map(len, rows[:i])) for i in range(len(rows))]
     return {
-        "order": table(lambda: sum(rows, []), s["M"]), "start": table(lambda: starts, s["L"]),
+        "order": table(lambda: list(itertools.chain(*rows)), s["M"]), "start": table(lambda: starts, s["L"]),
         "count": table(lambda: [len(r) for r in rows], s["L"]),
     }  # fmt: skip
 

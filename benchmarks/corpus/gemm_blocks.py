@@ -1,4 +1,4 @@
-"""Matrix products that load through ``tl.make_block_ptr``: with and without boundary checks, transposed, batched, fp8."""
+"""Matrix products that load through ``tl.make_block_ptr``: boundary checks or none, transposed, batched, fp8."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import triton.language as tl
 from corpus_entry import BLOCK, Problem, Tensor, Tensors, cdiv, entry, output, strides
 
 from corpus.products import (
-    CHOICES, CUBE, Sizes, addresses, cublas, flops, operands, product, tile_grid, tile_in_group, tiles,
+    CHOICES,
+    CUBE,
+    Sizes,
+    addresses,
+    cublas,
+    flops,
+    operands,
+    product,
+    tile_grid,
+    tile_in_group,
+    tiles,
 )  # fmt: skip
 
 FAMILY = "gemm"
@@ -141,14 +151,10 @@ def fp8_kernel(
     """fp8 rows of both operands, one scale for each tensor."""
     pid_m, pid_n = tile_in_group(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     scale = tl.load(a_scale_ptr) * tl.load(b_scale_ptr)
-    a_block = tl.make_block_ptr(
-        a_ptr, (M, K), (stride_am, stride_ak), (pid_m * BLOCK_M, 0), (BLOCK_M, BLOCK_K), (1, 0)
-    )
-    b_block = tl.make_block_ptr(
-        b_ptr, (K, N), (stride_bk, stride_bn), (0, pid_n * BLOCK_N), (BLOCK_K, BLOCK_N), (0, 1)
-    )
+    a_block = tl.make_block_ptr(a_ptr, (M, K), (stride_am, stride_ak), (pid_m * BLOCK_M, 0), (BLOCK_M, BLOCK_K), (1, 0))
+    b_block = tl.make_block_ptr(b_ptr, (K, N), (stride_bk, stride_bn), (0, pid_n * BLOCK_N), (BLOCK_K, BLOCK_N), (0, 1))
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for _ in range(0, tl.cdiv(K, BLOCK_K)):
+    for _ in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_block, boundary_check=(0, 1), padding_option="zero")
         b = tl.load(b_block, boundary_check=(0, 1), padding_option="zero")
         acc = tl.dot(a, b, acc)

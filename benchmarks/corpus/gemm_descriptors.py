@@ -9,7 +9,16 @@ import triton.language as tl
 from corpus_entry import DEVICE, HOST, Argument, Box, Problem, Tensor, Tensors, cdiv, entry, output, table
 
 from corpus.products import (
-    CUBE, EVEN, Sizes, cublas_transposed, flops, operands, product_transposed, tile_grid, tile_in_group, tiles,
+    CUBE,
+    EVEN,
+    Sizes,
+    cublas_transposed,
+    flops,
+    operands,
+    product_transposed,
+    tile_grid,
+    tile_in_group,
+    tiles,
 )  # fmt: skip
 
 FAMILY = "gemm"
@@ -238,7 +247,9 @@ def device_persistent_kernel(
         columns = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for k in range(k_tiles):
-            acc = tl.dot(a_desc.load([pid_m * BLOCK_M, k * BLOCK_K]), b_desc.load([pid_n * BLOCK_N, k * BLOCK_K]).T, acc)
+            acc = tl.dot(
+                a_desc.load([pid_m * BLOCK_M, k * BLOCK_K]), b_desc.load([pid_n * BLOCK_N, k * BLOCK_K]).T, acc
+            )
         a_scale = tl.load(a_scale_ptr + rows, mask=rows < M, other=0.0)
         b_scale = tl.load(b_scale_ptr + columns, mask=columns < N, other=0.0)
         acc = acc * a_scale[:, None] * b_scale[None, :]
@@ -301,5 +312,6 @@ def grouped_gemm_device(s: Sizes, dtype: str) -> Problem:
     return Problem(
         {"a": Tensor((m, k), dtype), "b": Tensor((g, n, k), dtype), "c": output(m, n, dtype=dtype),
          "offsets": table(lambda: [0, *ends], g + 1, dtype="int64")},
-        {**POINTERS, "offsets_ptr": "offsets", "G": g, "N": n, "K": k}, lambda c: (SMS,), ("c",), reference, {}, flops(s),
+        {**POINTERS, "offsets_ptr": "offsets", "G": g, "N": n, "K": k}, lambda c: (SMS,), ("c",), reference, {},
+        flops(s),
     )  # fmt: skip

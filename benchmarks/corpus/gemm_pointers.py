@@ -9,7 +9,18 @@ import triton.language as tl
 from corpus_entry import AFFINE, Problem, Tensor, Tensors, cdiv, entry, output, strides
 
 from corpus.products import (
-    CHOICES, CUBE, USUAL, Sizes, addresses, cublas, flops, operands, product, tile_grid, tile_in_group, tiles,
+    CHOICES,
+    CUBE,
+    USUAL,
+    Sizes,
+    addresses,
+    cublas,
+    flops,
+    operands,
+    product,
+    tile_grid,
+    tile_in_group,
+    tiles,
 )  # fmt: skip
 
 FAMILY = "gemm"
@@ -29,7 +40,7 @@ def wrapped_kernel(
     a_ptrs = a_ptr + (rows[:, None] * stride_am + depth[None, :] * stride_ak)
     b_ptrs = b_ptr + (depth[:, None] * stride_bk + columns[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=depth[None, :] < K - k * BLOCK_K, other=0.0)
         b = tl.load(b_ptrs, mask=depth[:, None] < K - k * BLOCK_K, other=0.0)
         acc = tl.dot(a, b, acc)
@@ -113,7 +124,7 @@ def atomic_split_kernel(
     a_ptrs = a_ptr + (ram[:, None] * stride_am + rk[None, :] * stride_ak)
     b_ptrs = b_ptr + (rk[:, None] * stride_bk + rbn[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K * SPLIT_K)):
+    for k in range(tl.cdiv(K, BLOCK_K * SPLIT_K)):
         if EVEN_K:
             a = tl.load(a_ptrs)
             b = tl.load(b_ptrs)
@@ -204,7 +215,7 @@ def batched_kernel(
     a_ptrs = a_ptr + batch * stride_ab + rows[:, None] * stride_am + depth[None, :] * stride_ak
     b_ptrs = b_ptr + batch * stride_bb + depth[:, None] * stride_bk + columns[None, :] * stride_bn
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         left = K - k * BLOCK_K
         a = tl.load(a_ptrs, mask=(rows[:, None] < M) & (depth[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(depth[:, None] < left) & (columns[None, :] < N), other=0.0)
@@ -303,7 +314,7 @@ def int8_kernel(
     a_ptrs = a_ptr + (rows % M)[:, None] * stride_am + depth[None, :]
     b_ptrs = b_ptr + (columns % N)[None, :] * stride_bn + depth[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=depth[None, :] < K - k * BLOCK_K, other=0)
         b = tl.load(b_ptrs, mask=depth[:, None] < K - k * BLOCK_K, other=0)
         acc = tl.dot(a, b, acc, out_dtype=tl.int32)
@@ -334,7 +345,8 @@ def scaled_product(t: Tensors) -> Any:
 def gemm_int8(s: Sizes, dtype: str) -> Problem:
     return Problem(
         scaled_operands(s, dtype),
-        {"a_ptr": "a", "b_ptr": "b", "row_scale_ptr": "row_scale", "column_scale_ptr": "column_scale", "c_ptr": "c", **s,
+        {"a_ptr": "a", "b_ptr": "b", "row_scale_ptr": "row_scale", "column_scale_ptr": "column_scale",
+         "c_ptr": "c", **s,
          "stride_am": s["K"], "stride_bn": s["K"], "stride_cm": s["N"]},
         tile_grid(s), ("c",), scaled_product, {}, flops(s),
     )  # fmt: skip
@@ -366,8 +378,8 @@ def persistent_kernel(
 
 
 @entry(persistent_kernel, AFFINE, CUBE, family=FAMILY, choices=CHOICES, dtypes=("float16", "bfloat16"),
-       padded=("a", "b", "c"), configs=tiles((128, 256, 64, 3, 8), (128, 128, 64, 4, 8), (64, 128, 64, 4, 4), GROUP_M=8),
-       )  # fmt: skip
+       padded=("a", "b", "c"),
+       configs=tiles((128, 256, 64, 3, 8), (128, 128, 64, 4, 8), (64, 128, 64, 4, 4), GROUP_M=8))  # fmt: skip
 def gemm_persistent_pointers(s: Sizes, dtype: str) -> Problem:
     return Problem(
         operands(s, dtype), {**addresses(), **s},
@@ -390,7 +402,7 @@ def gated_kernel(
     at = columns[None, :] * stride_wn + depth[:, None]
     gate = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         left = K - k * BLOCK_K
         x = tl.load(x_ptrs, mask=(rows[:, None] < M) & (depth[None, :] < left), other=0.0)
         w = tl.load(gate_ptr + at, mask=(columns[None, :] < N) & (depth[:, None] < left), other=0.0)

@@ -209,7 +209,8 @@ def rms_norm_backward(s: Sizes, dtype: str) -> Problem:
         {"dy": Tensor((m, n), dtype), "x": Tensor((m, n), dtype), "w": Tensor((n,), dtype),
          "rstd": Tensor((m,), "float32", "uniform"), "dx": output(m, n, dtype=dtype),
          "part": output(programs, n, dtype="float32")},
-        {**{f"{name}_ptr": name for name in ("dy", "x", "w", "rstd", "dx", "part")}, "M": m, "N": n, "per_program": each},
+        {**{f"{name}_ptr": name for name in ("dy", "x", "w", "rstd", "dx", "part")}, "M": m, "N": n,
+         "per_program": each},
         lambda c: (programs,), ("dx", "part"), reference, block(s),
     )  # fmt: skip
 
@@ -260,7 +261,8 @@ def softmax_fused(s: Sizes, dtype: str) -> Problem:
     whole = (s["M"], s["N"])
     return Problem(
         {"x": Tensor(whole, "float32"), "y": output(*whole, dtype="float32")},
-        {"x_ptr": "x", "y_ptr": "y", **s}, lambda c: (min(s["M"], 528),), ("y",), lambda t: t["x"].softmax(-1), block(s),
+        {"x_ptr": "x", "y_ptr": "y", **s}, lambda c: (min(s["M"], 528),), ("y",),
+        lambda t: t["x"].softmax(-1), block(s),
     )  # fmt: skip
 
 
@@ -284,6 +286,7 @@ def softmax_backward(s: Sizes, dtype: str) -> Problem:
         return y * (dy - (y * dy).sum(1, keepdim=True))
 
     return Problem(
-        {"y": Tensor(whole, dtype, "uniform", 2 / s["N"]), "dy": Tensor(whole, dtype), "dx": output(*whole, dtype=dtype)},
+        {"y": Tensor(whole, dtype, "uniform", 2 / s["N"]), "dy": Tensor(whole, dtype),
+         "dx": output(*whole, dtype=dtype)},
         {"y_ptr": "y", "dy_ptr": "dy", "dx_ptr": "dx", "N": s["N"]}, rows_grid(s), ("dx",), reference, block(s),
     )  # fmt: skip

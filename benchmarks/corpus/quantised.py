@@ -11,7 +11,13 @@ from corpus_entry import AFFINE, HOST, Box, Problem, Tensor, Tensors, cdiv, entr
 from corpus.products import CUBE, EVEN, Sizes, flops, tile_grid, tile_in_group, tiles
 
 FAMILY = "quantised gemm"
-SCALED = ((128, 128, 128, 3, 8), (128, 128, 128, 4, 4), (64, 128, 128, 4, 4), (64, 256, 128, 3, 8), (128, 64, 128, 4, 4))
+SCALED = (
+    (128, 128, 128, 3, 8),
+    (128, 128, 128, 4, 4),
+    (64, 128, 128, 4, 4),
+    (64, 256, 128, 3, 8),
+    (128, 64, 128, 4, 4),
+)
 SMALL = ((16, 128, 128, 4, 4), (32, 128, 64, 4, 4), (64, 128, 64, 4, 4), (128, 128, 64, 3, 8), (64, 256, 64, 3, 8))
 BLOCK_CHOICES = {"M": (64, 17, 300, 1024), "N": (128, 384, 1024), "K": (256, 512, 1024)}
 
@@ -38,7 +44,7 @@ def w8a8_block_kernel(
     a_scale_ptrs = a_scale_ptr + rows * stride_as_m
     b_scale_ptrs = b_scale_ptr + columns // group_n * stride_bs_n
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=depth[None, :] < K - k * BLOCK_K, other=0.0)
         b = tl.load(b_ptrs, mask=depth[:, None] < K - k * BLOCK_K, other=0.0)
         block = k * BLOCK_K // group_k
@@ -63,7 +69,7 @@ def block_scaled(s: Sizes, dtype: str) -> dict[str, Tensor]:
 
 
 def block_scaled_product(t: Tensors) -> Any:
-    (m, k), n = t["a"].shape, t["b"].shape[0]
+    n, k = t["b"].shape
     a = t["a"].float() * t["as"].repeat_interleave(128, 1)[:, :k]
     return a @ (t["b"].float() * blocks_of(t["bs"], n, k)).T
 
@@ -132,7 +138,7 @@ def scaled_mm_kernel(
     a_at = stride_am * rows[:, None] + stride_ak * depth[None, :]
     b_at = stride_bk * depth[:, None] + stride_bn * columns[None, :]
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         depth_mask = depth < K - k * BLOCK_K
         a = tl.load(a_ptr + a_at, mask=row_mask[:, None] & depth_mask[None, :])
         b = tl.load(b_ptr + b_at, mask=depth_mask[:, None] & column_mask[None, :])
@@ -175,7 +181,7 @@ def w8a16_kernel(
     a_ptrs = a_ptr + rows[:, None] * stride_am + depth[None, :] * stride_ak
     b_ptrs = b_ptr + depth[:, None] * stride_bk + columns[None, :] * stride_bn
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         left = K - k * BLOCK_K
         a = tl.load(a_ptrs, mask=depth[None, :] < left, other=0.0)
         b = tl.load(b_ptrs, mask=depth[:, None] < left, other=0).to(a.dtype)
@@ -227,7 +233,7 @@ def gptq_kernel(
     shift = depth % 8 * 4
     zero_shift = columns % 8 * 4
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         at = (depth + k * BLOCK_K) // group
         scale = tl.load(scale_ptr + at[:, None] * stride_sg + columns[None, :] * stride_sn)
         zero = tl.load(zero_ptr + at[:, None] * stride_zg + columns[None, :] // 8 * stride_zn)
@@ -294,7 +300,7 @@ def awq_kernel(
     columns = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     depth = part * BLOCK_K + tl.arange(0, BLOCK_K)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K * SPLIT_K)):
+    for k in range(tl.cdiv(K, BLOCK_K * SPLIT_K)):
         at = k * BLOCK_K * SPLIT_K
         a = tl.load(a_ptr + rows[:, None] * K + (at + depth)[None, :],
                     mask=(rows[:, None] < M) & ((at + depth)[None, :] < K), other=0.0)  # fmt: skip

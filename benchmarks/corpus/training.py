@@ -97,7 +97,7 @@ def vocabulary_tiles_kernel(
     x_ptrs = x_ptr + rows[:, None] * K + depth[None, :]
     w_ptrs = w_ptr + columns[None, :] * K + depth[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for _ in range(0, tl.cdiv(K, BLOCK_K)):
+    for _ in range(tl.cdiv(K, BLOCK_K)):
         x = tl.load(x_ptrs, mask=rows[:, None] < T, other=0.0)
         w = tl.load(w_ptrs, mask=columns[None, :] < V, other=0.0)
         acc = tl.dot(x, w, acc)
@@ -229,7 +229,7 @@ def convolution_implicit(s: Sizes, dtype: str) -> Problem:
 def boxed_kernel(
     x_desc, w_desc, y_desc, H, C, BLOCK_W: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A row of the image a program, by four-dimensional boxes whose outside is zero: stride 1, padding 1, three loops."""
+    """A row of the image a program, by four-dimensional boxes that are zero outside: stride 1, padding 1."""
     image = tl.program_id(0) // H
     y = tl.program_id(0) % H
     column = tl.program_id(1) * BLOCK_N
@@ -250,7 +250,8 @@ def boxed_kernel(
 def convolution_boxes(s: Sizes, dtype: str) -> Problem:
     n, h, c, f = s["N"], s["H"], s["C"], s["F"]
     return Problem(
-        {"x": Tensor((n, h, h, c), dtype), "w": Tensor((9 * c, f), dtype, scale=0.05), "y": output(n, h, h, f, dtype=dtype)},
+        {"x": Tensor((n, h, h, c), dtype), "w": Tensor((9 * c, f), dtype, scale=0.05),
+         "y": output(n, h, h, f, dtype=dtype)},
         {"x_desc": Box("x", (1, 1, "BLOCK_W", "BLOCK_K")), "w_desc": Box("w", ("BLOCK_K", "BLOCK_N")),
          "y_desc": Box("y", (1, 1, "BLOCK_W", "BLOCK_N")), "H": h, "C": c},
         lambda k: (n * h, cdiv(f, k["BLOCK_N"]), cdiv(h, k["BLOCK_W"])), ("y",),

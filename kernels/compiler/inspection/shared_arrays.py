@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.inspection.finished import completed, plain_operands, read_copy
 from warpplan.kernels.compiler.inspection.scalars import is_true
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
@@ -168,6 +168,14 @@ class SharedArrays:
             env[operation.result] = env.get(operation.operands[0])
         elif name == "ttg.local_load":
             self._read(operation, [s for v in operation.operands if isinstance(s := env.get(v), ArraySlot)], partition)
+
+    def pass_over(self, body: Region, env: Env, partition: str) -> None:
+        """A loop without iterations: the slots that its body would have read count as read, and may be filled again."""
+        for operation in body.walk():
+            for slot in (env.get(value) for value in operation.operands):
+                if isinstance(slot, ArraySlot) and not slot.array.barriers:
+                    slot.array.last_slot[partition] = slot.index
+                    slot.array.read[slot.index, partition] = slot.array.filled.get(slot.index, 0)
 
     def _read(self, operation: IrOperation, slots: list[ArraySlot], partition: str) -> None:
         for slot in slots:
