@@ -83,8 +83,7 @@ def planned_as(entry: Entry, index: int) -> Row:
     config = entry.configs[index]
     made = source(entry, entry.problem(), config)
     target = GPUTarget("cuda", 90, 32)
-    text = pipeline.cut(made, target, options(config)).text
-    captured = capture(text)
+    captured = capture(pipeline.cut(made, target, options(config)).text)
     profile = Profiles().of(DEVICE).profile
     ranked = hopper_ranking.rank(captured, profile, device(DEVICE), stages=config.num_stages)
     product = any("dot" in work.kind for loop in captured.loops for work in loop.work)
