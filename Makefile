@@ -21,7 +21,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor gpu bench-solver bench-packing bench-planning bench-ablation bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,14 @@ bench-compiler: $(VENV)/.gpu  ## GPU: unmodified kernels planned, against themse
 
 bench-inductor: $(VENV)/.gpu  ## GPU: kernels that torch.compile generates, planned
 	$(BIN)/python benchmarks/bench_inductor.py --out benchmarks/results
+
+corpus: $(VENV)/.test  ## no GPU: what is planned of kernels in the styles of public libraries, and why not where nothing is
+	$(BIN)/python benchmarks/plan_corpus.py
+
+bench-corpus: $(VENV)/.gpu  ## GPU: the corpus planned, against itself autotuned and its peers; first launches; a soak
+	$(BIN)/python benchmarks/bench_corpus.py
+	$(BIN)/python benchmarks/bench_corpus.py --phase first
+	$(BIN)/python benchmarks/bench_corpus.py --phase soak
 
 gpu: $(VENV)/.gpu  ## GPU: every step of the compiler path, logs and results in build/gpu
 	$(BIN)/python benchmarks/compiler_gpu.py --out build/gpu

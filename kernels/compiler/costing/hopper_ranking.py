@@ -91,13 +91,19 @@ def _order(ranked: RankedStrategy) -> tuple[object, ...]:
 
 def _shapes(captured: Captured) -> list[Shape]:
     """Consumers and warps that the tile's rows allow: 64 rows or more a consumer, in whole wgmma instructions."""
-    rows = [loop.rows for loop in captured.loading if loop.rows is not None]
+    largest = [loop.rows for loop in captured.loading if loop.rows is not None]
+    every = [
+        work.product.m
+        for loop in captured.loading for work in loop.of_kind("dot")
+        if work.product is not None and any(name.endswith("warp_group_dot") for name in work.names)
+    ]  # fmt: skip
     flying = any(
         lookahead_product(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
         for loop in captured.loading
     )
     found = []
     for consumers, warps in product((1, 2, 3), (4, 8)):
+        rows = largest if consumers == 1 else every  # the rows of all products are shared out, or of none
         whole = all(r % (MMA_ROWS * consumers) == 0 for r in rows) and (rows or consumers == 1)
         if whole and consumers * warps <= MOST_CONSUMER_WARPS:
             found.append(Shape(consumers, warps, in_flight=flying))

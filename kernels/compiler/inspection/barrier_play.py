@@ -174,6 +174,8 @@ class _Game:
         if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and step > 0:
             iterations = range(first, last, step)
         carried = [env.get(initial) for _, initial, _, _ in loop.carried]
+        if not iterations:
+            self.shared.pass_over(loop.body, env, partition)
         for index in iterations:
             inside = dict(env)
             inside[loop.variable] = index

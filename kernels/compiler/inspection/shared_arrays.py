@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.inspection.finished import completed, plain_operands, read_copy
 from warpplan.kernels.compiler.inspection.scalars import is_true
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
@@ -39,6 +39,8 @@ class SharedArray:
     """How often each slot was filled."""
     read: dict[tuple[int, str], int] = field(default_factory=dict)
     """Which filling each partition last read."""
+    passed: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Which filling each partition last had no need to read."""
     last_slot: dict[str, int] = field(default_factory=dict)
     """Which slot each partition last read: it may read one twice before it goes on to the next."""
 
@@ -139,7 +141,8 @@ class SharedArrays:
         if isinstance(slot, ArraySlot):
             array, filling = slot.array, slot.array.filled.get(slot.index, 0)
             for reader in sorted(self.readers.get(array, ())):
-                if filling and array.read.get((slot.index, reader), 0) < filling:
+                at = slot.index, reader
+                if filling and max(array.read.get(at, 0), array.passed.get(at, 0)) < filling:
                     self._fail(
                         operation, partition, f"a slot is filled again before {reader} has read it", copy.barrier
                     )
@@ -168,6 +171,13 @@ class SharedArrays:
             env[operation.result] = env.get(operation.operands[0])
         elif name == "ttg.local_load":
             self._read(operation, [s for v in operation.operands if isinstance(s := env.get(v), ArraySlot)], partition)
+
+    def pass_over(self, body: Region, env: Env, partition: str) -> None:
+        """A loop without iterations: the slots that its body would have read may be filled again."""
+        for operation in body.walk():
+            for slot in (env.get(value) for value in operation.operands):
+                if isinstance(slot, ArraySlot) and not slot.array.barriers:
+                    slot.array.passed[slot.index, partition] = slot.array.filled.get(slot.index, 0)
 
     def _read(self, operation: IrOperation, slots: list[ArraySlot], partition: str) -> None:
         for slot in slots:

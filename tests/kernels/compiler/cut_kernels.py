@@ -92,6 +92,18 @@ def in_place(x, y_ptr, N, BM: tl.constexpr, BN: tl.constexpr):
         tl.store(at, tl.load(at) + tile)
 
 
+@triton.jit
+def from_the_diagonal(q, k, o, L, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A tile loaded once, and a loop from the program's own rows on: the last programs may have no iteration."""
+    start = tl.program_id(0) * BM
+    resident = q.load([start, 0])
+    acc = tl.zeros((BM, BK), tl.float32)
+    for n in range(start, L, BN):
+        tile = k.load([n, 0])
+        acc = tl.dot(tl.dot(resident, tile.T).to(tl.bfloat16), tile, acc)
+    o.store([start, 0], acc.to(tl.bfloat16))
+
+
 TILE = {"BM": 128, "BN": 128, "BK": 64}
 OPERANDS = {"a": "bf16[128,64]", "b": "bf16[128,64]"}
 HEADS = dict.fromkeys("qkvo", "bf16[128,128]")
@@ -100,6 +112,7 @@ OWN: dict[str, tuple[Any, dict[str, str], dict[str, int]]] = {
     "attention": (attention, {**HEADS, "scale": "fp32"}, {"BM": 128, "BN": 128, "D": 128}),
     "chosen_blocks": (chosen_blocks, {**OPERANDS, "c": "bf16[128,128]", "index_ptr": "*i32"}, TILE),
     "chased": (chased, {**OPERANDS, "c": "bf16[128,128]"}, TILE),
+    "from_the_diagonal": (from_the_diagonal, dict.fromkeys("qko", "bf16[128,64]"), TILE),
     "in_place": (in_place, {"x": "bf16[64,64]", "y_ptr": "*fp32"}, {"BM": 64, "BN": 64}),
 }
 

@@ -222,6 +222,16 @@ def test_rings_of_any_depth_are_played_to_the_end(depth: int) -> None:
     assert full.phases > 100
 
 
+def test_a_tile_that_a_loop_without_iterations_would_have_read_may_be_filled_again() -> None:
+    walking = HopperStrategy(1, (2,), 8, 0, 1)
+    text = finished_text(own_source("from_the_diagonal"), HOPPER, {"num_warps": 8}, walking)
+    report = check_barriers(text)
+    assert report.findings == ()
+    assert report.played > 100
+    broken = check_barriers(drop_from(text, "partition0", "ttng.wait_barrier"))
+    assert "phase" in {finding.cause for finding in broken.findings}
+
+
 def test_damaged_text_is_refused_or_read_and_never_anything_else() -> None:
     lines = finished("attention").split("\n")
     chance = random.Random(2)

@@ -1,0 +1,328 @@
+"""GPU: the corpus under Triton's autotune and under `planned()`, winner against winner; and a soak of random cases.
+
+    python benchmarks/bench_corpus.py --out benchmarks/results                    # -> corpus_h200.json
+    python benchmarks/bench_corpus.py --phase first --out benchmarks/results      # -> corpus_first_launch_h200.json
+    python benchmarks/bench_corpus.py --phase soak --cases 2000 --out benchmarks/results   # -> corpus_soak_h200.json
+
+``compare``: each kernel tuned over its list by Triton, and tuned and planned, in one process; both and the peers are
+checked against torch, then timed in turn with the L2 cache cold (input sets that fill it) and warm (one set).
+``first``: seconds of the first launch from cold caches, each side in a process of its own. ``soak``: a seed draws a
+kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under ``planned(measure=False)``
+must both be right, and nothing around the tensors may be written. Every finished row is kept: a run that was
+interrupted, or that ``--limit-s`` ended, goes on where it stopped. Children have time limits: a hang costs its row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import corpus_registry
+from bench_compiler import geometric_mean
+from children import each, first_line
+from corpus_entry import Entry, Problem
+from results_file import head
+from row_store import Row, RowStore, add_arguments, of_shard
+
+RESULTS = Path(__file__).parent / "results"
+LIMIT_S = {"compare": 600.0, "first": 600.0, "soak": 180.0}
+"""The longest silence of a child: tuning a list from cold caches takes minutes."""
+ROUNDS, SHORT_ROUNDS, SHORT_US = 7, 21, 50.0
+COLD_BYTES = 192 * 2**20
+"""Three times the L2 of an H200."""
+MOST_SETS = 32
+PEAK_FLOPS, PEAK_BYTES = 1.5e15, 4.8e12
+"""For a first estimate of a kernel's time, in which only the rounds of a reading depend on it."""
+LEAST_US = 3.0
+SOAK_TIMES = 2.0
+"""A soaked output may be worse than the entry's tolerance by this factor: small sizes average less."""
+GOALS = {
+    "with_dot_over_autotuned": 1.15, "worst_over_autotuned": 0.99, "pointer_gemm_over_cublas": 0.98,
+    "moe_over_autotuned": 1.10, "attention_backward_over_autotuned": 1.15, "attention_over_cudnn": 1.0,
+}  # fmt: skip
+
+
+def estimate_us(problem: Problem) -> float:
+    return max(LEAST_US, 1e6 * max(problem.flops / PEAK_FLOPS, problem.bytes / PEAK_BYTES))
+
+
+def guarded(jobs: Sequence[Any], run: Any) -> Iterator[Row]:
+    """Results in a child, which ends where a job leaves the GPU unusable."""
+    from tl_launch import allow_scratch, ended
+
+    warnings.simplefilter("ignore")
+    allow_scratch()
+    for job in jobs:
+        try:
+            yield run(job)
+        except Exception as error:
+            yield (result := ended(error))
+            if "fatal" in result:
+                os._exit(1)
+
+
+def compare_jobs(jobs: Sequence[str]) -> Iterator[Row]:
+    return guarded(jobs, lambda name: compare(corpus_registry.entries()[name]))
+
+
+def first_jobs(jobs: Sequence[tuple[str, str]]) -> Iterator[Row]:
+    return guarded(jobs, lambda job: first_launch(corpus_registry.entries()[job[0]], job[1]))
+
+
+def soak_jobs(jobs: Sequence[Row]) -> Iterator[Row]:
+    return guarded(jobs, soaked)
+
+
+def compare(entry: Entry) -> Row:
+    """Time of each side and of the peers, cold and warm, their errors, what each chose."""
+    import contextlib
+
+    from corpus_launch import Made, errors, fresh, tuned
+    from graph_timing import capture, interleaved, summary
+    from tl_launch import wait
+
+    from warpplan.kernels import planned
+
+    problem = entry.problem()
+    count = max(1, min(MOST_SETS, -(-COLD_BYTES // problem.bytes)))
+    sets = [Made(problem, seed) for seed in range(count)]
+    wanted = problem.reference({name: view.clone() for name, view in sets[0].views.items()})
+    sides: dict[str, Any] = {"autotuned": contextlib.nullcontext(), "planned": planned(tempfile.mkdtemp())}
+    cold, warm, found, chosen = {}, {}, {}, {}
+    estimate = estimate_us(problem)
+    for side, context in sides.items():
+        kernel = fresh(entry)
+        launches = [tuned(entry, problem, made.views, kernel) for made in sets]
+        with context:
+            launches[0]()  # tunes; where it is planned, tries
+            wait()
+            sets[0].reset()
+            launches[0]()
+            wait()
+            found[side] = errors(sets[0].outputs(), wanted)
+            chosen[side] = str(getattr(kernel, "best_config", ""))
+            cold[side] = capture(launches, estimate)
+            warm[side] = capture(launches[:1], estimate)
+    failed = {side: f"error {error:.2e}" for side, error in found.items() if not error <= entry.tolerance}
+    for name, peer in problem.peers.items():
+        try:
+            launches = [peer(made.views) for made in sets]
+            cold[name], warm[name] = capture(launches, estimate), capture(launches[:1], estimate)
+        except Exception as error:
+            failed[name] = first_line(error)
+    rounds = ROUNDS if estimate > SHORT_US else SHORT_ROUNDS
+    times = {
+        kind: {name: summary(samples) for name, samples in interleaved(graphs, rounds, 5.0, 8.0).items()}
+        for kind, graphs in (("cold", cold), ("warm", warm))
+    }
+    overwritten = [name for made in sets[:1] for name in made.overwritten()]
+    return {
+        "status": "ok", "times": times, "errors": found, "failed": failed, "chosen": chosen, "overwritten": overwritten,
+    }  # fmt: skip
+
+
+def first_launch(entry: Entry, side: str) -> Row:
+    """Seconds from the call to the end of the launch, with empty caches of Triton's and of ours."""
+    import contextlib
+
+    from corpus_launch import Made, fresh, tuned
+    from tl_launch import wait
+
+    with tempfile.TemporaryDirectory() as caches:
+        os.environ["TRITON_CACHE_DIR"] = caches
+        from warpplan.kernels import planned
+
+        context: Any = planned() if side == "planned" else contextlib.nullcontext()
+        problem = entry.problem()
+        made = Made(problem, 0)
+        launch = tuned(entry, problem, made.views, fresh(entry))
+        wait()
+        begun = time.perf_counter()
+        with context:
+            launch()
+        wait()
+        return {"status": "ok", "seconds": round(time.perf_counter() - begun, 3)}
+
+
+def case_of(seed: int, names: Sequence[str]) -> Row:
+    """What the soak runs for ``seed``: the same on every machine for the same corpus."""
+    draw = Random(seed)
+    entry = corpus_registry.entries()[draw.choice(sorted(names))]
+    sizes = {name: draw.choice(choices) for name, choices in sorted(entry.choices.items())}
+    return {
+        "seed": seed, "kernel": entry.name, "sizes": sizes, "dtype": draw.choice(entry.dtypes),
+        "pads": {name: draw.choice((0, 0, 8, 16, 1)) for name in entry.padded},
+        "config": draw.randrange(len(entry.configs)),
+    }  # fmt: skip
+
+
+def soaked(case: Row) -> Row:
+    """One case as it is and planned; "ok" where both are right and nothing around the tensors was written."""
+    from corpus_launch import Made, errors, fixed
+    from tl_launch import wait
+
+    from warpplan.kernels import planned
+
+    entry = corpus_registry.entries()[case["kernel"]]
+    problem = entry.problem(case["sizes"], case["dtype"]).padded(case["pads"])
+    made = Made(problem, case["seed"])
+    wanted = problem.reference({name: view.clone() for name, view in made.views.items()})
+    launch = fixed(entry, problem, entry.configs[case["config"]], made.views)
+    made.reset()
+    launch()
+    wait()
+    as_is = errors(made.outputs(), wanted)
+    said: list[str] = []
+    with planned(tempfile.mkdtemp(), measure=False), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        launch()  # decides, and runs as it is
+        wait()
+        made.reset()
+        launch()
+        wait()
+        said = [str(warning.message)[:200] for warning in caught]
+    found = errors(made.outputs(), wanted)
+    overwritten = made.overwritten()
+    limit = SOAK_TIMES * entry.tolerance
+    right = found <= limit and not overwritten
+    status = "wrong as it is" if not as_is <= limit else "ok" if right else "wrong"
+    return {"status": status, "as_is": as_is, "planned": found, "overwritten": overwritten, "said": said}
+
+
+def compared(name: str, result: Row) -> Row:
+    """A row of the results file: ``chosen_us`` is planned, cold; ratios are other time over planned time."""
+    entry = corpus_registry.entries()[name]
+    base = {
+        "kernel": name, "family": entry.family, "style": entry.style, "has_dot": entry.has_dot,
+        "shape": [f"{size}={value}" for size, value in entry.sizes.items()], "dtype": entry.dtypes[0], **result,
+    }  # fmt: skip
+    if result["status"] != "ok":
+        return base
+    us = {kind: {side: t["us"] for side, t in times.items()} for kind, times in result["times"].items()}
+    over = {
+        kind: {side: round(t / times["planned"], 4) for side, t in times.items() if side != "planned"}
+        for kind, times in us.items()
+    }
+    peers = {side: t for side, t in us["cold"].items() if side not in ("planned", "autotuned")}
+    return {
+        **base, "chosen_us": us["cold"]["planned"], "peers": {"autotuned": us["cold"]["autotuned"], **peers},
+        "over": over["cold"], "over_warm": over["warm"],
+    }  # fmt: skip
+
+
+def summarised(rows: Sequence[Row]) -> Row:
+    """The goals' figures."""
+    ok = [r for r in rows if r["status"] == "ok" and not r["failed"].get("planned")]
+
+    def mean(chosen: Sequence[Row], side: str = "autotuned") -> float | None:
+        return geometric_mean([r["over"][side] for r in chosen if side in r["over"]])
+
+    pointers = [r for r in ok if r["style"] in ("affine pointer", "block pointer")]
+    return {
+        "with_dot_over_autotuned": mean([r for r in ok if r["has_dot"]]),
+        "worst_over_autotuned": min((r["over"]["autotuned"] for r in ok), default=None),
+        "by_style": {style: mean([r for r in ok if r["style"] == style]) for style in sorted({r["style"] for r in ok})},
+        "by_family": {f: mean([r for r in ok if r["family"] == f]) for f in sorted({r["family"] for r in ok})},
+        "pointer_gemm_over_cublas": mean([r for r in pointers if r["family"] == "gemm"], "cublas"),
+        "attention_over_cudnn": mean([r for r in ok if r["family"] == "attention"], "cudnn"),
+        "compared": len(ok), "not_compared": sorted(r["kernel"] for r in rows if r not in ok), "goals": GOALS,
+    }  # fmt: skip
+
+
+def summarised_first(rows: Sequence[Row]) -> Row:
+    ratios = [r["planned_s"] / r["autotuned_s"] for r in rows if r.get("planned_s") and r.get("autotuned_s")]
+    whole = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+    return {"first_launch_over_autotune": whole and round(whole, 3), "worst": max(ratios, default=None)}
+
+
+def summarised_soak(rows: Sequence[Row]) -> Row:
+    statuses = [r["status"] for r in rows]
+    return {status: statuses.count(status) for status in sorted(set(statuses))}
+
+
+def run_compare(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
+    store = RowStore(arguments.out / "corpus_h200.json", ("kernel",), {"phase": "compare"}, fresh=arguments.fresh)
+    left = [name for name in names if (name,) not in store.rows()]
+
+    def report(name: str, result: Row) -> None:
+        if result["status"] == "skipped":
+            return
+        made = compared(name, result)
+        store.add(made)
+        print(f"{name}: {made.get('over', made.get('reason'))} {made.get('failed', '')}", flush=True)
+
+    each("bench_corpus:compare_jobs", left, limit_s=LIMIT_S["compare"], until=until, on_result=report)
+    return store
+
+
+def run_first(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
+    settings = {"phase": "first"}
+    store = RowStore(arguments.out / "corpus_first_launch_h200.json", ("kernel",), settings, fresh=arguments.fresh)
+    for name in names:
+        if (name,) in store.rows() or time.monotonic() > until:
+            continue
+        # Each side in a child of its own: a process that has compiled once compiles faster.
+        results = {
+            side: each("bench_corpus:first_jobs", [(name, side)], limit_s=LIMIT_S["first"])[0]
+            for side in ("autotuned", "planned")
+        }
+        seconds = {f"{side}_s": result.get("seconds") for side, result in results.items()}
+        reasons = {side: r["reason"] for side, r in results.items() if r["status"] != "ok"}
+        store.add({"kernel": name, **seconds, "failed": reasons})
+        print(f"{name}: {seconds} {reasons}", flush=True)
+    return store
+
+
+def run_soak(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
+    settings = {"phase": "soak", "kernels": sorted(names)}
+    store = RowStore(arguments.out / "corpus_soak_h200.json", ("seed",), settings, fresh=arguments.fresh)
+    seeds = range(arguments.seed, arguments.seed + arguments.cases)
+    left = [seed for seed in of_shard(list(seeds), arguments.shard) if (seed,) not in store.rows()]
+    listed = [case_of(seed, names) for seed in left]
+
+    def report(case: Row, result: Row) -> None:
+        if result["status"] == "skipped":
+            return
+        store.add({**case, **result})
+        if result["status"] != "ok":
+            print(f"{case}: {result}", flush=True)
+
+    each("bench_corpus:soak_jobs", listed, limit_s=LIMIT_S["soak"], until=until, on_result=report)
+    return store
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser, RESULTS, "kernels")
+    parser.add_argument("--phase", choices=("compare", "first", "soak"), default="compare")
+    parser.add_argument("--cases", type=int, default=2000, help="of the soak")
+    parser.add_argument("--seed", type=int, default=0, help="the soak's first")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing later; what is done is kept")
+    arguments = parser.parse_args()
+    import torch
+
+    chosen = [entry.name for entry in corpus_registry.chosen(arguments.only)]
+    until = time.monotonic() + arguments.limit_s
+    phase = arguments.phase
+    names = chosen if phase == "soak" else of_shard(chosen, arguments.shard)
+    run = {"compare": run_compare, "first": run_first, "soak": run_soak}[phase]
+    summarise = {"compare": summarised, "first": summarised_first, "soak": summarised_soak}[phase]
+    store = run(arguments, until, names)
+    rows = list(store.rows().values())
+    bench = {"compare": "corpus", "first": "corpus_first_launch", "soak": "corpus_soak"}[phase]
+    summary = summarise(rows)
+    complete = len(rows) >= (arguments.cases if phase == "soak" else len(chosen))
+    store.write({**head(bench, torch.cuda.get_device_name()), "summary": summary}, rows, complete=complete)
+    print(summary)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""The corpus of kernels: its descriptions fit its kernels, and the tool that plans it, end to end for a few."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="the corpus is Triton kernels")
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import bench_corpus
+import corpus_entry
+import corpus_registry
+import plan_corpus
+from corpus_entry import STYLES, Box, Entry, Problem, Stride
+
+ROOT = Path(__file__).parents[1]
+ENTRIES = corpus_registry.entries()
+every_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+
+
+def test_the_corpus_has_every_style_and_most_kernels_have_a_product() -> None:
+    assert len(ENTRIES) >= 60
+    assert {entry.style for entry in ENTRIES.values()} >= set(STYLES) - {corpus_entry.BLOCK}
+    assert sum(entry.has_dot for entry in ENTRIES.values()) >= 50
+    assert Counter(entry.family for entry in ENTRIES.values())["norm"] >= 5
+
+
+def test_its_folder_is_small_and_every_module_is_listed() -> None:
+    modules = {path.stem for path in (ROOT / "benchmarks" / "corpus").glob("*.py")} - {"__init__", "products"}
+    assert modules == set(corpus_registry.MODULES)
+    assert len(modules) + 1 <= 12
+    assert all(ast.get_docstring(ast.parse((ROOT / "benchmarks/corpus" / f"{m}.py").read_text())) for m in modules)
+
+
+def check(entry: Entry, problem: Problem) -> None:
+    """What is described fits the kernel's parameters, under every configuration."""
+    names = [parameter.name for parameter in entry.jit.params]
+    given = corpus_entry.resolved(problem)
+    assert set(given) <= set(names)
+    assert set(problem.constants) <= set(names)
+    assert set(problem.outputs) <= set(problem.tensors)
+    for value in problem.arguments.values():
+        tensor = value.tensor if isinstance(value, Stride | Box) else value
+        assert not isinstance(tensor, str) or tensor in problem.tensors
+    for config in entry.configs:
+        constants = entry.constants(problem, config)
+        assert set(config.kwargs) <= set(names)
+        for parameter in entry.jit.params:
+            assert parameter.name in (constants if parameter.is_constexpr else given)
+        assert all(1 <= size < 2**31 for size in problem.grid(constants))
+        assert len(problem.grid(constants)) <= 3
+        made = corpus_entry.source(entry, problem, config)
+        assert list(made.signature) == names
+
+
+@every_entry
+def test_a_description_fits_its_kernel_at_the_benchmarks_sizes(entry: Entry) -> None:
+    assert len({str(config) for config in entry.configs}) == len(entry.configs) >= 2
+    problem = entry.problem()
+    check(entry, problem)
+    assert bool(problem.flops) == entry.has_dot
+    for name, size in entry.choices.items():
+        assert name in entry.sizes, size
+
+
+@every_entry
+def test_a_description_fits_its_kernel_at_each_size_of_the_soak(entry: Entry) -> None:
+    for name, choices in entry.choices.items():
+        for size in (choices[0], choices[-1]):
+            for dtype in entry.dtypes:
+                check(entry, entry.problem({**entry.smallest, name: size}, dtype))
+
+
+@every_entry
+def test_gaps_between_rows_reach_the_kernel_as_strides(entry: Entry) -> None:
+    problem = entry.problem(entry.smallest)
+    padded = problem.padded(dict.fromkeys(entry.padded, 8))
+    before, after = corpus_entry.resolved(problem), corpus_entry.resolved(padded)
+    for name in entry.padded:
+        assert any(
+            after[argument] != before[argument]
+            for argument, value in problem.arguments.items()
+            if isinstance(value, Stride) and value.tensor == name
+        )
+
+
+def test_a_kernel_compiles_from_its_description_with_what_the_launcher_would_know() -> None:
+    entry = ENTRIES["gemm_wrapped_rows"]
+    made = corpus_entry.source(entry, entry.problem({"M": 100, "N": 4096, "K": 1}), entry.configs[0])
+    names = entry.jit.arg_names
+    assert made.signature["stride_ak"] == "constexpr"
+    assert made.signature["K"] == "constexpr"
+    assert (names.index("N"),) in made.attrs
+    assert (names.index("M"),) not in made.attrs
+    optional = ENTRIES["w8a8_token_scaled"]
+    found = corpus_entry.source(optional, optional.problem(), optional.configs[0])
+    assert found.constants[(optional.jit.arg_names.index("bias_ptr"),)] is None
+
+
+def test_heuristics_are_part_of_the_constants() -> None:
+    entry = ENTRIES["gemm_split_k_atomic"]
+    config = entry.configs[0]
+    even, odd = (entry.constants(entry.problem({"K": k}), config)["EVEN_K"] for k in (1024, 1000))
+    assert (even, odd) == (True, False)
+
+
+REPRESENTATIVE = ("gemm_masked", "gemm_host_batched", "attention_backward_delta")
+
+
+def test_a_few_kernels_go_through_the_tool_and_every_refusal_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan_corpus.py", *REPRESENTATIVE, "--configs", "1", "--workers", "2", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    plan_corpus.main()
+    written = json.loads((tmp_path / plan_corpus.NAME).read_text())
+    rows = {row["kernel"]: row for row in written["rows"]}
+    assert set(rows) == set(REPRESENTATIVE)
+    assert rows["gemm_host_batched"]["status"] == "planned"
+    assert rows["gemm_host_batched"]["gain"] > 1
+    assert rows["gemm_host_batched"]["waits_played"] > 100
+    pointers = rows["gemm_masked"]
+    assert pointers["status"] == "planned" or pointers["line"].startswith("gemm_pointers.py:")
+    assert rows["attention_backward_delta"]["status"] == "refused"
+    assert written["summary"]["kernels"] == 3
+    assert written["summary"]["defects"] == []
+    printed = capsys.readouterr().out
+    assert "planned or no gain, of 2 with a product" in printed
+
+
+def row(kernel: str, status: str, **more: Any) -> dict[str, Any]:
+    entry = ENTRIES[kernel]
+    known = {"operation": "tt.load", "line": "a.py:1"} if status == "refused" else {}
+    return {"kernel": kernel, "style": entry.style, "has_dot": entry.has_dot, "status": status, **known, **more}
+
+
+def test_a_kernel_counts_once_by_its_best_configuration_and_a_defect_outweighs_it() -> None:
+    rows = [
+        row("gemm_masked", "refused"), row("gemm_masked", "planned"), row("gemm_batched", "no gain"),
+        row("gemm_int8", "refused", operation="", line=""), row("gemm_host_batched", "planned"),
+        row("gemm_host_batched", "crash"), row("softmax_fused", "refused"),
+    ]  # fmt: skip
+    summary = plan_corpus.summarised(rows)
+    assert summary["with_dot_by_style"]["affine pointer"] == {"planned": 1, "no gain": 1, "refused": 1}
+    assert summary["with_dot"] == 4
+    assert summary["with_dot_planned_or_no_gain"] == 0.5
+    assert summary["defects"] == ["gemm_host_batched"]
+    assert summary["refusals_without_operation_or_line"] == ["gemm_int8"]
+    assert plan_corpus.table(summary).count("\n") == len(STYLES)
+
+
+def test_configurations_are_the_first_and_the_largest() -> None:
+    entry = ENTRIES["w8a16"]
+    first, largest = plan_corpus.configurations(entry, 2)
+    assert first == 0
+    assert entry.configs[largest].kwargs["BLOCK_M"] * entry.configs[largest].kwargs["BLOCK_N"] == 128 * 128
+    assert plan_corpus.configurations(entry, 1) == [0]
+
+
+def test_an_exception_in_a_child_is_a_row() -> None:
+    (found,) = plan_corpus.plan_jobs([("no such kernel", 0)])
+    assert found["status"] == "error"
+    assert "KeyError" in found["reason"]
+
+
+def test_a_seed_says_what_the_soak_runs_and_seeds_reach_most_of_the_corpus() -> None:
+    cases = [bench_corpus.case_of(seed, list(ENTRIES)) for seed in range(600)]
+    assert cases == [bench_corpus.case_of(seed, sorted(ENTRIES)) for seed in range(600)]
+    assert len({case["kernel"] for case in cases}) > 0.95 * len(ENTRIES)
+    for case in cases[:100]:
+        entry = ENTRIES[case["kernel"]]
+        check(entry, entry.problem(case["sizes"], case["dtype"]).padded(case["pads"]))
+        assert case["config"] < len(entry.configs)
+
+
+def test_rows_of_the_gpu_compare_with_planned() -> None:
+    side = {"planned": {"us": 100.0}, "autotuned": {"us": 130.0}, "cublas": {"us": 98.0}}
+    times = {"cold": side, "warm": {**side, "planned": {"us": 65.0}}}
+    result = {"status": "ok", "times": times, "errors": {}, "failed": {}, "chosen": {}, "overwritten": []}
+    made = bench_corpus.compared("gemm_masked", result)
+    assert made["over"] == {"autotuned": 1.3, "cublas": 0.98}
+    assert made["over_warm"]["autotuned"] == 2.0
+    lost = bench_corpus.compared("gemm_batched", {"status": "hang", "reason": "busy"})
+    wrong = bench_corpus.compared("gemm_int8", {**result, "failed": {"planned": "error 1"}})
+    summary = bench_corpus.summarised([made, lost, wrong])
+    assert summary["with_dot_over_autotuned"] == 1.3
+    assert summary["pointer_gemm_over_cublas"] == 0.98
+    assert summary["not_compared"] == ["gemm_batched", "gemm_int8"]
+    first = bench_corpus.summarised_first([{"planned_s": 5.0, "autotuned_s": 10.0}, {"planned_s": None}])
+    assert first == {"first_launch_over_autotune": 0.5, "worst": 0.5}
+    assert bench_corpus.summarised_soak([{"status": "ok"}, {"status": "wrong"}, {"status": "ok"}]) == {
+        "ok": 2,
+        "wrong": 1,
+    }
