@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from warpplan.kernels.compiler.lowering.hopper.persistent import MARK, launched
-from warpplan.kernels.compiler.pipeline import cut, finish, read, run_after, run_before
+from warpplan.kernels.compiler.pipeline import finish, read, run_after, run_before
+from warpplan.kernels.compiler.pointers.planned_cut import LEAST, planned_cut, with_tma_loads
+from warpplan.kernels.compiler.pointers.scratch import with_scratch
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.triton_types import (
     AstSource,
@@ -27,7 +29,7 @@ from warpplan.kernels.triton_types import (
     StageHook,
 )
 
-LOWERING = "3"
+LOWERING = "4"
 """Part of the cache key: raised with every change of what a strategy is lowered to."""
 _hook_lock = threading.RLock()
 
@@ -50,6 +52,7 @@ def hook(strategy: Strategy, edit: Edit | None = None, edited: str = "") -> Stag
         def make_ttgir(module: MlirModule, metadata: dict[str, Json]) -> MlirModule:
             strategy.require(capability)
             context = module.context
+            module, described = with_tma_loads(module, capability)
             changed = dataclasses.replace(options, **strategy.options)
             run_before(module, changed, capability)
             planned = read(strategy.lower(str(module)), context)
@@ -58,6 +61,7 @@ def hook(strategy: Strategy, edit: Edit | None = None, edited: str = "") -> Stag
                 planned = read(edit(str(planned)), context)
             metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()
             metadata[MARK] = strategy.walks_grid
+            metadata[LEAST] = [list(least) for least in described.least]
             return planned
 
         stages["ttgir"] = make_ttgir
@@ -89,12 +93,12 @@ def compile_with(
 
     edited = "" if edit is None else _digest(edit(finished_text(source, target, options or {}, strategy)))
     with _installed(hook(strategy, edit, edited), _folder(cache, cache_key(strategy, edited))):
-        return launched(triton.compile(source, target=target, options=dict(options or {})))
+        return with_scratch(launched(triton.compile(source, target=target, options=dict(options or {}))))
 
 
 def finished_text(source: AstSource, target: GpuTarget, options: Mapping[str, Json], strategy: Strategy) -> str:
     """The TTGIR that :func:`compile_with` makes of ``source``, as Triton finishes it. Raises as it does."""
-    at_cut = cut(source, target, {**options, **strategy.options})
+    at_cut = planned_cut(source, target, {**options, **strategy.options})
     lowered = strategy.lower(at_cut.text)
     return str(
         finish(

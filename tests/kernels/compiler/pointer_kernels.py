@@ -1,0 +1,111 @@
+"""Plain `tl` kernels that load through pointers, as people write them: what a TMA load can stand for, and what not."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tutorial_matmul(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """Programs in groups, rows and columns that wrap, a mask on the depth alone, pointers advanced in the loop."""
+    pid = tl.program_id(0)
+    num_pid_m = tl.cdiv(M, BM)
+    num_pid_n = tl.cdiv(N, BN)
+    num_pid_in_group = GROUP_M * num_pid_n
+    group_id = pid // num_pid_in_group
+    first_pid_m = group_id * GROUP_M
+    group_size_m = min(num_pid_m - first_pid_m, GROUP_M)
+    pid_m = first_pid_m + ((pid % num_pid_in_group) % group_size_m)
+    pid_n = (pid % num_pid_in_group) // group_size_m
+    offs_am = (pid_m * BM + tl.arange(0, BM)) % M
+    offs_bn = (pid_n * BN + tl.arange(0, BN)) % N
+    offs_k = tl.arange(0, BK)
+    a_ptrs = a_ptr + (offs_am[:, None] * stride_am + offs_k[None, :] * stride_ak)
+    b_ptrs = b_ptr + (offs_k[:, None] * stride_bk + offs_bn[None, :] * stride_bn)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, tl.cdiv(K, BK)):
+        a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k * BK, other=0.0)
+        b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k * BK, other=0.0)
+        acc = tl.dot(a, b, acc)
+        a_ptrs += BK * stride_ak
+        b_ptrs += BK * stride_bk
+    c = acc.to(tl.bfloat16)
+    offs_cm = pid_m * BM + tl.arange(0, BM)
+    offs_cn = pid_n * BN + tl.arange(0, BN)
+    c_ptrs = c_ptr + stride_cm * offs_cm[:, None] + stride_cn * offs_cn[None, :]
+    tl.store(c_ptrs, c, mask=(offs_cm[:, None] < M) & (offs_cn[None, :] < N))
+
+
+@triton.jit
+def masked_matmul(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Masks that are the tensors' bounds; B lies as [N, K]; pointers made anew in each iteration."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :], mask=(rm[:, None] < M) & (rk[None, :] < K), other=0.0)
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None], mask=(rn[None, :] < N) & (rk[:, None] < K), other=0.0)
+        acc = tl.dot(a, b, acc)
+    c_ptrs = c_ptr + rm[:, None] * stride_cm + rn[None, :]
+    tl.store(c_ptrs, acc.to(tl.bfloat16), mask=(rm[:, None] < M) & (rn[None, :] < N))
+
+
+@triton.jit
+def block_pointer_matmul(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bk, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    m = tl.program_id(0) * BM
+    n = tl.program_id(1) * BN
+    a = tl.make_block_ptr(a_ptr, (M, K), (stride_am, 1), (m, 0), (BM, BK), (1, 0))
+    b = tl.make_block_ptr(b_ptr, (K, N), (stride_bk, 1), (0, n), (BK, BN), (1, 0))
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        acc = tl.dot(tl.load(a, boundary_check=(0, 1)), tl.load(b, boundary_check=(0, 1)), acc)
+        a = tl.advance(a, (0, BK))
+        b = tl.advance(b, (BK, 0))
+    c = tl.make_block_ptr(c_ptr, (M, N), (stride_cm, 1), (m, n), (BM, BN), (1, 0))
+    tl.store(c, acc.to(tl.bfloat16), boundary_check=(0, 1))
+
+
+@triton.jit
+def block_pointer_attention(
+    q_ptr, k_ptr, v_ptr, o_ptr, scale, stride_z, stride_h, stride_m, H, L,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    start = tl.program_id(0)
+    batch = tl.program_id(1) // H
+    head = tl.program_id(1) % H
+    offset = batch.to(tl.int64) * stride_z + head.to(tl.int64) * stride_h
+    q_block = tl.make_block_ptr(q_ptr + offset, (L, D), (stride_m, 1), (start * BM, 0), (BM, D), (1, 0))
+    k_block = tl.make_block_ptr(k_ptr + offset, (D, L), (1, stride_m), (0, 0), (D, BN), (0, 1))
+    v_block = tl.make_block_ptr(v_ptr + offset, (L, D), (stride_m, 1), (0, 0), (BN, D), (1, 0))
+    o_block = tl.make_block_ptr(o_ptr + offset, (L, D), (stride_m, 1), (start * BM, 0), (BM, D), (1, 0))
+    offs_m = start * BM + tl.arange(0, BM)
+    offs_n = tl.arange(0, BN)
+    m = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, D), tl.float32)
+    q = tl.load(q_block)
+    end = L
+    if CAUSAL:
+        end = (start + 1) * BM
+    for n in range(0, end, BN):
+        s = tl.dot(q, tl.load(k_block)) * scale
+        if CAUSAL:
+            s = tl.where(offs_m[:, None] >= (n + offs_n)[None, :], s, float("-inf"))
+        largest = tl.maximum(m, tl.max(s, 1))
+        p = tl.exp2(s - largest[:, None])
+        alpha = tl.exp2(m - largest)
+        total = total * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(tl.bfloat16), tl.load(v_block), acc * alpha[:, None])
+        m = largest
+        k_block = tl.advance(k_block, (0, BN))
+        v_block = tl.advance(v_block, (BN, 0))
+    tl.store(o_block, (acc / total[:, None]).to(tl.bfloat16))
