@@ -139,7 +139,8 @@ class _LoadWriter:
 
     def _size(self, size: Dimension, out: ScalarWriter) -> str:
         if not size.extents:
-            return out.constant(MOST_I32, "i32")
+            first = size.coordinate.value
+            return out.constant(MOST_I32 if first is None else first + size.size, "i32")
         first, *more = (out.narrow(e) if self._positive(e) else out.extent(e) for e in size.extents)
         for extent in more:
             first = out.op(f"$ = arith.minsi {first}, {extent} : i32")

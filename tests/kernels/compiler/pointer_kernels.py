@@ -109,3 +109,151 @@ def block_pointer_attention(
         k_block = tl.advance(k_block, (0, BN))
         v_block = tl.advance(v_block, (BN, 0))
     tl.store(o_block, (acc / total[:, None]).to(tl.bfloat16))
+
+
+@triton.jit
+def unmasked_store(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Rows of A wrap, and what they give is stored."""
+    rm = (tl.program_id(0) * BM + tl.arange(0, BM)) % M
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :])
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def summed_columns(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Rows of A are clamped; the store's mask leaves them out, a sum over rows does not."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    inside = tl.where(rm < M, rm, 0)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + inside[:, None] * stride_am + rk[None, :])
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None])
+        acc = tl.dot(a, b, acc)
+    acc += tl.sum(acc, 0)[None, :]
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16), mask=rm[:, None] < M)
+
+
+@triton.jit
+def clamped_rows(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Rows are clamped, and neither stored nor added to others; the bias is a row of its own."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    inside = tl.where(rm < M, rm, 0)
+    columns = tl.minimum(rn, N - 1)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + inside[:, None] * stride_am + rk[None, :], mask=rk[None, :] < K, other=0.0)
+        b = tl.load(b_ptr + columns[None, :] * stride_bn + rk[:, None], mask=rk[:, None] < K, other=0.0)
+        acc = tl.dot(a * 2, b, acc)
+    acc = acc / (1 + tl.sum(acc, 1))[:, None] if BM == 0 else tl.maximum(acc, 0.0)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc, mask=(rm[:, None] < M) & (rn[None, :] < N))
+
+
+@triton.jit
+def gathered(
+    a_ptr, b_ptr, c_ptr, rows_ptr, M, N, K, stride_am, stride_bn, stride_cm,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Rows of A by a list."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rows = tl.load(rows_ptr + rm)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + rows[:, None] * stride_am + rk[None, :])
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def filled_with_ones(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :], mask=rm[:, None] < M, other=1.0)
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def triangle(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """A's upper triangle is not read."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :], mask=rk[None, :] <= rm[:, None], other=0.0)
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def before_the_tensor(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """A's tile starts a column before what the pointer points to, in each iteration."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = tl.arange(0, BK) - k
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :])
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + (k + tl.arange(0, BK))[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def ragged_attention(
+    q_ptr, k_ptr, v_ptr, o_ptr, starts_ptr, scale, stride_m, stride_h, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr
+):
+    """Sequences one after the other, their lengths in memory; keys masked by the length of each."""
+    first = tl.load(starts_ptr + tl.program_id(1))
+    length = tl.load(starts_ptr + tl.program_id(1) + 1) - first
+    head = tl.program_id(2) * stride_h
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.arange(0, BN)
+    rd = tl.arange(0, D)
+    q = tl.load(q_ptr + head + (first + rm)[:, None] * stride_m + rd[None, :], mask=rm[:, None] < length, other=0.0)
+    m = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, D), tl.float32)
+    for n in range(0, length, BN):
+        keys = first + n + rn
+        k = tl.load(k_ptr + head + keys[None, :] * stride_m + rd[:, None], mask=(n + rn)[None, :] < length, other=0.0)
+        v = tl.load(v_ptr + head + keys[:, None] * stride_m + rd[None, :], mask=(n + rn)[:, None] < length, other=0.0)
+        s = tl.where((n + rn)[None, :] < length, tl.dot(q, k) * scale, float("-inf"))
+        largest = tl.maximum(m, tl.max(s, 1))
+        p = tl.exp2(s - largest[:, None])
+        alpha = tl.exp2(m - largest)
+        total = total * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(tl.bfloat16), v, acc * alpha[:, None])
+        m = largest
+    place = o_ptr + head + (first + rm)[:, None] * stride_m + rd[None, :]
+    tl.store(place, (acc / total[:, None]).to(tl.bfloat16), mask=rm[:, None] < length)
