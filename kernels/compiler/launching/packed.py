@@ -28,8 +28,11 @@ def files_of(kernel: CompiledKernel) -> Compiled:
 
 
 def pack(kernel: CompiledKernel) -> dict[str, Json]:
-    """``kernel`` for :func:`source` and :func:`load`. Raises :class:`CannotPlan` where its text is not kept, has
-    nothing for a producer to load, or turns integers into pointers: memory that a copy of the arguments would not hold."""
+    """``kernel`` for :func:`source` and :func:`load`.
+
+    Raises :class:`CannotPlan` where its text is not kept, has nothing for a producer to load, or turns integers into
+    pointers: memory that a copy of the arguments would not hold.
+    """
     text = kernel.asm.get("source")
     if text is None:
         raise CannotPlan("Triton kept no source of the compiled kernel: clear its cache")

@@ -33,17 +33,18 @@ class CutModule:
     capability: int
 
 
-Edit = Callable[[MlirModule, int], MlirModule]
+ModuleEdit = Callable[[MlirModule, int], MlirModule]
 """Changes a module of Triton's IR for a GPU of compute capability (major · 10 + minor)."""
 
 
 def cut(
-    source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None, edit: Edit | None = None
+    source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None, edit: ModuleEdit | None = None
 ) -> CutModule:
     """Compile ``source`` (a Triton ``ASTSource``) for ``target`` (a ``GPUTarget``) up to the cut.
 
-    ``edit`` changes Triton's IR before its layouts are chosen. Runs no stage hook and touches no cache. Raises :class:`UnsupportedTriton`, :class:`InvalidInput` for a GPU older
-    than Hopper, and Triton's own errors where the kernel does not compile.
+    ``edit`` changes Triton's IR before its layouts are chosen. Runs no stage hook and touches no cache. Raises
+    :class:`UnsupportedTriton`, :class:`InvalidInput` for a GPU older than Hopper, and Triton's own errors where the
+    kernel does not compile.
     """
     from triton.compiler import make_backend
 

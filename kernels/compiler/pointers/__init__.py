@@ -3,6 +3,7 @@ and, where that proves that TMA reads the same, the kernel written with descript
 """
 
 EXPORTS = {
+    "describing": ("Described",),
     "planned_cut": ("explained", "LEAST", "planned_cut", "require_least", "with_tma_loads"),
     "scratch": ("with_scratch",),
 }

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from warpplan.kernels.compiler.analysis.value_flow import CARRIED, PLAIN
+from warpplan.kernels.compiler.analysis.value_flow import CARRIED, PLAIN, Definition
 from warpplan.kernels.compiler.pointers.polynomials import Polynomial
 from warpplan.kernels.compiler.pointers.scalar_values import ONE, ScalarReader, combined
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
-from warpplan.kernels.compiler.ttgir.printed_shapes import result_shapes, shapes_in
+from warpplan.kernels.compiler.ttgir.printed_shapes import result_shapes
 
 ZERO = Polynomial()
 Steps = tuple[Polynomial, ...]
@@ -41,8 +41,8 @@ class Caveat:
 
 @dataclass(frozen=True)
 class AffineTile:
-    """``base`` is a scalar pointer, a tile that a loop carries, or "" for whole numbers; ``shift`` what was added to a
-    scalar pointer before it was a tile; offsets in elements."""
+    """``base`` is a scalar pointer, or "" for whole numbers; ``shift`` what was added to a scalar pointer before it was
+    a tile; offsets in elements."""
 
     shape: tuple[int, ...]
     start: Polynomial
@@ -77,40 +77,43 @@ class TileReader:
         return self._shapes.get(name, ())
 
     def read(self, name: str) -> AffineTile:
-        """The tile ``name``, on whatever base. Raises :class:`NotAffine`."""
+        """The tile ``name``; what counted loops advance, by their counters. Raises :class:`NotAffine`."""
         if name not in self._read:
             self._read[name] = self._of(name)
         return self._read[name]
 
-    def resolved(self, tile: AffineTile) -> AffineTile:
-        """``tile`` with pointers that counted loops advance written by their counters. Raises :class:`NotAffine`."""
-        for _ in range(16):
-            made = self.scalars.defined.get(tile.base)
-            if made is None or made.kind == PLAIN:
-                return tile
-            if made.kind != CARRIED or made.operation.name != "scf.for":
-                raise NotAffine("its pointer comes out of a branch or an uncounted loop", made.operation)
-            loop = control.read_loop(made.operation)
-            inside, initial, _, _ = loop.carried[made.position]
-            if tile.base != inside:
-                raise NotAffine("its pointer is what an earlier loop left", made.operation)
+    def _carried(self, name: str, made: Definition, shape: tuple[int, ...]) -> AffineTile:
+        """A tile that a loop carries, or what a branch or a loop leaves."""
+        if made.kind != CARRIED or made.operation.name != "scf.for":
+            raise NotAffine("its address comes out of a branch or of a loop without a count", made.operation)
+        loop = control.read_loop(made.operation)
+        inside, initial, _, _ = loop.carried[made.position]
+        if name != inside:
+            raise NotAffine("its address is what an earlier loop left", made.operation)
+        first = self.read(initial)
+        # Its own base while the loop's body is read, so that what is added to it shows; nothing of that is remembered.
+        before = dict(self._read)
+        self._read[name] = AffineTile(shape, ZERO, tuple(ZERO for _ in shape), name)
+        try:
             following = self.read(loop.yielded[made.position])
-            if following.base != inside or any(step.terms for step in following.steps) or following.caveats:
-                raise NotAffine("its pointer does not advance by the same amount everywhere", made.operation)
-            added = self.scalars.after_steps(following.shift + following.start, made.operation)
-            if added is None:
-                raise NotAffine("its pointer advances by an amount that changes", made.operation)
-            first = self.read(initial)
-            tile = _sum(first, replace(tile, base="").moved(added))
-        raise NotAffine("its pointer is carried through too many loops")
+        finally:
+            self._read = before
+        if following.base != name or any(step.terms for step in following.steps) or following.caveats:
+            raise NotAffine("its address does not advance by the same amount everywhere", made.operation)
+        added = self.scalars.after_steps(following.shift + following.start, made.operation)
+        if added is None:
+            raise NotAffine("its address advances by an amount that changes", made.operation)
+        return first.moved(added)
 
     def _of(self, name: str) -> AffineTile:
         shape, made = self.shape(name), self.scalars.defined.get(name)
         none = tuple(ZERO for _ in shape)
-        if made is None or made.kind != PLAIN:
-            if shape or self._is_pointer(name):
-                return AffineTile(shape, ZERO, none, name)
+        if not shape and not self._is_pointer(name):
             return AffineTile((), self.scalars.read(name), ())
+        if made is None:
+            return AffineTile(shape, ZERO, none, name)
+        if made.kind != PLAIN:
+            return self._carried(name, made, shape)
         operation = made.operation
         short = operation.name.partition(".")[2]
         if operation.name == "tt.addptr":
@@ -119,15 +122,12 @@ class TileReader:
                 return replace(pointer, shift=pointer.shift + offset.start)
             return _sum(pointer, offset)
         if not shape:
-            return AffineTile((), ZERO, (), name) if self._is_pointer(name) else self._scalar(name)
+            return AffineTile((), ZERO, (), name)
         reading = getattr(self, f"_{short}", None)
         if reading is None or short not in _READ:
             raise NotAffine(_UNREADABLE.get(operation.name, "its index is no sum of rows and columns"), operation)
         tile: AffineTile = reading(operation, shape, made.sources)
         return tile
-
-    def _scalar(self, name: str) -> AffineTile:
-        return AffineTile((), self.scalars.read(name), ())
 
     def _is_pointer(self, name: str) -> bool:
         made = self.scalars.defined.get(name)
@@ -216,8 +216,8 @@ class TileReader:
 
 _READ = frozenset(
     {
-        "constant", "make_range", "splat", "expand_dims", "broadcast", "trans", "extsi", "addi", "subi", "muli", "remsi",
-        "minsi", "select",
+        "constant", "make_range", "splat", "expand_dims", "broadcast", "trans", "extsi", "addi", "subi", "muli",
+        "remsi", "minsi", "select",
     }
 )  # fmt: skip
 _UNREADABLE = {

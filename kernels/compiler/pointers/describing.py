@@ -69,7 +69,7 @@ def describe_loads(text: str, *, nested: bool) -> Described:
     left = {id(refusal.loop) for refusal in loads.refused}
     found = [load for load in loads.found if id(load.loop) not in left]
     unchanged = tuple(
-        Unchanged(*(str(locations.of(o)) for o in (r.load, r.loop)), r.reason, r.at.name, str(locations.of(r.at)))
+        Unchanged(str(locations.of(r.load)), str(locations.of(r.loop)), r.reason, r.at.name, str(locations.of(r.at)))
         for r in loads.refused
     )
     if not found:
@@ -139,8 +139,8 @@ class _LoadWriter:
 
     def _size(self, size: Dimension, out: ScalarWriter) -> str:
         if not size.extents:
-            first = size.coordinate.value
-            return out.constant(MOST_I32 if first is None else first + size.size, "i32")
+            at = size.coordinate.value
+            return out.constant(MOST_I32 if at is None else at + size.size, "i32")
         first, *more = (out.narrow(e) if self._positive(e) else out.extent(e) for e in size.extents)
         for extent in more:
             first = out.op(f"$ = arith.minsi {first}, {extent} : i32")

@@ -10,6 +10,7 @@ from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.analysis.capture import Captured, Obstacle
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe_loads
+from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 from warpplan.kernels.triton_types import (
     AstSource,
     CompiledKernel,
@@ -57,7 +58,10 @@ def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Des
     text = str(module)
     if capability // 10 != HOPPER or "tt.dot" not in text:
         return module, Described(text)
-    described = describe_loads(text, nested=pipeline.nests_descriptors(triton.__version__))
+    try:
+        described = describe_loads(text, nested=pipeline.nests_descriptors(triton.__version__))
+    except (AssertionError, IndexError, KeyError, StopIteration, ValueError, MalformedIR):
+        return module, Described(text)  # forms that are not read here: what is planned is the kernel as it is
     return (pipeline.read(described.text, module.context) if described.lines else module), described
 
 
@@ -76,8 +80,10 @@ def _is_in(load: Unchanged, loop: str) -> bool:
 
 
 def require_least(kernel: CompiledKernel, arguments: Mapping[str, KernelArgument]) -> None:
-    """Raise :class:`CannotPlan` where the planned ``kernel`` is not for ``arguments``: a stride of 0, a negative size."""
+    """Raise :class:`CannotPlan` where the planned ``kernel`` is not for ``arguments``: a stride of 0, say."""
     for name, least in getattr(kernel.metadata, LEAST, ()):
         value = arguments.get(name)
-        if isinstance(value, int) and value < least:
+        if type(value) is not int:
+            raise CannotPlan(f"argument {name!r} is no whole number of Python's: no launch can be told by its sign")
+        if value < least:
             raise CannotPlan(f"argument {name!r} is {value}: TMA loads stand for its pointer loads from {least} on")

@@ -60,6 +60,16 @@ class Polynomial:
         (monomial, c), *more = self.terms
         return c if not more and not monomial else None
 
+    def with_name(self, name: str, value: Polynomial) -> Polynomial:
+        """It with ``value`` in place of ``name``."""
+        total = Polynomial()
+        for monomial, c in self.terms:
+            product = Polynomial.constant(c)
+            for factor in monomial:
+                product = product * (value if factor == name else Polynomial.named(factor))
+            total = total + product
+        return total
+
     def where(self, keep: Callable[[Monomial, int], bool]) -> Polynomial:
         """Those of its terms that ``keep`` says yes to."""
         return Polynomial(tuple((monomial, c) for monomial, c in self.terms if keep(monomial, c)))

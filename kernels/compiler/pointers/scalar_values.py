@@ -17,7 +17,9 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 ONE = Polynomial.constant(1)
 _SAME = {"arith.extsi", "arith.index_cast"}
-_GRID = {"tt.get_program_id", "tt.get_num_programs"}
+_NEVER_NEGATIVE = {"tt.get_program_id", "tt.get_num_programs", "arith.extui"}
+_SINCE = " since the first"
+"""Behind a counter's name: what it has gone up by since the loop began."""
 
 
 class ScalarReader:
@@ -81,9 +83,10 @@ class ScalarReader:
     def _unshared(self, name: str) -> Polynomial:
         """``name`` read with whatever is being read now left by its name, and not remembered so."""
         before = dict(self._read)
-        found = self.read(name)
-        self._read = before
-        return found
+        try:
+            return self.read(name)
+        finally:
+            self._read = before
 
     def after_steps(self, step: Polynomial, operation: IrOperation) -> Polynomial | None:
         """What has been added at an iteration of the ``scf.for`` that adds ``step`` in each; ``None`` where ``step``
@@ -142,14 +145,29 @@ class ScalarReader:
         """Whether every term of ``value`` is known to be 0 or more. Adds to ``positive`` the arguments that have to be
         for that."""
         needed: set[str] = set()
-        if all(c > 0 and all(self._name_not_negative(n, needed, ()) for n in monomial) for monomial, c in value.terms):
+        known = self._value_not_negative(value, needed, ())
+        if known:
             positive |= needed
-            return True
-        return False
+        return known
+
+    def _value_not_negative(self, value: Polynomial, needed: set[str], open_names: tuple[str, ...]) -> bool:
+        return all(
+            c > 0 and all(self._name_not_negative(n, needed, open_names) for n in monomial)
+            for monomial, c in self._from_first(value).terms
+        )
+
+    def _from_first(self, value: Polynomial) -> Polynomial:
+        """``value`` with each loop's counter as its first value and what it has gone up by since."""
+        while True:
+            counter = next((name for name in value.names if self.is_counter(name)), None)
+            if counter is None:
+                return value
+            lower = self.read(control.read_loop(self.defined[counter].operation).lower)
+            value = value.with_name(counter, lower + Polynomial.named(counter + _SINCE))
 
     def _name_not_negative(self, name: str, needed: set[str], open_names: tuple[str, ...]) -> bool:
-        if name in open_names:
-            return True  # a loop's own value: by induction
+        if name in open_names or name.endswith(_SINCE):
+            return True  # what a loop carries, by induction; what a counter has gone up by
         below = (*open_names, name)
         made = self.defined.get(name)
         if made is None:
@@ -157,17 +175,12 @@ class ScalarReader:
             return self.arguments.get(name, "").startswith("i")
 
         def known(source: str) -> bool:
-            value = self.read(source)
-            return all(
-                c > 0 and all(self._name_not_negative(n, needed, below) for n in monomial) for monomial, c in value.terms
-            )
+            return self._value_not_negative(self.read(source), needed, below)
 
         operation = made.operation
-        if made.kind == VARIABLE:
-            return known(control.read_loop(operation).lower)
         if made.kind != PLAIN:
             return all(map(known, made.sources))
-        if operation.name in _GRID:
+        if operation.name in _NEVER_NEGATIVE:
             return True
         if operation.name in ("arith.divsi", "arith.ceildivsi", "arith.remsi", "arith.shrsi"):
             return known(made.sources[0])

@@ -1,6 +1,6 @@
 """A tile's mask as bounds: the positions along each dimension that it lets through.
 
-    mask[i, j] = i < every limit in below[0]  and  i + start ≥ 0 for every start in at_least[0]  and the same of j
+mask[i, j] = i < every limit in below[0]  and  i + start ≥ 0 for every start in at_least[0]  and the same of j
 """
 
 from __future__ import annotations

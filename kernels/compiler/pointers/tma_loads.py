@@ -25,6 +25,7 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 LOOPS = ("scf.for", "scf.while")
+_WHOLE = ("i8", "i16", "i32", "i64")
 ALIGNMENT = 16
 """Bytes that a tensor's base and its row stride are multiples of (CUDA Driver API, ``cuTensorMapEncodeTiled``)."""
 FEWEST_ROWS = 8
@@ -146,14 +147,16 @@ class _LoadReader:
         """Raises :class:`NotAffine` with the reason."""
         if is_volatile(load):
             raise NotAffine("it is volatile", load)
+        if "cacheModifier = cv" in load.text():
+            raise NotAffine("it is to be read again each time, past every cache", load)
         kind = parse_type(find_types(load.signature)[0])
         assert kind is not None
         element = kind.element.partition("<")[2].rpartition(">")[0]
-        if element.startswith("!tt.ptr") or element.startswith("i1"):
+        if element == "i1" or element.startswith("!tt.ptr"):
             raise NotAffine(f"its elements are {element}", load)
         size = _bytes(element)
         pointer, *rest = load.operands
-        tile = self.tiles.resolved(self.tiles.read(pointer))
+        tile = self.tiles.read(pointer)
         mask = read_mask(self.tiles, rest[0]) if rest else BoundsMask((frozenset(),) * 2, (frozenset(),) * 2)
         if len(rest) > 1:
             self._require_zero(rest[1], load)
@@ -177,6 +180,9 @@ class _LoadReader:
         alignment = self._alignment(base)
         if alignment % ALIGNMENT or (offset.divisor(self.scalars.divisor) * size) % ALIGNMENT:
             raise NotAffine(f"its base is not known to be a multiple of {ALIGNMENT} bytes")
+        for name in sorted(n for p in (offset, stride, row, column, *rows.extents, *columns.extents) for n in p.names):
+            if self.scalars.kind(name) not in _WHOLE:
+                raise NotAffine(f"its address is made of a {self.scalars.kind(name)}")
         return TmaLoad(
             load, loop, base, offset, stride, rows, columns, inner == 0, element, tuple(sorted(least.items()))
         )
@@ -247,8 +253,8 @@ class _LoadReader:
         offset = left - column
         moved = []
         for dim, coordinate in ((outer, row), (1 - outer, column)):
-            if lowest[dim]:
-                moved.append(coordinate)  # the mask cuts off what is below 0, and so does TMA
+            if lowest[dim] or self.scalars.not_negative(coordinate, set()):
+                moved.append(coordinate)  # where the mask cuts off what is below 0, so does TMA
                 continue
             fixed = coordinate.where(lambda monomial, c: not changes(monomial))
             unknown = fixed.where(

@@ -28,7 +28,7 @@ class Users:
         for operation in function.walk():
             if operation.name == "scf.for":
                 loop = control.read_loop(operation)
-                for (inside, initial, _, outside), back in zip(loop.carried, loop.yielded, strict=True):
+                for (inside, initial, _, outside), back in zip(loop.carried, loop.yielded, strict=False):
                     for source in (initial, back):
                         self.handed.setdefault(source, []).extend((inside, outside))
             elif operation.name == "scf.if":
@@ -38,7 +38,7 @@ class Users:
                         self.handed.setdefault(value, []).append(outside)
             elif operation.name == "scf.while":
                 repeat = control.read_while(operation)
-                for (inside, initial, _), back in zip(repeat.carried, control.yielded(repeat.after), strict=True):
+                for (inside, initial, _), back in zip(repeat.carried, control.yielded(repeat.after), strict=False):
                     for source in (initial, back):
                         self.handed.setdefault(source, []).append(inside)
                 for (inside, _, outside), value in zip(repeat.handed, repeat.condition.operands[1:], strict=True):
@@ -62,7 +62,7 @@ def require_unread(tiles: TileReader, users: Users, name: str, caveat: Caveat) -
         for operation in users.readers.get(value, ()):
             if operation.name in _WRITES:
                 _require_masked(tiles, operation, value, Caveat(dim, caveat.limit))
-                if not users.readers.get(operation.defined[0] if operation.results else "", ()):
+                if not operation.results:
                     continue
             waiting += _followed(tiles, operation, value, dim)
 

@@ -27,7 +27,7 @@ def tutorial_matmul(
     a_ptrs = a_ptr + (offs_am[:, None] * stride_am + offs_k[None, :] * stride_ak)
     b_ptrs = b_ptr + (offs_k[:, None] * stride_bk + offs_bn[None, :] * stride_bn)
     acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
+    for k in range(tl.cdiv(K, BK)):
         a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k * BK, other=0.0)
         b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k * BK, other=0.0)
         acc = tl.dot(a, b, acc)
@@ -50,8 +50,10 @@ def masked_matmul(
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, K, BK):
         rk = k + tl.arange(0, BK)
-        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :], mask=(rm[:, None] < M) & (rk[None, :] < K), other=0.0)
-        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None], mask=(rn[None, :] < N) & (rk[:, None] < K), other=0.0)
+        in_a = (rm[:, None] < M) & (rk[None, :] < K)
+        in_b = (rn[None, :] < N) & (rk[:, None] < K)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :], mask=in_a, other=0.0)
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None], mask=in_b, other=0.0)
         acc = tl.dot(a, b, acc)
     c_ptrs = c_ptr + rm[:, None] * stride_cm + rn[None, :]
     tl.store(c_ptrs, acc.to(tl.bfloat16), mask=(rm[:, None] < M) & (rn[None, :] < N))
@@ -149,18 +151,18 @@ def summed_columns(
 def clamped_rows(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):
-    """Rows are clamped, and neither stored nor added to others; the bias is a row of its own."""
+    """Rows are clamped, and neither stored nor added to other rows; columns that are added up are masked."""
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
-    inside = tl.where(rm < M, rm, 0)
-    columns = tl.minimum(rn, N - 1)
+    inside = tl.minimum(rm, M - 1)
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, K, BK):
         rk = k + tl.arange(0, BK)
         a = tl.load(a_ptr + inside[:, None] * stride_am + rk[None, :], mask=rk[None, :] < K, other=0.0)
-        b = tl.load(b_ptr + columns[None, :] * stride_bn + rk[:, None], mask=rk[:, None] < K, other=0.0)
+        in_b = (rn[None, :] < N) & (rk[:, None] < K)
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None], mask=in_b, other=0.0)
         acc = tl.dot(a * 2, b, acc)
-    acc = acc / (1 + tl.sum(acc, 1))[:, None] if BM == 0 else tl.maximum(acc, 0.0)
+    acc = tl.maximum(acc, tl.sum(acc, 1)[:, None])
     tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc, mask=(rm[:, None] < M) & (rn[None, :] < N))
 
 
@@ -231,8 +233,9 @@ def before_the_tensor(
 
 @triton.jit
 def ragged_attention(
-    q_ptr, k_ptr, v_ptr, o_ptr, starts_ptr, scale, stride_m, stride_h, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr
-):
+    q_ptr, k_ptr, v_ptr, o_ptr, starts_ptr, scale, stride_m, stride_h,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
     """Sequences one after the other, their lengths in memory; keys masked by the length of each."""
     first = tl.load(starts_ptr + tl.program_id(1))
     length = tl.load(starts_ptr + tl.program_id(1) + 1) - first
@@ -257,3 +260,91 @@ def ragged_attention(
         m = largest
     place = o_ptr + head + (first + rm)[:, None] * stride_m + rd[None, :]
     tl.store(place, (acc / total[:, None]).to(tl.bfloat16), mask=rm[:, None] < length)
+
+
+@triton.jit
+def two_stage_attention(
+    q_ptr, k_ptr, v_ptr, o_ptr, scale, stride_z, stride_h, stride_m, H, L,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Blocks below the diagonal without a mask, those on it with one; block pointers go on where they are."""
+    start = tl.program_id(0)
+    offset = (tl.program_id(1) // H).to(tl.int64) * stride_z + (tl.program_id(1) % H).to(tl.int64) * stride_h
+    q_block = tl.make_block_ptr(q_ptr + offset, (L, D), (stride_m, 1), (start * BM, 0), (BM, D), (1, 0))
+    k_block = tl.make_block_ptr(k_ptr + offset, (D, L), (1, stride_m), (0, 0), (D, BN), (0, 1))
+    v_block = tl.make_block_ptr(v_ptr + offset, (L, D), (stride_m, 1), (0, 0), (BN, D), (1, 0))
+    o_block = tl.make_block_ptr(o_ptr + offset, (L, D), (stride_m, 1), (start * BM, 0), (BM, D), (1, 0))
+    offs_m = start * BM + tl.arange(0, BM)
+    offs_n = tl.arange(0, BN)
+    m = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, D), tl.float32)
+    q = tl.load(q_block)
+    for _ in range(0, start * BM, BN):
+        s = tl.dot(q, tl.load(k_block)) * scale
+        largest = tl.maximum(m, tl.max(s, 1))
+        p = tl.exp2(s - largest[:, None])
+        alpha = tl.exp2(m - largest)
+        total = total * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(tl.bfloat16), tl.load(v_block), acc * alpha[:, None])
+        m = largest
+        k_block = tl.advance(k_block, (0, BN))
+        v_block = tl.advance(v_block, (BN, 0))
+    for n in range(start * BM, (start + 1) * BM, BN):
+        s = tl.dot(q, tl.load(k_block)) * scale
+        s = tl.where(offs_m[:, None] >= (n + offs_n)[None, :], s, float("-inf"))
+        largest = tl.maximum(m, tl.max(s, 1))
+        p = tl.exp2(s - largest[:, None])
+        alpha = tl.exp2(m - largest)
+        total = total * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(tl.bfloat16), tl.load(v_block), acc * alpha[:, None])
+        m = largest
+        k_block = tl.advance(k_block, (0, BN))
+        v_block = tl.advance(v_block, (BN, 0))
+    tl.store(o_block, (acc / total[:, None]).to(tl.bfloat16))
+
+
+@triton.jit
+def persistent_matmul(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bk, stride_cm, BLOCKS,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Walks over its tiles by itself, with indices wrapped and masks as the persistent tutorial has them."""
+    across = tl.cdiv(N, BN)
+    offs_k = tl.arange(0, BK)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * across, BLOCKS):
+        rm = (tile // across) * BM + tl.arange(0, BM)
+        rn = (tile % across) * BN + tl.arange(0, BN)
+        inside_m = tl.max_contiguous(tl.multiple_of(tl.where(rm < M, rm, 0), BM), BM)
+        inside_n = tl.max_contiguous(tl.multiple_of(tl.where(rn < N, rn, 0), BN), BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for i in range(tl.cdiv(K, BK)):
+            rk = i * BK + offs_k
+            left = K - i * BK
+            a = tl.load(a_ptr + inside_m[:, None] * stride_am + rk[None, :], mask=offs_k[None, :] < left, other=0.0)
+            b = tl.load(b_ptr + rk[:, None] * stride_bk + inside_n[None, :], mask=offs_k[:, None] < left, other=0.0)
+            acc = tl.dot(a, b, acc)
+        c_ptrs = c_ptr + rm[:, None] * stride_cm + rn[None, :]
+        tl.store(c_ptrs, acc.to(tl.bfloat16), mask=(rm[:, None] < M) & (rn[None, :] < N))
+
+
+@triton.jit
+def split_k_matmul(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bk, stride_cm, SPLIT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Parts of the depth added up in memory; A is halved on the way."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.program_id(2) * BK + tl.arange(0, BK)
+    a_ptrs = a_ptr + (rm % M)[:, None] * stride_am + rk[None, :]
+    b_ptrs = b_ptr + rk[:, None] * stride_bk + (rn % N)[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(tl.cdiv(K, BK * SPLIT)):
+        left = K - i * (BK * SPLIT)
+        a = tl.load(a_ptrs, mask=rk[None, :] < left, other=0.0)
+        b = tl.load(b_ptrs, mask=rk[:, None] < left, other=0.0)
+        acc += tl.dot((a.to(tl.float32) * 0.5).to(tl.bfloat16), b)
+        a_ptrs += BK * SPLIT
+        b_ptrs += BK * SPLIT * stride_bk
+    tl.atomic_add(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc, mask=(rm[:, None] < M) & (rn[None, :] < N))
