@@ -66,12 +66,19 @@ def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Des
 
 
 def explained(captured: Captured, described: Described) -> Captured:
-    """``captured`` with the reasons why its pointer loads stay as they are in place of their obstacle."""
+    """``captured`` with the reasons why its pointer loads stay as they are: in place of their obstacle, or as remarks on
+    a loop that other loads are planned in."""
     obstacles: list[Obstacle] = []
     for obstacle in captured.obstacles:
         mine = [u for u in described.unchanged if obstacle.operation == "tt.load" and _is_in(u, obstacle.loop)]
         obstacles += [Obstacle(u.told, obstacle.operation, u.load, obstacle.loop) for u in mine] or [obstacle]
-    return replace(captured, obstacles=tuple(dict.fromkeys(obstacles)))
+    remarks = [
+        Obstacle(u.told, "tt.load", u.load, loop.id)
+        for u in described.unchanged for loop in captured.loading if _is_in(u, loop.id)
+    ]  # fmt: skip
+    return replace(
+        captured, obstacles=tuple(dict.fromkeys(obstacles)), remarks=tuple(dict.fromkeys((*captured.remarks, *remarks)))
+    )
 
 
 def _is_in(load: Unchanged, loop: str) -> bool:
