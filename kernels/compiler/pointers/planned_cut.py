@@ -66,8 +66,8 @@ def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Des
 
 
 def explained(captured: Captured, described: Described) -> Captured:
-    """``captured`` with the reasons why its pointer loads stay as they are: in place of their obstacle, or as remarks on
-    a loop that other loads are planned in."""
+    """``captured`` with why its pointer loads stay as they are: in place of their obstacle, or as remarks on a loop
+    that other loads are planned in."""
     obstacles: list[Obstacle] = []
     for obstacle in captured.obstacles:
         mine = [u for u in described.unchanged if obstacle.operation == "tt.load" and _is_in(u, obstacle.loop)]

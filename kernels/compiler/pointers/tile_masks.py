@@ -57,6 +57,19 @@ def read_mask(tiles: TileReader, name: str) -> BoundsMask:
     raise NotAffine("its mask is no comparison of indices with bounds", operation)
 
 
+def implied_bounds(tiles: TileReader, name: str) -> BoundsMask:
+    """Bounds that whatever the mask ``name`` lets through is in: those of its parts that are bounds."""
+    made = tiles.scalars.defined.get(name)
+    if made is not None and made.operation.name == "arith.andi":
+        left, right = (implied_bounds(tiles, source) for source in made.sources)
+        return BoundsMask(_both(left.below, right.below), _both(left.lowest, right.lowest))
+    try:
+        return read_mask(tiles, name)
+    except NotAffine:
+        free: Limits = tuple(frozenset() for _ in tiles.shape(name))
+        return BoundsMask(free, free)
+
+
 def _compared(operation: IrOperation, left: AffineTile, right: AffineTile) -> BoundsMask:
     """A comparison as ``difference > 0``."""
     found = re.match(r"\w+", operation.tokens[0])

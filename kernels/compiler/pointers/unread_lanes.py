@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.axes import rule, tensor_operands
 from warpplan.kernels.compiler.pointers.affine_tiles import Caveat, NotAffine, TileReader
-from warpplan.kernels.compiler.pointers.tile_masks import read_mask
+from warpplan.kernels.compiler.pointers.tile_masks import implied_bounds
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list
@@ -96,5 +96,5 @@ def _require_masked(tiles: TileReader, operation: IrOperation, value: str, cavea
     operands = operation.operands
     if operands[1] != value or value in (operands[0], *operands[position:]):
         raise NotAffine("what its rows or columns beyond the bound hold steers it", operation)
-    if len(operands) <= position or caveat.limit not in read_mask(tiles, operands[position]).below[caveat.dim]:
+    if len(operands) <= position or caveat.limit not in implied_bounds(tiles, operands[position]).below[caveat.dim]:
         raise NotAffine("it stores the rows or columns that wrap around, too", operation)
