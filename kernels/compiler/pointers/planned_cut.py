@@ -60,9 +60,9 @@ def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Des
         return module, Described(text)
     try:
         described = describe_loads(text, nested=pipeline.nests_descriptors(triton.__version__))
+        return (pipeline.read(described.text, module.context) if described.lines else module), described
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError, MalformedIR):
         return module, Described(text)  # forms that are not read here: what is planned is the kernel as it is
-    return (pipeline.read(described.text, module.context) if described.lines else module), described
 
 
 def explained(captured: Captured, described: Described) -> Captured:

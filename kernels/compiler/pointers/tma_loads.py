@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from warpplan.kernels.compiler.analysis.load_hazards import is_volatile
+from warpplan.kernels.compiler.analysis.load_hazards import WRITES, is_volatile
+from warpplan.kernels.compiler.analysis.value_flow import origins
 from warpplan.kernels.compiler.pointers.affine_tiles import AffineTile, NotAffine, TileReader
 from warpplan.kernels.compiler.pointers.polynomials import Polynomial
 from warpplan.kernels.compiler.pointers.scalar_values import ONE, ScalarReader
@@ -142,6 +143,8 @@ def _feeds(load: IrOperation, loop: IrOperation, users: Users) -> bool:
 class _LoadReader:
     def __init__(self, scalars: ScalarReader, tiles: TileReader, users: Users) -> None:
         self.scalars, self.tiles, self.users = scalars, tiles, users
+        writes = (op.operands[0] for op in scalars.function.walk() if op.name in WRITES)
+        self.written = {memory for pointer in writes for memory in origins(pointer, scalars.defined)}
 
     def read(self, load: IrOperation, loop: IrOperation) -> TmaLoad:
         """Raises :class:`NotAffine` with the reason."""
@@ -156,6 +159,9 @@ class _LoadReader:
             raise NotAffine(f"its elements are {element}", load)
         size = _bytes(element)
         pointer, *rest = load.operands
+        both = self.written & origins(pointer, self.scalars.defined)
+        if both:
+            raise NotAffine(f"the kernel also writes {', '.join(sorted(both))}", load)
         tile = self.tiles.read(pointer)
         mask = read_mask(self.tiles, rest[0]) if rest else BoundsMask((frozenset(),) * 2, (frozenset(),) * 2)
         if len(rest) > 1:

@@ -232,6 +232,22 @@ def before_the_tensor(
 
 
 @triton.jit
+def in_place(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """The result goes to where A is."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :])
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(a_ptr + rm[:, None] * stride_am + rn[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
 def ragged_attention(
     q_ptr, k_ptr, v_ptr, o_ptr, starts_ptr, scale, stride_m, stride_h,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
@@ -348,3 +364,26 @@ def split_k_matmul(
         a_ptrs += BK * SPLIT
         b_ptrs += BK * SPLIT * stride_bk
     tl.atomic_add(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc, mask=(rm[:, None] < M) & (rn[None, :] < N))
+
+
+@triton.jit
+def template_matmul(
+    a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, stride_am: tl.constexpr,
+    stride_bk: tl.constexpr, stride_cm: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """As generated for one size: numbers in place of arguments, indices that wrap, with hints."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    offs_m = tl.max_contiguous(tl.multiple_of(rm % M, BM), BM)
+    offs_n = tl.max_contiguous(tl.multiple_of(rn % N, BN), BN)
+    offs_k = tl.arange(0, BK).to(tl.int32)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(tl.cdiv(K, BK)):
+        at_a = offs_k[None, :] + i * BK
+        at_b = offs_k[:, None] + i * BK
+        a = tl.load(a_ptr + (at_a + stride_am * offs_m[:, None]), mask=offs_k[None, :] < (K - i * BK), other=0.0)
+        b = tl.load(b_ptr + (offs_n[None, :] + stride_bk * at_b), mask=offs_k[:, None] < (K - i * BK), other=0.0)
+        acc += tl.dot(a, b, allow_tf32=False)
+    inside = (rm[:, None] < M) & (rn[None, :] < N)
+    place = rn[None, :] + stride_cm * rm[:, None]
+    tl.store(c_ptr + tl.broadcast_to(place, [BM, BN]), acc.to(tl.bfloat16), mask=inside)

@@ -40,6 +40,8 @@ SIGNATURES = {
     "tutorial_matmul": f"{PRODUCT}, stride_ak=1, stride_bk=i32:16, stride_bn=1, stride_cn=1, GROUP_M=2",
     "masked_matmul": f"{PRODUCT}, stride_bn=i32:16",
     "block_pointer_matmul": f"{PRODUCT}, stride_bk=i32:16",
+    "template_matmul": f"a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, M=200, N=80, K=208, stride_am=224, stride_bk=224, "
+    f"stride_cm=80, {TILE}",
     "clamped_rows": f"{PRODUCT}, stride_bn=i32:16",
     "block_pointer_attention": f"{ATTENTION}, stride_z=i32:16, stride_h=i32:16, H=i32, L=i32:16, CAUSAL=True",
     "two_stage_attention": f"{ATTENTION}, stride_z=i32:16, stride_h=i32:16, H=i32, L=i32:16",
@@ -73,7 +75,8 @@ def at_cut(name: str, signature: str = "") -> tuple[str, PlannedCut]:
 def launch(name: str) -> dict[str, Any]:
     values = {**ARGUMENTS, **{n: i * BUFFER for n, i in POINTERS.items()}}
     names = [parameter.name for parameter in getattr(kernels, name).params]
-    return {n: values[n] for n in names if n in values}
+    fixed = {parameter.name for parameter in getattr(kernels, name).params if parameter.is_constexpr}
+    return {n: values[n] for n in names if n in values and n not in fixed}
 
 
 def memory() -> list[np.ndarray]:
@@ -118,6 +121,7 @@ def test_its_barriers_play(name: str) -> None:
 
 WRAPPED = f"{PRODUCT}, stride_bn=i32:16"
 REFUSED = {
+    "in_place": (WRAPPED, "the kernel also writes %a_ptr", "a = tl.load"),
     "unmasked_store": (WRAPPED, "it stores the rows or columns that wrap around, too", "tl.store("),
     "summed_columns": (WRAPPED, "could reach memory through it", "tl.sum(acc, 0)"),
     "gathered": (f"{WRAPPED}, rows_ptr=*i32", "looked up in memory (gathered)", "tl.load(rows_ptr"),
