@@ -18,6 +18,7 @@ import pointer_kernels as kernels
 import triton
 from interpreter import BUFFER
 from played import HOPPER, same
+from triton import knobs
 from triton.compiler import make_backend
 
 from warpplan.kernels.compiler import pipeline
@@ -27,6 +28,7 @@ from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.pointers.planned_cut import PlannedCut, explained, planned_cut
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 from warpplan.kernels.triton_compat import release
 
 pytestmark = pytest.mark.matrix
@@ -163,3 +165,22 @@ def test_what_the_specialisation_does_not_say_is_not_assumed(known: str) -> None
 def test_arguments_that_have_to_be_positive_are_named() -> None:
     _, planned = at_cut("tutorial_matmul")
     assert dict(planned.described.least) == {"M": 1, "N": 1, "K": 1, "stride_am": 1, "stride_bk": 1}
+
+
+LARGE = {"tutorial_matmul": "BN=256", "masked_matmul": "BN=256", "two_stage_attention": "D=128"}
+
+
+@pytest.mark.parametrize("name", [name for name in LARGE if name in SIGNATURES])
+def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    changed = LARGE[name]
+    signature = re.sub(rf"\b{changed.partition('=')[0]}=\d+", changed, SIGNATURES[name])
+    signature = re.sub(r"\b(N|stride_cm)=i32\b(?!:)", r"\1=i32:16", signature)
+    source = source_of(getattr(kernels, name), signature)
+    with knobs.nvidia.scope():
+        knobs.nvidia.dump_ptxas_log = True
+        compiled = compile_with(source, HOPPER, {"num_warps": 4}, HopperStrategy(2, (2,), persistent=1), tmp_path)
+    log = capfd.readouterr().out
+    assert re.findall(r"(\d+) bytes spill", log) == ["0", "0"]
+    assert not re.search(r"wgmma[^\n]*serializ", log, re.IGNORECASE)
+    assert compiled.metadata.global_scratch_size == 2 * 128
+    assert compiled.metadata.shared <= 232_448
