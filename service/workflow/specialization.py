@@ -82,25 +82,25 @@ def inspect_kernel(
     """
     from triton.backends.compiler import GPUTarget
 
-    from warpplan.kernels.compiler import pipeline
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing.loop_graph import estimated
     from warpplan.kernels.compiler.inspection.signature import source_of
     from warpplan.kernels.compiler.inspection.where import placed
+    from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
 
     asked = None if scheme == BEST else parse_scheme(scheme)
     source = source_of(kernel, signature)
     gpu = GPUTarget("cuda", target, 32)
     options = {"num_warps": warps, "num_stages": stages}
     try:
-        text = pipeline.cut(source, gpu, options).text
+        at_cut = planned_cut(source, gpu, options)
     except WarpplanError:
         raise
     except Exception as error:  # Triton's front end and passes raise types of their own
         raise InvalidInput(
             f"{kernel.__name__} does not compile for sm_{target}: {_line(error)}", field="kernel"
         ) from error
-    captured = capture(text)
+    text, captured = at_cut.text, explained(capture(at_cut.text), at_cut.described)
     if asked is not None and asked.architecture != target // 10:
         form = "apart:SLOTS, together:SLOTS or found:SLOTS" if target == BLACKWELL else "CONSUMERSxWARPS:SLOTS"
         raise InvalidConfig(

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "compiler"))
 
 import kernels_under_test as kernels  # noqa: E402
 import lowered_kernels as lowered  # noqa: E402
+import pointer_kernels as pointers  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
@@ -26,6 +27,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
 from warpplan.kernels.compiler.launching import decide  # noqa: E402
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
+from warpplan.kernels.triton_compat import release  # noqa: E402
 from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -109,6 +111,42 @@ def some_blocks_case(kernel: Any, wanted: int = 0b1101_0110_1101, count: int = 1
     )
 
 
+def pointer_case(kernel: Any, m: int = 1000, n: int = 1376, k: int = 2064) -> Case:
+    """A product that loads through pointers; rows are padded with NaN, which nobody may read."""
+    b_shape = (n, k) if "stride_bn" in kernel.arg_names and "stride_bk" not in kernel.arg_names else (k, n)
+    padded = [torch.full((rows, columns + 48), float("nan"), device="cuda", dtype=torch.bfloat16)
+              for rows, columns in ((m, k), b_shape)]  # fmt: skip
+    a, b = (tensor[:, :-48] for tensor in padded)
+    for tensor in (a, b):
+        tensor.copy_(_random(*tensor.shape))
+    c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    known = {
+        "a_ptr": a, "b_ptr": b, "c_ptr": c, "M": m, "N": n, "K": k, "stride_am": a.stride(0), "stride_ak": 1,
+        "stride_bk": b.stride(0), "stride_bn": 1 if "stride_bk" in kernel.arg_names else b.stride(0),
+        "stride_cm": n, "stride_cn": 1, "BM": 128, "BN": 128, "BK": 64, "GROUP_M": 8,
+    }  # fmt: skip
+    arguments = {name: known[name] for name in kernel.arg_names}
+    grid = (triton.cdiv(m, 128), triton.cdiv(n, 128))
+    if "GROUP_M" in arguments:
+        grid = (grid[0] * grid[1],)
+    expected = a.double() @ (b.double() if b_shape[0] == k else b.double().T)
+    return lambda: kernel[grid](**arguments, num_warps=8), c, expected
+
+
+def two_stage_case(kernel: Any, batch: int = 2, heads: int = 8, length: int = 2048, d: int = 64) -> Case:
+    q, k, v = (_random(batch, heads, length, d) for _ in range(3))
+    o, scale = torch.empty_like(q), math.log2(math.e) / math.sqrt(d)
+
+    def run() -> Any:
+        return kernel[(length // 128, batch * heads)](
+            q, k, v, o, scale, *q.stride()[:3], heads, length, BM=128, BN=64, D=d, num_warps=8
+        )
+
+    scores = (q.double() @ k.double().transpose(2, 3)) / math.sqrt(d)
+    later = torch.ones(length, length, device="cuda", dtype=torch.bool).triu(1)
+    return run, o, torch.softmax(scores.masked_fill(later, float("-inf")), dim=-1) @ v.double()
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gemm": lambda: gemm_case(_fresh(kernels.gemm)),
     "gemm ragged": lambda: gemm_case(_fresh(kernels.gemm), 1000, 1368, 2056),
@@ -117,7 +155,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "early return": lambda: four_tiles_case(_fresh(lowered.early)),
     "two ways": lambda: four_tiles_case(_fresh(lowered.either)),
     "some blocks": lambda: some_blocks_case(_fresh(lowered.some_blocks)),
+    "pointers, rows that wrap": lambda: pointer_case(_fresh(pointers.tutorial_matmul)),
+    "pointers, masked": lambda: pointer_case(_fresh(pointers.masked_matmul)),
 }
+if release(triton.__version__) < (3, 9):  # later releases have no block pointers
+    CASES["block pointers"] = lambda: pointer_case(_fresh(pointers.block_pointer_matmul))
+    CASES["block pointers, two stages"] = lambda: two_stage_case(_fresh(pointers.two_stage_attention))
 
 
 def run(case: Case) -> Any:
@@ -277,3 +320,26 @@ def test_nothing_is_planned_in_a_capture() -> None:
     with planned(HopperStrategy(2, (3,)), measure=False):
         assert call() is captured, "decided now, from the next launch on"
         assert call() is not captured
+
+
+@pytest.mark.parametrize("view", ["misaligned", "expanded"])
+def test_a_view_that_no_descriptor_fits_runs_as_it_is_after_planning(view: str) -> None:
+    """The same kernel, planned for one tensor, then given another kind of view of it."""
+    kernel, scheme = _fresh(pointers.masked_matmul), HopperStrategy(2, (3,))
+    b, c = _random(256, 512), torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)
+
+    def launch(a: torch.Tensor) -> Any:
+        strides = a.stride(0), b.stride(0), c.stride(0)
+        ran = kernel[(2, 2)](a, b, c, 256, 256, 512, *strides, BM=128, BN=128, BK=64, num_warps=4)
+        expected = a.double() @ b.double().T
+        assert float((c.double() - expected).norm() / expected.norm()) < 5e-3
+        return ran
+
+    other = _random(256, 528)[:, 1:513] if view == "misaligned" else _random(1, 512).expand(256, 512)
+    with warnings.catch_warnings(record=True), planned(scheme, measure=False):
+        warnings.simplefilter("always")
+        for _ in range(2):
+            launch(_random(256, 512))
+        assert launch(_random(256, 512)).metadata.num_warps == 12
+        for _ in range(2):
+            assert launch(other).metadata.num_warps == 4

@@ -3,13 +3,13 @@ rows they follow, what loads must not run ahead of, how tiles split by rows. Rea
 """
 
 EXPORTS = {
-    "axes": ("BOXED_WRITES", "effect"),
+    "axes": ("BOXED_WRITES", "effect", "rule", "tensor_operands"),
     "capture": ("Body", "capture", "Captured", "Obstacle", "producer_slice"),
     "grid_walk": ("require_grid_walk",),
-    "load_hazards": ("is_volatile", "refuse_hazards"),
+    "load_hazards": ("is_volatile", "refuse_hazards", "WRITES"),
     "loop_work": ("Flow", "LoopWork"),
     "operation_kinds": ("FREE", "LOOPS", "Part", "Product", "TMA_LOAD", "TMA_LOADS", "UNIT", "WGMMA"),
     "row_split": ("ENDS", "RowSplit", "TIED"),
     "tensor_memory": ("TensorBuffer",),
-    "value_flow": ("CARRIED", "definitions", "HANDED", "origins"),
+    "value_flow": ("CARRIED", "Definition", "definitions", "HANDED", "origins", "PLAIN", "VARIABLE"),
 }

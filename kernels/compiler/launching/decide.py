@@ -33,6 +33,7 @@ from warpplan.kernels.compiler.launching.sources import (
     given,
     open_source,
 )
+from warpplan.kernels.compiler.pointers.planned_cut import require_least
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
 from warpplan.kernels.isolate import run_isolated
@@ -116,7 +117,9 @@ class Decider:
                         warn_not_planned(call.jit, decision.reason)
                     if decision.scheme is None:
                         return ran, ran
-                    return ran, self._ready(decision, ran)
+                    planned = self._ready(decision, ran)
+                    require_least(planned, call.arguments)
+                    return ran, planned
                 except Exception as error:
                     problem = error
             warn_not_planned(call.jit, reason_of(problem, WarpplanError))

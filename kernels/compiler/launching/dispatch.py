@@ -171,14 +171,16 @@ class LaunchTable:
 def size_class(values: tuple[KernelArgument, ...], positions: tuple[int, ...], grid: Grid) -> SizeClass:
     """Powers of two: the bits of the grid, of the integers at ``positions`` and of the sizes of descriptors there.
 
-    Two launches in one class differ by less than a factor of two in every size, and share a decision.
+    Two launches in one class differ by less than a factor of two in every size, and share a decision. 0 and negative
+    numbers are in classes of their own.
     """
     classes = [size.bit_length() for size in grid]
     for position in positions:
         value = values[position]
         kind = type(value)
         if kind is int:
-            classes.append(value.bit_length())
+            bits = value.bit_length()
+            classes.append(bits if value >= 0 else -bits)
         elif kind is _descriptor:
             for size in value.shape:
                 classes.append(size.bit_length())

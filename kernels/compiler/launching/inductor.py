@@ -6,9 +6,10 @@ job's own process, with the tensors of the launch: the first time there a kernel
 at its first launch. A planned kernel gets Inductor's own launcher around the planned binary, so that nothing is added
 to a launch but one look-up. Launches of Inductor's own benchmarks run as they are: the winner is planned.
 
-Only kernels that load by TMA descriptors and multiply can be planned. Inductor's persistent templates do, where it is
-told to offer them (``tma_templates``); its other templates load through pointers. A kernel of a template, or one of the
-user's, that is left alone says so once; pointwise kernels and reductions, which are most, say nothing.
+Only kernels that multiply can be planned: the templates that load through pointers where TMA loads are proven to read
+the same, the persistent ones, which Inductor has to be told to offer (``tma_templates``), as they are. A kernel of a
+template, or one of the user's, that is left alone says so once; pointwise kernels and reductions, which are most, say
+nothing.
 
 Source: torch 2.9 to 2.13, ``torch/_inductor/runtime/triton_heuristics.py``.
 """
@@ -35,7 +36,7 @@ Recompiled = tuple[InductorResult, CompiledKernel]
 """Inductor's compile result and Triton's ``CompiledKernel`` of it."""
 Run = Callable[..., object]
 """``CachingAutotuner.run``."""
-REQUIRED = ("tt.descriptor_load", "tt.dot")
+REQUIRED = ("tt.dot",)
 
 
 class planned_inductor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching.decisions import Compiled
 from warpplan.kernels.compiler.lowering.hopper.persistent import launched
+from warpplan.kernels.compiler.pointers.scratch import with_scratch
 from warpplan.kernels.triton_types import (
     AstSource,
     CompiledKernel,
@@ -27,13 +28,16 @@ def files_of(kernel: CompiledKernel) -> Compiled:
 
 
 def pack(kernel: CompiledKernel) -> dict[str, Json]:
-    """``kernel`` for :func:`source` and :func:`load`. Raises :class:`CannotPlan` where its text is not kept, has
-    no TMA loads, or turns integers into pointers: memory that a copy of the arguments would not hold."""
+    """``kernel`` for :func:`source` and :func:`load`.
+
+    Raises :class:`CannotPlan` where its text is not kept, has nothing for a producer to load, or turns integers into
+    pointers: memory that a copy of the arguments would not hold.
+    """
     text = kernel.asm.get("source")
     if text is None:
         raise CannotPlan("Triton kept no source of the compiled kernel: clear its cache")
-    if "tt.descriptor_load" not in text:
-        raise CannotPlan("has no loads through TMA descriptors for a producer to take over")
+    if "tt.descriptor_load" not in text and not ("tt.load" in text and "tt.dot" in text):
+        raise CannotPlan("has no loads that feed a product, nor any through TMA, for a producer to take over")
     if "tt.int_to_ptr" in text:
         raise CannotPlan("makes pointers out of integers, which cannot be copied", "tt.int_to_ptr")
     compiled, target = files_of(kernel), kernel.metadata.target
@@ -94,7 +98,7 @@ def load(compiled: Compiled, source: AstSource) -> CompiledKernel:
     """The ``CompiledKernel`` in ``compiled``'s files, to be launched with ``source``'s signature."""
     from triton import compiler
 
-    return launched(compiler.CompiledKernel(source, dict(compiled.files), compiled.hash))
+    return with_scratch(launched(compiler.CompiledKernel(source, dict(compiled.files), compiled.hash)))
 
 
 def _tuples(value: Json) -> Json:

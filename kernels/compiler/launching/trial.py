@@ -92,14 +92,15 @@ def rank(kernel: dict[str, Json], device_name: str, profile_json: Json) -> tuple
     """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
-    from warpplan.kernels.compiler.pipeline import cut
+    from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
     from warpplan.planner.values import codec
     from warpplan.planner.values.device import device
     from warpplan.planner.values.profile import Profile
 
     options, gpu = packing.options(kernel), device(device_name)
-    text = cut(packing.source(kernel), packing.target(kernel), options).text
-    profile, captured = codec.from_json(profile_json, Profile), capture(text)
+    at_cut = planned_cut(packing.source(kernel), packing.target(kernel), options)
+    text, profile = at_cut.text, codec.from_json(profile_json, Profile)
+    captured = explained(capture(text), at_cut.described)
     if gpu.tmem_columns:
         return blackwell_ranking.schemes(captured, text, profile, gpu, stages=options["num_stages"])
     return hopper_ranking.schemes(captured, profile, gpu, stages=options["num_stages"])

@@ -7,7 +7,15 @@ before ``assign_latencies``, the first pass that reads a loop's attributes, and 
 from __future__ import annotations
 
 from warpplan.kernels.compiler.pipeline.cutting import CutModule, cut, finish, read
-from warpplan.kernels.compiler.pipeline.halves import RELEASES, halves, passes_for, run_after, run_before, run_stock
+from warpplan.kernels.compiler.pipeline.halves import (
+    RELEASES,
+    halves,
+    nests_descriptors,
+    passes_for,
+    run_after,
+    run_before,
+    run_stock,
+)
 
 __all__ = [
     "RELEASES",
@@ -15,6 +23,7 @@ __all__ = [
     "cut",
     "finish",
     "halves",
+    "nests_descriptors",
     "passes_for",
     "read",
     "run_after",

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.pipeline.halves import run_after, run_before
@@ -33,11 +33,18 @@ class CutModule:
     capability: int
 
 
-def cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None) -> CutModule:
+ModuleEdit = Callable[[MlirModule, int], MlirModule]
+"""Changes a module of Triton's IR for a GPU of compute capability (major · 10 + minor)."""
+
+
+def cut(
+    source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None, edit: ModuleEdit | None = None
+) -> CutModule:
     """Compile ``source`` (a Triton ``ASTSource``) for ``target`` (a ``GPUTarget``) up to the cut.
 
-    Runs no stage hook and touches no cache. Raises :class:`UnsupportedTriton`, :class:`InvalidInput` for a GPU older
-    than Hopper, and Triton's own errors where the kernel does not compile.
+    ``edit`` changes Triton's IR before its layouts are chosen. Runs no stage hook and touches no cache. Raises
+    :class:`UnsupportedTriton`, :class:`InvalidInput` for a GPU older than Hopper, and Triton's own errors where the
+    kernel does not compile.
     """
     from triton.compiler import make_backend
 
@@ -49,6 +56,8 @@ def cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None
         target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
     )
     module = backend.make_ttir(module, {}, parsed, capability)
+    if edit is not None:
+        module = edit(module, capability)
     run_before(module, parsed, capability)
     return CutModule(str(module), parsed, capability)
 

@@ -16,6 +16,9 @@ RELEASES: dict[str, tuple[Halves, Halves]] = {
 }
 """By release: the passes for Hopper and for Blackwell."""
 
+NESTED_DESCRIPTORS = frozenset({"3.6", "3.7", "3.8"})
+"""The releases that print a descriptor's block as a tensor."""
+
 PIPELINING = frozenset({"ttgpuir.assign_latencies", "ttgpuir.schedule_loops", "ttgpuir.pipeline"})
 SCHEDULING = frozenset({"ttgpuir.assign_latencies"})
 
@@ -42,6 +45,11 @@ def halves(version: str, capability: int) -> Halves:
         )  # fmt: skip
     hopper, blackwell = release
     return hopper if capability // 10 == 9 else blackwell
+
+
+def nests_descriptors(version: str) -> bool:
+    """Whether Triton ``version`` prints a descriptor's block as a tensor, ``<tensor<128x64xbf16>>``."""
+    return ".".join(version.split(".")[:2]) in NESTED_DESCRIPTORS
 
 
 def passes_for(version: str, capability: int) -> tuple[tuple[PassStep, ...], tuple[PassStep, ...]]:

@@ -15,8 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.persistent import MARK, launched
-from warpplan.kernels.compiler.pipeline import cut, finish, read, run_after, run_before
+from warpplan.kernels.compiler.pipeline import finish, read, run_after, run_before
+from warpplan.kernels.compiler.pointers.describing import Described
+from warpplan.kernels.compiler.pointers.planned_cut import LEAST, planned_cut, with_tma_loads
+from warpplan.kernels.compiler.pointers.scratch import with_scratch
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.triton_types import (
     AstSource,
@@ -50,14 +54,16 @@ def hook(strategy: Strategy, edit: Edit | None = None, edited: str = "") -> Stag
         def make_ttgir(module: MlirModule, metadata: dict[str, Json]) -> MlirModule:
             strategy.require(capability)
             context = module.context
+            module, described = with_tma_loads(module, capability)
             changed = dataclasses.replace(options, **strategy.options)
             run_before(module, changed, capability)
-            planned = read(strategy.lower(str(module)), context)
+            planned = read(_lowered(strategy, str(module), described), context)
             run_after(planned, changed, capability, pipelined=strategy.pipelined, scheduled=strategy.scheduled)
             if edit is not None:
                 planned = read(edit(str(planned)), context)
             metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()
             metadata[MARK] = strategy.walks_grid
+            metadata[LEAST] = [list(least) for least in described.least]
             return planned
 
         stages["ttgir"] = make_ttgir
@@ -89,19 +95,30 @@ def compile_with(
 
     edited = "" if edit is None else _digest(edit(finished_text(source, target, options or {}, strategy)))
     with _installed(hook(strategy, edit, edited), _folder(cache, cache_key(strategy, edited))):
-        return launched(triton.compile(source, target=target, options=dict(options or {})))
+        return with_scratch(launched(triton.compile(source, target=target, options=dict(options or {}))))
 
 
 def finished_text(source: AstSource, target: GpuTarget, options: Mapping[str, Json], strategy: Strategy) -> str:
     """The TTGIR that :func:`compile_with` makes of ``source``, as Triton finishes it. Raises as it does."""
-    at_cut = cut(source, target, {**options, **strategy.options})
-    lowered = strategy.lower(at_cut.text)
+    at_cut = planned_cut(source, target, {**options, **strategy.options})
+    lowered = _lowered(strategy, at_cut.text, at_cut.described)
     return str(
         finish(
             lowered, at_cut.options, at_cut.capability,
             pipelined=strategy.pipelined, scheduled=strategy.scheduled,
         )
     )  # fmt: skip
+
+
+def _lowered(strategy: Strategy, text: str, described: Described) -> str:
+    """``text`` lowered by ``strategy``; where nothing is loaded through TMA, why the loads through pointers are not."""
+    try:
+        return strategy.lower(text)
+    except CannotPlan as error:
+        if error.operation or not described.unchanged or "tt.descriptor_load" in text:
+            raise
+        first = described.unchanged[0]
+        raise CannotPlan(first.told, "tt.load", first.load) from error
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.runtime import _allocation
 from triton.runtime.driver import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -32,22 +33,24 @@ class Dtype:
 class Tensor:
     """As much of a torch tensor as Triton asks for; its memory is nowhere."""
 
-    def __init__(self, *shape: int, dtype: Dtype | None = None) -> None:
-        self.shape, self.dtype = shape, dtype or Dtype("bfloat16", 2)
+    def __init__(self, *shape: int, dtype: Dtype | None = None, address: int = 4096) -> None:
+        self.shape, self.dtype, self.address = shape, dtype or Dtype("bfloat16", 2), address
 
     def stride(self) -> tuple[int, ...]:
         return (self.shape[1], 1)
 
     def data_ptr(self) -> int:
-        return 4096
+        return self.address
 
 
 class Machine:
-    """Triton's active driver. ``launches`` holds (grid, warps of the kernel, arguments), one a launch."""
+    """Triton's active driver. ``launches`` holds (grid, warps of the kernel, arguments), one a launch, ``allocators``
+    what would be asked for scratch memory then."""
 
     def __init__(self, capability: int = 90) -> None:
         self.capability = capability
         self.launches: list[tuple[tuple[int, ...], int, tuple[Any, ...]]] = []
+        self.allocators: list[Any] = []
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": 232448, "multiprocessor_count": 132},
             load_binary=lambda name, binary, shared, device: (1, hash(binary), 32, 0, 1024),
@@ -72,6 +75,7 @@ class Machine:
             launch_metadata, enter, leave, *arguments = rest
             if enter is not None:
                 enter(launch_metadata)
+            self.allocators.append(_allocation._allocator.get())
             self.launches.append(((x, y, z), metadata.num_warps, tuple(arguments)))
             if leave is not None:
                 leave(launch_metadata)

@@ -62,14 +62,15 @@ def tensors(*shapes: tuple[int, int]) -> tuple[list[Descriptor], list[np.ndarray
 def same(
     text: str, scheme: HopperStrategy, values: dict[str, Any], buffers: list[np.ndarray],
     grid: tuple[int, ...] = (1, 1, 1), launched: int = 0, seeds: int = 2, only: tuple[int, ...] = (),
+    original: str = "",
 ) -> str:  # fmt: skip
     """Assert that what the lowered programs of a grid store together is what the kernel's store; the lowered text.
 
     ``launched`` programs walk over the grid where ``scheme`` is persistent; otherwise the program ``only`` is run, or
-    all of the grid.
+    all of the grid. ``original`` is the kernel's text where ``text`` has TMA loads for its pointer loads already.
     """
     programs = [only] if only else [p[::-1] for p in np.ndindex(*grid[::-1])]
-    module = parsing.parse(text)
+    module = parsing.parse(original or text)
     wanted = _together([Block(module, values, buffers, program, grid).run() for program in programs])
     lowered = specialize(text, scheme)
     planned = parsing.parse(lowered)

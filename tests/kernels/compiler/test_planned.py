@@ -21,8 +21,10 @@ triton = pytest.importorskip("triton", reason="needs triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import kernels_under_test as kernels  # noqa: E402
+import pointer_kernels  # noqa: E402
 from planned_machine import Machine, Tensor, gemm_arguments, running  # noqa: E402
 from triton import knobs  # noqa: E402
+from triton.runtime import _allocation  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
@@ -780,3 +782,65 @@ def test_another_level_of_progress_is_told_once(machine: Machine, monkeypatch: p
 
 def test_the_real_runner_is_the_isolated_one() -> None:
     assert decide.run_isolated is run_isolated
+
+
+@pytest.fixture
+def masked(fresh: Callable[[JITFunction], JITFunction]) -> Callable[..., Any]:
+    """A product that loads through pointers, A at ``address`` with ``stride`` between its rows."""
+    kernel = fresh(pointer_kernels.masked_matmul)
+
+    def launch(m: int = 256, stride: int = 128, address: int = 4096) -> Any:
+        a, b, c = Tensor(256, 128, address=address), Tensor(256, 128), Tensor(256, 256)
+        return kernel[(2, 2)](a, b, c, m, 256, 128, stride, 128, 256, 128, 128, 64)
+
+    return launch
+
+
+def test_a_kernel_that_loads_through_pointers_is_planned(
+    machine: Machine, children: Callable[..., Children], masked: Callable[..., Any]
+) -> None:
+    children(1.5)
+    with planned(SCHEME):
+        masked()
+        masked()
+    assert machine.warps == [UNPLANNED, PLANNED]
+
+
+def test_memory_for_descriptors_is_there_where_the_job_sets_no_allocator(
+    machine: Machine, children: Callable[..., Children], masked: Callable[..., Any]
+) -> None:
+    children(1.5)
+    with planned(SCHEME):
+        masked()
+        masked()
+        triton.set_allocator(mine := lambda size, alignment, stream: None)
+        try:
+            masked()
+        finally:
+            triton.set_allocator(nothing := machine.allocators[0])
+    assert isinstance(nothing, _allocation.NullAllocator)
+    assert not isinstance(machine.allocators[1], _allocation.NullAllocator)
+    assert machine.allocators[2] is mine
+    assert isinstance(_allocation._allocator.get(), _allocation.NullAllocator)
+
+
+@pytest.mark.parametrize("arguments", [{"stride": 0}, {"stride": -128}, {"m": -1}])
+def test_a_size_or_stride_that_no_descriptor_has_leaves_a_launch_as_it_is(
+    machine: Machine, children: Callable[..., Children], masked: Callable[..., Any], arguments: dict[str, int]
+) -> None:
+    children(1.5, 1.5)
+    with planned(SCHEME):
+        masked()
+        with pytest.warns(PlanWarning, match=r"argument '(stride_am|M)' is (0|-1|-128)"):
+            masked(**arguments)
+        masked(**arguments)
+        masked()
+    assert machine.warps == [UNPLANNED, UNPLANNED, UNPLANNED, PLANNED]
+
+
+def test_a_view_that_is_not_aligned_runs_as_it_is(machine: Machine, masked: Callable[..., Any]) -> None:
+    with planned(SCHEME, measure=False):
+        with pytest.warns(PlanWarning, match=r"base is not known to be a multiple of 16 bytes"):
+            masked(address=4098)
+        masked(address=4098)
+    assert machine.warps == [UNPLANNED, UNPLANNED]

@@ -1,0 +1,9 @@
+"""Loads through pointers as TMA loads: addresses read as affine functions of the position in a tile, masks as bounds,
+and, where that proves that TMA reads the same, the kernel written with descriptors before its layouts are chosen.
+"""
+
+EXPORTS = {
+    "describing": ("Described",),
+    "planned_cut": ("explained", "LEAST", "planned_cut", "require_least", "with_tma_loads"),
+    "scratch": ("with_scratch",),
+}

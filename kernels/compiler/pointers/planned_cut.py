@@ -1,0 +1,96 @@
+"""The cut as plans see it: loads through pointers are TMA loads there, where that is proven."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from warpplan.kernels.compiler import pipeline
+from warpplan.kernels.compiler.analysis.capture import Captured, Obstacle
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe_loads
+from warpplan.kernels.compiler.ttgir.ir import MalformedIR
+from warpplan.kernels.triton_types import (
+    AstSource,
+    CompiledKernel,
+    CompileOptions,
+    GpuTarget,
+    Json,
+    KernelArgument,
+    MlirModule,
+)
+
+HOPPER = 9
+"""Major compute capability of the GPUs for which pointer loads are rewritten."""
+LEAST = "warpplan_least"
+"""Field of a compiled kernel's metadata: the arguments that have to be at least 0 or 1, ``[name, least]`` each."""
+
+
+@dataclass(frozen=True)
+class PlannedCut:
+    """``text`` is the module at the cut, ``options`` Triton's own of the compile, ``described`` what became of the
+    loads through pointers."""
+
+    text: str
+    options: CompileOptions
+    capability: int
+    described: Described
+
+
+def planned_cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None) -> PlannedCut:
+    """As :func:`~warpplan.kernels.compiler.pipeline.cut`, raising what that raises."""
+    found: list[Described] = []
+
+    def edit(module: MlirModule, capability: int) -> MlirModule:
+        module, described = with_tma_loads(module, capability)
+        found.append(described)
+        return module
+
+    at_cut = pipeline.cut(source, target, options, edit)
+    return PlannedCut(at_cut.text, at_cut.options, at_cut.capability, found[0])
+
+
+def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Described]:
+    """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are."""
+    import triton
+
+    text = str(module)
+    if capability // 10 != HOPPER or "tt.dot" not in text:
+        return module, Described(text)
+    try:
+        described = describe_loads(text, nested=pipeline.nests_descriptors(triton.__version__))
+        return (pipeline.read(described.text, module.context) if described.lines else module), described
+    except (AssertionError, IndexError, KeyError, StopIteration, ValueError, MalformedIR):
+        return module, Described(text)  # forms that are not read here: what is planned is the kernel as it is
+
+
+def explained(captured: Captured, described: Described) -> Captured:
+    """``captured`` with why its pointer loads stay as they are: in place of their obstacle, or as remarks on a loop
+    that other loads are planned in."""
+    obstacles: list[Obstacle] = []
+    for obstacle in captured.obstacles:
+        mine = [u for u in described.unchanged if obstacle.operation == "tt.load" and _is_in(u, obstacle.loop)]
+        obstacles += [Obstacle(u.told, obstacle.operation, u.load, obstacle.loop) for u in mine] or [obstacle]
+    remarks = [
+        Obstacle(u.told, "tt.load", u.load, loop.id)
+        for u in described.unchanged for loop in captured.loading if _is_in(u, loop.id)
+    ]  # fmt: skip
+    return replace(
+        captured, obstacles=tuple(dict.fromkeys(obstacles)), remarks=tuple(dict.fromkeys((*captured.remarks, *remarks)))
+    )
+
+
+def _is_in(load: Unchanged, loop: str) -> bool:
+    """Whether ``load`` is in the loop that a captured kernel calls ``loop``; all are in the kernel, ""."""
+    return not loop or re.fullmatch(re.escape(f"loop@{load.loop}") + r"(\.\d+)?", loop) is not None
+
+
+def require_least(kernel: CompiledKernel, arguments: Mapping[str, KernelArgument]) -> None:
+    """Raise :class:`CannotPlan` where the planned ``kernel`` is not for ``arguments``: a stride of 0, say."""
+    for name, least in getattr(kernel.metadata, LEAST, ()):
+        value = arguments.get(name)
+        if type(value) is not int:
+            raise CannotPlan(f"argument {name!r} is no whole number of Python's: no launch can be told by its sign")
+        if value < least:
+            raise CannotPlan(f"argument {name!r} is {value}: TMA loads stand for its pointer loads from {least} on")
