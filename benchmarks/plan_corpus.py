@@ -76,16 +76,17 @@ def planned_as(entry: Entry, index: int) -> Row:
     """What is planned for one configuration; see the module."""
     from triton.backends.compiler import GPUTarget
 
-    from warpplan.kernels.compiler import pipeline
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import hopper_ranking
+    from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
     from warpplan.planner.values.device import device
     from warpplan.service.workflow.profiles import Profiles
 
     config = entry.configs[index]
     made = source(entry, entry.problem(), config)
     target = GPUTarget("cuda", 90, 32)
-    captured = capture(pipeline.cut(made, target, options(config)).text)
+    at_cut = planned_cut(made, target, options(config))
+    captured = explained(capture(at_cut.text), at_cut.described)
     profile = Profiles().of(DEVICE).profile
     ranked = hopper_ranking.rank(captured, profile, device(DEVICE), stages=config.num_stages)
     product = any("dot" in work.kind for loop in captured.loops for work in loop.work)
