@@ -57,8 +57,8 @@ class Described:
 
 
 def describe_loads(text: str, *, nested: bool) -> Described:
-    """The TTIR ``text`` of a kernel with its pointer loads as TMA loads, where that is proven for all candidates of a
-    loop. ``nested``: this Triton prints a descriptor's block as a tensor (up to 3.8). Raises
+    """The TTIR ``text`` of a kernel with its pointer loads as TMA loads, each where that is proven: what stays is
+    loaded by the consumers. ``nested``: this Triton prints a descriptor's block as a tensor (up to 3.8). Raises
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print."""
     module = parse(text)
     if not any(operation.name == "tt.load" for operation in module.function.walk()):
@@ -66,22 +66,20 @@ def describe_loads(text: str, *, nested: bool) -> Described:
     function = unique_names(module.function)
     replace_function(module, function)
     loads, locations = pointer_loads(function), SourceLocations(module)
-    left = {id(refusal.loop) for refusal in loads.refused}
-    found = [load for load in loads.found if id(load.loop) not in left]
     unchanged = tuple(
         Unchanged(str(locations.of(r.load)), str(locations.of(r.loop)), r.reason, r.at.name, str(locations.of(r.at)))
         for r in loads.refused
     )
-    if not found:
+    if not loads.found:
         return Described(text, (), (), unchanged)
     writer = _LoadWriter(function, nested)
-    for number, load in enumerate(found):
+    for number, load in enumerate(loads.found):
         writer.write(load, f"%wp_tma{number}")
     least: dict[str, int] = {}
-    for load in found:
+    for load in loads.found:
         for name, value in load.least:
             least[name[1:]] = max(value, least.get(name[1:], 0))
-    lines = tuple(str(locations.of(load.load)) for load in found)
+    lines = tuple(str(locations.of(load.load)) for load in loads.found)
     return Described(str(module), lines, tuple(sorted(least.items())), unchanged)
 
 

@@ -786,11 +786,11 @@ def test_the_real_runner_is_the_isolated_one() -> None:
 
 @pytest.fixture
 def masked(fresh: Callable[[JITFunction], JITFunction]) -> Callable[..., Any]:
-    """A product that loads through pointers, A at ``address`` with ``stride`` between its rows."""
+    """A product that loads through pointers, of A with ``stride`` between its rows and B, both at ``address``."""
     kernel = fresh(pointer_kernels.masked_matmul)
 
     def launch(m: int = 256, stride: int = 128, address: int = 4096) -> Any:
-        a, b, c = Tensor(256, 128, address=address), Tensor(256, 128), Tensor(256, 256)
+        a, b, c = Tensor(256, 128, address=address), Tensor(256, 128, address=address), Tensor(256, 256)
         return kernel[(2, 2)](a, b, c, m, 256, 128, stride, 128, 256, 128, 128, 64)
 
     return launch
@@ -838,7 +838,7 @@ def test_a_size_or_stride_that_no_descriptor_has_leaves_a_launch_as_it_is(
     assert machine.warps == [UNPLANNED, UNPLANNED, UNPLANNED, PLANNED]
 
 
-def test_a_view_that_is_not_aligned_runs_as_it_is(machine: Machine, masked: Callable[..., Any]) -> None:
+def test_views_that_are_not_aligned_run_as_they_are(machine: Machine, masked: Callable[..., Any]) -> None:
     with planned(SCHEME, measure=False):
         with pytest.warns(PlanWarning, match=r"base is not known to be a multiple of 16 bytes"):
             masked(address=4098)
