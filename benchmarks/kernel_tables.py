@@ -174,7 +174,8 @@ def best_configs(out: Path, row: BenchRow) -> list[TuningConfig]:
 
 
 def comparison_row(plan: PlannedRow, ours: dict[str, dict[str, Any]], result: dict[str, Any]) -> dict[str, Any]:
-    """A row of the results file; times are medians in µs."""
+    """A row of the results file; times are medians in µs. Those of ``waited`` are by the clock of a host that waits for
+    each launch, the chosen plan's among them, and compare with one another alone."""
     times: dict[str, dict[str, float]] = result["times"]
     row: dict[str, Any] = {
         "kernel": plan.row.kernel, "table": plan.row.table, "shape": list(plan.row.shape), "dtype": plan.row.dtype,
@@ -196,6 +197,7 @@ def comparison_row(plan: PlannedRow, ours: dict[str, dict[str, Any]], result: di
         row["predicted_us"] = round(predicted[plan.ranked[0][0]], 3)
     return _keyed(row) | {
         "peers": {name: t["us"] for name, t in times.items() if name not in ours},
+        "waited": {name: t["us"] for name, t in result["waited"].items()},
         "others": {name: t["us"] for name, t in times.items() if name in ours and name not in candidates},
         "spread": {name: [t["low_us"], t["high_us"]] for name, t in times.items()},
         "roofline_us": result["roofline_us"], "rates": result["rates"], "flops": result["flops"],

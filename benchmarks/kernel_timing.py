@@ -189,7 +189,8 @@ def _reading(graph: tuple[Any, int], settle_ms: float, read_ms: float) -> list[f
 def compare(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
     """For each ``{"row", "ours", "check", "rounds", "settle_ms", "read_ms"}`` the times of our configurations (``ours``
     maps a name to ``{"config"}``, or ``{"config", "row"}`` where it runs other operands) and of every peer, read in
-    turn: ``{"times", "failed", "error", "roofline_us", "rates"}``."""
+    turn: ``{"times", "waited", "failed", "error", "roofline_us", "rates"}``. ``waited`` has the peers that no graph can
+    hold, and beside them the plan named by ``check``, all by the same clock. A wrong result has no times."""
     return _guarded(_compare, jobs)
 
 
@@ -218,14 +219,19 @@ def _compare(job: dict[str, Any]) -> Result:
             torch.cuda.synchronize()  # raises where the GPU is lost
             failed[name] = first_line(error)
     times = {name: summary(samples) for name, samples in _in_turn(graphs, job).items()}
-    for name, make in case.uncaptured(row).items():
-        times[name] = summary(_waited_us(make(sets[row][0])))
+    waiting = dict(case.uncaptured(row))
+    if waiting and job["check"] in graphs:
+        waiting[job["check"]] = makers[job["check"]][1]
+    waited = {name: summary(_waited_us(make(sets[row][0]))) for name, make in waiting.items()}
     del graphs
     checked = job["ours"].get(job["check"])
     error = None if checked is None else case.relative_error(row, _config(checked["config"]), sets[row][0])
+    if error is not None and not error < OURS_LIMIT[row.dtype]:
+        return {"status": "wrong", "reason": f"relative error {error:.3g}"}
     roofline = max(work.moved_bytes / rates["copy_bytes_per_s"], work.flops / rates["flops_per_s"]) * 1e6
     result = {
         "times": {name: {key: round(us, 3) for key, us in sample.items()} for name, sample in times.items()},
+        "waited": {name: {key: round(us, 3) for key, us in sample.items()} for name, sample in waited.items()},
         "failed": failed, "error": error, "roofline_us": round(roofline, 3), "rates": rates,
         "flops": work.flops, "moved_bytes": work.moved_bytes, "device": torch.cuda.get_device_name(),
     }  # fmt: skip

@@ -72,17 +72,22 @@ def geomean(values: Iterable[float]) -> float:
     return float(np.exp(np.mean(np.log(list(values)))))
 
 
-def others_of(row: Row) -> dict[str, float]:
-    """Everything that the chosen plan is compared with, in µs."""
-    return {**row["peers"], **row["others"], ROOFLINE: row["roofline_us"]}
+def ratios_of(row: Row) -> dict[str, float]:
+    """The time of everything that the chosen plan is compared with over the chosen plan's, by the same clock."""
+    others = {**row["peers"], **row["others"], ROOFLINE: row["roofline_us"]}
+    waited = dict(row.get("waited", {}))
+    own_waited = waited.pop("chosen", None)
+    return {name: us / row["chosen_us"] for name, us in others.items()} | {
+        name: us / own_waited for name, us in waited.items() if own_waited
+    }
 
 
 def ratios(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Geometric mean, least and largest of each other's time over the chosen plan's, over the rows that have it."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        for name, us in others_of(row).items():
-            found.setdefault(name, []).append(us / row["chosen_us"])
+        for name, ratio in ratios_of(row).items():
+            found.setdefault(name, []).append(ratio)
     return {
         name: {
             "rows": len(values),
@@ -95,9 +100,11 @@ def ratios(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def comparison_summary(rows: Sequence[Row]) -> Row:
-    """Ratios, regret against the best that was compared, and the error of the chosen plan's predicted time."""
-    summary: Row = {"rows": len(rows), "ratios": ratios(rows)}
-    predicted = [row for row in rows if "predicted_us" in row]
+    """Ratios, regret against the best that was compared, and the error of the chosen plan's predicted time; ``failed``
+    counts the rows whose chosen plan has no time."""
+    ran = [row for row in rows if "chosen_us" in row]
+    summary: Row = {"rows": len(rows), "failed": len(rows) - len(ran), "ratios": ratios(ran)}
+    predicted = [row for row in ran if "predicted_us" in row]
     if predicted:
         regrets = [row["chosen_us"] / row["best_us"] for row in predicted]
         errors = [abs(row["predicted_us"] / row["chosen_us"] - 1) for row in predicted]
@@ -136,12 +143,13 @@ def replay_summary(rows: Sequence[Row]) -> Row:
 
 
 def goals(summaries: dict[str, dict[str, Row]]) -> list[Row]:
-    """Each goal with what the held-out rows gave, and whether that meets it."""
+    """Each goal with what the held-out rows gave, and whether that meets it: not where a chosen plan failed."""
     found = []
     for goal in GOALS:
-        ratio = summaries.get(goal.group, {}).get("heldout", {}).get("ratios", {}).get(goal.other)
+        summary = summaries.get(goal.group, {}).get("heldout", {"ratios": {}})
+        ratio = summary["ratios"].get(goal.other)
         if ratio is not None:
-            met = ratio["geomean"] >= goal.geomean and ratio["least"] >= goal.each
+            met = ratio["geomean"] >= goal.geomean and ratio["least"] >= goal.each and not summary["failed"]
             found.append({**vars(goal), "measured": ratio["geomean"], "least": ratio["least"], "met": met})
     return found
 
@@ -153,7 +161,7 @@ def report(folder: Path, profile: Profile) -> Row:
     for table in TABLES:
         if (path := compare_path(folder, table)).exists():
             for row in json.loads(path.read_text())["rows"]:
-                for group in groups_of(row) if "chosen_us" in row else ():
+                for group in groups_of(row):
                     compared.setdefault(group, {}).setdefault(row["split"], []).append(row)
         if (path := exhaustive_path(folder, table)).exists():
             searched = read_exhaustive(path)
@@ -177,7 +185,8 @@ def print_report(found: Row) -> None:
                 if "regret" in summary
                 else ""
             )
-            print(f"{group} {split}, {summary['rows']} rows: {regret}{text}")
+            failed = f" ({summary['failed']} failed)" if summary["failed"] else ""
+            print(f"{group} {split}, {summary['rows']} rows{failed}: {regret}{text}")
     for table, splits in found["replayed"].items():
         for split, summary in splits.items():
             print(

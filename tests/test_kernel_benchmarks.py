@@ -240,7 +240,7 @@ def compared(plan: kernel_plans.PlannedRow, times: dict[str, float], **more: Any
     ours = bench_kernels.contenders(plan, found, {})
     result = {
         "times": {name: {"us": us, "low_us": us, "high_us": us} for name, us in times.items()}, "failed": {},
-        "error": 2e-3, "roofline_us": 8.0, "rates": {"copy_bytes_per_s": 4e12, "flops_per_s": 7e14},
+        "waited": {}, "error": 2e-3, "roofline_us": 8.0, "rates": {"copy_bytes_per_s": 4e12, "flops_per_s": 7e14},
         "flops": 1e9, "moved_bytes": 1e6, "device": "NVIDIA H200",
     }  # fmt: skip
     return kernel_tables.comparison_row(plan, ours, {**result, **more})
@@ -334,6 +334,29 @@ def test_the_report_of_made_results(tmp_path: Path, profile: Profile, plans: lis
     assert ratio["roofline"]["geomean"] == 0.8
     (goal,) = result["goals"]
     assert not goal["met"]  # the mean is well above 1, one row is below 0.95
+    kernels_report.print_report(result)
+
+
+def test_what_waits_for_the_host_is_compared_by_one_clock(plans: list[kernel_plans.PlannedRow]) -> None:
+    waited = {name: {"us": us, "low_us": us, "high_us": us} for name, us in {"chosen": 30.0, "block loop": 90.0}.items()}
+    row = compared(plans[0], {"chosen": 10.0, "cublas": 11.0}, waited=waited)
+    found = kernels_report.ratios([row])
+    assert (found["cublas"]["geomean"], found["block loop"]["geomean"]) == (1.1, 3.0)
+    assert "chosen" not in found
+
+
+def test_a_failed_plan_misses_its_goals(tmp_path: Path, profile: Profile) -> None:
+    listed = rows("linear", "heldout")
+    found = [
+        compared(kernel_plans.PlannedRow(row, ()), {"torch": 12.0} | ({"chosen": 10.0} if i else {}))
+        for i, row in enumerate(listed)
+    ]
+    (tmp_path / "kernels_h200_linear.json").write_text(json.dumps({"rows": found}))
+    result = kernels_report.report(tmp_path, profile)
+    assert result["compared"]["linear"]["heldout"]["failed"] == 1
+    (goal,) = result["goals"]
+    assert goal["measured"] == 1.2
+    assert not goal["met"]
     kernels_report.print_report(result)
 
 

@@ -126,6 +126,10 @@ def _layer(activation: str) -> Callable[..., Any]:
     import torch.nn.functional as F
 
     def layer(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        if activation == "swiglu":
+            # Gates and values in halves, as torch's models lay them out: adjacent columns are what it reads fastest.
+            gate, up = F.linear(a, b, bias).chunk(2, dim=-1)
+            return F.silu(gate) * up if residual is None else F.silu(gate) * up + residual
         return after_product(activation, F.linear(a, b, bias), None, residual)
 
     return layer

@@ -46,7 +46,8 @@ def gelu(x):
     p = p * t - 0.4624538719654083
     p = p * t - 1.1496214866638184
     p = p * t - 1.0001063346862793
-    return gl.where(x < 0.0, 0.0, x) - t * gl.exp2(p)
+    # x times 0 or 1, not a maximum: of −∞, as of NaN, torch makes NaN.
+    return x * gl.where(x < 0.0, 0.0, 1.0) - t * gl.exp2(p)
 
 
 @gluon.jit

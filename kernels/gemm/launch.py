@@ -69,7 +69,8 @@ def prepare(
 ) -> Callable[[], None]:
     """A call that computes ``out`` from ``a`` and ``b`` where they lie now; the first call may compile the kernel.
 
-    Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it.
+    Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it,
+    and keep it as long as a CUDA graph that captured it.
     """
     if isinstance(config, TuningConfig):
         config = config_of(config)
@@ -122,7 +123,7 @@ def _specialized(
     )
     keywords = {**gluon.constants(config, tma_store, layout, scheme), **gluon.launch_options(config)}
     launch = gluon.gemm_kernel[(product.grid,)]
-    return lambda: run_kernel(launch, arguments, keywords)
+    return lambda: run_kernel(launch, arguments, keywords, a)
 
 
 class DescribedProduct(NamedTuple):
@@ -178,31 +179,40 @@ def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store:
     arguments = (left, right, c, *shape, config.group_m, row_strides(out)[0])
     keywords = {**tl.constants(config, tma_store, layout), **tl.launch_options(config)}
     launch = tl.gemm_kernel[(grid_size(config, shape, sm_count(a.device.index)),)]
-    return lambda: run_kernel(launch, arguments, keywords)
+    return lambda: run_kernel(launch, arguments, keywords, a)
 
 
-def run_kernel(launch: Launcher, arguments: tuple[KernelArgument, ...], keywords: dict[str, object]) -> None:
-    """Launch; :class:`InvalidConfig` where the GPU lacks what the kernel needs."""
+def run_kernel(
+    launch: Launcher, arguments: tuple[KernelArgument, ...], keywords: dict[str, object], operand: Tensor
+) -> None:
+    """Launch on the GPU of ``operand``, which need not be the current one; :class:`InvalidConfig` where the GPU lacks
+    what the kernel needs."""
     try:
-        launch(*arguments, **keywords)
+        with torch.cuda.device_of(operand):
+            launch(*arguments, **keywords)
     except triton.runtime.errors.OutOfResources as error:
         raise InvalidConfig(f"the kernel does not fit this GPU: {error}", field="config") from error
 
 
-_BUFFERS: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+_BUFFERS: dict[int, tuple[Tensor, Tensor]] = {}
 
 
 def _split_buffers(config: GemmConfig, tiles: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(partial sums, arrival counters) of ``tiles`` split tiles for the current stream, whose launches share them.
+    """(partial sums, arrival counters) of ``tiles`` split tiles; every launch leaves the counters at zero.
 
-    Launches of one stream follow one another. The counters are zeroed when made; every launch leaves them at zero.
+    Launches of a GPU's default stream follow one another and share theirs. On any other stream a CUDA graph may be
+    under capture: its memory is its own, and what it zeroes is zero only once it runs, so there each call has its own.
     """
     sums = tiles * config.split_k * config.block_m * config.block_n
-    key = (device.index, torch.cuda.current_stream(device).cuda_stream)
-    workspace, counters = _BUFFERS.get(key, (None, None))
+    if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+        return (
+            torch.empty(sums, dtype=torch.float32, device=device),
+            torch.zeros(tiles * config.consumers, dtype=torch.int32, device=device),
+        )
+    workspace, counters = _BUFFERS.get(device.index, (None, None))
     if workspace is None or workspace.numel() < sums:
         workspace = torch.empty(sums, dtype=torch.float32, device=device)
     if counters is None or counters.numel() < tiles * config.consumers:
         counters = torch.zeros(max(1024, tiles * config.consumers), dtype=torch.int32, device=device)
-    _BUFFERS[key] = workspace, counters
+    _BUFFERS[device.index] = workspace, counters
     return workspace, counters

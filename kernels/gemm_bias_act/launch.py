@@ -69,7 +69,8 @@ def prepare(
 ) -> Callable[[], None]:
     """A call that computes ``out`` from the tensors where they lie now; the first call may compile the kernel.
 
-    Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it.
+    Splits of K meet in buffers of the stream that is current here: run the call there, or never beside another of it,
+    and keep it as long as a CUDA graph that captured it.
     """
     from warpplan.kernels.gemm.gluon import launch_options
     from warpplan.kernels.gemm_bias_act import gluon
@@ -104,7 +105,7 @@ def prepare(
     )
     keywords = {**constants, **launch_options(config)}
     launch = gluon.gemm_bias_act_kernel[(product.grid,)]
-    return lambda: run_kernel(launch, arguments, keywords)
+    return lambda: run_kernel(launch, arguments, keywords, a)
 
 
 def _bias_access(bias: Tensor | None, out: Tensor) -> str:

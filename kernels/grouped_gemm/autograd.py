@@ -62,13 +62,18 @@ def _device_name(index: int) -> str:
     return str(torch.cuda.get_device_name(index))
 
 
+def addressed(tensor: Tensor) -> Tensor:
+    """``tensor``, or a copy that TMA can address: ``contiguous()`` would leave one that starts off 16 bytes."""
+    return tensor if addressable(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+
+
 def _operator(product: Product, name: str) -> Callable[..., Tensor]:
     """The custom operator of ``product``."""
 
     def compute(left: Tensor, right: Tensor, ends: Tensor, sizes: str) -> Tensor:
         if not left.is_cuda:
             return reference(product, left, right, ends).to(left.dtype)
-        left, right = (t if addressable(t) else t.contiguous() for t in (left, right))
+        left, right = addressed(left), addressed(right)
         out = empty(left, right, ends, sizes)
         if left.shape[0]:
             prepare(product, left, right, ends, planned(product, left, right, ends, sizes), out)()

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
-import triton
 
 from warpplan.kernels.compile import element_type
+from warpplan.kernels.gemm.launch import run_kernel
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
 from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
 from warpplan.kernels.operands.gpus import device_limits, sm_count
@@ -141,14 +141,7 @@ def _launch(
     )
     grid = grid_size(config, product, out.shape, groups, sm_count(left.device.index))
     launch = gluon.grouped_gemm_kernel[(grid,)]
-
-    def run() -> None:
-        try:
-            launch(*arguments, **keywords)
-        except triton.runtime.errors.OutOfResources as error:
-            raise InvalidConfig(f"the kernel does not fit this GPU: {error}", field="config") from error
-
-    return run
+    return lambda: run_kernel(launch, arguments, keywords, left)
 
 
 @lru_cache(maxsize=1024)
@@ -301,10 +294,11 @@ def _require_sizes(product: Product, left: Tensor, right: Tensor, ends: Tensor) 
 
 def _require_addressable(name: str, tensor: Tensor) -> None:
     if tensor.numel() and not addressable(tensor):
+        copy = "clone" if tensor.is_contiguous() else "contiguous"
         raise InvalidShape(
             f"{name} has strides {tuple(tensor.stride())} and starts {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes "
             f"off: TMA needs adjacent columns and rows apart that start on {TMA_ALIGNMENT_BYTES} bytes; copy it first, "
-            f"{name}.contiguous()",
+            f"{name}.{copy}()",
             field=name, value=tuple(tensor.stride()), limit=TMA_ALIGNMENT_BYTES,
         )  # fmt: skip
 

@@ -48,7 +48,8 @@ def prepare(x: Tensor, y: Tensor, config: VectorAddConfig | TuningConfig, out: T
     keywords = {**tl.constants(config), **tl.launch_options(config)}
 
     def run() -> None:
-        launch(x, y, out, length, **keywords)
+        with torch.cuda.device_of(x):
+            launch(x, y, out, length, **keywords)
 
     return run
 

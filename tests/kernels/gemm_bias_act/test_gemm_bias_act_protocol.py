@@ -131,10 +131,12 @@ def test_activations_are_within_their_stated_error(activate, activation, precisi
 
 @pytest.mark.parametrize("activation", sorted(REFERENCES.keys() - {"swiglu"}))
 def test_what_is_not_finite(activate, activation):
-    x = machine.Tensor(np.array([np.nan, np.inf, 1e30, -1e30], dtype=np.float32))
-    with np.errstate(over="ignore"):
-        nan, infinity, large, small = activate(x, activation).data
+    x = machine.Tensor(np.array([np.nan, np.inf, 1e30, -1e30, -np.inf], dtype=np.float32))
+    with np.errstate(over="ignore", invalid="ignore"):
+        nan, infinity, large, small, negative = activate(x, activation).data
     assert np.isnan(nan)
     assert infinity == np.inf
     assert large == np.float32(1e30)
     assert small == np.float32(-1e30) if activation == "none" else abs(small) < 1e-20
+    # As torch has it: −∞ times what is left of it, zero.
+    assert np.array_equal(negative, {"none": -np.inf, "relu": 0.0}.get(activation, np.nan), equal_nan=True)

@@ -10,7 +10,8 @@ pytest.importorskip("triton", reason="the operators launch Triton kernels")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from warpplan.kernels.grouped_gemm.autograd import OPERATORS, grouped_gemm, planned, rounded_rows  # noqa: E402
+from warpplan.kernels.grouped_gemm.autograd import OPERATORS, addressed, grouped_gemm, planned, rounded_rows  # noqa: E402
+from warpplan.kernels.grouped_gemm.launch import addressable  # noqa: E402
 from warpplan.kernels.grouped_gemm.space import config_of  # noqa: E402
 
 ENDS = torch.tensor([4, 4, 17], dtype=torch.int32)
@@ -51,6 +52,13 @@ def test_the_operators_are_sound(product):
     a, b = operands()
     left, right = {"forward": (a, b), "dgrad": (torch.randn(20, 6), b), "wgrad": (torch.randn(20, 6), a)}[product]
     torch.library.opcheck(OPERATORS[product], (left.detach().float(), right.detach().float(), ENDS, "balanced"))
+
+
+def test_operands_that_tma_cannot_address_are_copied():
+    kept = torch.zeros(64 * 64 + 1, dtype=torch.bfloat16)
+    lying = (kept[:-1].view(64, 64), kept[1:].view(64, 64), kept[:-1].view(64, 64).t(), kept[:64].expand(64, 64))
+    assert [addressed(tensor) is tensor for tensor in lying] == [True, False, False, False]
+    assert all(addressable(addressed(tensor)) for tensor in lying)
 
 
 @given(rows=st.integers(1, 2**30))
