@@ -15,8 +15,8 @@ from warpplan.planner.search.heuristics.retiming import fits
 def break_ties(
     problem: Problem, ii: int, budget: WorkBudget, known: Assignment | None = None
 ) -> tuple[Answer, Assignment | None]:
-    """Whether ``ii`` is feasible side by side in memory, and its best schedule, as far as time allows; ``known`` is
-    one."""
+    """Whether ``ii`` is feasible side by side in memory, and its best schedule, as far as time allows, none where that
+    is no better than ``known``."""
     model = IntervalModel(problem, ii, branching="free")
     pairs = {(a.src, a.dst) for a in problem.dependences if a.src != a.dst}
     crossings = sum(model.crosses(a, b) for a, b in sorted(pairs))
