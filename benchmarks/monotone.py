@@ -34,9 +34,9 @@ from warpplan.planner.values.search_params import SearchParams
 RESULTS = Path(__file__).parent / "results" / "monotone.json"
 KINDS = ("partitions", "memory", "registers", "tensor memory", "depth", "work limit")
 SEED = 20
-WORK_S = 1.0
+WORK_S = 10.0
 """Work limit of a solve, in seconds of a slow core."""
-TRAINING_SHARE = 10
+TRAINING_SHARE = 25
 """One loop in this many is a training loop with its costs moved, which are larger than random ones."""
 MOVED = 0.1
 """By what share a training loop's costs are moved at most."""
@@ -51,7 +51,11 @@ def random_loops(count: int) -> list[DependenceGraph]:
 
     @seed(SEED)
     @settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
     @given(strategy(most_ops=14, most_partitions=4, rules=True))
     def draw(graph: DependenceGraph) -> None:
@@ -113,7 +117,7 @@ def pair(graph: DependenceGraph, number: int) -> tuple[str, Solve, Solve]:
         case "depth":
             options = replace(options, depth=made.choice([1, 2, 3]))
         case _:
-            options = replace(options, work_limit_s=WORK_S * made.choice([0.02, 0.1, 0.3, 0.7]))
+            options = replace(options, work_limit_s=WORK_S * made.choice([0.002, 0.01, 0.1, 0.5]))
     return kind, (graph, options), (replace(graph, limits=more), freer)
 
 

@@ -8,6 +8,7 @@ search ends where they meet, or with a gap where the work budget ends. The arran
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
@@ -116,7 +117,7 @@ class BidirectionalSearch(SearchState):
         seconds, rounds = self.params.first_share_seconds, 0
         while not self.settled and self.budget.left > 0 and (self.best is not None or self.proven <= enough):
             if rounds:
-                self.search_restricted_problems(self.params.fewer_partitions_share * seconds)
+                self.search_restricted_problems(self.params.restricted_share * seconds)
             with self.budget.share(seconds):
                 if rounds:
                     self.search_neighbourhoods()
@@ -136,10 +137,10 @@ class BidirectionalSearch(SearchState):
     # Restricted problems
 
     def search_restricted_problems(self, seconds: float) -> None:
-        """The same loop in fewer partitions, ``seconds`` for each number that can still be better: what is found there
-        is a schedule here."""
+        """Problems that allow less, ``seconds`` for each that can still be better: what is found there is a schedule
+        here."""
         if self._restricted is None:
-            self._restricted = self._fewer_partitions() if self.search.fewer_partitions and not self.exact else []
+            self._restricted = list(self._restrict()) if self.search.restricted_problems and not self.exact else []
         for restricted in self._restricted:
             enough = serial_ii(self.problem) if self.best is None else self.ii - 1
             if restricted.proven > enough or self.budget.left <= 0:
@@ -150,18 +151,21 @@ class BidirectionalSearch(SearchState):
                 else:
                     restricted.find_shorter(enough)
 
-    def _fewer_partitions(self) -> list[BidirectionalSearch]:
-        problem, found = self.problem, list[BidirectionalSearch]()
+    def _restrict(self) -> Iterator[BidirectionalSearch]:
+        """The searches with rings of few slots, and in fewer partitions."""
+        problem, graph, options = self.problem, self.problem.graph, self.problem.options
+        less = [(graph, replace(options, depth=depth)) for depth in self.params.restricted_depths]
+        made = less if options.depth is None and (problem.rings or problem.crossings) else []
         for most in range(1, problem.most_partitions if len(problem.pins) < len(problem.clusters) else 1):
-            graph = replace(problem.graph, limits=replace(problem.graph.limits, max_partitions=most))
+            made.append((replace(graph, limits=replace(graph.limits, max_partitions=most)), options))
+        for restricted_graph, restricted_options in made:
             try:
-                restricted = Problem(graph, problem.options, problem.deadline)
+                restricted = Problem(restricted_graph, restricted_options, problem.deadline)
                 bound = min_ii(restricted)
-            except WarpplanError:  # Pinned to more partitions than that, or too little of something.
+            except WarpplanError:  # Pinned to more partitions than that, or too short a ring for a recurrence.
                 continue
-            bound = bound if bound.ii_cycles >= self.proven else replace(bound, ii_cycles=self.proven)
-            found.append(BidirectionalSearch(restricted, bound, self.speculation, None, self.budget, self))
-        return found
+            bound = replace(bound, ii_cycles=max(bound.ii_cycles, self.proven))
+            yield BidirectionalSearch(restricted, bound, self.speculation, None, self.budget, self)
 
     # The first incumbent
 

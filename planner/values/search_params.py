@@ -101,18 +101,20 @@ class DriverParams:
     """Operations from which list scheduling comes before any model, at every interval. Chosen by hand on the classic
     loops of ``benchmarks/modulo_instances.py``. Doubled: loops in between build models that list scheduling
     makes needless."""
-    first_share_seconds: float = 2.0
+    first_share_seconds: float = 3.0
     """Work of the first round. Chosen by hand on the training loops, nearly all of which are settled in it. Doubled:
     restricted problems come later."""
     share_growth: float = 2.0
     """Factor from one round's work to the next one's. Doubled: fewer rounds, and the last one is cut off sooner."""
-    fewer_partitions_share: float = 0.1
-    """Of a round, for each smaller number of partitions. Doubled: less is left for the number that is allowed."""
+    restricted_share: float = 0.05
+    """Of a round, for each restricted problem, from the second round on. Doubled: less is left for the loop as it is."""
+    restricted_depths: tuple[int, ...] = (2, 3)
+    """Slots of all rings in restricted problems: what kernels mostly have. Not a quantity that can be doubled."""
     first_round_seconds: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
     """Seconds for each attempt of the rounds about the proven bound, which mostly is feasible. When a schedule of a
     loop that keeps a unit busy all the time is found is mostly luck: many short attempts with different seeds find it
     sooner than few long ones. Chosen by hand on the training loops. Doubled: fewer seeds within the same budget."""
-    first_rounds_share: float = 0.3
+    first_rounds_share: float = 0.4
     """Share of the work budget for those rounds: then any schedule is better than none. Chosen by hand. Doubled: less
     is left to improve a first schedule with."""
     attempt_seconds: float = 0.2
@@ -272,9 +274,10 @@ class SearchParams:
     fixed_partition_improvement: bool = True
     """A shorter interval with the incumbent's partitions, by steps that grow, then by bisection."""
     large_neighbourhoods: bool = True
-    """Shorter intervals in neighbourhoods of the incumbent: some partitions and stages are kept."""
-    fewer_partitions: bool = True
-    """The same loop in fewer partitions, whose schedules are handed up: more partitions allowed never give a worse one."""
+    """Shorter intervals in neighbourhoods of the incumbent, which keep most of its partitions and of its order."""
+    restricted_problems: bool = True
+    """The same loop in fewer partitions, or with rings of few slots, whose schedules are handed up. Off: a loop that is
+    left open may end with a longer interval where more is allowed."""
     retiming: bool = True
     """Each schedule found is re-timed to the smallest interval of its order, a maximum cycle ratio."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -59,7 +60,7 @@ def test_rings_as_deep_as_they_need_are_never_worse_than_rings_of_one_depth(grap
 @given(graph=given_.graphs(most_ops=12, most_partitions=4, rules=True), shorter=st.sampled_from([0.01, 0.03, 0.1, 0.3]))
 def test_a_longer_limit_never_gives_a_longer_interval_or_a_lower_bound(graph: DependenceGraph, shorter: float):
     outcomes = [solve(graph, SolveOptions(work_limit_s=shorter * factor, search=SHORTENED)) for factor in (1, 1.5, 4)]
-    for one, other in zip(outcomes, outcomes[1:], strict=False):
+    for one, other in pairwise(outcomes):
         assert length(other) <= length(one)
         assert other.status == "infeasible" or other.bound >= one.bound
         if one.status == "optimal" and other.status == "optimal" and one.plan is not None:
