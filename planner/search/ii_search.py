@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
 from warpplan.planner.cpsat.runner import Answer
@@ -339,10 +340,11 @@ class BidirectionalSearch(SearchState):
     # Among schedules of the same interval
 
     def break_ties(self) -> None:
-        """The incumbent's interval with the best schedule, as far as time allows."""
+        """The incumbent's interval with the best schedule, beyond the work limit: the same for every limit."""
         if self.best is None:
             return
         if self.search.tie_break and len(self.problem.ops) <= self.params.tiny_loop_operations:
-            self.best = break_ties(self.problem, self.ii, self.budget, self.best)[1] or self.best
+            budget = WorkBudget(inf, self.problem.deadline)
+            self.best = break_ties(self.problem, self.ii, budget, self.best)[1] or self.best
         if self.search.compaction:
             self.best = compact_lifetimes(self.problem, self.ii, self.best)

@@ -107,7 +107,7 @@ class DriverParams:
     share_growth: float = 2.0
     """Factor from one round's work to the next one's. Doubled: fewer rounds, and the last one is cut off sooner."""
     restricted_share: float = 0.05
-    """Of a round, for each restricted problem, from the second round on. Doubled: less is left for the loop as it is."""
+    """Of a round, for each restricted problem, from the second round on. Doubled: less is left for the loop itself."""
     restricted_depths: tuple[int, ...] = (2, 3)
     """Slots of all rings in restricted problems: what kernels mostly have. Not a quantity that can be doubled."""
     first_round_seconds: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
