@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,14 +174,11 @@ def summary(rows: Sequence[Row]) -> dict[str, Row]:
     }
 
 
-def numbered(pairs: int) -> Iterator[tuple[int, DependenceGraph]]:
-    yield from enumerate(loops(pairs))
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, RESULTS, "loops")
     parser.add_argument("--pairs", type=int, default=1000, help="how many")
+    parser.add_argument("--report", action="store_true", help="only write the result of the pairs solved so far")
     return parser.parse_args()
 
 
@@ -191,10 +188,10 @@ def main() -> None:
     store = RowStore(options.out, ("pair",), settings_, fresh=options.fresh)
     wanted = [
         (number, graph)
-        for number, graph in numbered(options.pairs)
+        for number, graph in enumerate(loops(options.pairs))
         if not options.only or any(part in graph.name for part in options.only)
     ]
-    for number, graph in of_shard(wanted, options.shard):
+    for number, graph in [] if options.report else of_shard(wanted, options.shard):
         if (number,) in store.rows():
             continue
         row = measure(graph, number)
