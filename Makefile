@@ -21,7 +21,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ bench-planning: $(VENV)/.core  ## no GPU: how fast and how small planning is
 
 bench-ablation: $(VENV)/.core  ## no GPU: what each technique of the search is worth, on both splits of the loops
 	$(BIN)/python benchmarks/bench_ablation.py
+
+bench-monotone: $(VENV)/.test  ## no GPU: pairs of solves, one of which allows more than the other
+	$(BIN)/python benchmarks/monotone.py
 
 bench-vector-add: $(VENV)/.gpu  ## GPU: vector_add against torch.add and the whole of its space
 	$(BIN)/python benchmarks/bench_vector_add.py --out benchmarks/results

@@ -13,14 +13,15 @@ shorter interval, or the same interval with a better bound.
 Some techniques have no part in such a run, and get one of their own:
 
 - what begins only after the first rounds (``bound_bisection``), with more work on the loops left open: ``--open-in
-  benchmarks/results/solver_ablation.json --work-limit-s 5 --techniques bound_bisection unit_alternation --out
+  benchmarks/results/solver_ablation.json --work-limit-s 5 --techniques bound_bisection --out
   benchmarks/results/solver_ablation_open.json``;
 - what serves loops of dependences and units alone (``core_feasibility``), on those of ``modulo_instances.py``:
   ``--split modulo --out benchmarks/results/solver_ablation_modulo.json``.
 
-The recorded files name three techniques more, which are gone because they helped no split: ``fixed_order``, a start
-from the order of the schedule-first baseline; ``thorough_proofs``, proofs with presolve and linear relaxations; and
-``core_bound``, a bound from recurrences on shared units without search.
+The recorded files name four techniques more, which are gone because they helped no split: ``fixed_order``, a start
+from the order of the schedule-first baseline; ``thorough_proofs``, proofs with presolve and linear relaxations;
+``core_bound``, a bound from recurrences on shared units without search; and ``unit_alternation``, partitions that
+alternate on units that are busy all the time.
 
 Run it with ``python benchmarks/bench_ablation.py``, ``--shard 1/2`` and ``2/2`` for two processes. An interrupted run
 goes on where it stopped; the result file has the loops finished so far.

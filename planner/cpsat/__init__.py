@@ -7,7 +7,7 @@ one worker, a named seed and a limit in deterministic time.
 
 EXPORTS = {
     "interval_model": ("IntervalModel",),
-    "literals": ("always", "negated", "Truth"),
+    "literals": ("negated", "Truth"),
     "runner": ("Answer", "DecisionRule", "run", "SearchSeed", "spent", "Stop"),
     "sharing_constraints": ("no_good_cut", "NoGoodCut"),
     "work_budget": ("PROPAGATION", "RunSettings", "solve_model", "WorkBudget"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import PROOF_SEED, Answer, SearchSeed, Stop, run, spent
@@ -50,23 +53,44 @@ def solve_model(model: IntervalModel, seconds: float, settings: RunSettings, sto
 
 @dataclass
 class WorkBudget:
-    """``left`` of the work limit, in seconds of a slow core; ``wall`` is what CP-SAT has taken by its clock."""
+    """``left`` of the work limit, in seconds of a slow core; ``wall`` is what CP-SAT has taken by its clock.
+
+    ``round_left`` is left of the share that :meth:`share` gave to what is under way. The search goes by that, never by
+    ``left``, which only ends it: so a search with a longer limit begins with exactly the steps of a shorter one.
+    """
 
     left: float
     deadline: Deadline = NO_DEADLINE
     wall: float = 0.0
+    round_left: float = inf
+
+    @property
+    def available(self) -> float:
+        """Seconds that one run may take at most."""
+        return min(self.left, self.round_left)
+
+    @contextmanager
+    def share(self, seconds: float) -> Iterator[None]:
+        """Inside, ``round_left`` begins at ``seconds``, or at what was left of the share around it."""
+        around, given = self.round_left, min(seconds, self.round_left)
+        self.round_left = given
+        try:
+            yield
+        finally:
+            self.round_left = around - (given - self.round_left)
 
     def take(self, seconds: float, wall: float = 0.0) -> None:
         """Counts work done. Raises :class:`~warpplan.planner.values.deadline.DeadlineReached` where it is too late to
         do more."""
         self.deadline.check()
         self.left -= seconds
+        self.round_left -= seconds
         self.wall += wall
 
     def solve(
         self, model: IntervalModel, seconds: float, settings: RunSettings = PROPAGATION
     ) -> tuple[Answer, Assignment | None]:
         """Whether ``model`` has a solution, and one, within ``seconds`` or what is left."""
-        outcome = solve_model(model, min(seconds, self.left), settings)
+        outcome = solve_model(model, min(seconds, self.available), settings)
         self.take(outcome.seconds, outcome.wall)
         return outcome.answer, outcome.found

@@ -14,12 +14,20 @@ method, in the order in which a solve goes through it:
    every attempt its own seed. ``attempts`` packs the rings of what is found, and adds a no-good cut and solves again
    where they cannot be packed (logic-based Benders decomposition).
 4. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a
-   maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection.
+   maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection. What a
+   proof then leaves open goes to large-neighbourhood search (Shaw, CP 1998): ``neighbourhoods`` of the incumbent keep
+   most of its partitions and of its order, and CP-SAT decides the rest anew at a shorter interval.
 5. *Proofs.* Whether II − 1 is feasible is decided by the whole model with disjunctive dominance cuts; where that stays
    open, bisection raises the bound. Problems of units and dependences alone are decided on their core
    (``core_feasibility``).
 6. *Among equals.* ``tie_break`` and ``heuristics.compaction`` choose a schedule of the interval found: few crossings,
    short lives, early starts. ``diagnosis`` names the binding constraint where no interval is feasible.
+
+These steps are taken in rounds whose shares of work grow. No share depends on the work limit, so that a search with a
+longer limit begins with exactly the steps of a shorter one, and never ends with a longer interval or a lower bound.
+From the second round on, restricted problems are searched too (fewer partitions, rings of few slots), and their
+schedules are handed up: allowing more is not to give a worse plan. Where an interval is proven optimal that holds
+anyhow; where the limit leaves it open it is measured, not guaranteed (``benchmarks/results/monotone.json``).
 
 While one attempt is waited for, ``speculation`` begins the one that is likely to be next in a second thread. All limits
 are work, counted alike on every machine (``work_budget``); a caller may add a deadline by a clock. Every constant and a

@@ -17,7 +17,7 @@ from itertools import chain, cycle, islice, zip_longest
 from threading import Lock
 
 from warpplan.planner.cpsat.interval_model import IntervalModel
-from warpplan.planner.cpsat.runner import Answer
+from warpplan.planner.cpsat.runner import Answer, SearchSeed
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
 from warpplan.planner.cpsat.work_budget import PROPAGATION, RunSettings, WorkBudget
 from warpplan.planner.packing.ring_layout import fits_side_by_side
@@ -26,13 +26,13 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import worth_sharing
 from warpplan.planner.search.attempts import Attempt, AttemptOutcome, Build, Restriction
 from warpplan.planner.search.heuristics.partition_relaxation import relaxed_partitions
-from warpplan.planner.search.portfolio import PARTLY_RANDOM, RANDOM_ORDER
+from warpplan.planner.search.neighbourhoods import Neighbourhood
+from warpplan.planner.search.portfolio import RANDOM_ORDER
 from warpplan.planner.search.restrictions import (
     in_lockstep,
     one_partition_per_clone,
     partitions_kept,
     register_free_model,
-    saturated_units,
     window_model,
 )
 from warpplan.planner.search.speculation import Speculation
@@ -66,7 +66,7 @@ class FeasibilityQuery:
         self, seconds: float, enough: float = 0.0, *, reuse: bool = True, then: Attempt | None = None
     ) -> tuple[Answer, Assignment | None]:
         """One round: what was left open in the rounds before and new restrictions, ``seconds`` for each, until no more
-        than ``enough`` of the work budget is left. Without ``reuse``, no ring lies in another's place. ``then``: the
+        than ``enough`` of the round's share is left. Without ``reuse``, no ring lies in another's place. ``then``: the
         attempt that is likely to be next where nothing is found."""
         if self.small_loop:
             return self.prove_infeasible(self.params.small_loop_factor * seconds, then=then)
@@ -74,7 +74,7 @@ class FeasibilityQuery:
             return "no", None
         round_ = self._round()
         for restriction, following in zip_longest(round_, round_[1:]):
-            if self.budget.left <= enough:
+            if self.budget.round_left <= enough or self.budget.left <= 0:
                 break
             if restriction not in self.open:
                 continue
@@ -127,11 +127,20 @@ class FeasibilityQuery:
         restriction = Restriction(build, "shared" if reuse else "apart")
         return self._make(self._attempt(restriction, seconds), then).found
 
+    def attempt_neighbourhood(self, drawn: Neighbourhood, *, reuse: bool) -> tuple[Answer, Assignment | None]:
+        """Whether a schedule lies in a neighbourhood of the incumbent; "no" proves nothing beyond it."""
+        restriction = Restriction(drawn.build, "shared" if reuse else "apart")
+        settings = RunSettings(seed=SearchSeed(drawn.seed, drawn.rule))
+        attempt = self._attempt_with(restriction, settings, self.search.neighbourhoods.attempt_seconds)
+        outcome = self._make(attempt)
+        return outcome.answer, outcome.found
+
     # All schedules
 
     def prove_infeasible(self, seconds: float, *, then: Attempt | None = None) -> tuple[Answer, Assignment | None]:
         """Whether there is a schedule at all. Rings may lie in one another's place, even where none could: that
         relaxation is mostly proven infeasible sooner."""
+        seconds = min(seconds, self.budget.round_left)
         if seconds <= self.proof_seconds:
             return "unknown", None
         self.proof_seconds = seconds
@@ -154,6 +163,7 @@ class FeasibilityQuery:
 
     def proof_attempt(self, seconds: float) -> Attempt | None:
         """What :meth:`prove_infeasible` begins with."""
+        seconds = min(seconds, self.budget.round_left)
         return self._attempt_with(self.all, PROPAGATION, seconds) if seconds > self.proof_seconds else None
 
     def _attempt(self, restriction: Restriction, seconds: float, *, later: bool = False) -> Attempt:
@@ -166,11 +176,14 @@ class FeasibilityQuery:
 
     def _attempt_with(self, restriction: Restriction, settings: RunSettings, seconds: float) -> Attempt:
         cuts = self.cuts if restriction.memory == "shared" else ()
-        return Attempt(self.problem, self.ii, restriction, settings, min(seconds, self.budget.left), cuts)
+        return Attempt(self.problem, self.ii, restriction, settings, min(seconds, self.budget.available), cuts)
 
     def _make(self, attempt: Attempt, then: Attempt | None = None) -> AttemptOutcome:
+        last = attempt.seconds >= self.budget.left
         outcome = self.speculation.result(attempt, attempt.run, None if then is None else (then, then.run))
         self.budget.take(outcome.seconds, outcome.wall)
+        if last and outcome.answer == "unknown":
+            self.budget.left = 0.0  # A longer limit would have let the attempt go on: nothing may follow it here.
         attempt.restriction.known = outcome.known
         if outcome.known is not None and attempt.restriction.memory == "shared":
             self.cuts = outcome.known.cuts
@@ -203,14 +216,8 @@ class FeasibilityQuery:
 
     def without_registers(self) -> Restriction:
         """Mostly registers suffice, or do with the same partitions; they are most of a model."""
-        saturated = self.search.unit_alternation and bool(saturated_units(self.problem, self.ii))
-        return Restriction(
-            partial(register_free_model, self.problem, self.ii),
-            "apart",
-            register_free=True,
-            covers_window=not saturated,
-            portfolio=PARTLY_RANDOM if saturated else RANDOM_ORDER,
-        )
+        build = partial(register_free_model, self.problem, self.ii)
+        return Restriction(build, "apart", register_free=True, covers_window=True, portfolio=RANDOM_ORDER)
 
     def _narrow(self, memory: MemoryModel) -> Iterator[Restriction]:
         clones = bool(self.problem.clone_order) and self.search.clones_in_lockstep

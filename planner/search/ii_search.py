@@ -8,14 +8,23 @@ search ends where they meet, or with a gap where the work budget ends. The arran
 
 from __future__ import annotations
 
-from warpplan.planner.bounds.min_ii import Bound
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from warpplan.planner.bounds.min_ii import Bound, min_ii
+from warpplan.planner.cpsat.runner import Answer
+from warpplan.planner.cpsat.work_budget import WorkBudget
+from warpplan.planner.errors import WarpplanError
 from warpplan.planner.packing.ring_layout import fits_side_by_side
+from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import worth_sharing
 from warpplan.planner.search.attempts import AttemptOutcome
 from warpplan.planner.search.diagnosis import diagnose
 from warpplan.planner.search.heuristics.compaction import compact_lifetimes
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
+from warpplan.planner.search.neighbourhoods import NeighbourhoodChoice
 from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.search.tie_break import break_ties
@@ -56,6 +65,31 @@ class BidirectionalSearch(SearchState):
 
     unit_improvements = 0
     """Consecutive improvements of the incumbent by one cycle."""
+    round_s = 0.0
+    """The share of the round under way."""
+    kept: tuple[Assignment | None, float] = (None, 0.0)
+    """The incumbent whose partitions were improved on last, and the seconds for each attempt."""
+
+    _restricted: list[BidirectionalSearch] | None = None
+
+    def __init__(
+        self,
+        problem: Problem,
+        bound: Bound,
+        speculation: Speculation[AttemptOutcome],
+        progress: Progress | None,
+        budget: WorkBudget | None = None,
+        freer: BidirectionalSearch | None = None,
+    ) -> None:
+        super().__init__(problem, bound, speculation, progress, budget)
+        self.freer = freer
+        """The search of the freer problem, for which every schedule found here is one too."""
+        self.choice = NeighbourhoodChoice(problem)
+
+    def record_schedule(self, ii: int, schedule: Assignment) -> None:
+        super().record_schedule(ii, schedule)
+        if self.freer is not None and self.best is not None and (self.freer.best is None or self.ii < self.freer.ii):
+            self.freer.record_schedule(self.ii, self.best)
 
     def run(self, bound: Bound) -> SearchResult:
         """From ``bound`` to the incumbent that is proven optimal, or as far as the work budget suffices."""
@@ -69,15 +103,70 @@ class BidirectionalSearch(SearchState):
             if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
                 self.record_infeasible(bound.ii_cycles)
         enough = max(self.proven, serial_ii(problem))
-        self.find_incumbent(enough)
+        self.search_in_rounds(enough)
         if self.best is None:
             if self.proven <= enough:
                 return self.result(bound)
             binding = diagnose(problem, enough, self.budget)
             return SearchResult(0, self.proven, None, binding, True, self.budget.wall)
-        self.improve_and_prove()
         self.break_ties()
         return self.result(bound)
+
+    def search_in_rounds(self, enough: int) -> None:
+        """Rounds with shares of work that grow, each a whole search that goes on from what is known. No share depends
+        on the work limit: with a longer one, the same steps come first."""
+        seconds, rounds = self.params.first_share_seconds, 0
+        while not self.settled and self.budget.left > 0 and (self.best is not None or self.proven <= enough):
+            if rounds:
+                self.search_restricted_problems(self.params.restricted_share * seconds)
+            with self.budget.share(seconds):
+                if rounds:
+                    self.search_neighbourhoods()
+                self.search_round(seconds, enough)
+            if seconds > self.problem.options.work_limit_s:
+                return
+            seconds, rounds = self.params.share_growth * seconds, rounds + 1
+
+    def search_round(self, seconds: float, enough: int) -> None:
+        """A first incumbent up to ``enough`` where there is none, and improvements and proofs."""
+        self.round_s = seconds
+        if self.best is None:
+            self.find_incumbent(enough)
+        if self.best is not None:
+            self.improve_and_prove()
+
+    # Restricted problems
+
+    def search_restricted_problems(self, seconds: float) -> None:
+        """Problems that allow less, ``seconds`` for each that can still be better: what is found there is a schedule
+        here."""
+        if self._restricted is None:
+            self._restricted = list(self._restrict()) if self.search.restricted_problems and not self.exact else []
+        for restricted in self._restricted:
+            enough = serial_ii(self.problem) if self.best is None else self.ii - 1
+            if restricted.proven > enough or self.budget.left <= 0:
+                continue
+            with self.budget.share(seconds):
+                if self.best is None:
+                    restricted.search_round(seconds, enough)
+                else:
+                    restricted.find_shorter(enough)
+
+    def _restrict(self) -> Iterator[BidirectionalSearch]:
+        """The searches with rings of few slots, and in fewer partitions."""
+        problem, graph, options = self.problem, self.problem.graph, self.problem.options
+        less = [(graph, replace(options, depth=depth)) for depth in self.params.restricted_depths]
+        made = less if options.depth is None and (problem.rings or problem.crossings) else []
+        for most in range(1, problem.most_partitions if len(problem.pins) < len(problem.clusters) else 1):
+            made.append((replace(graph, limits=replace(graph.limits, max_partitions=most)), options))
+        for restricted_graph, restricted_options in made:
+            try:
+                restricted = Problem(restricted_graph, restricted_options, problem.deadline)
+                bound = min_ii(restricted)
+            except WarpplanError:  # Pinned to more partitions than that, or too short a ring for a recurrence.
+                continue
+            bound = replace(bound, ii_cycles=max(bound.ii_cycles, self.proven))
+            yield BidirectionalSearch(restricted, bound, self.speculation, None, self.budget, self)
 
     # The first incumbent
 
@@ -88,8 +177,8 @@ class BidirectionalSearch(SearchState):
             # List scheduling is fast and gives short lifetimes, so it provides the first incumbent.
             self._construct(self.proven)
         ii, step = self.proven, max(1, self.proven // self.params.first_step_parts)
-        self._search_bound(ii, min(ii + step, enough), large)
-        if self.small_loop:
+        answer = self._search_bound(ii, min(ii + step, enough), large)
+        if self.small_loop or answer == "unknown":  # Else models are decided soon, and give better partitions.
             self._construct_above(enough)
         while self.best is None and ii < enough and not self.out_of_work:
             ii, step = min(ii + step, enough), self.params.step_growth * step
@@ -102,22 +191,27 @@ class BidirectionalSearch(SearchState):
                 self._construct(ii)
         seconds = self.params.attempt_seconds
         while self.best is None and self.proven <= enough and not self.out_of_work:
-            all_of_it = seconds >= self.budget.left
+            all_of_it = seconds >= self.budget.available
             self.prove_infeasible(enough, seconds)
             if all_of_it:
                 break
             seconds *= self.params.seconds_growth
 
-    def _search_bound(self, ii: int, following: int, large: bool) -> None:
+    def _search_bound(self, ii: int, following: int, large: bool) -> Answer:
         """Rounds about the proven bound ``ii``, which is mostly feasible; ``following`` is queried next."""
+        answer: Answer = "unknown"
         rounds, apart = self.params.first_round_seconds, fits_side_by_side(self.problem)
         for round_, seconds in enumerate(rounds[:1] if large else rounds):
             # Where rings have to share bytes, the first attempt mostly shows that the window is empty.
             then = None if round_ or apart else self.likely_next(following)
-            if self.budget.left < (1 - self.params.first_rounds_share) * self.problem.options.work_limit_s:
+            if self.budget.round_left < (1 - self.params.first_rounds_share) * self.round_s or self.budget.left <= 0:
                 break
-            if self.best is None and self.find_schedule(ii, seconds, then) == "no":
+            if self.best is not None:
                 break
+            answer = self.find_schedule(ii, seconds, then)
+            if answer == "no":
+                break
+        return answer
 
     def _construct(self, ii: int) -> None:
         if not self.search.list_scheduling:
@@ -127,11 +221,17 @@ class BidirectionalSearch(SearchState):
             self.record_schedule(ii, schedule)
 
     def _construct_above(self, enough: int) -> None:
-        """A small loop's schedule, constructed at an interval not far from the bound, to be improved on."""
+        """A schedule constructed at an interval not far from the bound, to be improved on."""
         for factor in self.params.construction_ladder:
             ii = min(int(factor * self.proven), enough)
             if self.best is None and ii > self.proven:
                 self._construct(ii)
+
+    def find_shorter(self, enough: int) -> None:
+        """A schedule of at most ``enough`` cycles, where nothing longer is of use."""
+        self._construct(enough)
+        if self.best is None or self.ii > enough:
+            self.find_schedule(enough, self.params.attempt_seconds)
 
     # Improving it, and proving it optimal
 
@@ -143,14 +243,17 @@ class BidirectionalSearch(SearchState):
         self.improve_incumbent(seconds)
         all_of_it = False
         while self.proven < self.ii and not self.out_of_work and not all_of_it:
-            all_of_it = seconds >= self.budget.left
-            known, answer = self.ii, self.prove_infeasible(self.ii - 1, self.params.proof_factor * seconds)
+            all_of_it = seconds >= self.budget.available
+            most = self.params.proof_share * self.budget.round_left
+            known, answer = self.ii, self.prove_infeasible(self.ii - 1, min(self.params.proof_factor * seconds, most))
             if answer == "yes":
                 self.unit_improvements += 1
                 if self.unit_improvements >= self.params.steps_before_bisection:
                     self.improve_fixed_partitions(seconds)  # Partitions found by a proof are mostly the best ones.
             if answer != "no":
                 self.improve_incumbent(seconds)
+            if answer == "unknown" and self.ii == known:
+                self.search_neighbourhoods()
             if answer == "unknown" and self.ii == known:
                 if self.search.bound_bisection:
                     self.raise_lower_bound(self.params.proof_factor * seconds)
@@ -160,8 +263,8 @@ class BidirectionalSearch(SearchState):
         """Shorter intervals with schedules in the stage window: by one cycle, since fixed partitions have mostly been
         improved to the end, and by bisection after consecutive one-cycle improvements. Ends where none is found, which
         proves nothing."""
-        enough = (1 - self.params.improvement_share) * self.budget.left
-        while self.budget.left > max(enough, self.params.least_seconds):
+        enough = (1 - self.params.improvement_share) * self.budget.round_left
+        while self.budget.round_left > enough and not self.out_of_work:
             reuses = self.reuses_memory()
             floor, last = max(self.proven, self.heuristic_limit), self.ii - 1
             if floor > last:
@@ -191,6 +294,8 @@ class BidirectionalSearch(SearchState):
         by steps that grow, then by bisection of the gap."""
         if self.exact or not self.search.fixed_partition_improvement:
             return
+        if self.kept[0] is self.best and seconds <= self.kept[1]:
+            return
         floor = max(self.proven, self.heuristic_limit if self.heuristic_limit < self.ii else 0)
         step, bisecting = 1, False
         while self.best is not None and floor < self.ii and not self.out_of_work:
@@ -202,8 +307,25 @@ class BidirectionalSearch(SearchState):
             else:
                 floor, bisecting = target + 1, True
             if self.params.precision * (self.ii - floor) < self.ii:
-                return
+                break
             step = self.ii if bisecting else max(2 * step, self.ii // self.params.precision)
+        if not self.out_of_work:
+            self.kept = self.best, seconds
+
+    def search_neighbourhoods(self) -> None:
+        """Large-neighbourhood search around the incumbent, until a share of the round is spent, or so many attempts in
+        a row have found nothing."""
+        if self.exact or not self.search.large_neighbourhoods or self.small_loop:
+            return
+        params, failures = self.search.neighbourhoods, 0
+        with self.budget.share(params.share * self.budget.round_left):
+            while self.best is not None and not self.settled and not self.out_of_work and failures < params.failures:
+                drawn = self.choice.draw(self.ii, self.best, self.proven)
+                answer, schedule = self.query(drawn.ii).attempt_neighbourhood(drawn, reuse=self.reuses_memory())
+                self.choice.learn(drawn, answer)
+                failures = 0 if schedule is not None else failures + 1
+                if schedule is not None:
+                    self.record_schedule(drawn.ii, schedule)
 
     def raise_lower_bound(self, seconds: float) -> None:
         """Proofs of infeasibility by bisection between bound and incumbent, in half the time after each that fails."""
@@ -218,10 +340,11 @@ class BidirectionalSearch(SearchState):
     # Among schedules of the same interval
 
     def break_ties(self) -> None:
-        """The incumbent's interval with the best schedule, as far as time allows."""
+        """The incumbent's interval with the best schedule, beyond the work limit: the same for every limit."""
         if self.best is None:
             return
         if self.search.tie_break and len(self.problem.ops) <= self.params.tiny_loop_operations:
-            self.best = break_ties(self.problem, self.ii, self.budget, self.best)[1] or self.best
+            budget = WorkBudget(inf, self.problem.deadline)
+            self.best = break_ties(self.problem, self.ii, budget, self.best)[1] or self.best
         if self.search.compaction:
             self.best = compact_lifetimes(self.problem, self.ii, self.best)

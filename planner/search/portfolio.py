@@ -34,7 +34,5 @@ MIXED = Portfolio(("fixed_order",), ("partly_random", "random_order", "partly_ra
 """For restrictions: a proof that one is infeasible comes first, if any."""
 RANDOM_ORDER = Portfolio((), ("random_order",), 2, 4)
 """For all schedules in the stage window: they are found soonest with all decisions in random order."""
-PARTLY_RANDOM = Portfolio((), ("partly_random",), 1, 4)
-"""For the register-free relaxation on saturated units: found soonest with few decisions at random."""
 REPAIR = SearchSeed(1, "partly_random")
 """For partitions that were found without registers, with them."""

@@ -1,17 +1,15 @@
 """Restrictions: models with some decisions fixed as good schedules mostly have them. Infeasible, they prove nothing.
 
-Partitions given, the rest of a model is decided many times sooner; clones in lockstep and partitions that alternate on
-a saturated unit are what hand-written warp-specialised kernels do (ping-pong scheduling). All are ours.
+Partitions given, the rest of a model is decided many times sooner; clones in lockstep are what hand-written
+warp-specialised kernels do (ping-pong scheduling). Both are ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import permutations
 
 from warpplan.planner.cpsat.interval_model import IntervalModel
-from warpplan.planner.cpsat.literals import always, negated
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.values.search_params import MemoryModel
 
@@ -29,11 +27,8 @@ def window_model(problem: Problem, ii: int, memory: MemoryModel) -> IntervalMode
 
 
 def register_free_model(problem: Problem, ii: int, memory: MemoryModel) -> IntervalModel:
-    """All schedules in the stage window, registers left out; partitions alternate on saturated units."""
-    model = IntervalModel(problem, ii, memory=memory, reach=stage_window(problem), tight=True, registers=False)
-    if problem.options.search.unit_alternation:
-        alternate_on_saturated_units(model)
-    return model
+    """All schedules in the stage window, registers left out."""
+    return IntervalModel(problem, ii, memory=memory, reach=stage_window(problem), tight=True, registers=False)
 
 
 def partitions_kept(problem: Problem, ii: int, partitions: Sequence[int], memory: MemoryModel) -> IntervalModel:
@@ -62,32 +57,6 @@ def keep_clones_in_lockstep(model: IntervalModel) -> None:
         later = model.ii * at // len(clones)
         for one, other in zip(clones[0], clone, strict=True) if at else ():
             model.cp.add(model.start[index[other]] == model.start[index[one]] + later)
-
-
-def saturated_units(problem: Problem, ii: int) -> list[list[int]]:
-    """The users of each unit that is idle for less than a barrier takes, if they issue for as long as they hold it."""
-    found = []
-    for unit, capacity in problem.graph.units:
-        users = [i for i, op in enumerate(problem.ops) if op.unit == unit and op.occupancy]
-        held = all(problem.ops[i].issue >= problem.ops[i].occupancy for i in users)
-        idle = ii - sum(problem.ops[i].occupancy for i in users)
-        if capacity == 1 and held and len(users) > 2 and idle < problem.graph.limits.barrier_cycles:
-            found.append(users)
-    return found
-
-
-def alternate_on_saturated_units(model: IntervalModel) -> None:
-    """Neighbours on a saturated unit are of different partitions: in one, a barrier between them would leave a gap."""
-    ops = model.problem.ops
-    for users in saturated_units(model.problem, model.ii):
-        for a, b in permutations(users, 2):
-            if always(model.crosses(a, b)):
-                continue
-            between = min(ops[i].occupancy for i in users if i not in (a, b))
-            where = [x for x in (model.earlier(a, b), negated(model.crosses(a, b))) if not isinstance(x, int)]
-            start, other = model.phase[a], model.phase[b]
-            model.cp.add(other >= start + ops[a].occupancy + between).only_enforce_if(where)
-            model.cp.add(start + model.ii >= other + ops[b].occupancy + between).only_enforce_if(where)
 
 
 def one_partition_per_clone(problem: Problem) -> tuple[int, ...] | None:

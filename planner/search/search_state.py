@@ -46,13 +46,18 @@ class SearchState:
     best: Assignment | None
 
     def __init__(
-        self, problem: Problem, bound: Bound, speculation: Speculation[AttemptOutcome], progress: Progress | None
+        self,
+        problem: Problem,
+        bound: Bound,
+        speculation: Speculation[AttemptOutcome],
+        progress: Progress | None,
+        budget: WorkBudget | None = None,
     ) -> None:
         self.problem, self.speculation, self.progress = problem, speculation, progress
         self.proven, self.ii, self.best = bound.ii_cycles, 0, None
         self.search, self.params = problem.options.search, problem.options.search.driver
         self.small_loop = len(problem.ops) <= self.search.attempts.small_loop_operations
-        self.budget = WorkBudget(problem.options.work_limit_s, problem.deadline)
+        self.budget = budget or WorkBudget(problem.options.work_limit_s, problem.deadline)
         self.exact = self.search.core_feasibility and exact(problem)
         """Whether the core decides the whole problem: every answer is a proof."""
         self.queries: dict[int, FeasibilityQuery] = {}
@@ -61,7 +66,13 @@ class SearchState:
 
     @property
     def out_of_work(self) -> bool:
-        return self.budget.left <= self.params.least_seconds
+        """Whether the work limit, or the share of the round, is spent."""
+        return self.budget.left <= 0 or self.budget.round_left <= self.params.least_seconds
+
+    @property
+    def settled(self) -> bool:
+        """Whether the incumbent is proven optimal."""
+        return self.best is not None and self.proven >= self.ii
 
     # What is known
 
@@ -107,7 +118,7 @@ class SearchState:
         if self.out_of_work:
             return "unknown"
         reuse = self.reuses_memory()
-        enough = (1 - self.params.query_share) * self.budget.left
+        enough = (1 - self.params.query_share) * self.budget.round_left
         query = self.query(ii)
         answer, schedule = query.find_schedule(seconds, enough, reuse=reuse, then=then)
         if schedule is not None:
@@ -129,8 +140,13 @@ class SearchState:
 
     def _decide(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
         if self.exact:
-            verdict = decide(self.problem, ii, min(self.params.exact_factor * seconds, self.budget.left))
+            available = self.budget.available
+            seconds = min(self.params.exact_factor * seconds, available)
+            last = seconds >= self.budget.left
+            verdict = decide(self.problem, ii, seconds)
             self.budget.take(verdict.seconds)
+            if last and verdict.answer == "unknown":
+                self.budget.left = 0.0
             return verdict.answer, verdict.best
         if self.out_of_work:
             return "unknown", None

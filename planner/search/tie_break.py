@@ -15,8 +15,8 @@ from warpplan.planner.search.heuristics.retiming import fits
 def break_ties(
     problem: Problem, ii: int, budget: WorkBudget, known: Assignment | None = None
 ) -> tuple[Answer, Assignment | None]:
-    """Whether ``ii`` is feasible side by side in memory, and its best schedule, as far as time allows; ``known`` is
-    one."""
+    """Whether ``ii`` is feasible side by side in memory, and its best schedule, as far as ``tie_break_seconds`` allow;
+    none where more crosses in it than in ``known``."""
     model = IntervalModel(problem, ii, branching="free")
     pairs = {(a.src, a.dst) for a in problem.dependences if a.src != a.dst}
     crossings = sum(model.crosses(a, b) for a, b in sorted(pairs))
@@ -28,12 +28,16 @@ def break_ties(
                 model.cp.add_hint(literal, known.partitions[c] == g)
     seconds = problem.options.search.driver.tie_break_seconds
     answer, best = budget.solve(model, seconds, RunSettings(relax=1))
-    if best is None:
+    if best is None or (known is not None and _crossing(pairs, known) < _crossing(pairs, best)):
         return answer, None
-    model.cp.add(crossings <= sum(best.apart(a, b) for a, b in pairs))
+    model.cp.add(crossings <= _crossing(pairs, best))
     model.cp.minimize(_spread(model))
     best = budget.solve(model, seconds, RunSettings(presolve=True, relax=1))[1] or best
     return answer, best if fits(problem, ii, best) else None
+
+
+def _crossing(pairs: set[tuple[int, int]], found: Assignment) -> int:
+    return sum(found.apart(a, b) for a, b in pairs)
 
 
 def _spread(model: IntervalModel) -> Any:

@@ -101,11 +101,20 @@ class DriverParams:
     """Operations from which list scheduling comes before any model, at every interval. Chosen by hand on the classic
     loops of ``benchmarks/modulo_instances.py``. Doubled: loops in between build models that list scheduling
     makes needless."""
+    first_share_seconds: float = 3.0
+    """Work of the first round. Chosen by hand on the training loops, nearly all of which are settled in it. Doubled:
+    restricted problems come later."""
+    share_growth: float = 2.0
+    """Factor from one round's work to the next one's. Doubled: fewer rounds, and the last one is cut off sooner."""
+    restricted_share: float = 0.05
+    """Of a round, for each restricted problem, from the second round on. Doubled: less is left for the loop itself."""
+    restricted_depths: tuple[int, ...] = (2, 3)
+    """Slots of all rings in restricted problems: what kernels mostly have. Not a quantity that can be doubled."""
     first_round_seconds: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
     """Seconds for each attempt of the rounds about the proven bound, which mostly is feasible. When a schedule of a
     loop that keeps a unit busy all the time is found is mostly luck: many short attempts with different seeds find it
     sooner than few long ones. Chosen by hand on the training loops. Doubled: fewer seeds within the same budget."""
-    first_rounds_share: float = 0.3
+    first_rounds_share: float = 0.4
     """Share of the work budget for those rounds: then any schedule is better than none. Chosen by hand. Doubled: less
     is left to improve a first schedule with."""
     attempt_seconds: float = 0.2
@@ -136,6 +145,9 @@ class DriverParams:
     proof_factor: float = 10.0
     """Times as many seconds for a proof as for an attempt in the stage window. Chosen by hand on the training loops.
     Doubled: an interval that cannot be decided costs twice as much."""
+    proof_share: float = 0.5
+    """Of what is left of a round, the most that one proof may take. Doubled: nothing would be left for neighbourhoods
+    in rounds whose proofs end without an answer."""
     exact_factor: float = 10.0
     """Times as many seconds for a decision on the core, where that decides the whole problem. Chosen by hand on the
     classic loops. Doubled: not measured."""
@@ -150,6 +162,40 @@ class DriverParams:
     patience_wall_s: float = 0.1
     """Seconds by the clock after which the query that is waited for is taken to be a hard one, and speculation begins
     in a second thread. The answers do not depend on it. Chosen by hand. Doubled: speculation gains less."""
+
+
+@dataclass(frozen=True)
+class NeighbourhoodParams:
+    """Large-neighbourhood search around the incumbent."""
+
+    seed: int = 20
+    """Of the sequence that neighbourhoods are drawn from. Arbitrary. Doubled: another sequence."""
+    share: float = 0.5
+    """Of what is left of a round. Doubled: proofs would get nothing before the last round."""
+    attempt_seconds: float = 0.2
+    """For each attempt, in seconds. Doubled: half as many neighbourhoods, larger ones."""
+    failures: int = 25
+    """Attempts in a row without a shorter interval, after which a round's search ends. Doubled: more work on incumbents
+    that are optimal."""
+    first_share: float = 0.25
+    """Share of the free clusters whose partitions are decided anew, at first. Doubled: larger models, fewer of them
+    decided in time."""
+    least_share: float = 0.1
+    """The smallest such share. Doubled: likewise."""
+    first_gain: float = 0.1
+    """Share of the gap between bound and incumbent that is asked for, at first. Not above 1."""
+    least_gain: float = 0.01
+    """Where less would be asked for, the first share is asked for again. Doubled: fewer small steps."""
+    growth: float = 1.5
+    """Factor on both shares after an attempt: larger neighbourhoods after an infeasible one, smaller ones after one
+    left open, smaller gains after both. Doubled: larger jumps."""
+    decay: float = 0.8
+    """How much of a kind's weight stays after an attempt (Ropke and Pisinger 2006). Doubled: not a share."""
+    reward: float = 4.0
+    """What the rest of the weight becomes after a success; first weights are 1. Doubled: successful kinds are drawn
+    more often."""
+    least_weight: float = 0.2
+    """No kind's weight falls below it. Doubled: kinds without success are drawn more often."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +247,7 @@ class SearchParams:
     driver: DriverParams = field(default_factory=DriverParams)
     construction: ConstructionParams = field(default_factory=ConstructionParams)
     bounds: BoundParams = field(default_factory=BoundParams)
+    neighbourhoods: NeighbourhoodParams = field(default_factory=NeighbourhoodParams)
 
     # First schedules
     list_scheduling: bool = True
@@ -220,15 +267,17 @@ class SearchParams:
     """Restrictions to schedules in which clones run an equal part of the interval apart."""
     register_relaxation: bool = True
     """Attempts without registers, whose partitions are tried again with them."""
-    unit_alternation: bool = True
-    """Within these, partitions alternate on units that are busy all the time. Recorded: one training loop is proven
-    with half of the work, no other is; of the held-out loops it shortens one and lengthens two."""
     randomised_branching: bool = True
     """Later attempts at a model randomise the order or the choice of decisions. Off: only the seed changes."""
 
     # Improving the incumbent
     fixed_partition_improvement: bool = True
     """A shorter interval with the incumbent's partitions, by steps that grow, then by bisection."""
+    large_neighbourhoods: bool = True
+    """Shorter intervals in neighbourhoods of the incumbent, which keep most of its partitions and of its order."""
+    restricted_problems: bool = True
+    """The same loop in fewer partitions, or with rings of few slots, whose schedules are handed up. Off: a loop that is
+    left open may end with a longer interval where more is allowed."""
     retiming: bool = True
     """Each schedule found is re-timed to the smallest interval of its order, a maximum cycle ratio."""
 

@@ -5,5 +5,5 @@ EXPORTS = {
     "compaction": ("compact_lifetimes",),
     "list_scheduling": ("first_schedule", "restage"),
     "partition_relaxation": ("relaxed_partitions",),
-    "retiming": ("fits", "retime"),
+    "retiming": ("fits", "queue", "retime"),
 }

@@ -70,12 +70,12 @@ def order_arcs(problem: Problem, ii: int, found: Assignment) -> list[WeightedArc
     arcs: list[WeightedArc] = []
     spans = issue_spans(problem, found)
     for g in sorted(set(found.partitions)):
-        arcs += _queue(found, ii, [(i, *spans[i]) for i in ops if found.partitions[i] == g])
+        arcs += queue(found, ii, [(i, *spans[i]) for i in ops if found.partitions[i] == g])
     for unit, capacity in problem.graph.units:
         users = [
             (i, found.starts[i], found.starts[i] + problem.ops[i].occupancy) for i in ops if problem.ops[i].unit == unit
         ]
-        arcs += _queue(found, ii, users) if capacity == 1 else _apart(found, ii, users)
+        arcs += queue(found, ii, users) if capacity == 1 else _apart(found, ii, users)
     for arc in (*problem.dependences, *retirement_arcs(problem, ii, found)):
         handoff = arc.handoff if found.apart(arc.src, arc.dst) else 0
         arcs.append((arc.src, arc.dst, arc.cycles + handoff, arc.distance))
@@ -90,7 +90,7 @@ def order_arcs(problem: Problem, ii: int, found: Assignment) -> list[WeightedArc
     return arcs
 
 
-def _queue(found: Assignment, ii: int, users: Sequence[tuple[int, int, int]]) -> list[WeightedArc]:
+def queue(found: Assignment, ii: int, users: Sequence[tuple[int, int, int]]) -> list[WeightedArc]:
     """(operation, from, to) one after the other around the circle, each beginning where the one before has ended."""
     line = sorted((u for u in users if u[1] < u[2]), key=lambda u: u[1] % ii)
     arcs = [_follow(found, a, b, b[1] // ii - a[1] // ii) for a, b in pairwise(line)]

@@ -19,8 +19,8 @@ from warpplan.planner.search.heuristics.compaction import compact_lifetimes
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.search.ii_search import search
-from warpplan.planner.search.portfolio import RANDOM_ORDER, REPAIR
-from warpplan.planner.search.restrictions import alternate_on_saturated_units, keep_clones_in_lockstep, saturated_units
+from warpplan.planner.search.portfolio import RANDOM_ORDER
+from warpplan.planner.search.restrictions import keep_clones_in_lockstep
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
@@ -101,49 +101,6 @@ def test_clones_in_lockstep_are_so_many_cycles_apart():
     assert starts[3] - starts[1] == starts[4] - starts[2] == 40
 
 
-def on_one_unit(count: int, limits: Limits) -> Problem:
-    """``count`` users of the ALU, which issue for as long as they hold it."""
-    ops = tuple(Operation(f"op{i}", "ALU", 20, 20, 20) for i in range(count))
-    return Problem(DependenceGraph("busy", ops, (), limits), SolveOptions())
-
-
-def test_partitions_alternate_on_a_saturated_unit():
-    limits = Limits(2, barrier_cycles=5)
-    four = on_one_unit(4, limits)
-    assert saturated_units(four, 84) == [[0, 1, 2, 3]]
-    assert saturated_units(four, 85) == []  # Five idle cycles: time for a barrier.
-    model = IntervalModel(four, 80)
-    alternate_on_saturated_units(model)
-    answer, solver = run(model.cp, 5.0)
-    assert answer == "yes"
-    found = model.read(solver)
-    around = sorted(range(4), key=lambda i: found.starts[i] % 80)
-    assert all(found.partitions[a] != found.partitions[b] for a, b in pairwise([*around, around[0]]))
-    model = IntervalModel(on_one_unit(3, limits), 60)
-    assert run(model.cp, 5.0)[0] == "yes"
-    alternate_on_saturated_units(model)  # Two of three on a circle are neighbours in the same of two partitions.
-    assert run(model.cp, 5.0)[0] == "no"
-
-
-def test_infeasible_where_partitions_alternate_proves_nothing():
-    limits = Limits(2, barrier_cycles=5)
-    query = FeasibilityQuery(on_one_unit(3, limits), 60, WorkBudget(10.0), Speculation())
-    restriction = query.without_registers()
-    assert Attempt(query.problem, query.ii, restriction, RunSettings(seed=REPAIR), 1.0, ()).run(Stop()).answer == "no"
-    assert not restriction.covers_window
-    assert (
-        FeasibilityQuery(on_one_unit(3, limits), 65, WorkBudget(10.0), Speculation()).without_registers().covers_window
-    )
-
-
-def test_units_whose_users_issue_for_less_than_they_hold_leave_time_for_barriers():
-    ops = tuple(Operation(f"op{i}", "TENSOR", 20, 20, 5) for i in range(4))
-    assert (
-        saturated_units(Problem(DependenceGraph("async", ops, (), Limits(2, barrier_cycles=5)), SolveOptions()), 80)
-        == []
-    )
-
-
 @given(given_.graphs(most_ops=8, rules=True))
 @settings(max_examples=60, deadline=None)
 def test_without_registers_what_is_found_fits_and_no_means_an_empty_window(graph):
@@ -154,7 +111,7 @@ def test_without_registers_what_is_found_fits_and_no_means_an_empty_window(graph
     outcome = Attempt(problem, ii, restriction, RunSettings(seed=RANDOM_ORDER.slot(0)), 1.0, ()).run(Stop())
     assert (outcome.found is not None) == (outcome.answer == "yes")
     assert outcome.found is None or fits(problem, ii, outcome.found)
-    if outcome.answer == "no" and restriction.covers_window:
+    if outcome.answer == "no":
         assert run(IntervalModel(problem, ii, reach=PARAMS.stage_window).cp, 5.0)[0] == "no"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warpplan.planner.cpsat.runner import PROOF_SEED
-from warpplan.planner.search.portfolio import MIXED, PARTLY_RANDOM, RANDOM_ORDER
+from warpplan.planner.search.portfolio import MIXED, RANDOM_ORDER
 
 
 def test_a_restriction_is_first_tried_in_the_order_fit_for_proofs():
@@ -13,14 +13,9 @@ def test_a_restriction_is_first_tried_in_the_order_fit_for_proofs():
 
 
 def test_no_run_of_one_portfolio_is_repeated_in_it():
-    for portfolio in (MIXED, RANDOM_ORDER, PARTLY_RANDOM):
+    for portfolio in (MIXED, RANDOM_ORDER):
         slots = [portfolio.slot(attempt) for attempt in range(40)]
         assert len({slot.seed for slot in slots}) == 40
-
-
-def test_portfolios_for_the_same_models_share_no_seed():
-    first, other = ({portfolio.slot(at).seed for at in range(40)} for portfolio in (RANDOM_ORDER, PARTLY_RANDOM))
-    assert not first & other
 
 
 def test_without_randomised_branching_only_the_seed_changes():
