@@ -338,7 +338,8 @@ def test_the_report_of_made_results(tmp_path: Path, profile: Profile, plans: lis
 
 
 def test_what_waits_for_the_host_is_compared_by_one_clock(plans: list[kernel_plans.PlannedRow]) -> None:
-    waited = {name: {"us": us, "low_us": us, "high_us": us} for name, us in {"chosen": 30.0, "block loop": 90.0}.items()}
+    times = {"chosen": 30.0, "block loop": 90.0}
+    waited = {name: {"us": us, "low_us": us, "high_us": us} for name, us in times.items()}
     row = compared(plans[0], {"chosen": 10.0, "cublas": 11.0}, waited=waited)
     found = kernels_report.ratios([row])
     assert (found["cublas"]["geomean"], found["block loop"]["geomean"]) == (1.1, 3.0)

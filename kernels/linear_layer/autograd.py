@@ -30,7 +30,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     :func:`~warpplan.kernels.plan_source.configuration` has for its sizes; sums are fp32. The same operands give the
     same bits. Autocast casts the operands as it does for torch's own. Everything else is torch's own product, with its
     results, gradients and errors: other devices and dtypes, K or N that are no multiple of 8, empty tensors, tensor
-    subclasses, rows that do not start on 16 bytes, and shapes that no configuration fits.
+    subclasses, ``torch.func`` transforms, rows that do not start on 16 bytes, and shapes that no configuration fits.
     """
     operands = _planned_operands(x, weight, bias)
     if operands is None:
@@ -46,6 +46,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _planned_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
     """The operands in the dtype to multiply in, or ``None`` where the product is torch's."""
     if not _runs_on(x.device.index if x.is_cuda else None):
+        return None
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return None
     if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         return None

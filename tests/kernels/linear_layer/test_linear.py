@@ -84,6 +84,18 @@ def test_wide_dtypes_stay_with_torch(dtype, as_on_hopper):
     assert as_on_hopper == []
 
 
+def test_transforms_stay_with_torch(as_on_hopper):
+    x, weight, _ = operands((4,), 24, 16, torch.bfloat16)
+    for function in (linear, torch_linear):
+        gradient = torch.func.grad(lambda x, function=function: function(x, weight).float().sum())(x)
+        batched = torch.func.vmap(lambda x, function=function: function(x, weight))(x.expand(3, 4, 16))
+        if function is linear:
+            mine = gradient, batched
+    assert torch.equal(mine[0], gradient)
+    assert torch.equal(mine[1], batched)
+    assert as_on_hopper == []
+
+
 def test_errors_are_torchs_own(as_on_hopper):
     x, weight, bias = operands((4,), 24, 16, torch.bfloat16)
     for wrong in ((x, weight[:, :8], None), (x, weight, bias[:8]), (x.float(), weight, None), (x, weight, bias.half())):
