@@ -34,7 +34,7 @@ class Bound:
 def min_ii(problem: Problem) -> Bound:
     """The largest of all bounds; at least 1. Raises :class:`Infeasible` where no interval at all would do."""
     bounds = [Bound(1, "an interval is at least one cycle"), *resource_bounds(problem), recurrence_bound(problem)]
-    bounds += memory_bounds(problem)
+    bounds += [*shared_bounds(problem), *memory_bounds(problem)]
     return max(bounds, key=lambda bound: bound.ii_cycles)
 
 
@@ -58,6 +58,30 @@ def resource_bounds(problem: Problem) -> list[Bound]:
     total = sum(issued.values())
     bounds += [Bound(cycles, f"issue of {place}: {cycles} cycles") for place, cycles in sorted(issued.items())]
     bounds.append(Bound(-(-total // limits.max_partitions), f"issue of all {limits.max_partitions} partitions"))
+    return bounds
+
+
+def shared_bounds(problem: Problem) -> list[Bound]:
+    """Resources that operations demand amounts of: by their energy (amount times cycles), by each operation, whose
+    iterations may overlap only as often as its amount fits, and by those that demand more than half, which exclude one
+    another. Raises :class:`Infeasible` for a demand beyond its capacity."""
+    bounds = []
+    for resource in problem.shared:
+        name, capacity = resource.name, resource.capacity
+        for i, cycles, amount in resource.users:
+            op = problem.ops[i].id
+            if amount > capacity:
+                raise Infeasible(
+                    f"operation {op!r} demands {amount} of resource {name!r}, of which there are {capacity}: the "
+                    "demand and limits.capacities bind",
+                    field="ops.demands", value=amount, limit=capacity,
+                )  # fmt: skip
+            copies = capacity // amount
+            bounds.append(Bound(-(-cycles // copies), f"resource {name}: {op} holds {amount} for {cycles} cycles"))
+        energy = sum(cycles * amount for _, cycles, amount in resource.users)
+        bounds.append(Bound(-(-energy // capacity), f"resource {name}: {energy} in amount x cycles of {capacity}"))
+        exclusive = sum(cycles for _, cycles, amount in resource.users if 2 * amount > capacity)
+        bounds.append(Bound(exclusive, f"resource {name}: {exclusive} cycles of demands above half of {capacity}"))
     return bounds
 
 

@@ -22,17 +22,19 @@ NEVER = -(2**60)
 """A longest path that does not exist; sums of two still fit 64 bits."""
 
 Resource = tuple[str, int]
-"""("unit", its index in the graph) or ("issue", whose)."""
+"""("unit", its index in the graph), ("issue", whose) or ("shared", its index in the limits' capacities)."""
 Apart = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
 class Usage:
-    """An operation that starts at t holds ``resource`` during [t + ``offset``, t + ``offset`` + ``cycles``)."""
+    """An operation that starts at t holds ``amount`` of ``resource`` during [t + ``offset``, t + ``offset`` +
+    ``cycles``)."""
 
     resource: Resource
     offset: int
     cycles: int
+    amount: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,19 @@ def _loop(problem: Problem, arcs: Sequence[Arc], homes: Sequence[int], apart: Ap
     units = {unit: at for at, (unit, _) in enumerate(problem.graph.units)}
     cost = problem.graph.limits.barrier_cycles
     before, after = barriers(problem, apart) if cost else ([0] * len(homes),) * 2
+    shared: list[list[Usage]] = [[] for _ in homes]
+    for at, resource in enumerate(problem.shared):
+        for i, cycles, amount in resource.users:
+            shared[i].append(Usage(("shared", at), 0, cycles, amount))
     usages = []
     for i, op in enumerate(problem.ops):
         held = [Usage(("issue", homes[i]), -cost * before[i], op.issue + cost * (before[i] + after[i]))]
         if op.unit is not None:
             held.append(Usage(("unit", units[op.unit]), 0, op.occupancy))
-        usages.append(tuple(usage for usage in held if usage.cycles))
+        usages.append(tuple(usage for usage in (*held, *shared[i]) if usage.cycles))
     capacity: dict[Resource, int] = {("unit", at): copies for at, (_, copies) in enumerate(problem.graph.units)}
     capacity.update({("issue", home): 1 for home in homes})
+    capacity.update({("shared", at): resource.capacity for at, resource in enumerate(problem.shared)})
     return TimeRelaxation(len(homes), weighted(arcs, apart), tuple(usages), capacity, problem.deadline)
 
 
@@ -94,7 +101,7 @@ def overfull(loop: TimeRelaxation, ii: int) -> bool:
     """Whether some resource has more to do than ``ii`` cycles of all its copies (ResMII)."""
     work: dict[Resource, int] = {}
     for usage in (u for held in loop.usages for u in held):
-        work[usage.resource] = work.get(usage.resource, 0) + usage.cycles
+        work[usage.resource] = work.get(usage.resource, 0) + usage.cycles * usage.amount
     return any(cycles > loop.capacity[resource] * ii for resource, cycles in work.items())
 
 
@@ -169,10 +176,12 @@ def _excluding(loop: TimeRelaxation, component: Sequence[int]) -> list[tuple[int
     users: dict[Resource, list[tuple[int, Usage]]] = {}
     for k, i in enumerate(component):
         for usage in loop.usages[i]:
-            if loop.capacity[usage.resource] == 1:
+            if loop.capacity[usage.resource] == 1 or usage.resource[0] == "shared":
                 users.setdefault(usage.resource, []).append((k, usage))
     found = []
     for (a, one), (b, other) in (pair for sharing in users.values() for pair in combinations(sharing, 2)):
+        if one.amount + other.amount <= loop.capacity[one.resource]:
+            continue
         after = one.offset + one.cycles - other.offset
         before = other.offset + other.cycles - one.offset
         found += [(a, b, after, before), (b, a, before, after)]

@@ -105,6 +105,20 @@ def units(s: Steady) -> Iterator[str]:
         yield from _crowded(f"unit {unit}", spans, capacity, s.ii)
 
 
+def shared_resources(s: Steady) -> Iterator[str]:
+    """What the operations that are under way demand together, where any of them starts."""
+    for name, capacity in s.graph.limits.capacities:
+        users = [(op, dict(op.demands)[name]) for op in s.graph.ops if name in dict(op.demands)]
+        for phase in sorted({s.at[op.id] % s.ii for op, _ in users if s.occupancy[op.id]}):
+            taken = {
+                op.id: amount * copies(s.at[op.id], s.at[op.id] + s.occupancy[op.id], phase, s.ii)
+                for op, amount in users
+            }
+            if sum(taken.values()) > capacity:
+                names = ", ".join(op for op, amount in taken.items() if amount)
+                yield f"resource {name}: {names} hold {sum(taken.values())} of {capacity} at phase {phase}"
+
+
 def issue(s: Steady) -> Iterator[str]:
     """One at a time in each partition, the barriers of :func:`barriers` included."""
     for partition in s.plan.partitions:

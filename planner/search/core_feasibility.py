@@ -118,10 +118,12 @@ def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
     shared = {u.resource for i in recurrent for u in loop.usages[i]}
     # Several holds at once tie their resources together.
     shared |= {u.resource for held in loop.usages if len(held) > 1 for u in held}
+    # Amounts of more than one may not fit into the gaps that are left.
+    shared |= {u.resource for held in loop.usages for u in held if u.amount > 1}
     return [
         i
         for i, held in enumerate(loop.usages)
-        if i in recurrent or len(held) > 1 or any(u.resource in shared and u.cycles > 1 for u in held)
+        if i in recurrent or len(held) > 1 or any(u.resource in shared and u.cycles * u.amount > 1 for u in held)
     ]
 
 
@@ -147,26 +149,28 @@ def _search(
         for usage in loop.usages[i]:
             holds.setdefault(usage.resource, []).append((i, usage))
     for resource, users in holds.items():
-        capacity, intervals = loop.capacity[resource], []
+        capacity, intervals, amounts = loop.capacity[resource], [], []
         first = cp.new_int_var(0, ii - 1, "")
         for i, usage in users:
             begin = phase[i]
             if usage.offset % ii:
                 begin = cp.new_int_var(0, ii - 1, "")
                 cp.add(begin == phase[i] + usage.offset % ii - ii * cp.new_bool_var(""))
-            capacity -= usage.cycles // ii
+            capacity -= usage.amount * (usage.cycles // ii)
             if rest := usage.cycles % ii:
                 intervals.append(cp.new_fixed_size_interval_var(begin, rest, ""))
+                amounts.append(usage.amount)
                 if loop.capacity[resource] == 1:
                     # All within one interval from the first one's start.
                     cp.add(begin >= first)
                     cp.add(begin + rest <= first + ii)
                 else:
                     intervals.append(cp.new_fixed_size_interval_var(begin + ii, rest, ""))
+                    amounts.append(usage.amount)
         if loop.capacity[resource] == 1 == capacity:
             cp.add_no_overlap(intervals)
         else:
-            cp.add_cumulative(intervals, [1] * len(intervals), capacity)
+            cp.add_cumulative(intervals, amounts, capacity)
     # Propagation alone is 2 to 10 times as fast here as with linear relaxations.
     answer, solver = run(cp, seconds, relax=0, params=params, deadline=loop.deadline)
     found = (
@@ -182,7 +186,7 @@ def _fill(loop: TimeRelaxation, ii: int, core: dict[int, int]) -> list[int]:
     circles = {resource: Circle(ii, copies) for resource, copies in loop.capacity.items()}
     for i, start in core.items():
         for usage in loop.usages[i]:
-            circles[usage.resource].add(i, start + usage.offset, usage.cycles)
+            circles[usage.resource].add(i, start + usage.offset, usage.cycles, usage.amount)
     starts = dict(core)
     ends: dict[Resource, int] = {}
     for i in range(loop.nodes):
