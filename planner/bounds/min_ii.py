@@ -19,6 +19,8 @@ from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 WeightedArc = tuple[int, int, int, int]
 """(source, destination, cycles, distance)."""
 
+SMALL = 100
+"""Operations up to which a positive cycle is only looked for once all paths have been gone along: soon enough."""
 MOST_NAMES = 12
 """Of a recurrence's operations, in words for people."""
 
@@ -198,12 +200,32 @@ def earliest(
     return None
 
 
+def forward_order(nodes: int, arcs: Iterable[WeightedArc]) -> list[WeightedArc]:
+    """``arcs`` in an order in which longest paths settle in few passes: by source, along what spans no iteration."""
+    arcs = list(arcs)
+    waiting, following = [0] * nodes, [list[int]() for _ in range(nodes)]
+    for src, dst, _, distance in arcs:
+        if distance == 0:
+            waiting[dst] += 1
+            following[src].append(dst)
+    order = [i for i in range(nodes) if not waiting[i]]
+    for i in order:
+        for dst in following[i]:
+            waiting[dst] -= 1
+            if not waiting[dst]:
+                order.append(dst)
+    rank = {i: at for at, i in enumerate(order)}
+    return sorted(arcs, key=lambda arc: rank.get(arc[0], nodes))
+
+
 def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int, deadline: Deadline) -> list[WeightedArc]:
     """Bellman-Ford on cycles − II · distance; the arcs of one positive cycle, in order, or none."""
     start = [0] * nodes
     via: list[WeightedArc | None] = [None] * nodes
     last = -1
-    for _ in range(nodes + 1):
+    if nodes > SMALL:
+        arcs = forward_order(nodes, arcs)
+    for passes in range(1, nodes + 2):
         deadline.check()
         last = -1
         for arc in arcs:
@@ -213,6 +235,9 @@ def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int, deadline: Dead
                 start[dst], via[dst], last = reach, arc, dst
         if last < 0:
             return []
+        if nodes > SMALL and passes & (passes - 1) == 0 and (closed := _cycle_of(via)) is not None:
+            last = closed
+            break
     # A start that still grows lies on or behind a positive cycle: walk back until inside it, then around it.
     at = last
     for _ in range(nodes):
@@ -228,3 +253,19 @@ def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int, deadline: Dead
         here = step[0]
         if here == at:
             return cycle[::-1]
+
+
+def _cycle_of(via: list[WeightedArc | None]) -> int | None:
+    """A node on a cycle of the arcs that last raised each start: such a cycle is positive. None without one."""
+    seen = [0] * len(via)
+    for root in range(len(via)):
+        at = root
+        while not seen[at]:
+            seen[at] = root + 1
+            step = via[at]
+            if step is None:
+                break
+            at = step[0]
+            if seen[at] == root + 1:
+                return at
+    return None

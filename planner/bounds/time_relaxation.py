@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from warpplan.planner.bounds.min_ii import WeightedArc
+from warpplan.planner.bounds.min_ii import WeightedArc, forward_order
 from warpplan.planner.problem.assignment import Assignment, barriers, rings
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import Arc
@@ -138,6 +138,30 @@ def longest_paths(
         deadline.check()
         np.maximum(path, path[:, k, None] + path[None, k], out=path)
     return path.tolist()
+
+
+def paths_of_first(loop: TimeRelaxation, component: Sequence[int], ii: int) -> tuple[list[int], list[int]] | None:
+    """The component's longest paths from its first operation, and those to it; ``None``: contradictory. Unlike
+    :func:`tight_paths` it takes time in proportion to the arcs."""
+    index = {i: k for k, i in enumerate(component)}
+    arcs = forward_order(
+        len(component), [(index[a], index[b], c, d) for a, b, c, d in loop.arcs if a in index and b in index]
+    )
+    found = []
+    for directed in (arcs, [(dst, src, cycles, distance) for src, dst, cycles, distance in reversed(arcs)]):
+        path = [NEVER] * len(component)
+        path[0] = 0
+        moved, passes = True, 0
+        while moved:
+            loop.deadline.check()
+            if passes > len(component):
+                return None
+            moved, passes = False, passes + 1
+            for src, dst, cycles, distance in directed:
+                if path[src] > NEVER and path[src] + cycles - ii * distance > path[dst]:
+                    path[dst], moved = path[src] + cycles - ii * distance, True
+        found.append(path)
+    return found[0], found[1]
 
 
 def tight_paths(

@@ -21,6 +21,7 @@ from warpplan.planner.bounds.time_relaxation import (
     Usage,
     connected,
     overfull,
+    paths_of_first,
     relaxation,
     tight_paths,
 )
@@ -92,20 +93,29 @@ def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
     arcs: list[WeightedArc] = []
     stages: dict[int, tuple[int, int]] = {}
     for component in connected(loop.nodes, loop.arcs):
-        tight = tight_paths(loop, component, ii, params)
-        if tight is None:
-            return None
+        apart: list[tuple[int, int, int]] = []
+        if len(component) > params.tightened_operations:
+            ends = paths_of_first(loop, component, ii)
+            if ends is None:
+                return None
+            ahead, behind = ends
+        else:
+            tight = tight_paths(loop, component, ii, params)
+            if tight is None:
+                return None
+            path, pairs = tight
+            ahead, behind = path[0], [row[0] for row in path]
+            apart = [(a, b, path[a][b]) for a, b in pairs]
         if len(component) > 1:
-            path, apart = tight
             inside = set(component)
             arcs += [
                 (src, dst, cycles - ii * distance, 0)
                 for src, dst, cycles, distance in loop.arcs
                 if src in inside and dst in inside and src != dst
             ]
-            arcs += [(component[a], component[b], path[a][b], 0) for a, b in apart]
+            arcs += [(component[a], component[b], cycles, 0) for a, b, cycles in apart]
             for k, i in enumerate(component):
-                stages[i] = (path[0][k] // ii, (ii - 1 - path[k][0]) // ii) if k else (0, 0)
+                stages[i] = (ahead[k] // ii, (ii - 1 - behind[k]) // ii) if k else (0, 0)
     return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)
 
 

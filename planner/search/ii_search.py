@@ -16,6 +16,7 @@ from warpplan.planner.search.attempts import AttemptOutcome
 from warpplan.planner.search.diagnosis import diagnose
 from warpplan.planner.search.heuristics.compaction import compact_lifetimes
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
+from warpplan.planner.search.heuristics.modulo_scheduling import large_schedules
 from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.search.tie_break import break_ties
@@ -84,6 +85,11 @@ class BidirectionalSearch(SearchState):
     def find_incumbent(self, enough: int) -> None:
         """Raises the interval from the bound until one has a schedule; if ``enough`` has none, none has."""
         large = self.exact or len(self.problem.ops) > self.params.large_loop_operations
+        if self.search.modulo_scheduling and len(self.problem.ops) >= self.search.modulo.least_operations:
+            for ii, schedule in large_schedules(self.problem, self.proven, enough, self.budget):
+                self.record_schedule(ii, schedule)
+            if self.best is not None:
+                return
         if large or len(self.problem.pins) == len(self.problem.clusters) or self.small_loop:
             # List scheduling is fast and gives short lifetimes, so it provides the first incumbent.
             self._construct(self.proven)

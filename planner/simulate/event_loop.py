@@ -180,11 +180,7 @@ class Play:
             i, n = self._at(g)
             what = f"{self.steps[source].op} of iteration {m}"
             if reason == "unit":
-                units = len(self.compiled.graph.units)
-                held = [
-                    ("unit " if k < units else "resource ") + self.compiled.units[k][0] for k, _ in self.steps[i].holds
-                ]
-                what = f"its turn on {', '.join(held)} after {what}"
+                what = f"its turn on {self._names(i)} after {what}"
             elif reason == "slot":
                 what = f"a free slot, to be released by {what}"
             name = self.compiled.plan.partitions[g].name
@@ -192,6 +188,12 @@ class Play:
         cycle = max(since for since, _, _, _ in self.blocked.values())
         i, n = self._at(min(self.blocked))
         return SlotFault(cycle, self.steps[i].op, n, None, f"deadlock at cycle {cycle}: {'; '.join(said)}")
+
+    def _names(self, i: int) -> str:
+        units = len(self.compiled.graph.units)
+        return ", ".join(
+            f"{'unit' if k < units else 'resource'} {self.compiled.units[k][0]}" for k, _ in self.steps[i].holds
+        )
 
     def _at(self, g: int) -> tuple[int, int]:
         head = self.head[g]

@@ -114,8 +114,12 @@ def restage(loop: TimeRelaxation, ii: int, starts: Sequence[int]) -> tuple[int, 
     ]
     stage = list(earliest(loop.nodes, stages_apart, ii, loop.deadline) or ())
     preceded = {dst for _, dst, _, _ in loop.arcs}
-    for i in set(range(loop.nodes)) - preceded:
-        stage[i] = min((stage[dst] - apart for src, dst, apart, _ in stages_apart if src == i), default=stage[i])
+    latest: dict[int, int] = {}
+    for src, dst, apart, _ in stages_apart:
+        if src not in preceded:
+            latest[src] = min(latest.get(src, stage[dst] - apart), stage[dst] - apart)
+    for i, late in latest.items():
+        stage[i] = late
     return tuple(phase[i] + ii * stage[i] for i in range(loop.nodes))
 
 
