@@ -156,9 +156,13 @@ def recurrence(
     ii = 0
     binding: tuple[int, ...] = ()
     for inside in _components(nodes, arcs):
-        while cycle := _positive_cycle(nodes, inside, ii, deadline):
+        # Large loops have hundreds of components: each is numbered on its own.
+        names = sorted({arc[0] for arc in inside}) if nodes > SMALL else range(nodes)
+        number = {node: at for at, node in enumerate(names)}
+        inside = [(number[src], number[dst], cycles, distance) for src, dst, cycles, distance in inside]
+        while cycle := _positive_cycle(len(names), inside, ii, deadline):
             distance = sum(arc[3] for arc in cycle)
-            binding = (*(arc[0] for arc in cycle), cycle[0][0])
+            binding = tuple(names[arc[0]] for arc in (*cycle, cycle[0]))
             if distance <= 0:
                 return None, binding
             ii = -(-sum(arc[2] for arc in cycle) // distance)
@@ -203,7 +207,8 @@ def earliest(
 def forward_order(nodes: int, arcs: Iterable[WeightedArc]) -> list[WeightedArc]:
     """``arcs`` in an order in which longest paths settle in few passes: by source, along what spans no iteration."""
     arcs = list(arcs)
-    waiting, following = [0] * nodes, [list[int]() for _ in range(nodes)]
+    waiting = [0] * nodes
+    following: list[list[int]] = [[] for _ in range(nodes)]
     for src, dst, _, distance in arcs:
         if distance == 0:
             waiting[dst] += 1

@@ -1,4 +1,4 @@
-"""Units, shared resources and issue slots (rules 2 and 3) in the constraint model: intervals on a circle of II cycles."""
+"""Units, shared resources and issue slots (rules 2 and 3) in the model: intervals on a circle of II cycles."""
 
 from __future__ import annotations
 

@@ -170,9 +170,12 @@ class _Builder:
         return channel is not None and channel.producer == self.home[producer] and home in channel.consumers
 
     def _unguarded(self) -> Iterator[tuple[int, str]]:
+        readers: list[set[int]] = [set() for _ in self.graph.ops]
+        for source, j, e in self.edges:
+            if e.kind == "data":
+                readers[source].add(j)
         for i, op in enumerate(self.graph.ops):
-            readers = {j for source, j, e in self.edges if source == i and e.kind == "data"}
-            elsewhere = {j for j in readers if self.home[j] != self.home[i]}
+            elsewhere = {j for j in readers[i] if self.home[j] != self.home[i]}
             if i not in self.channels and (op.buffer_bytes or (op.registers and elsewhere)):
                 yield i, "writes a value for which the plan has no ring"
             elif self._has_value(i):

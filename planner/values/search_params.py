@@ -192,9 +192,16 @@ class ModuloParams:
     placements_per_operation: int = 6
     """Placements that an attempt may make, per operation, before it fails: the largest budget ratio that Rau (1994)
     reports a use for. Doubled: failures cost twice as much."""
+    first_placements_per_operation: int = 2
+    """The same while no interval has had a schedule yet. Doubled: a first schedule later, nearer to the bound."""
+    first_step_parts: int = 40
+    """The first step up from the bound is the bound divided by this number. Doubled: likewise."""
     step_growth: int = 2
     """Factor from one step up to the next while no interval has had a schedule. Doubled: a first schedule sooner,
     further from the bound."""
+    sweep_share: float = 0.3
+    """Share of the work left for the intervals below the best one, from the bound up as Rau's method tries them. Chosen
+    by hand. Doubled: less is left for models."""
     rounds: int = 1
     """Rounds over the intervals that are left below the best one, each with twice the placements. Chosen by hand.
     Doubled: more work where nothing is mostly found."""

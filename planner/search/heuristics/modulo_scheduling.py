@@ -72,6 +72,7 @@ class _IntervalSearch:
         self.params = problem.options.search.modulo
         loop = loop_of(problem, partitions)
         self.loop = replace(loop, arcs=tuple(forward_order(loop.nodes, loop.arcs)))
+        self.lives_do_not_matter = not (problem.rings or any(op.registers for op in problem.ops))
         self.home = [0] * loop.nodes
         for at, component in enumerate(connected(loop.nodes, loop.arcs)):
             for i in component:
@@ -83,15 +84,17 @@ class _IntervalSearch:
         while low <= high and overfull(self.loop, low):
             low += 1
         best = high + 1
-        ratio, step, failed, ii = self.params.placements_per_operation, 1, low - 1, low
+        ratio, failed, ii = self.params.placements_per_operation, low - 1, low
+        step = max(1, low // self.params.first_step_parts)
         while ii <= high and best > high and not self._spent():
-            found = self._schedule(ii, ratio)
+            found = self._schedule(ii, min(ratio, self.params.first_placements_per_operation))
             if found is not None:
                 best = ii
                 yield found
             else:
-                failed, step = ii, self.params.step_growth * step
+                failed = ii
                 ii = high if ii < high < ii + step else ii + step
+                step *= self.params.step_growth
         if best > high:
             return
         while best - failed > 1 and not self._spent():
@@ -102,11 +105,12 @@ class _IntervalSearch:
                 yield found
             else:
                 failed = middle
+        kept = (1 - self.params.sweep_share) * self.budget.left
         for _ in range(self.params.rounds):
             for ii in range(low, best):
-                if self._spent():
+                if self.budget.left <= kept:
                     return
-                found = self._schedule(ii, ratio)
+                found = self._schedule(ii, ratio, every=True)
                 if found is not None:
                     best = ii
                     yield found
@@ -116,11 +120,11 @@ class _IntervalSearch:
     def _spent(self) -> bool:
         return self.budget.left <= 0
 
-    def _schedule(self, ii: int, ratio: int) -> Found | None:
-        """Both kinds of attempts at ``ii``."""
+    def _schedule(self, ii: int, ratio: int, *, every: bool = False) -> Found | None:
+        """An attempt at ``ii`` of the kind that is likelier to succeed, or of both kinds."""
         if ii * len(self.loop.capacity) > self.params.most_table_cycles:
             return None
-        for decoupled in (True, False):
+        for decoupled in (self.lives_do_not_matter, not self.lives_do_not_matter)[: 1 + every]:
             placing = _Placing(self.loop, ii, self.home if decoupled else None)
             starts = placing.run(ratio * self.loop.nodes)
             self.budget.take(self.params.seconds_per_placement * placing.placements)
@@ -140,7 +144,7 @@ class _Table:
 
     def __init__(self, ii: int, capacity: int, users: Sequence[tuple[int, Usage]]) -> None:
         self.ii, self.capacity = ii, capacity
-        self.level: NDArray[np.int64] = np.zeros(ii, dtype=np.int64)
+        self.level = [0] * ii
         needs = {u.amount * (u.cycles // ii + more) for _, u in users for more in (0, 1)}
         self.full = {n: bytearray([n > capacity]) * (2 * ii) for n in sorted(needs)}
         self.position = {i: at for at, (i, _) in enumerate(users)}
@@ -170,20 +174,16 @@ class _Table:
         phase = begin % self.ii
         self.begin[self.position[i]] = phase if sign > 0 else -1
         if whole:
-            self.level += sign * usage.amount * whole
-        end = min(phase + rest, self.ii)
-        for first, last in ((phase, end), (0, phase + rest - self.ii)):
-            if first < last:
-                self.level[first:last] += sign * usage.amount
-                if not whole:
-                    self._refresh(first, last)
-        if whole:
-            self._refresh(0, self.ii)
+            self._add(0, self.ii, sign * usage.amount * whole)
+        self._add(phase, min(phase + rest, self.ii), sign * usage.amount)
+        self._add(0, phase + rest - self.ii, sign * usage.amount)
 
-    def _refresh(self, first: int, last: int) -> None:
-        level = self.level[first:last]
-        for n, full in self.full.items():
-            full[first:last] = full[first + self.ii : last + self.ii] = (level > self.capacity - n).tobytes()
+    def _add(self, first: int, last: int, amount: int) -> None:
+        if first < last:
+            level = self.level[first:last] = [held + amount for held in self.level[first:last]]
+            for n, full in self.full.items():
+                most = self.capacity - n
+                full[first:last] = full[first + self.ii : last + self.ii] = bytes([held > most for held in level])
 
     def overlapping(self, begin: int, usage: Usage) -> list[int]:
         """The operations that hold some of the cycles that ``usage`` would."""
@@ -221,7 +221,7 @@ class _Placing:
         self.feasible = heights is not None
         longest = [max((u.cycles for u in held), default=0) for held in loop.usages]
         many = [sum(u.amount * u.cycles for u in held) for held in loop.usages]
-        # In a decoupled attempt operations on no recurrence come last: they go wherever there is a gap, long ones first.
+        # In a decoupled attempt operations on no recurrence come last: they go into whatever gaps are left.
         alone = [home is not None and not self.arcs.into[i] and not self.arcs.out[i] for i in range(loop.nodes)]
         tall = heights or (0,) * loop.nodes
         order = sorted(range(loop.nodes), key=lambda i: (alone[i], -tall[i], -longest[i], -many[i], i))
