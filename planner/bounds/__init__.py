@@ -12,6 +12,7 @@ EXPORTS = {
         "paths_of_first",
         "relaxation",
         "Resource",
+        "resource_interval",
         "ring_arcs",
         "tight_paths",
         "TimeRelaxation",

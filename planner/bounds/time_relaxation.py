@@ -99,10 +99,15 @@ def weighted(arcs: Sequence[Arc], apart: Apart) -> tuple[WeightedArc, ...]:
 
 def overfull(loop: TimeRelaxation, ii: int) -> bool:
     """Whether some resource has more to do than ``ii`` cycles of all its copies (ResMII)."""
+    return resource_interval(loop) > ii
+
+
+def resource_interval(loop: TimeRelaxation) -> int:
+    """The least interval at which no resource has more to do than all its copies can (ResMII)."""
     work: dict[Resource, int] = {}
     for usage in (u for held in loop.usages for u in held):
         work[usage.resource] = work.get(usage.resource, 0) + usage.cycles * usage.amount
-    return any(cycles > loop.capacity[resource] * ii for resource, cycles in work.items())
+    return max((-(-cycles // loop.capacity[resource]) for resource, cycles in work.items()), default=0)
 
 
 # Graphs

@@ -205,9 +205,9 @@ class ModuloParams:
     rounds: int = 1
     """Rounds over the intervals that are left below the best one, each with twice the placements. Chosen by hand.
     Doubled: more work where nothing is mostly found."""
-    partitions: int = 6
+    partitions: int = 12
     """Choices of partitions that are tried where they are not given. Chosen by hand: the four by the kind of operation
-    and two balanced ones. Doubled: more of the work goes into first schedules."""
+    and some balanced ones. Doubled: more of the work goes into first schedules."""
     seconds_per_placement: float = 5e-5
     """What a placement takes off the budget. Measured by hand: 20 to 60 µs. Doubled: a budget ends sooner."""
     most_table_cycles: int = 20_000_000

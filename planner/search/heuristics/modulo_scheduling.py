@@ -17,19 +17,26 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.planner.bounds.min_ii import WeightedArc, earliest, forward_order, recurrence
-from warpplan.planner.bounds.time_relaxation import Resource, TimeRelaxation, Usage, connected, loop_of, overfull
+from warpplan.planner.bounds.time_relaxation import (
+    Resource,
+    TimeRelaxation,
+    Usage,
+    connected,
+    loop_of,
+    resource_interval,
+)
 from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import restage
 from warpplan.planner.search.heuristics.partition_heuristics import candidate_partitions
 from warpplan.planner.search.heuristics.retiming import fits
-from warpplan.planner.values.search_params import ModuloParams
 
 Found = tuple[int, Assignment]
 """An interval, and a schedule of it that obeys every rule."""
@@ -43,25 +50,13 @@ def large_schedules(problem: Problem, low: int, enough: int, budget: WorkBudget)
     """
     params = problem.options.search.modulo
     best: int | None = None
-    for partitions in _partitions(problem, low, params):
+    for partitions in islice(candidate_partitions(problem, low), params.partitions):
         search = _IntervalSearch(problem, partitions, budget)
         for found in search.descend(low, enough if best is None else best - 1):
             best = found[0]
             yield found
         if best == low:
             return
-
-
-def _partitions(problem: Problem, ii: int, params: ModuloParams) -> list[tuple[int, ...]]:
-    """The first of the candidate partitions, each once; all of them given: the only one."""
-    if len(problem.pins) == len(problem.clusters):
-        return [tuple(problem.pins[c] for c in problem.cluster)]
-    found: dict[tuple[int, ...], None] = {}
-    for partitions in candidate_partitions(problem, ii):
-        found.setdefault(partitions)
-        if len(found) == params.partitions:
-            break
-    return list(found)
 
 
 class _IntervalSearch:
@@ -80,9 +75,7 @@ class _IntervalSearch:
 
     def descend(self, low: int, high: int) -> Iterator[Found]:
         least, _ = recurrence(self.loop.nodes, self.loop.arcs, self.problem.deadline)
-        low = max(low, least or 0)
-        while low <= high and overfull(self.loop, low):
-            low += 1
+        low = max(low, least or 0, resource_interval(self.loop))
         best = high + 1
         ratio, failed, ii = self.params.placements_per_operation, low - 1, low
         step = max(1, low // self.params.first_step_parts)
