@@ -12,7 +12,7 @@ from warpplan.planner.errors import Infeasible, InvalidPlan
 from warpplan.planner.packing.ring_layout import layout, require_capacity
 from warpplan.planner.problem.assignment import Assignment, held, rings, slots
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.partition_sizes import check_given, dimension
+from warpplan.planner.problem.partition_sizes import check_given, dimension, require_registers
 from warpplan.planner.problem.terms import REGISTER_COUNTS
 from warpplan.planner.search.ii_search import search
 from warpplan.planner.search.search_state import Progress
@@ -49,6 +49,7 @@ def solve(
     problem = Problem(graph, options or SolveOptions(), deadline)
     try:
         check_given(problem)
+        require_registers(problem)
         require_capacity(problem)
         bound = min_ii(problem)
     except Infeasible as error:
