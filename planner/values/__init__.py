@@ -12,7 +12,7 @@ EXPORTS = {
     "packing_params": ("PackingParams",),
     "plan": ("Buffer", "Channel", "Outcome", "Partition", "Placement", "Plan", "Reuse", "Schedule"),
     "profile": ("Calibration", "Failure", "Identity", "Profile", "Rate"),
-    "search_params": ("BoundParams", "Branching", "CpSatParams", "MemoryModel", "ModuloParams", "SearchParams"),
+    "search_params": ("BoundParams", "Branching", "CpSatParams", "MemoryModel", "SearchParams"),
     "timeline": ("Span", "Timeline"),
     "tuning": ("Scalar", "TuningConfig"),
 }

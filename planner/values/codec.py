@@ -18,9 +18,9 @@ from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from warpplan.planner.errors import InvalidInput, MalformedFile
+from warpplan.planner.later_fields import is_shown
 from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, require_few
 from warpplan.planner.values.device import UNITS
-from warpplan.planner.values.later_fields import is_shown
 from warpplan.planner.values.plan import Outcome, Placement, Plan, Schedule
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.timeline import Timeline

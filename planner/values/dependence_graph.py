@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Literal
 
 from warpplan.planner.errors import InvalidGraph
+from warpplan.planner.later_fields import LATER, shows_later_fields
 from warpplan.planner.values.device import UNITS
-from warpplan.planner.values.later_fields import LATER, shows_later_fields
 
 EdgeKind = Literal["data", "token", "anti"]
 Memory = Literal["smem", "tmem"]

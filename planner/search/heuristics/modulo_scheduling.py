@@ -118,7 +118,7 @@ class _IntervalSearch:
         if ii * len(self.loop.capacity) > self.params.most_table_cycles:
             return None
         for decoupled in (self.lives_do_not_matter, not self.lives_do_not_matter)[: 1 + every]:
-            placing = _Placing(self.loop, ii, self.home if decoupled else None)
+            placing = _TablePlacing(self.loop, ii, self.home if decoupled else None)
             starts = placing.run(ratio * self.loop.nodes)
             self.budget.take(self.params.seconds_per_placement * placing.placements)
             if starts is not None:
@@ -193,7 +193,7 @@ class _Arcs:
     out: list[list[WeightedArc]]
 
 
-class _Placing:
+class _TablePlacing:
     """One attempt at one interval. ``home``: the component of each operation, where dependences between components do
     not count; None: all count."""
 

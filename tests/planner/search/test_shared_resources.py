@@ -114,7 +114,7 @@ def test_amounts_that_mean_nothing_are_refused_in_one_line(capacities, demand, w
         DependenceGraph("x", (Operation("j", None, 1, 1, 0, demands=demand),), (), Limits(capacities=capacities))
 
 
-def one(op: Operation, **limits: int) -> str:
+def reason(op: Operation, **limits: int) -> str:
     outcome = solve(
         DependenceGraph("x", (op, Operation("b", None, 1, 0, 0)), (Dependence("a", "b"),), Limits(**limits))
     )
@@ -124,10 +124,10 @@ def one(op: Operation, **limits: int) -> str:
 
 def test_allowances_that_contradict_one_another_are_named():
     plain = Operation("a", None, 4, 2, 1)
-    assert "limits.base_registers is 300: a thread has 240" in one(plain, base_registers=300)
-    assert "takes 3072 registers, limits.registers is 1024" in one(plain, registers=1024)
-    assert "takes 300 registers a thread beside" in one(replace(plain, registers=300))
-    assert "writes 4096 bytes, more than the 1024 bytes" in one(replace(plain, buffer_bytes=4096), smem_bytes=1024)
+    assert "limits.base_registers is 300: a thread has 240" in reason(plain, base_registers=300)
+    assert "takes 3072 registers, limits.registers is 1024" in reason(plain, registers=1024)
+    assert "takes 300 registers a thread beside" in reason(replace(plain, registers=300))
+    assert "writes 4096 bytes, more than the 1024 bytes" in reason(replace(plain, buffer_bytes=4096), smem_bytes=1024)
 
 
 def test_more_clones_than_partitions_and_units_nobody_uses_are_planned():
