@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warpplan.planner.errors import InvalidGraph, InvalidInput
+from warpplan.planner.errors import InvalidGraph, InvalidInput, UnknownName
 from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, Operation, require_few
 from warpplan.planner.values.options import SolveOptions
 
@@ -204,6 +204,8 @@ def _validate_options(graph: DependenceGraph, options: SolveOptions) -> None:
             f"work limit is {options.work_limit_s} s: expected more than 0", field="work_limit_s",
             value=options.work_limit_s, limit=0,
         )  # fmt: skip
+    if options.among_equals not in ("lives", "makespan"):
+        raise UnknownName("among_equals", options.among_equals, ("lives", "makespan"))
     if options.slack_cycles < 0:
         raise InvalidInput(
             f"slack is {options.slack_cycles} cycles: expected 0 or more", field="slack_cycles",

@@ -19,7 +19,7 @@ from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.heuristics.modulo_scheduling import large_schedules
 from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
 from warpplan.planner.search.speculation import Speculation
-from warpplan.planner.search.tie_break import break_ties
+from warpplan.planner.search.tie_break import break_ties, shorten_makespan
 from warpplan.planner.values.deadline import DeadlineReached
 
 
@@ -66,6 +66,7 @@ class BidirectionalSearch(SearchState):
             answer, best = break_ties(problem, bound.ii_cycles, self.budget)
             if best is not None:
                 self.record_schedule(bound.ii_cycles, best)
+                self._shorten_makespan()
                 return self.result(bound)
             if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
                 self.record_infeasible(bound.ii_cycles)
@@ -227,7 +228,14 @@ class BidirectionalSearch(SearchState):
         """The incumbent's interval with the best schedule, as far as time allows."""
         if self.best is None:
             return
+        if self.problem.options.among_equals == "makespan":
+            self._shorten_makespan()
+            return
         if self.search.tie_break and len(self.problem.ops) <= self.params.tiny_loop_operations:
             self.best = break_ties(self.problem, self.ii, self.budget, self.best)[1] or self.best
         if self.search.compaction:
             self.best = compact_lifetimes(self.problem, self.ii, self.best)
+
+    def _shorten_makespan(self) -> None:
+        if self.problem.options.among_equals == "makespan" and self.best is not None:
+            self.best = shorten_makespan(self.problem, self.ii, self.best, self.budget)

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -36,6 +36,9 @@ WorkLimit = Annotated[
 
 GraphFile = Annotated[str, typer.Argument(help='A file of schema warpplan/graph-1, or "-" for stdin.')]
 Depth = Annotated[int | None, typer.Option(min=1, max=1024, help="Give every ring this many slots, not the fewest.")]
+AmongEquals = Annotated[
+    str, typer.Option(help="What is made small among schedules of the smallest interval: lives or makespan.")
+]
 Slack = Annotated[int, typer.Option(min=0, max=10**9, help="Cycles of margin that every ring keeps.")]
 
 
@@ -45,6 +48,7 @@ def solve(
     work_limit: WorkLimit = None,
     depth: Depth = None,
     slack: Slack = 0,
+    among_equals: AmongEquals = "lives",
     as_json: Json = False,
 ) -> int | None:
     """Find the software pipeline and warp partition with the smallest initiation interval of a loop body.
@@ -59,7 +63,9 @@ def solve(
     from warpplan.service.views.text import outcome_lines
 
     loop = read_graph(graph)
-    outcome, interrupted = solve_telling(loop, *solver_limits(began, time_limit, work_limit, depth, slack))
+    options, deadline = solver_limits(began, time_limit, work_limit, depth, slack)
+    options = replace(options, among_equals=cast(Any, among_equals))  # validated with the other options
+    outcome, interrupted = solve_telling(loop, options, deadline)
     if as_json:
         print_json(codec.to_json(outcome))
     else:
