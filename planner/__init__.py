@@ -24,5 +24,6 @@ EXPORTS = {
         "UnknownName",
         "WarpplanError",
     ),
+    "later_fields": ("is_shown", "LATER", "shows_later_fields"),
     "solve": ("effective_ii", "solve"),
 }

@@ -19,6 +19,8 @@ from warpplan.planner.values.deadline import NO_DEADLINE, Deadline
 WeightedArc = tuple[int, int, int, int]
 """(source, destination, cycles, distance)."""
 
+SMALL = 100
+"""Operations up to which a positive cycle is only looked for once all paths have been gone along: soon enough."""
 MOST_NAMES = 12
 """Of a recurrence's operations, in words for people."""
 
@@ -34,7 +36,7 @@ class Bound:
 def min_ii(problem: Problem) -> Bound:
     """The largest of all bounds; at least 1. Raises :class:`Infeasible` where no interval at all would do."""
     bounds = [Bound(1, "an interval is at least one cycle"), *resource_bounds(problem), recurrence_bound(problem)]
-    bounds += memory_bounds(problem)
+    bounds += [*shared_bounds(problem), *memory_bounds(problem)]
     return max(bounds, key=lambda bound: bound.ii_cycles)
 
 
@@ -58,6 +60,30 @@ def resource_bounds(problem: Problem) -> list[Bound]:
     total = sum(issued.values())
     bounds += [Bound(cycles, f"issue of {place}: {cycles} cycles") for place, cycles in sorted(issued.items())]
     bounds.append(Bound(-(-total // limits.max_partitions), f"issue of all {limits.max_partitions} partitions"))
+    return bounds
+
+
+def shared_bounds(problem: Problem) -> list[Bound]:
+    """Resources that operations demand amounts of: by their energy (amount times cycles), by each operation, whose
+    iterations may overlap only as often as its amount fits, and by those that demand more than half, which exclude one
+    another. Raises :class:`Infeasible` for a demand beyond its capacity."""
+    bounds = []
+    for resource in problem.shared:
+        name, capacity = resource.name, resource.capacity
+        for i, cycles, amount in resource.users:
+            op = problem.ops[i].id
+            if amount > capacity:
+                raise Infeasible(
+                    f"operation {op!r} demands {amount} of resource {name!r}, of which there are {capacity}: the "
+                    "demand and limits.capacities bind",
+                    field="ops.demands", value=amount, limit=capacity,
+                )  # fmt: skip
+            copies = capacity // amount
+            bounds.append(Bound(-(-cycles // copies), f"resource {name}: {op} holds {amount} for {cycles} cycles"))
+        energy = sum(cycles * amount for _, cycles, amount in resource.users)
+        bounds.append(Bound(-(-energy // capacity), f"resource {name}: {energy} in amount x cycles of {capacity}"))
+        exclusive = sum(cycles for _, cycles, amount in resource.users if 2 * amount > capacity)
+        bounds.append(Bound(exclusive, f"resource {name}: {exclusive} cycles of demands above half of {capacity}"))
     return bounds
 
 
@@ -130,9 +156,13 @@ def recurrence(
     ii = 0
     binding: tuple[int, ...] = ()
     for inside in _components(nodes, arcs):
-        while cycle := _positive_cycle(nodes, inside, ii, deadline):
+        # Large loops have hundreds of components: each is numbered on its own.
+        names = sorted({arc[0] for arc in inside}) if nodes > SMALL else range(nodes)
+        number = {node: at for at, node in enumerate(names)}
+        inside = [(number[src], number[dst], cycles, distance) for src, dst, cycles, distance in inside]
+        while cycle := _positive_cycle(len(names), inside, ii, deadline):
             distance = sum(arc[3] for arc in cycle)
-            binding = (*(arc[0] for arc in cycle), cycle[0][0])
+            binding = tuple(names[arc[0]] for arc in (*cycle, cycle[0]))
             if distance <= 0:
                 return None, binding
             ii = -(-sum(arc[2] for arc in cycle) // distance)
@@ -174,12 +204,33 @@ def earliest(
     return None
 
 
+def forward_order(nodes: int, arcs: Iterable[WeightedArc]) -> list[WeightedArc]:
+    """``arcs`` in an order in which longest paths settle in few passes: by source, along what spans no iteration."""
+    arcs = list(arcs)
+    waiting = [0] * nodes
+    following: list[list[int]] = [[] for _ in range(nodes)]
+    for src, dst, _, distance in arcs:
+        if distance == 0:
+            waiting[dst] += 1
+            following[src].append(dst)
+    order = [i for i in range(nodes) if not waiting[i]]
+    for i in order:
+        for dst in following[i]:
+            waiting[dst] -= 1
+            if not waiting[dst]:
+                order.append(dst)
+    rank = {i: at for at, i in enumerate(order)}
+    return sorted(arcs, key=lambda arc: rank.get(arc[0], nodes))
+
+
 def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int, deadline: Deadline) -> list[WeightedArc]:
     """Bellman-Ford on cycles − II · distance; the arcs of one positive cycle, in order, or none."""
     start = [0] * nodes
     via: list[WeightedArc | None] = [None] * nodes
     last = -1
-    for _ in range(nodes + 1):
+    if nodes > SMALL:
+        arcs = forward_order(nodes, arcs)
+    for passes in range(1, nodes + 2):
         deadline.check()
         last = -1
         for arc in arcs:
@@ -189,6 +240,9 @@ def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int, deadline: Dead
                 start[dst], via[dst], last = reach, arc, dst
         if last < 0:
             return []
+        if nodes > SMALL and passes & (passes - 1) == 0 and (closed := _cycle_of(via)) is not None:
+            last = closed
+            break
     # A start that still grows lies on or behind a positive cycle: walk back until inside it, then around it.
     at = last
     for _ in range(nodes):
@@ -204,3 +258,19 @@ def _positive_cycle(nodes: int, arcs: list[WeightedArc], ii: int, deadline: Dead
         here = step[0]
         if here == at:
             return cycle[::-1]
+
+
+def _cycle_of(via: list[WeightedArc | None]) -> int | None:
+    """A node on a cycle of the arcs that last raised each start: such a cycle is positive. None without one."""
+    seen = [0] * len(via)
+    for root in range(len(via)):
+        at = root
+        while not seen[at]:
+            seen[at] = root + 1
+            step = via[at]
+            if step is None:
+                break
+            at = step[0]
+            if seen[at] == root + 1:
+                return at
+    return None

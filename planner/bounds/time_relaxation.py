@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from warpplan.planner.bounds.min_ii import WeightedArc
+from warpplan.planner.bounds.min_ii import WeightedArc, forward_order
 from warpplan.planner.problem.assignment import Assignment, barriers, rings
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import Arc
@@ -22,17 +22,19 @@ NEVER = -(2**60)
 """A longest path that does not exist; sums of two still fit 64 bits."""
 
 Resource = tuple[str, int]
-"""("unit", its index in the graph) or ("issue", whose)."""
+"""("unit", its index in the graph), ("issue", whose) or ("shared", its index in the limits' capacities)."""
 Apart = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
 class Usage:
-    """An operation that starts at t holds ``resource`` during [t + ``offset``, t + ``offset`` + ``cycles``)."""
+    """An operation that starts at t holds ``amount`` of ``resource`` during [t + ``offset``, t + ``offset`` +
+    ``cycles``)."""
 
     resource: Resource
     offset: int
     cycles: int
+    amount: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,19 @@ def _loop(problem: Problem, arcs: Sequence[Arc], homes: Sequence[int], apart: Ap
     units = {unit: at for at, (unit, _) in enumerate(problem.graph.units)}
     cost = problem.graph.limits.barrier_cycles
     before, after = barriers(problem, apart) if cost else ([0] * len(homes),) * 2
+    shared: list[list[Usage]] = [[] for _ in homes]
+    for at, resource in enumerate(problem.shared):
+        for i, cycles, amount in resource.users:
+            shared[i].append(Usage(("shared", at), 0, cycles, amount))
     usages = []
     for i, op in enumerate(problem.ops):
         held = [Usage(("issue", homes[i]), -cost * before[i], op.issue + cost * (before[i] + after[i]))]
         if op.unit is not None:
             held.append(Usage(("unit", units[op.unit]), 0, op.occupancy))
-        usages.append(tuple(usage for usage in held if usage.cycles))
+        usages.append(tuple(usage for usage in (*held, *shared[i]) if usage.cycles))
     capacity: dict[Resource, int] = {("unit", at): copies for at, (_, copies) in enumerate(problem.graph.units)}
     capacity.update({("issue", home): 1 for home in homes})
+    capacity.update({("shared", at): resource.capacity for at, resource in enumerate(problem.shared)})
     return TimeRelaxation(len(homes), weighted(arcs, apart), tuple(usages), capacity, problem.deadline)
 
 
@@ -92,10 +99,15 @@ def weighted(arcs: Sequence[Arc], apart: Apart) -> tuple[WeightedArc, ...]:
 
 def overfull(loop: TimeRelaxation, ii: int) -> bool:
     """Whether some resource has more to do than ``ii`` cycles of all its copies (ResMII)."""
+    return resource_interval(loop) > ii
+
+
+def resource_interval(loop: TimeRelaxation) -> int:
+    """The least interval at which no resource has more to do than all its copies can (ResMII)."""
     work: dict[Resource, int] = {}
     for usage in (u for held in loop.usages for u in held):
-        work[usage.resource] = work.get(usage.resource, 0) + usage.cycles
-    return any(cycles > loop.capacity[resource] * ii for resource, cycles in work.items())
+        work[usage.resource] = work.get(usage.resource, 0) + usage.cycles * usage.amount
+    return max((-(-cycles // loop.capacity[resource]) for resource, cycles in work.items()), default=0)
 
 
 # Graphs
@@ -131,6 +143,30 @@ def longest_paths(
         deadline.check()
         np.maximum(path, path[:, k, None] + path[None, k], out=path)
     return path.tolist()
+
+
+def paths_of_first(loop: TimeRelaxation, component: Sequence[int], ii: int) -> tuple[list[int], list[int]] | None:
+    """The component's longest paths from its first operation, and those to it; ``None``: contradictory. Unlike
+    :func:`tight_paths` it takes time in proportion to the arcs."""
+    index = {i: k for k, i in enumerate(component)}
+    arcs = forward_order(
+        len(component), [(index[a], index[b], c, d) for a, b, c, d in loop.arcs if a in index and b in index]
+    )
+    found = []
+    for directed in (arcs, [(dst, src, cycles, distance) for src, dst, cycles, distance in reversed(arcs)]):
+        path = [NEVER] * len(component)
+        path[0] = 0
+        moved, passes = True, 0
+        while moved:
+            loop.deadline.check()
+            if passes > len(component):
+                return None
+            moved, passes = False, passes + 1
+            for src, dst, cycles, distance in directed:
+                if path[src] > NEVER and path[src] + cycles - ii * distance > path[dst]:
+                    path[dst], moved = path[src] + cycles - ii * distance, True
+        found.append(path)
+    return found[0], found[1]
 
 
 def tight_paths(
@@ -169,10 +205,12 @@ def _excluding(loop: TimeRelaxation, component: Sequence[int]) -> list[tuple[int
     users: dict[Resource, list[tuple[int, Usage]]] = {}
     for k, i in enumerate(component):
         for usage in loop.usages[i]:
-            if loop.capacity[usage.resource] == 1:
+            if loop.capacity[usage.resource] == 1 or usage.resource[0] == "shared":
                 users.setdefault(usage.resource, []).append((k, usage))
     found = []
     for (a, one), (b, other) in (pair for sharing in users.values() for pair in combinations(sharing, 2)):
+        if one.amount + other.amount <= loop.capacity[one.resource]:
+            continue
         after = one.offset + one.cycles - other.offset
         before = other.offset + other.cycles - one.offset
         found += [(a, b, after, before), (b, a, before, after)]

@@ -41,6 +41,7 @@ def check(
     return (
         *schedule_rules.dependences(s),
         *schedule_rules.units(s),
+        *schedule_rules.shared_resources(s),
         *schedule_rules.issue(s),
         *schedule_rules.retirement(s),
         *schedule_rules.assignment(s),

@@ -17,6 +17,10 @@ LEAST_REGISTERS, SETMAXNREG_REGISTERS = 24, 240
 again: the checker shares nothing with the solver but values."""
 
 
+MANY = 300
+"""Spans from which a table of all cycles is filled rather than every pair looked at."""
+
+
 class Spilled(Protocol):
     """A partition with all of ``ops`` has to have more than ``registers`` a thread."""
 
@@ -105,6 +109,20 @@ def units(s: Steady) -> Iterator[str]:
         yield from _crowded(f"unit {unit}", spans, capacity, s.ii)
 
 
+def shared_resources(s: Steady) -> Iterator[str]:
+    """What the operations that are under way demand together, where any of them starts."""
+    for name, capacity in s.graph.limits.capacities:
+        users = [(op, dict(op.demands)[name]) for op in s.graph.ops if name in dict(op.demands)]
+        for phase in sorted({s.at[op.id] % s.ii for op, _ in users if s.occupancy[op.id]}):
+            taken = {
+                op.id: amount * copies(s.at[op.id], s.at[op.id] + s.occupancy[op.id], phase, s.ii)
+                for op, amount in users
+            }
+            if sum(taken.values()) > capacity:
+                names = ", ".join(op for op, amount in taken.items() if amount)
+                yield f"resource {name}: {names} hold {sum(taken.values())} of {capacity} at phase {phase}"
+
+
 def issue(s: Steady) -> Iterator[str]:
     """One at a time in each partition, the barriers of :func:`barriers` included."""
     for partition in s.plan.partitions:
@@ -117,12 +135,25 @@ def issue(s: Steady) -> Iterator[str]:
 
 
 def _crowded(what: str, spans: Sequence[tuple[str, int, int]], capacity: int, ii: int) -> Iterator[str]:
+    if len(spans) > MANY and ii <= len(spans) ** 2 and _table_fits(spans, capacity, ii):
+        return
     for phase in sorted({start % ii for _, start, end in spans if start < end}):
         busy = [(name, copies(start, end, phase, ii)) for name, start, end in spans]
         total = sum(count for _, count in busy)
         if total > capacity:
             names = ", ".join(name for name, count in busy if count)
             yield f"{what}: {names} hold {total} of {capacity} at phase {phase}"
+
+
+def _table_fits(spans: Sequence[tuple[str, int, int]], capacity: int, ii: int) -> bool:
+    """The same for hundreds of spans, cycle by cycle."""
+    taken = [0] * ii
+    for _, start, end in spans:
+        for cycle in range(start, end):
+            taken[cycle % ii] += 1
+            if taken[cycle % ii] > capacity:
+                return False
+    return True
 
 
 def barriers(s: Steady, name: str) -> tuple[int, int]:

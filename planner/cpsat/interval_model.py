@@ -15,7 +15,7 @@ from warpplan.planner.cpsat.dependence_constraints import add_dependences, add_d
 from warpplan.planner.cpsat.register_constraints import add_registers
 from warpplan.planner.cpsat.ring_constraints import add_memory, add_rings
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut, SharedMemory
-from warpplan.planner.cpsat.unit_constraints import add_issue, add_units
+from warpplan.planner.cpsat.unit_constraints import add_issue, add_shared_resources, add_units
 from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
@@ -67,6 +67,7 @@ class IntervalModel(ModelVariables):
         )  # fmt: skip
         add_dependences(self)
         add_units(self)
+        add_shared_resources(self)
         add_issue(self)
         add_retirement_order(self)
         if compact and params.dominance_cuts:

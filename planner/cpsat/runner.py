@@ -5,6 +5,7 @@ The same model then gives the same answer on every machine, however slow or busy
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
@@ -95,11 +96,13 @@ def run(
     _set_rule(solver, seed.rule, params)
     if stop is not None and not stop.watch(solver):
         parameters.max_time_in_seconds = 0.0
-    try:
-        status = solver.solve(model)
-    except IndexError:  # OR-Tools 9.15's presolve loses a key of its own on some models
-        parameters.cp_model_presolve = False
-        status = solver.solve(model)
+    interruption = deadline.interruption
+    with nullcontext() if interruption is None else interruption.ending(solver.stop_search):
+        try:
+            status = solver.solve(model)
+        except IndexError:  # OR-Tools 9.15's presolve loses a key of its own on some models
+            parameters.cp_model_presolve = False
+            status = solver.solve(model)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return "yes", solver
     return ("no" if status == cp_model.INFEASIBLE else "unknown"), solver

@@ -1,4 +1,4 @@
-"""Units and issue slots in the constraint model (rules 2 and 3): intervals on a circle of II cycles."""
+"""Units, shared resources and issue slots (rules 2 and 3) in the model: intervals on a circle of II cycles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ def add_units(model: ModelVariables) -> None:
             first = _exclude(model, [(model.phase[i], cycles, 1) for i, cycles in users])
             _queue(model, users, first)
         else:
-            _share(model, users, capacity)
+            _share(model, [(i, cycles, 1) for i, cycles in users], capacity)
+
+
+def add_shared_resources(model: ModelVariables) -> None:
+    """The cumulative constraint modulo II: what operations demand at once stays within each resource's capacity."""
+    for resource in model.problem.shared:
+        if resource.users:
+            _share(model, resource.users, resource.capacity)
 
 
 def _queue(model: ModelVariables, users: list[tuple[int, int]], first: Any) -> None:
@@ -104,12 +111,14 @@ def _exclude(model: ModelVariables, users: list[tuple[Any, Any, Truth]]) -> Any:
     return first
 
 
-def _share(model: ModelVariables, users: Iterable[tuple[int, int]], capacity: int) -> None:
-    """At most ``capacity`` at a time: whole intervals take a copy for good, the rest is counted over two of them."""
-    intervals, whole = [], 0
-    for i, cycles in users:
-        whole += cycles // model.ii
+def _share(model: ModelVariables, users: Iterable[tuple[int, int, int]], capacity: int) -> None:
+    """Amounts of at most ``capacity`` at a time of (operation, cycles, amount): whole intervals take theirs for good,
+    the rest is counted over two of them."""
+    intervals, amounts, whole = [], [], 0
+    for i, cycles, amount in users:
+        whole += amount * (cycles // model.ii)
         if rest := cycles % model.ii:
             intervals.append(model.cp.new_fixed_size_interval_var(model.phase[i], rest, ""))
             intervals.append(model.cp.new_fixed_size_interval_var(model.phase[i] + model.ii, rest, ""))
-    model.cp.add_cumulative(intervals, [1] * len(intervals), capacity - whole)
+            amounts += [amount, amount]
+    model.cp.add_cumulative(intervals, amounts, capacity - whole)

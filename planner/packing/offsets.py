@@ -89,7 +89,13 @@ def pack_conflicts(
     import networkx as nx
 
     graph = nx.Graph(sorted(tuple(sorted(pair)) for pair in conflicts if all(sizes[i] for i in pair)))
-    cliques = sorted(sorted(clique) for clique in nx.find_cliques(graph))
+    found = []
+    for clique in nx.find_cliques(graph):  # There may be exponentially many.
+        deadline.check()
+        found.append(sorted(clique))
+        if len(found) > params.most_cliques:
+            return Packing("unknown", (), 0, f"the conflicts have more than {params.most_cliques} maximal cliques")
+    cliques = sorted(found)
     loads = [sum(sizes[i] for i in clique) for clique in cliques]
     peak = max([*loads, *sizes], default=0)
     if peak > capacity:
@@ -118,6 +124,7 @@ def _in_cliques(
     if params.first_fit:
         apart = np.zeros((len(problem.sizes), len(problem.sizes)), dtype=np.bool_)
         for clique in cliques:
+            deadline.check()
             apart[np.ix_(clique, clique)] = True
         found = first_fit_decreasing(problem, lambda i: apart[i], [int(row.sum()) for row in apart])
         if found is not None:
@@ -149,6 +156,7 @@ def _by_cpsat(
         model.new_fixed_size_interval_var(offset, size, "") for offset, size in zip(offsets, problem.sizes, strict=True)
     ]
     for clique in cliques:
+        deadline.check()
         model.add_no_overlap([places[i] for i in clique])
     answer, solver = run(model, params.clique_model_rate * seconds, deadline=deadline)
     return answer, tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()

@@ -69,6 +69,7 @@ def _free_pairs(
     pairs = {}
     single = [at for at, p in enumerate(inside) if depth[p] == 1 and may_share(problem, p)]
     for a, b in combinations(single, 2):
+        problem.deadline.check()
         distance = reuse_distance(problem, ii, found, inside[a], inside[b])
         if distance is not None:
             pairs[a, b] = distance

@@ -51,6 +51,7 @@ class _FilledPlan:
 
     def demands(self) -> Iterator[Demand]:
         yield from self._units()
+        yield from self._shared()
         yield from self._issue()
         yield from self._recurrences()
         limits, plan = self.graph.limits, self.plan
@@ -77,6 +78,14 @@ class _FilledPlan:
             if busy:
                 detail = ", ".join(f"{op.id} {self.slow[op.id] * op.occupancy}" for op in users)
                 yield Demand(f"unit {unit}", -(-busy // capacity), self.plan.schedule.ii_cycles, "cycles", detail)
+
+    def _shared(self) -> Iterator[Demand]:
+        """Resources by amount times cycles, in cycles of all of the resource."""
+        for name, capacity in self.graph.limits.capacities:
+            held = {op.id: self.slow[op.id] * op.occupancy * dict(op.demands).get(name, 0) for op in self.graph.ops}
+            if energy := sum(held.values()):
+                detail = ", ".join(f"{op} {cycles}" for op, cycles in held.items() if cycles)
+                yield Demand(f"resource {name}", -(-energy // capacity), self.plan.schedule.ii_cycles, "cycles", detail)
 
     def _issue(self) -> Iterator[Demand]:
         b = self.graph.limits.barrier_cycles

@@ -1,4 +1,5 @@
-"""A resource on the circle of II cycles: intervals that repeat every II cycles, and where one more fits."""
+"""A resource on the circle of II cycles: intervals that repeat every II cycles, each of an amount, and where one more
+fits."""
 
 from __future__ import annotations
 
@@ -7,27 +8,28 @@ from collections.abc import Sequence
 
 
 class Circle:
-    """One resource over II cycles: intervals that repeat every II cycles, at most ``capacity`` at a time."""
+    """One resource over II cycles: intervals that repeat every II cycles, amounts of at most ``capacity`` at a time."""
 
     def __init__(self, ii: int, capacity: int) -> None:
         self.ii, self.capacity = ii, capacity
-        self.held: dict[int, tuple[int, int]] = {}
+        self.held: dict[int, tuple[int, int, int]] = {}
         self.full: dict[int, list[tuple[int, int]]] = {}
 
-    def add(self, op: int, begin: int, cycles: int) -> None:
-        self.held[op] = (begin % self.ii, cycles)
+    def add(self, op: int, begin: int, cycles: int, amount: int = 1) -> None:
+        self.held[op] = (begin % self.ii, cycles, amount)
         self.full.clear()
 
     def remove(self, op: int) -> None:
         del self.held[op]
         self.full.clear()
 
-    def next_free(self, begin: int, cycles: int) -> int | None:
-        """The first cycle from ``begin`` on at which ``cycles`` cycles are free; ``None`` if there are none."""
+    def next_free(self, begin: int, cycles: int, amount: int = 1) -> int | None:
+        """The first cycle from ``begin`` on at which ``amount`` is free for ``cycles`` cycles; ``None`` if there is
+        none."""
         whole, rest = divmod(cycles, self.ii)
-        if whole and self._full(self.capacity - whole + 1):
+        if whole and self._full(self.capacity - amount * whole + 1):
             return None
-        full = self._full(self.capacity - whole) if rest else []
+        full = self._full(self.capacity - amount * (whole + 1) + 1) if rest else []
         intervals, phase = divmod(begin, self.ii)
         limit = begin + self.ii
         while (at := bisect_left(full, (phase + rest, 0)) - 1) >= 0 and full[at][1] > phase:
@@ -41,22 +43,21 @@ class Circle:
         """The operations that hold some of [``begin``, ``begin`` + ``cycles``)."""
         return [
             op
-            for op, (at, held) in self.held.items()
+            for op, (at, held, _) in self.held.items()
             if (at - begin) % self.ii < cycles or (begin - at) % self.ii < held
         ]
 
     def _full(self, full_level: int) -> list[tuple[int, int]]:
-        """Where ``full_level`` or more intervals overlap: disjoint [begin, end), ascending, over two
-        rounds of the circle."""
+        """Where ``full_level`` or more is held: disjoint [begin, end), ascending, over two rounds of the circle."""
         if full_level not in self.full:
             level, steps = 0, []
-            for begin, cycles in self.held.values():
+            for begin, cycles, amount in self.held.values():
                 whole, rest = divmod(cycles, self.ii)
-                level += whole
+                level += amount * whole
                 if rest:
                     end = begin + rest
-                    level += end >= self.ii
-                    steps += [(begin, 1), (end % self.ii, -1)]
+                    level += amount * (end >= self.ii)
+                    steps += [(begin, amount), (end % self.ii, -amount)]
             self.full[full_level] = _at_least(full_level, level, sorted(steps), self.ii)
         return self.full[full_level]
 

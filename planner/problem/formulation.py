@@ -16,6 +16,15 @@ from warpplan.planner.values.dependence_graph import Dependence, Memory, Operati
 
 
 @dataclass(frozen=True)
+class SharedResource:
+    """``users`` are (operation, cycles that it holds its amount, amount); those that hold nothing are left out."""
+
+    name: str
+    capacity: int
+    users: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
 class Problem(Clustering):
     """Everything the solver derives from a graph before it searches. RULES.md numbers the rules it speaks of."""
 
@@ -78,6 +87,23 @@ class Problem(Clustering):
                 if op.id in touching and op.unit not in ("TENSOR", "TMA"):
                     least[i] = max(least[i], WARP_GROUP)
         return tuple(least)
+
+    @cached_property
+    def shared(self) -> tuple[SharedResource, ...]:
+        """The resources that operations demand amounts of (rule 2)."""
+        return tuple(
+            SharedResource(
+                name,
+                capacity,
+                tuple(
+                    (i, op.occupancy, amount)
+                    for i, op in enumerate(self.ops)
+                    for demanded, amount in op.demands
+                    if demanded == name and op.occupancy
+                ),
+            )
+            for name, capacity in self.graph.limits.capacities
+        )
 
     # Dependences and rings
 

@@ -67,6 +67,34 @@ def check_given(problem: Problem) -> None:
         )  # fmt: skip
 
 
+def require_registers(problem: Problem) -> None:
+    """Raises :class:`Infeasible`, naming what contradicts what, where no partition can have the registers that the base
+    or one value asks for, or the block too few for even the smallest partition that an operation needs."""
+    if problem.options.partitions:
+        return
+    limits, most = problem.graph.limits, REGISTER_COUNTS[-1]
+    if limits.base_registers > most:
+        raise Infeasible(
+            f"limits.base_registers is {limits.base_registers}: a thread has {most} registers",
+            field="limits.base_registers", value=limits.base_registers, limit=most,
+        )  # fmt: skip
+    for i, op in enumerate(problem.graph.ops):
+        readers = () if op.buffer_bytes else problem.readers[i]
+        lives = max((problem.latency(edge) for _, edge in readers), default=op.latency)
+        if lives > 0 and limits.base_registers + op.registers > most:
+            raise Infeasible(
+                f"operation {op.id!r} takes {op.registers} registers a thread beside limits.base_registers "
+                f"{limits.base_registers}: a thread has {most}",
+                field="ops.registers", value=op.registers, limit=most - limits.base_registers,
+            )  # fmt: skip
+        taken = _taken(problem.warps[i], max(REGISTER_COUNTS[0], whole_multiple(limits.base_registers, 8)))
+        if taken > limits.registers:
+            raise Infeasible(
+                f"a partition for operation {op.id!r} takes {taken} registers, limits.registers is {limits.registers}",
+                field="limits.registers", value=limits.registers, limit=taken,
+            )  # fmt: skip
+
+
 def dimension(problem: Problem, ii: int, found: Assignment) -> tuple[Partition, ...] | None:
     """The partitions of ``found``, as many as it numbers; None where registers are short."""
     ops, specs = problem.graph.ops, problem.options.partitions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warpplan.planner.errors import InvalidGraph, InvalidInput
+from warpplan.planner.errors import InvalidGraph, InvalidInput, UnknownName
 from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, Operation, require_few
 from warpplan.planner.values.options import SolveOptions
 
@@ -20,12 +20,14 @@ MAX_CYCLES = 10**9
 """Half a second on one operation: beyond it, something else is meant, and sums would leave 64 bits."""
 MAX_SUM = 2**61
 """Sums of the solver's constraints stay below this many cycles; CP-SAT's own limit is 2**63 for all terms of one."""
-MAX_DISTANCE = 1_000
-"""Iterations between the ends of a dependence: loops carry values over one or two."""
+MAX_DISTANCE = 10_000
+"""Iterations between the ends of a dependence: loops carry values over one or two, unrolled ones over more."""
 MAX_AMOUNT = 2**40
 """The most bytes, columns or registers: as good as no limit, and sums of them stay within 64 bits."""
 MAX_CAPACITY = 1_000
 """Of one unit. A unit of which there is always one free is no unit: ``null``."""
+MAX_SHARED = 10**6
+"""Capacity of a resource that operations demand amounts of: with cycles, products of both stay within 64 bits."""
 LEAST_LIMITS = {
     "max_partitions": 1, "smem_bytes": 0, "registers": 0, "handoff_cycles": 0, "handoff_cycles_per_kb": 0,
     "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
@@ -81,9 +83,11 @@ def _validate_sums(graph: DependenceGraph, options: SolveOptions) -> None:
     intervals = 2 * (len(ops) + distance + 4)
     slots = max((_most_slots(graph, op) for op in ops if op.buffer_bytes or op.registers), default=0)
     registers = limits.base_registers + sum(op.registers for op in ops)
+    shared = max((capacity for _, capacity in limits.capacities), default=0)
     for amount, what in (
         (serial * (intervals + max(slots, options.depth or 0)), f"{slots} slots of one ring in memory"),
         (serial * intervals * max(1, registers), f"{registers} registers"),
+        (4 * serial * shared, f"a capacity of {shared}"),
     ):
         if amount >= MAX_SUM:
             value, name, field = max(_cycles(graph))
@@ -130,6 +134,12 @@ def _validate_limits(graph: DependenceGraph) -> None:
                 value=value,
                 limit=most,
             )
+    for name, capacity in graph.limits.capacities:
+        if capacity > MAX_SHARED:
+            raise InvalidGraph(
+                f"resource {name!r} has capacity {capacity}: expected at most {MAX_SHARED}; count in larger units",
+                field="limits.capacities", value=capacity, limit=MAX_SHARED,
+            )  # fmt: skip
     for unit, capacity in graph.units:
         if capacity > MAX_CAPACITY:
             raise InvalidGraph(
@@ -194,6 +204,8 @@ def _validate_options(graph: DependenceGraph, options: SolveOptions) -> None:
             f"work limit is {options.work_limit_s} s: expected more than 0", field="work_limit_s",
             value=options.work_limit_s, limit=0,
         )  # fmt: skip
+    if options.among_equals not in ("lives", "makespan"):
+        raise UnknownName("among_equals", options.among_equals, ("lives", "makespan"))
     if options.slack_cycles < 0:
         raise InvalidInput(
             f"slack is {options.slack_cycles} cycles: expected 0 or more", field="slack_cycles",

@@ -21,6 +21,7 @@ from warpplan.planner.bounds.time_relaxation import (
     Usage,
     connected,
     overfull,
+    paths_of_first,
     relaxation,
     tight_paths,
 )
@@ -92,20 +93,29 @@ def _core(loop: TimeRelaxation, ii: int, params: BoundParams) -> _Core | None:
     arcs: list[WeightedArc] = []
     stages: dict[int, tuple[int, int]] = {}
     for component in connected(loop.nodes, loop.arcs):
-        tight = tight_paths(loop, component, ii, params)
-        if tight is None:
-            return None
+        apart: list[tuple[int, int, int]] = []
+        if len(component) > params.tightened_operations:
+            ends = paths_of_first(loop, component, ii)
+            if ends is None:
+                return None
+            ahead, behind = ends
+        else:
+            tight = tight_paths(loop, component, ii, params)
+            if tight is None:
+                return None
+            path, pairs = tight
+            ahead, behind = path[0], [row[0] for row in path]
+            apart = [(a, b, path[a][b]) for a, b in pairs]
         if len(component) > 1:
-            path, apart = tight
             inside = set(component)
             arcs += [
                 (src, dst, cycles - ii * distance, 0)
                 for src, dst, cycles, distance in loop.arcs
                 if src in inside and dst in inside and src != dst
             ]
-            arcs += [(component[a], component[b], path[a][b], 0) for a, b in apart]
+            arcs += [(component[a], component[b], cycles, 0) for a, b, cycles in apart]
             for k, i in enumerate(component):
-                stages[i] = (path[0][k] // ii, (ii - 1 - path[k][0]) // ii) if k else (0, 0)
+                stages[i] = (ahead[k] // ii, (ii - 1 - behind[k]) // ii) if k else (0, 0)
     return _Core(tuple(_members(loop, set(stages))), tuple(arcs), stages)
 
 
@@ -118,10 +128,12 @@ def _members(loop: TimeRelaxation, recurrent: set[int]) -> list[int]:
     shared = {u.resource for i in recurrent for u in loop.usages[i]}
     # Several holds at once tie their resources together.
     shared |= {u.resource for held in loop.usages if len(held) > 1 for u in held}
+    # Amounts of more than one may not fit into the gaps that are left.
+    shared |= {u.resource for held in loop.usages for u in held if u.amount > 1}
     return [
         i
         for i, held in enumerate(loop.usages)
-        if i in recurrent or len(held) > 1 or any(u.resource in shared and u.cycles > 1 for u in held)
+        if i in recurrent or len(held) > 1 or any(u.resource in shared and u.cycles * u.amount > 1 for u in held)
     ]
 
 
@@ -147,26 +159,28 @@ def _search(
         for usage in loop.usages[i]:
             holds.setdefault(usage.resource, []).append((i, usage))
     for resource, users in holds.items():
-        capacity, intervals = loop.capacity[resource], []
+        capacity, intervals, amounts = loop.capacity[resource], [], []
         first = cp.new_int_var(0, ii - 1, "")
         for i, usage in users:
             begin = phase[i]
             if usage.offset % ii:
                 begin = cp.new_int_var(0, ii - 1, "")
                 cp.add(begin == phase[i] + usage.offset % ii - ii * cp.new_bool_var(""))
-            capacity -= usage.cycles // ii
+            capacity -= usage.amount * (usage.cycles // ii)
             if rest := usage.cycles % ii:
                 intervals.append(cp.new_fixed_size_interval_var(begin, rest, ""))
+                amounts.append(usage.amount)
                 if loop.capacity[resource] == 1:
                     # All within one interval from the first one's start.
                     cp.add(begin >= first)
                     cp.add(begin + rest <= first + ii)
                 else:
                     intervals.append(cp.new_fixed_size_interval_var(begin + ii, rest, ""))
+                    amounts.append(usage.amount)
         if loop.capacity[resource] == 1 == capacity:
             cp.add_no_overlap(intervals)
         else:
-            cp.add_cumulative(intervals, [1] * len(intervals), capacity)
+            cp.add_cumulative(intervals, amounts, capacity)
     # Propagation alone is 2 to 10 times as fast here as with linear relaxations.
     answer, solver = run(cp, seconds, relax=0, params=params, deadline=loop.deadline)
     found = (
@@ -182,7 +196,7 @@ def _fill(loop: TimeRelaxation, ii: int, core: dict[int, int]) -> list[int]:
     circles = {resource: Circle(ii, copies) for resource, copies in loop.capacity.items()}
     for i, start in core.items():
         for usage in loop.usages[i]:
-            circles[usage.resource].add(i, start + usage.offset, usage.cycles)
+            circles[usage.resource].add(i, start + usage.offset, usage.cycles, usage.amount)
     starts = dict(core)
     ends: dict[Resource, int] = {}
     for i in range(loop.nodes):

@@ -24,10 +24,11 @@ from warpplan.planner.search.attempts import AttemptOutcome
 from warpplan.planner.search.diagnosis import diagnose
 from warpplan.planner.search.heuristics.compaction import compact_lifetimes
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
+from warpplan.planner.search.heuristics.modulo_scheduling import large_schedules
 from warpplan.planner.search.neighbourhoods import NeighbourhoodChoice
 from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
 from warpplan.planner.search.speculation import Speculation
-from warpplan.planner.search.tie_break import break_ties
+from warpplan.planner.search.tie_break import break_ties, shorten_makespan
 from warpplan.planner.values.deadline import DeadlineReached
 
 
@@ -99,6 +100,7 @@ class BidirectionalSearch(SearchState):
             answer, best = break_ties(problem, bound.ii_cycles, self.budget)
             if best is not None:
                 self.record_schedule(bound.ii_cycles, best)
+                self._shorten_makespan()
                 return self.result(bound)
             if answer == "no" and not worth_sharing(problem, bound.ii_cycles):
                 self.record_infeasible(bound.ii_cycles)
@@ -173,6 +175,11 @@ class BidirectionalSearch(SearchState):
     def find_incumbent(self, enough: int) -> None:
         """Raises the interval from the bound until one has a schedule; if ``enough`` has none, none has."""
         large = self.exact or len(self.problem.ops) > self.params.large_loop_operations
+        if self.search.modulo_scheduling and len(self.problem.ops) >= self.search.modulo.least_operations:
+            for ii, schedule in large_schedules(self.problem, self.proven, enough, self.budget):
+                self.record_schedule(ii, schedule)
+            if self.best is not None:
+                return
         if large or len(self.problem.pins) == len(self.problem.clusters) or self.small_loop:
             # List scheduling is fast and gives short lifetimes, so it provides the first incumbent.
             self._construct(self.proven)
@@ -343,8 +350,15 @@ class BidirectionalSearch(SearchState):
         """The incumbent's interval with the best schedule, beyond the work limit: the same for every limit."""
         if self.best is None:
             return
+        if self.problem.options.among_equals == "makespan":
+            self._shorten_makespan()
+            return
         if self.search.tie_break and len(self.problem.ops) <= self.params.tiny_loop_operations:
             budget = WorkBudget(inf, self.problem.deadline)
             self.best = break_ties(self.problem, self.ii, budget, self.best)[1] or self.best
         if self.search.compaction:
             self.best = compact_lifetimes(self.problem, self.ii, self.best)
+
+    def _shorten_makespan(self) -> None:
+        if self.problem.options.among_equals == "makespan" and self.best is not None:
+            self.best = shorten_makespan(self.problem, self.ii, self.best, self.budget)

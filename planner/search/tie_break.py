@@ -1,15 +1,19 @@
-"""Tie-break among a tiny loop's schedules of one interval: fewest crossings, then short lives and early starts."""
+"""Tie-breaks among schedules of one interval: in tiny loops fewest crossings, then short lives and early starts; where
+it is asked for, the shortest makespan."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from warpplan.planner.bounds.min_ii import earliest
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.cpsat.work_budget import RunSettings, WorkBudget
+from warpplan.planner.packing.ring_layout import layout
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.search.heuristics.retiming import fits
+from warpplan.planner.search.heuristics.retiming import fits, order_arcs
+from warpplan.planner.values.search_params import MemoryModel
 
 
 def break_ties(
@@ -50,3 +54,36 @@ def _spread(model: IntervalModel) -> Any:
             model.cp.add(live >= model.start[use.consumer] + model.ii * use.distance - model.start[producer])
         spread += [live, live]
     return sum(spread)
+
+
+def makespan(problem: Problem, found: Assignment) -> int:
+    """Cycles from the first start of an iteration to its last result."""
+    ends = (start + op.latency for start, op in zip(found.starts, problem.ops, strict=True))
+    return max(ends) - min(found.starts)
+
+
+def shorten_makespan(problem: Problem, ii: int, known: Assignment, budget: WorkBudget) -> Assignment:
+    """A schedule of ``ii`` whose makespan is no longer than that of ``known``: its order in the earliest starts, then,
+    in loops that are not large, whatever the whole model finds in the work that is left."""
+    best = known
+    arcs = order_arcs(problem, ii, known)
+    starts = None if arcs is None else earliest(len(problem.ops), arcs, ii, problem.deadline)
+    if starts is not None:
+        early = Assignment(starts, known.partitions)
+        if makespan(problem, early) < makespan(problem, best) and fits(problem, ii, early):
+            best = early
+    if len(problem.ops) > problem.options.search.driver.large_loop_operations or budget.left <= 0:
+        return best
+    memory: MemoryModel = "shared" if layout(problem, ii, best).reuses else "apart"
+    model = IntervalModel(problem, ii, memory=memory, branching="free")
+    longest = ii * (model.stages + 2) + max(op.latency for op in problem.ops)
+    first, last = (model.cp.new_int_var(0, longest, "") for _ in range(2))
+    for i in model.ops:
+        model.cp.add(first <= model.start[i])
+        model.cp.add(last >= model.start[i] + problem.ops[i].latency)
+    model.cp.add(last - first <= makespan(problem, best))
+    model.cp.minimize(last - first)
+    model.begin_with(best)
+    found = budget.solve(model, budget.left, RunSettings(presolve=True, relax=1))[1]
+    better = found is not None and makespan(problem, found) < makespan(problem, best) and fits(problem, ii, found)
+    return found if found is not None and better else best

@@ -5,13 +5,41 @@ Nothing here knows of slots' contents; :mod:`~warpplan.planner.simulate.slot_haz
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import Literal
 
 from warpplan.planner.simulate.program import Program, Release, Wait
 from warpplan.planner.simulate.slot_hazards import PlayRecord, SlotFault
 
 Order = Literal["planned", "arrival"]
+
+
+class _Pool:
+    """A unit's copies, or the amount of a shared resource: ``free`` is a heap of (free from cycle, how much)."""
+
+    def __init__(self, capacity: int) -> None:
+        self.free = [(0, capacity)]
+
+    def earliest(self, amount: int) -> int:
+        """The first cycle from which ``amount`` is free."""
+        first, copies = self.free[0]
+        if copies >= amount:
+            return first
+        for cycle, copies in sorted(self.free):
+            amount -= copies
+            if amount <= 0:
+                return cycle
+        raise ValueError("more is asked for than there is")
+
+    def take(self, amount: int, until: int) -> None:
+        """``amount`` of what is free first is held until that cycle."""
+        left = amount
+        while left:
+            cycle, copies = heappop(self.free)
+            if copies > left:
+                heappush(self.free, (cycle, copies - left))
+            left -= min(copies, left)
+        heappush(self.free, (until, amount))
 
 
 class Play:
@@ -42,8 +70,8 @@ class Play:
         users: list[list[int]] = [[] for _ in compiled.units]
         for i, step in enumerate(steps):
             members[step.partition].append(i)
-            if step.unit is not None:
-                users[step.unit].append(i)
+            for unit, _ in step.holds:
+                users[unit].append(i)
         self.programs = [compiled.instances(inside, trip_count) for inside in members]
         self.unit_orders = [compiled.instances(inside, trip_count) for inside in users]
         self.unit_heads = [next(order, None) for order in self.unit_orders]
@@ -51,7 +79,7 @@ class Play:
         self.issued = [0 for _ in partitions]
         self.last_start = [0 for _ in partitions]
         self.last_retired = [0 for _ in partitions]
-        self.servers = [[0] * capacity for _, capacity in compiled.units]
+        self.pools = [_Pool(capacity) for _, capacity in compiled.units]
         self.parked: list[list[int]] = [[] for _ in steps]  # by the operation that partitions wait for
         self.blocked: dict[int, tuple[int, int, int, str]] = {}  # partition → since, operation, iteration, why
         self.requests: list[tuple[int, int, int, int, int, int, str]] = []
@@ -115,16 +143,17 @@ class Play:
         i, n = head
         step, record = self.steps[i], self.record
         start = when
-        if step.unit is not None:
-            due = self.unit_heads[step.unit]
+        for unit, amount in step.holds:
+            due = self.unit_heads[unit]
             if self.planned and due is not None and due != head:
                 self._park(g, ready, *due, "unit")
                 return
-            servers = self.servers[step.unit]
-            if servers[0] > start:
-                start, why = servers[0], "unit"
-            heapreplace(servers, start + step.occupancy)
-            self.unit_heads[step.unit] = next(self.unit_orders[step.unit], None)
+            free = self.pools[unit].earliest(amount)
+            if free > start:
+                start, why = free, "unit"
+        for unit, amount in step.holds:
+            self.pools[unit].take(amount, start + step.occupancy)
+            self.unit_heads[unit] = next(self.unit_orders[unit], None)
         done = start + step.latency + (self.late[i][n] if self.late else 0)
         record.readies[i].append(ready)
         record.starts[i].append(start)
@@ -151,7 +180,7 @@ class Play:
             i, n = self._at(g)
             what = f"{self.steps[source].op} of iteration {m}"
             if reason == "unit":
-                what = f"its turn on unit {self.compiled.graph.ops[i].unit} after {what}"
+                what = f"its turn on {self._names(i)} after {what}"
             elif reason == "slot":
                 what = f"a free slot, to be released by {what}"
             name = self.compiled.plan.partitions[g].name
@@ -159,6 +188,12 @@ class Play:
         cycle = max(since for since, _, _, _ in self.blocked.values())
         i, n = self._at(min(self.blocked))
         return SlotFault(cycle, self.steps[i].op, n, None, f"deadlock at cycle {cycle}: {'; '.join(said)}")
+
+    def _names(self, i: int) -> str:
+        units = len(self.compiled.graph.units)
+        return ", ".join(
+            f"{'unit' if k < units else 'resource'} {self.compiled.units[k][0]}" for k, _ in self.steps[i].holds
+        )
 
     def _at(self, g: int) -> tuple[int, int]:
         head = self.head[g]

@@ -97,19 +97,31 @@ class _Builder:
         steps = tuple(self._step(i, rank[i], tuple(waits[i])) for i in range(len(graph.ops)))
         dependences = tuple((i, j, e.distance, self._beyond(i, e.latency)) for i, j, e in self.edges)
         return Program(
-            self.plan, graph, steps, graph.units, tuple(self.rings.values()), dependences, self.reuses,
-            tuple(self._unguarded()),
+            self.plan, graph, steps, graph.units + graph.limits.capacities, tuple(self.rings.values()), dependences,
+            self.reuses, tuple(self._unguarded()),
         )  # fmt: skip
 
     def _step(self, i: int, rank: int, waits: tuple[Wait, ...]) -> ProgramStep:
         graph, op = self.graph, self.graph.ops[i]
-        unit = next((k for k, (name, _) in enumerate(graph.units) if name == op.unit and op.occupancy), None)
         before, after = (count * graph.limits.barrier_cycles for count in self.barriers[i])
         issue = op.issue * self._slowdown(op, self.home[i])
         return ProgramStep(
-            op.id, self.home[i], unit, self.cycle[i], rank, self.latency[i], op.occupancy + self.delay[i], issue,
-            before, after, waits, self._in_order(op), before + issue + after == 0,
+            op.id, self.home[i], self._holds(op), self.cycle[i], rank, self.latency[i], op.occupancy + self.delay[i],
+            issue, before, after, waits, self._in_order(op), before + issue + after == 0,
         )  # fmt: skip
+
+    def _holds(self, op: Operation) -> tuple[tuple[int, int], ...]:
+        """Its unit, and its amounts of shared resources, which are counted behind the units."""
+        if not op.occupancy:
+            return ()
+        graph = self.graph
+        unit = tuple((k, 1) for k, (name, _) in enumerate(graph.units) if name == op.unit)
+        return unit + tuple(
+            (len(graph.units) + k, amount)
+            for k, (name, _) in enumerate(graph.limits.capacities)
+            for demanded, amount in op.demands
+            if demanded == name
+        )
 
     def _in_order(self, op: Operation) -> bool:
         """Hopper's wgmma groups retire in order."""
@@ -158,9 +170,12 @@ class _Builder:
         return channel is not None and channel.producer == self.home[producer] and home in channel.consumers
 
     def _unguarded(self) -> Iterator[tuple[int, str]]:
+        readers: list[set[int]] = [set() for _ in self.graph.ops]
+        for source, j, e in self.edges:
+            if e.kind == "data":
+                readers[source].add(j)
         for i, op in enumerate(self.graph.ops):
-            readers = {j for source, j, e in self.edges if source == i and e.kind == "data"}
-            elsewhere = {j for j in readers if self.home[j] != self.home[i]}
+            elsewhere = {j for j in readers[i] if self.home[j] != self.home[i]}
             if i not in self.channels and (op.buffer_bytes or (op.registers and elsewhere)):
                 yield i, "writes a value for which the plan has no ring"
             elif self._has_value(i):

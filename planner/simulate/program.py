@@ -42,13 +42,13 @@ class Wait(NamedTuple):
 class ProgramStep:
     """An operation as its partition runs it: cycles as rule 0 has them, ``before`` and ``after`` its barriers' cycles.
 
-    ``unit`` is an index, or ``None`` where it holds none; ``in_order``: it retires after all such steps that its
-    partition issued before; ``silent``: it takes no issue cycles at all.
+    ``holds`` are (index in the program's units, amount), its unit first; ``in_order``: it retires after all such steps
+    that its partition issued before; ``silent``: it takes no issue cycles at all.
     """
 
     op: str
     partition: int
-    unit: int | None
+    holds: tuple[tuple[int, int], ...]
     cycle: int
     rank: int
     latency: int
@@ -81,9 +81,10 @@ class ProgramRing:
 
 @dataclass(frozen=True)
 class Program:
-    """All partitions' programs. ``units`` is (name, capacity); ``dependences`` are (source, destination, distance,
-    cycles from the source's completion) for every edge; ``reuses`` (before, after, distance) by ring; ``unguarded``
-    are operations whose value has no ring or that no barrier tells of one, with the words for it."""
+    """All partitions' programs. ``units`` is (name, capacity) of units, then of shared resources; ``dependences`` are
+    (source, destination, distance, cycles from the source's completion) for every edge; ``reuses`` (before, after,
+    distance) by ring; ``unguarded`` are operations whose value has no ring or that no barrier tells of one, with the
+    words for it."""
 
     plan: Plan
     graph: DependenceGraph

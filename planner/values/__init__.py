@@ -5,7 +5,7 @@ dataclasses that refuse what contradicts itself; nothing is decided here."""
 EXPORTS = {
     "codec": ("*",),
     "costs": ("CostEntry", "CostTable", "OperationCost", "Parameter", "Parameters", "Quantiles"),
-    "deadline": ("Deadline", "DeadlineReached", "NO_DEADLINE"),
+    "deadline": ("Deadline", "DeadlineReached", "Interruption", "NO_DEADLINE"),
     "dependence_graph": ("Dependence", "DependenceGraph", "Limits", "Memory", "MOST_OF", "Operation", "require_few"),
     "device": ("Device", "device", "DEVICES", "H200"),
     "options": ("ExtraBuffer", "PartitionSpec", "SolveOptions"),

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from warpplan.planner.errors import InvalidInput, MalformedFile
+from warpplan.planner.later_fields import is_shown
 from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, require_few
 from warpplan.planner.values.device import UNITS
 from warpplan.planner.values.plan import Outcome, Placement, Plan, Schedule
@@ -240,7 +241,8 @@ def _encode(value: Any, kind: Any, path: str) -> Any:
     own: Any = type(value)
     if hasattr(own, "__dataclass_fields__"):
         hints = _hints(own)
-        return {f.name: _encode(getattr(value, f.name), hints[f.name], _join(path, f.name)) for f in fields(own)}
+        held = [(f, getattr(value, f.name)) for f in fields(own)]
+        return {f.name: _encode(item, hints[f.name], _join(path, f.name)) for f, item in held if is_shown(f, item)}
     if isinstance(value, tuple):
         inner = get_args(kind)[0]
         if _is_pairs(kind):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from warpplan.planner.errors import InvalidGraph
+from warpplan.planner.later_fields import LATER, shows_later_fields
 from warpplan.planner.values.device import UNITS
 
 EdgeKind = Literal["data", "token", "anti"]
@@ -17,10 +18,16 @@ Architecture = Literal["any", "hopper", "blackwell"]
 TMEM_LANES = (64, 128)
 """Heights of a value in tensor memory: a 64-row accumulator takes half of the 128 lanes (PTX ISA, "Tensor Memory")."""
 
-MOST_OF = {"ops": 2_000, "edges": 50_000, "units": 64, "clones": 16}
-"""Elements of a graph: beyond them, no time limit could be kept. Chosen by hand, far above any kernel."""
+MOST_OF = {"ops": 10_000, "edges": 100_000, "units": 256, "clones": 16}
+"""Elements of a graph: beyond them, no time limit could be kept. Chosen by hand, above published graphs."""
+MOST_RESOURCES = 64
+"""Names in ``Limits.capacities``."""
+
+Amounts = tuple[tuple[str, int], ...]
+"""(resource, whole amount) pairs, by name; an object in JSON."""
 
 
+@shows_later_fields
 @dataclass(frozen=True)
 class Operation:
     """One operation of the loop body. Cycles are whole numbers ≥ 0.
@@ -28,7 +35,9 @@ class Operation:
     ``unit`` is one of ``device.UNITS`` or ``None`` (no unit held). ``buffer_bytes`` is the size of the value it
     writes into ``memory``; 0 where the value stays in registers. ``registers`` are the 32-bit registers per thread
     that its value occupies. ``min_warps`` 4 marks a warp-group operation (wgmma). ``spread`` is by how many cycles the
-    latency's upper quantile (p90) exceeds its median. ``lanes`` is the height of a value in tensor memory.
+    latency's upper quantile (p90) exceeds its median. ``lanes`` is the height of a value in tensor memory. ``demands``
+    is what it takes, for as long as it holds its unit, of resources that several operations share at once (memory
+    ports, power): names are those of ``Limits.capacities``, amounts 1 or more.
     """
 
     id: str
@@ -43,6 +52,7 @@ class Operation:
     registers: int = 0
     spread: int = 0
     lanes: int = 128
+    demands: Amounts = field(default=(), repr=False, metadata=LATER)
 
     @property
     def register_bytes(self) -> int:
@@ -63,6 +73,7 @@ class Dependence:
     handoff: int | None = None
 
 
+@shows_later_fields
 @dataclass(frozen=True)
 class Limits:
     """What the device leaves to one block, and what crossing costs.
@@ -70,7 +81,8 @@ class Limits:
     ``handoff_cycles`` is charged where an edge crosses partitions, ``handoff_cycles_per_kb`` on top for each KB (begun)
     of a value that has to leave registers for it, ``barrier_cycles`` is the issue time of one barrier wait or arrive.
     ``base_registers`` a thread belong to no value of the graph: addresses, phases, counters. ``architecture`` adds the
-    assignment rules of Hopper (wgmma) or Blackwell (tcgen05, tensor memory); RULES.md has them all.
+    assignment rules of Hopper (wgmma) or Blackwell (tcgen05, tensor memory); RULES.md has them all. ``capacities`` is
+    how much of each resource there is for the ``demands`` of operations.
     """
 
     max_partitions: int = 4
@@ -82,6 +94,7 @@ class Limits:
     tmem_columns: int = 512
     base_registers: int = 24
     architecture: Architecture = "any"
+    capacities: Amounts = field(default=(), repr=False, metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -159,6 +172,7 @@ def _validate(graph: DependenceGraph) -> None:
     for unit, units in graph.units:
         if units < 1:
             raise InvalidGraph(f"unit {unit!r} has capacity {units}: expected 1 or more", field="units", value=units)
+    _check_demands(graph)
     for edge in graph.edges:
         for end in (edge.src, edge.dst):
             if end not in seen:
@@ -173,6 +187,38 @@ def _validate(graph: DependenceGraph) -> None:
             )  # fmt: skip
     _reject_zero_cycles(graph)
     _check_clones(graph)
+
+
+def _check_demands(graph: DependenceGraph) -> None:
+    """Demands and capacities are whole numbers of 1 or more, and every resource is known and named once."""
+    capacities = dict(graph.limits.capacities)
+    _check_amounts(graph.limits.capacities, "limits", "limits.capacities", "capacity")
+    if len(capacities) > MOST_RESOURCES:
+        raise InvalidGraph(
+            f"graph {graph.name[:60]!r} has {len(capacities)} resources: at most {MOST_RESOURCES} can be planned",
+            field="limits.capacities", value=len(capacities), limit=MOST_RESOURCES,
+        )  # fmt: skip
+    for op in graph.ops:
+        _check_amounts(op.demands, f"operation {op.id!r}", "ops.demands", "demand")
+        for name, _ in op.demands:
+            if name not in capacities:
+                raise InvalidGraph(
+                    f"operation {op.id!r} demands unknown resource {name!r}: expected one of "
+                    f"{', '.join(capacities) or '(none)'}, the names in limits.capacities",
+                    field="ops.demands", value=name, limit=list(capacities),
+                )  # fmt: skip
+
+
+def _check_amounts(amounts: Amounts, whose: str, path: str, what: str) -> None:
+    names = [name for name, _ in amounts]
+    for name, amount in amounts:
+        if isinstance(amount, bool) or not isinstance(amount, int) or amount < 1:
+            raise InvalidGraph(
+                f"{whose} has {what} {amount!r} of resource {name!r}: expected a whole number of 1 or more",
+                field=path, value=amount, limit=1,
+            )  # fmt: skip
+        if names.count(name) > 1:
+            raise InvalidGraph(f"{whose} names resource {name!r} twice: give it once", field=path, value=name)
 
 
 def _check_clones(graph: DependenceGraph) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from warpplan.planner.later_fields import LATER, shows_later_fields
 from warpplan.planner.values.search_params import SearchParams
 
 
@@ -39,12 +41,19 @@ class Spill:
     registers: int
 
 
+SecondObjective = Literal["lives", "makespan"]
+
+
+@shows_later_fields
 @dataclass(frozen=True)
 class SolveOptions:
     """What is asked of :func:`warpplan.planner.solve.solve` besides the graph: the plan is a function of both alone.
 
     ``pinned`` puts operations into partitions by index and ``partitions`` dimensions them; ``depth`` fixes every
     ring's slots (``None``: as few as the live ranges need). ``slack_cycles`` is added to every live range.
+
+    ``among_equals`` is what is made small among schedules of the smallest interval: crossings, lives and starts, or the
+    makespan, from an iteration's first start to its last result (as far as the work budget allows, unproven).
 
     ``work_limit_s`` is the search's work budget in seconds of a slow core. It is counted in CP-SAT's deterministic time
     and in the size of the models built, never by a clock, so that every machine gives the same plan however busy it is.
@@ -61,3 +70,4 @@ class SolveOptions:
     extra_buffers: tuple[ExtraBuffer, ...] = ()
     spills: tuple[Spill, ...] = ()
     search: SearchParams = field(default_factory=SearchParams, repr=False)
+    among_equals: SecondObjective = field(default="lives", repr=False, metadata=LATER)

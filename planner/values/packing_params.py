@@ -126,6 +126,10 @@ class PackingParams:
 
     # Memory of failures, and models.
 
+    most_cliques: int = 2_000
+    """Maximal cliques of given conflicts, of which there may be exponentially many, beyond which the answer is
+    "unknown". Chosen by hand: kernels have a handful. Doubled: twice the time before such a layout is given up."""
+
     memo_sections: int = 12
     """Sets of sections that failures of one valley are remembered for: all are compared at every node. Chosen by
     hand on benchmarks/packing_instances.py. Doubled: more time a node, fewer nodes; not measured."""

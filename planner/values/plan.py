@@ -101,7 +101,8 @@ Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A solver's answer. ``bound`` is the proven lower bound of the II; ``reason`` says what binds.
+    """A solver's answer. ``bound`` is the proven lower bound of the II; ``reason`` says what binds. ``seconds`` are
+    those of the caller's clock where a caller has one, and otherwise CP-SAT's alone.
 
     "optimal": the plan's interval equals the bound. "feasible": the time limit left a gap. "infeasible": no interval
     has a plan. "unknown": the time limit came before a plan.

@@ -229,12 +229,48 @@ class ConstructionParams:
 
 
 @dataclass(frozen=True)
+class ModuloParams:
+    """Iterative modulo scheduling with a reservation table, for large loops."""
+
+    least_operations: int = 100
+    """Operations from which it gives the first schedule. Chosen by hand: below, list scheduling and the core take
+    milliseconds. Doubled: loops in between begin with list scheduling, which needs longest paths between all pairs."""
+    placements_per_operation: int = 6
+    """Placements that an attempt may make, per operation, before it fails: the largest budget ratio that Rau (1994)
+    reports a use for. Doubled: failures cost twice as much."""
+    first_placements_per_operation: int = 2
+    """The same while no interval has had a schedule yet. Doubled: a first schedule later, nearer to the bound."""
+    first_step_parts: int = 40
+    """The first step up from the bound is the bound divided by this number. Doubled: likewise."""
+    step_growth: int = 2
+    """Factor from one step up to the next while no interval has had a schedule. Doubled: a first schedule sooner,
+    further from the bound."""
+    sweep_share: float = 0.3
+    """Share of the work left for the intervals below the best one, from the bound up as Rau's method tries them. Chosen
+    by hand. Doubled: less is left for models."""
+    rounds: int = 1
+    """Rounds over the intervals that are left below the best one, each with twice the placements. Chosen by hand.
+    Doubled: more work where nothing is mostly found."""
+    partitions: int = 12
+    """Choices of partitions that are tried where they are not given. Chosen by hand: the four by the kind of operation
+    and some balanced ones. Doubled: more of the work goes into first schedules."""
+    seconds_per_placement: float = 5e-5
+    """What a placement takes off the budget. Measured by hand: 20 to 60 µs. Doubled: a budget ends sooner."""
+    most_table_cycles: int = 20_000_000
+    """Cycles of all reservation tables together beyond which no table is built: they would take some 100 MB. Doubled:
+    twice the memory."""
+
+
+@dataclass(frozen=True)
 class BoundParams:
     """Lower bounds without search."""
 
     tightening_rounds: int = 64
     """Most rounds in which exclusion on units makes distances tighter and longest paths spread that: they may grow by
     a cycle a round. Chosen by hand. Doubled: only loops that are cut off now can tell."""
+    tightened_operations: int = 400
+    """Operations of a strongly connected component up to which its distances are made tight: that takes their cube.
+    Larger ones keep the windows that single longest paths give. Chosen by hand. Doubled: eight times the time."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +282,7 @@ class SearchParams:
     attempts: AttemptParams = field(default_factory=AttemptParams)
     driver: DriverParams = field(default_factory=DriverParams)
     construction: ConstructionParams = field(default_factory=ConstructionParams)
+    modulo: ModuloParams = field(default_factory=ModuloParams)
     bounds: BoundParams = field(default_factory=BoundParams)
     neighbourhoods: NeighbourhoodParams = field(default_factory=NeighbourhoodParams)
 
@@ -254,6 +291,9 @@ class SearchParams:
     """Schedules constructed by iterative modulo scheduling (Rau 1994). Off: first schedules come from models alone. In
     loops of up to 40 operations, models alone do as well: two held-out loops more are proven without it. It stays for
     larger ones, where one classic loop more has a plan with it (``solver_ablation_modulo.json``)."""
+    modulo_scheduling: bool = True
+    """First schedules of large loops by iterative modulo scheduling with a reservation table. Off: by list scheduling,
+    which needs longest paths between all pairs."""
     partition_heuristics: bool = True
     """Balanced partitions with few hand-offs for list scheduling, besides those by the kind of operation. Off: those by
     kind alone."""

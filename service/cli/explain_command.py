@@ -128,9 +128,14 @@ def _graph(path: str, options: SolveOptions, deadline: Deadline) -> Explained:
     from warpplan.planner.predict.sensitivity import cost_changes
     from warpplan.planner.values import codec
     from warpplan.service.views import sections
+    from warpplan.service.views.text import outcome_lines
 
     graph = read_graph(path)
-    outcome = solve_telling(graph, options, deadline)
+    outcome, interrupted = solve_telling(graph, options, deadline)
+    if interrupted:
+        for line in outcome_lines(graph, outcome):
+            print(line)
+        raise KeyboardInterrupt
     body: dict[str, Any] = {"graph": graph.name, "outcome": codec.to_json(outcome)}
     plan = outcome.plan
     if plan is None:

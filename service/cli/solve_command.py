@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 NO_ANSWER = 1
 """Exit status of a question that was understood and has no plan, or none within the time limit."""
+INTERRUPTED = 130
+"""Exit status of what Ctrl-C ended."""
 
 DEFAULT_LIMIT_S = 10.0
 TimeLimit = Annotated[
@@ -31,6 +36,9 @@ WorkLimit = Annotated[
 
 GraphFile = Annotated[str, typer.Argument(help='A file of schema warpplan/graph-1, or "-" for stdin.')]
 Depth = Annotated[int | None, typer.Option(min=1, max=1024, help="Give every ring this many slots, not the fewest.")]
+AmongEquals = Annotated[
+    str, typer.Option(help="What is made small among schedules of the smallest interval: lives or makespan.")
+]
 Slack = Annotated[int, typer.Option(min=0, max=10**9, help="Cycles of margin that every ring keeps.")]
 
 
@@ -40,25 +48,31 @@ def solve(
     work_limit: WorkLimit = None,
     depth: Depth = None,
     slack: Slack = 0,
+    among_equals: AmongEquals = "lives",
     as_json: Json = False,
 ) -> int | None:
     """Find the software pipeline and warp partition with the smallest initiation interval of a loop body.
 
     Prints the schedule, partitions, channels and buffers, with the proof or the gap that the limits left. Without a
     limit: 10 seconds by the clock. With --work-limit alone no clock decides: every machine prints the same. Exit
-    status 1: there is no plan, or none was found in time.
+    status 1: there is no plan, or none was found in time. Ctrl-C ends the search and prints what it has by then, with
+    exit status 130; a second one ends the program at once.
     """
     began = time.monotonic()
     from warpplan.planner.values import codec
     from warpplan.service.views.text import outcome_lines
 
     loop = read_graph(graph)
-    outcome = solve_telling(loop, *solver_limits(began, time_limit, work_limit, depth, slack))
+    options, deadline = solver_limits(began, time_limit, work_limit, depth, slack)
+    options = replace(options, among_equals=cast(Any, among_equals))  # validated with the other options
+    outcome, interrupted = solve_telling(loop, options, deadline)
     if as_json:
         print_json(codec.to_json(outcome))
     else:
         for line in outcome_lines(loop, outcome):
             print(line)
+    if interrupted:
+        return INTERRUPTED
     return None if outcome.plan is not None else NO_ANSWER
 
 
@@ -94,12 +108,16 @@ def solver_limits(
     return SolveOptions(work_limit_s=work, depth=depth, slack_cycles=slack), deadline
 
 
-def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadline) -> Outcome:
-    """Solve, telling a terminal how far it is."""
+def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadline) -> tuple[Outcome, bool]:
+    """Solve, telling a terminal how far it is; ``seconds`` of the outcome are those of the clock. Whether Ctrl-C ended
+    it: the outcome is then what was known by that time."""
     from rich.console import Console
 
     from warpplan.planner.solve import solve
+    from warpplan.planner.values.deadline import Interruption
 
+    began, interruption, answer = time.monotonic(), Interruption(), Future[Any]()
+    deadline = replace(deadline, interruption=interruption)
     work = f"solving {len(loop.ops)} operations"
     with Console(stderr=True).status(work) as line:
 
@@ -107,4 +125,22 @@ def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadli
             found = f"best II {best}" if best is not None else "no plan yet"
             line.update(f"{work}: {found}, proven bound {proven}, asking {asked}")
 
-        return solve(loop, options, progress=progress, deadline=deadline)
+        def work_on() -> None:
+            try:
+                answer.set_result(solve(loop, options, progress=progress, deadline=deadline))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # OR-Tools keeps its thread from hearing of Ctrl-C; this one hears of it.
+        Thread(target=work_on, daemon=True).start()
+        try:
+            outcome = answer.result()
+        except KeyboardInterrupt:
+            while not answer.done():
+                interruption.call()
+                wait([answer], timeout=0.1)
+            outcome = answer.result()
+    outcome = replace(outcome, seconds=round(time.monotonic() - began, 3))
+    if interruption.called and outcome.status in ("feasible", "unknown"):
+        outcome = replace(outcome, reason="interrupted")
+    return outcome, interruption.called

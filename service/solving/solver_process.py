@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Thread
 from typing import Any, Literal
 
@@ -99,7 +99,8 @@ def _solve(request: str, tell: Callable[[Json], None], answer: Future[Json]) -> 
         tell({"ii_asked": asked, "ii_lower_bound": proven, "ii_best": best})
 
     try:
-        question = PlanRequest.read(request)
-        answer.set_result(codec.to_json(solve(question.graph, question.options, progress=progress)))
+        question, began = PlanRequest.read(request), time.monotonic()
+        outcome = solve(question.graph, question.options, progress=progress)
+        answer.set_result(codec.to_json(replace(outcome, seconds=round(time.monotonic() - began, 3))))
     except BaseException as error:
         answer.set_exception(error)

@@ -118,6 +118,15 @@ def _units_fit(graph: DependenceGraph, ii: int, phases: tuple[int, ...]) -> bool
                     table[(phase + cycle) % ii] += 1
         if max(table) > capacity:
             return False
+    for resource, capacity in graph.limits.capacities:
+        table = [0] * ii
+        for op, phase in zip(graph.ops, phases, strict=True):
+            for name, amount in op.demands:
+                if name == resource:
+                    for cycle in range(op.occupancy):
+                        table[(phase + cycle) % ii] += amount
+        if max(table) > capacity:
+            return False
     return True
 
 

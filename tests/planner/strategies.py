@@ -89,6 +89,24 @@ def tiny_graphs(draw: st.DrawFn, most_ops: int = 3, most_partitions: int = 2) ->
 
 
 @st.composite
+def sharing_graphs(draw: st.DrawFn, most_ops: int = 4, most_partitions: int = 2) -> DependenceGraph:
+    """Tiny graphs whose operations demand amounts of one or two resources; some demand more than there is."""
+    graph = draw(tiny_graphs(most_ops, most_partitions))
+    names = ("ports", "power")[: draw(st.integers(1, 2))]
+    capacities = tuple((name, draw(st.integers(1, 4))) for name in names)
+    amounts = {
+        op.id.rstrip("c"): tuple(
+            (name, amount)
+            for name, capacity in capacities
+            if (amount := draw(st.sampled_from([0, 1, 1, 2, capacity, capacity + (not draw(st.integers(0, 9)))])))
+        )
+        for op in graph.ops
+    }
+    ops = tuple(replace(op, demands=amounts[op.id.rstrip("c")]) for op in graph.ops)
+    return replace(graph, ops=ops, limits=replace(graph.limits, capacities=capacities))
+
+
+@st.composite
 def late_graphs(draw: st.DrawFn) -> DependenceGraph:
     """Results that come many intervals after their operations, and values of few registers: many copies are live."""
     graph = draw(graphs())

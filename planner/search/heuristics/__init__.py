@@ -4,6 +4,7 @@ of what is found. None of them proves anything; each returns schedules that obey
 EXPORTS = {
     "compaction": ("compact_lifetimes",),
     "list_scheduling": ("first_schedule", "restage"),
+    "modulo_scheduling": ("large_schedules",),
     "partition_relaxation": ("relaxed_partitions",),
-    "retiming": ("fits", "queue", "retime"),
+    "retiming": ("fits", "order_arcs", "queue", "retime"),
 }

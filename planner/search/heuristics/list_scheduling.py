@@ -114,8 +114,12 @@ def restage(loop: TimeRelaxation, ii: int, starts: Sequence[int]) -> tuple[int, 
     ]
     stage = list(earliest(loop.nodes, stages_apart, ii, loop.deadline) or ())
     preceded = {dst for _, dst, _, _ in loop.arcs}
-    for i in set(range(loop.nodes)) - preceded:
-        stage[i] = min((stage[dst] - apart for src, dst, apart, _ in stages_apart if src == i), default=stage[i])
+    latest: dict[int, int] = {}
+    for src, dst, apart, _ in stages_apart:
+        if src not in preceded:
+            latest[src] = min(latest.get(src, stage[dst] - apart), stage[dst] - apart)
+    for i, late in latest.items():
+        stage[i] = late
     return tuple(phase[i] + ii * stage[i] for i in range(loop.nodes))
 
 
@@ -156,7 +160,7 @@ class _Placing:
                 at = self._evict_for(i, max(low, self.last.get(i, low - 1) + 1))
             self.starts[i] = self.last[i] = at
             for usage in self.loop.usages[i]:
-                self.circles[usage.resource].add(i, at + usage.offset, usage.cycles)
+                self.circles[usage.resource].add(i, at + usage.offset, usage.cycles, usage.amount)
         return [self.starts[i] for i in range(self.loop.nodes)]
 
     def _window(self, i: int) -> tuple[int, int]:
@@ -183,7 +187,7 @@ class _Placing:
         while settled < len(usages):
             settled = 0
             for usage in usages:
-                free = self.circles[usage.resource].next_free(at + usage.offset, usage.cycles)
+                free = self.circles[usage.resource].next_free(at + usage.offset, usage.cycles, usage.amount)
                 if free is None or free - usage.offset > high:
                     return None
                 settled += free - usage.offset == at
@@ -197,7 +201,7 @@ class _Placing:
         for usage in self.loop.usages[i]:
             circle = self.circles[usage.resource]
             for j in sorted(circle.overlapping(at + usage.offset, usage.cycles), key=lambda j: -self.rank[j]):
-                if circle.next_free(at + usage.offset, usage.cycles) == at + usage.offset:
+                if circle.next_free(at + usage.offset, usage.cycles, usage.amount) == at + usage.offset:
                     break
                 self._evict(j)
         component, k = self.home[i]

@@ -46,6 +46,9 @@ def fits(problem: Problem, ii: int, found: Assignment) -> bool:
     for unit, capacity in problem.graph.units:
         if peak([(t, t + op.occupancy, 1) for t, op in zip(start, ops, strict=True) if op.unit == unit], ii) > capacity:
             return False
+    for resource in problem.shared:
+        if peak([(start[i], start[i] + cycles, n) for i, cycles, n in resource.users], ii) > resource.capacity:
+            return False
     spans = issue_spans(problem, found)
     for g in set(found.partitions):
         if peak([(*spans[i], 1) for i, home in enumerate(found.partitions) if home == g], ii) > 1:
@@ -76,6 +79,8 @@ def order_arcs(problem: Problem, ii: int, found: Assignment) -> list[WeightedArc
             (i, found.starts[i], found.starts[i] + problem.ops[i].occupancy) for i in ops if problem.ops[i].unit == unit
         ]
         arcs += queue(found, ii, users) if capacity == 1 else _apart(found, ii, users)
+    for resource in problem.shared:
+        arcs += _apart(found, ii, [(i, found.starts[i], found.starts[i] + held) for i, held, _ in resource.users])
     for arc in (*problem.dependences, *retirement_arcs(problem, ii, found)):
         handoff = arc.handoff if found.apart(arc.src, arc.dst) else 0
         arcs.append((arc.src, arc.dst, arc.cycles + handoff, arc.distance))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,33 @@ def valid(blocks: tuple[PackingBlock, ...], offsets: tuple[int, ...], capacity: 
         a.upper <= b.lower or b.upper <= a.lower or p >= q + b.size or q >= p + a.size
         for (a, p), (b, q) in combinations(placed, 2)
     )
+
+
+def performed(blocks: tuple[PackingBlock, ...], capacity: int, limit_s: float, monkeypatch: pytest.MonkeyPatch):
+    """The answer within ``limit_s`` work seconds, and each CP-SAT run's budget in the order in which they were made."""
+    budgets: list[float] = []
+    run = OrderModel.run
+
+    def told(self: OrderModel, seconds: float, *placed: dict[int, int]):
+        budgets.append(seconds)
+        return run(self, seconds, *placed)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OrderModel, "run", told)
+        return pack(blocks, capacity, work_limit_s=limit_s, params=FAST), budgets
+
+
+FAST = replace(DEFAULTS, first_round_s=0.05, first_run_nodes=5, restart_nodes=20, first_beam_width=2)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_longer_limit_does_all_that_a_shorter_one_does(seed: int, monkeypatch: pytest.MonkeyPatch):
+    """The schedule of budgets is a prefix of the longer limit's, but for the run that the limit cuts short; so what a
+    limit suffices for, every longer one does."""
+    made = packing_instances.instance(f"limits {seed}", 24, KINDS[seed % len(KINDS)])
+    answers = [performed(made.blocks, made.capacity, 0.05 * 2**k, monkeypatch) for k in range(7)]
+    for (short, few), (long, more) in pairwise(answers):
+        assert few[:-1] == more[: len(few[:-1])]
+        assert few[-1:] <= more[len(few) - 1 : len(few)]
+        if short.status != "unknown":
+            assert (long.status, long.offsets) == (short.status, short.offsets)

@@ -107,7 +107,7 @@ def test_a_malformed_file_says_where():
 @pytest.mark.parametrize(
     ("folder", "may"),
     [
-        ("values", {"errors", "values"}),
+        ("values", {"errors", "later_fields", "values"}),
         ("check", {"errors", "values", "check"}),
         ("simulate", {"errors", "values", "simulate"}),
     ],
