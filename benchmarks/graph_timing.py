@@ -15,7 +15,10 @@ TARGET_US = 2_000.0
 def capture(
     launches: Sequence[Launch], estimate_us: float, target_us: float = TARGET_US
 ) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph that runs every launch in order, as often as fills about ``target_us``; and its launch count."""
+    """A graph that runs every launch in order, as often as fills about ``target_us``; and its launch count.
+
+    The caller keeps the launches as long as the graph: they own what it reads and writes.
+    """
     for launch in launches[:2]:
         launch()
     torch.cuda.synchronize()

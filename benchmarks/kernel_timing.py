@@ -210,11 +210,13 @@ def _compare(job: dict[str, Any]) -> Result:
     }
     makers |= {name: (row, make) for name, make in case.peers(row).items()}
     graphs, failed = {}, {}
+    launches: dict[str, list[Launch]] = {}  # a launch owns buffers that its graph writes to
     for name, (its_row, make) in makers.items():
         if its_row not in sets:
             sets[its_row] = [case.operands(its_row) for _ in sets[row]]
         try:
-            graphs[name] = capture([make(o) for o in sets[its_row]], estimate, GRAPH_US)
+            launches[name] = [make(o) for o in sets[its_row]]
+            graphs[name] = capture(launches[name], estimate, GRAPH_US)
         except Exception as error:
             torch.cuda.synchronize()  # raises where the GPU is lost
             failed[name] = first_line(error)
@@ -223,7 +225,7 @@ def _compare(job: dict[str, Any]) -> Result:
     if waiting and job["check"] in graphs:
         waiting[job["check"]] = makers[job["check"]][1]
     waited = {name: summary(_waited_us(make(sets[row][0]))) for name, make in waiting.items()}
-    del graphs
+    del graphs, launches
     checked = job["ours"].get(job["check"])
     error = None if checked is None else case.relative_error(row, _config(checked["config"]), sets[row][0])
     if error is not None and not error < OURS_LIMIT[row.dtype]:

@@ -37,17 +37,18 @@ def activate(x, FUNCTION: gl.constexpr):
 
 @gluon.jit
 def gelu(x):
-    """x Φ(x) as max(x, 0) − |x| Φ(−|x|), where log2 Φ(−t) is a polynomial: minimax on [0, 6.5], within 1.1e-4
-    (iteratively reweighted least squares on log_ndtr), and falling on to −76 at t = 10, beyond which it is cut."""
-    t = gl.minimum(gl.abs(x), 10.0)
+    """x Φ(x), where Φ(x) is 1 − Φ(−x) of positive x, and log2 Φ(−t) a polynomial: minimax on [0, 6.5], within 1.1e-4
+    (iteratively reweighted least squares on log_ndtr), and falling on to −141 at t = 15, beyond which it is cut. Of
+    that the hardware's power of two is zero, and the product at −∞ is NaN, as torch's."""
+    t = gl.minimum(gl.abs(x), 15.0)
     p = 2.0085735741304234e-05 * t - 0.0005615049158222973
     p = p * t + 0.00688061723485589
     p = p * t - 0.05027258023619652
     p = p * t - 0.4624538719654083
     p = p * t - 1.1496214866638184
     p = p * t - 1.0001063346862793
-    # x times 0 or 1, not a maximum: of −∞, as of NaN, torch makes NaN.
-    return x * gl.where(x < 0.0, 0.0, 1.0) - t * gl.exp2(p)
+    tail = gl.exp2(p)
+    return x * gl.where(x < 0.0, tail, 1.0 - tail)
 
 
 @gluon.jit

@@ -21,6 +21,7 @@ from warpplan.kernels.grouped_gemm.reference import reference
 from warpplan.kernels.grouped_gemm.space import Product
 from warpplan.kernels.plan_source import configuration
 from warpplan.kernels.torch_types import Tensor, TorchResult
+from warpplan.planner.errors import InvalidShape
 from warpplan.planner.values.tuning import TuningConfig
 
 PLANNED_BITS = 4
@@ -37,6 +38,12 @@ def grouped_gemm(a: Tensor, b: Tensor, ends: Tensor, *, sizes: str | Sequence[in
     expected to be spread over the groups, for planning alone: "balanced", "skewed", "few" or the G sizes. Operands that
     TMA cannot address are copied. Raises :class:`InvalidShape` for sizes and dtypes that the kernel does not have.
     """
+    groups = ends.shape[0]
+    if not isinstance(sizes, str) and len(sizes) != groups:
+        raise InvalidShape(
+            f"sizes has {len(sizes)} numbers for {groups} groups: give one a group",
+            field="sizes", value=len(sizes), limit=groups,
+        )  # fmt: skip
     text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
     return OPERATORS["forward"](a, b, ends, text)
 

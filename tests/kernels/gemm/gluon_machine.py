@@ -143,6 +143,9 @@ class Tensor:
     def __sub__(self, other: Any) -> Tensor:
         return Tensor(self.data - _raw(other))
 
+    def __rsub__(self, other: Any) -> Tensor:
+        return Tensor(_raw(other) - self.data)
+
     def __mul__(self, other: Any) -> Tensor:
         return Tensor(self.data * _raw(other))
 
@@ -167,6 +170,12 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
         return Tensor(found) if any(isinstance(value, Tensor) for value in values) else found[()]
 
     return of_either
+
+
+def _exp2(x: np.ndarray) -> np.ndarray:
+    """``ex2.approx.ftz``: results below the normal numbers are zero (PTX ISA, "ex2")."""
+    found = np.exp2(x)
+    return np.where(found < np.finfo(np.float32).tiny, np.zeros_like(found), found)
 
 
 def _inline_asm(asm: str, constraints: str, arguments: list[Tensor], **_: Any) -> Tensor:
@@ -494,7 +503,7 @@ def fake_compat() -> SimpleNamespace:
         maximum=_elementwise(np.maximum),
         where=_elementwise(np.where),
         abs=_elementwise(np.abs),
-        exp2=_elementwise(np.exp2),
+        exp2=_elementwise(_exp2),
         inline_asm_elementwise=_inline_asm,
         multiple_of=lambda value, divisor: value,
         max=np.max,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from warpplan.kernels.grouped_gemm.autograd import OPERATORS, addressed, grouped_gemm, planned, rounded_rows  # noqa: E402
 from warpplan.kernels.grouped_gemm.launch import addressable  # noqa: E402
 from warpplan.kernels.grouped_gemm.space import config_of  # noqa: E402
+from warpplan.planner.errors import InvalidShape  # noqa: E402
 
 ENDS = torch.tensor([4, 4, 17], dtype=torch.int32)
 
@@ -32,6 +33,12 @@ def test_only_the_gradients_that_are_needed():
     grouped_gemm(a.detach(), b, ENDS).sum().backward()
     assert a.grad is None
     assert b.grad.shape == b.shape
+
+
+def test_sizes_of_other_groups_are_refused():
+    a, b = operands()
+    with pytest.raises(InvalidShape, match="sizes has 2 numbers for 3 groups"):
+        grouped_gemm(a, b, ENDS, sizes=[4, 13])
 
 
 @pytest.mark.slow
