@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching.dispatch import Call, is_capturing, size_class, warn_not_planned
 from warpplan.kernels.compiler.launching.sources import Plans
-from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.torch_types import InductorConfig, InductorLauncher, InductorResult, InductorTuner
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument, TritonModule
 
@@ -155,24 +153,13 @@ def tma_templates() -> dict[str, Json]:
 
 
 def refuse_template(ttir: str) -> None:
-    """Raise :class:`CannotPlan` for a kernel whose ``ttir``, Triton's IR, has no product or no loads for a producer,
-    with the line of the first load that it has instead."""
+    """Raise :class:`CannotPlan` for a kernel whose ``ttir``, Triton's IR, has no product. Loads that no producer can
+    run ahead with are named where the kernel is read."""
     missing = [operation for operation in REQUIRED if operation not in ttir]
-    if not missing:
-        return
-    if "tt.descriptor_load" not in missing:
+    if missing:
         raise CannotPlan(
             f"has no {' and no '.join(missing)}: only kernels that load tiles and multiply them are planned"
         )
-    module = parse(ttir)
-    load = next((operation for operation in module.function.walk() if operation.name == "tt.load"), None)
-    if load is None:
-        raise CannotPlan("loads nothing that a producer could run ahead with")
-    why = (
-        "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors), which Inductor's "
-        "matrix products have under options=tma_templates()"
-    )
-    raise CannotPlan(why, load.name, source_line(module, load))
 
 
 def recompiled(tuner: InductorTuner, config: InductorConfig) -> Recompiled:

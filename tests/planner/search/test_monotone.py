@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpplan.planner.solve import solve
-from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome
@@ -63,9 +62,6 @@ def test_a_longer_limit_never_gives_a_longer_interval_or_a_lower_bound(graph: De
     for one, other in pairwise(outcomes):
         assert length(other) <= length(one)
         assert other.status == "infeasible" or other.bound >= one.bound
-        if one.status == "optimal" and other.status == "optimal" and one.plan is not None:
-            assert other.plan is not None
-            assert canonical(other.plan) == canonical(one.plan)
 
 
 @pytest.mark.parametrize("clones", [1, 2])
