@@ -22,9 +22,9 @@ Bools = NDArray[np.bool_]
 GROUPS = (4, 16)
 """Row tiles of a group that sweep its columns together (``GROUP_M``)."""
 MOST_OVERHANG = 1.5
-"""Tiles are left out where they would compute so many times the rows that 64-row tiles compute, or more."""
+"""Tiles are left out where they would compute this many times the rows that 64-row tiles compute, or more."""
 TILES_PER_SM = 4
-"""Tiles smaller than 128x128 are left out where they would make more than so many tiles an SM."""
+"""Tiles smaller than 128x128 are left out where they would make more than this many tiles an SM."""
 SLOT_ROW_BYTES = 128
 COARSE_SLOTS = 4
 """Slots with rows longer than ``SLOT_ROW_BYTES`` are left out where fewer than these fit: the same bytes as twice as

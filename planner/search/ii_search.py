@@ -320,8 +320,8 @@ class BidirectionalSearch(SearchState):
             self.kept = self.best, seconds
 
     def search_neighbourhoods(self) -> None:
-        """Large-neighbourhood search around the incumbent, until a share of the round is spent, or so many attempts in
-        a row have found nothing."""
+        """Large-neighbourhood search around the incumbent, until a share of the round is spent, or ``failures``
+        attempts in a row have found nothing."""
         if self.exact or not self.search.large_neighbourhoods or self.small_loop:
             return
         params, failures = self.search.neighbourhoods, 0
