@@ -13,24 +13,28 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from warpplan.planner.values import codec
 from warpplan.planner.values.dependence_graph import DependenceGraph
-from warpplan.planner.values.plan import Outcome
+from warpplan.planner.values.plan import Optimality, Outcome
 from warpplan.planner.values.search_params import SearchParams
 
 if TYPE_CHECKING:
     from warpplan.planner.values.options import SolveOptions
 
 DEFAULT_SEARCH = SearchParams()
+FREE_SECONDS = 2.0
+"""Work budget of a free joint problem that its bound does not decide, in seconds of a slow core. The free problems of
+the embedded profile's loops are all proven within it; doubled, an open one of a profile of one's own delays its first
+answer by twice as much."""
 FILE_NAME = "solved_loops.json.gz"
 Entry = dict[str, Any]
-"""``{"outcome": …}`` of schema warpplan/outcome-1 without its seconds, or ``{"number": n}``, derived from several
-solves."""
+"""``{"outcome": …}`` of schema warpplan/outcome-1 without its seconds; ``{"number": n}``, derived from several solves;
+or the fields of an :class:`Optimality`."""
 
 _recorded: dict[str, Entry] | None = None
 """Where :func:`recording` collects; ``None`` outside of it."""
@@ -52,6 +56,28 @@ def solved(graph: DependenceGraph, options: SolveOptions) -> Outcome:
         _recorded[name] = {"outcome": body}
         return replace(outcome, seconds=0.0)
     return outcome
+
+
+def certified(
+    outcome: Outcome, graph: DependenceGraph, options: SolveOptions, free: DependenceGraph, depth: int | None = None
+) -> Outcome:
+    """``outcome``, the plan of ``graph`` under ``options`` with rings of ``depth`` slots, with its certificate against
+    ``free``, the graph's free joint problem (:mod:`warpplan.planner.predict.certificate`); from the shipped ones where
+    they hold it. What has no plan stays as it is."""
+    if outcome.plan is None:
+        return outcome
+    name = key(graph, options, f"optimality {free!r}")
+    entry = _known(name)
+    if entry is not None:
+        return replace(outcome, optimality=Optimality(**{**entry, "free_partitions": _tuples(entry)}))
+    from warpplan.planner.predict.certificate import certify
+    from warpplan.planner.solve import effective_ii
+
+    unpinned = replace(options, pinned={}, partitions=(), depth=None, work_limit_s=FREE_SECONDS)
+    found = certify(free, unpinned, effective_ii(outcome.plan, depth))
+    if _recorded is not None:
+        _recorded[name] = asdict(found)
+    return replace(outcome, optimality=found)
 
 
 def derived(graph: DependenceGraph, options: SolveOptions, purpose: str, compute: Callable[[], int]) -> int:
@@ -100,6 +126,10 @@ def packed(entries: dict[str, Entry]) -> bytes:
     """The file that holds ``entries``: equal entries give equal bytes."""
     text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
     return gzip.compress(text.encode(), 9, mtime=0)
+
+
+def _tuples(entry: Entry) -> tuple[tuple[str, ...], ...]:
+    return tuple(map(tuple, entry["free_partitions"]))
 
 
 def _known(name: str) -> Entry | None:

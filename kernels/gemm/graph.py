@@ -30,7 +30,7 @@ from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
-from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
+from warpplan.planner.values.options import FREE_PARTITIONS, ExtraBuffer, PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Outcome
 
 TMA_ALIGNMENT = 1_024
@@ -101,9 +101,35 @@ def plan_candidate(config: GemmConfig, dtype: str, device: Device, costs: CostTa
 
     The interval is that of a ring of ``config.depth`` slots: a ring too short for its live range has already made it
     longer. A ping-pong plan lists both consumers; the second runs the first one's operations, half a turn later.
-    Raises :class:`MissingCosts` naming what the profile lacks.
+    Its certificate compares it with every other partition of the same tile. Raises :class:`MissingCosts` naming what
+    the profile lacks.
     """
-    return solved_loops.solved(*_candidate_query(config, dtype, device, costs))
+    graph, options = _candidate_query(config, dtype, device, costs)
+    outcome = solved_loops.solved(graph, options)
+    return solved_loops.certified(outcome, graph, options, free_graph(config, dtype, device, costs), config.depth)
+
+
+def free_graph(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> DependenceGraph:
+    """The loop of ``config`` as its free joint problem: the same operations, any of which may be in any partition.
+
+    Crossing costs its hand-off whatever the scheme, and each partition needs at least the producer's registers, the
+    fewest. A release costs its arrival also where no other partition waits for it. Raises :class:`MissingCosts`.
+    """
+    graph = loop_graph(config, dtype, device, costs)
+    full, empty = _handoff(costs, "warp_to_group"), _handoff(costs, "group_to_warp")
+    edges = tuple(
+        replace(edge, handoff=empty if edge.dst.startswith("release") else full)
+        if edge.src.startswith("load")
+        else edge
+        for edge in graph.edges
+    )
+    limits = replace(
+        graph.limits,
+        max_partitions=max(graph.limits.max_partitions, FREE_PARTITIONS),
+        handoff_cycles=max(full, empty),
+        base_registers=PRODUCER_REGISTERS,
+    )
+    return replace(graph, name=f"{graph.name}, any partition", edges=edges, limits=limits)
 
 
 def sustained_ii(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> int:

@@ -249,10 +249,11 @@ class Gemm:
         return 1e6 * max(2 * m * n * k / flops.p50 if flops else 0.0, moved_bytes / l2.p50 if l2 else 0.0)
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
-        """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
+        """Solve the loop of every candidate and certify it, for ``kernels.solved_loops`` to record."""
         for promoted in (False, True) if ELEMENT_BYTES[dtype] == 1 else (False,):
             for config in dict.fromkeys(map(loop_of, table(dtype, device, profile.costs, promoted).configs)):
                 sustained_ii(config, dtype, device, profile.costs)
+                plan_candidate(config, dtype, device, profile.costs)
 
 
 def is_promoted(shape: Shape) -> bool:

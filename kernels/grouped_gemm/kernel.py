@@ -220,11 +220,12 @@ class GroupedGemm:
         return 1e6 * max(asked.flops / flops.p50 if flops else 0.0, moved / l2.p50 if l2 else 0.0)
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
-        """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
+        """Solve the loop of every candidate and certify it, for ``kernels.solved_loops`` to record."""
         for scales in SCALES if dtype == FP8 else SCALES[:1]:
             configs = table(dtype, device, profile.costs, "forward", scales).configs
             for config in dict.fromkeys(map(loop_of, configs)):
                 sustained_ii(config, dtype, device, profile.costs)
+                plan_candidate(config, dtype, device, profile.costs)
 
 
 @lru_cache(maxsize=32)

@@ -13,13 +13,15 @@ many programs are resident is bounded in :mod:`~warpplan.kernels.vector_add.work
 
 from __future__ import annotations
 
-from warpplan.kernels.solved_loops import solved
+from dataclasses import replace
+
+from warpplan.kernels.solved_loops import certified, solved
 from warpplan.kernels.vector_add.space import ELEMENT_BYTES, VectorAddConfig
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
-from warpplan.planner.values.options import PartitionSpec, SolveOptions
+from warpplan.planner.values.options import FREE_PARTITIONS, PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Outcome
 
 REGISTER_STEP = 8
@@ -51,10 +53,13 @@ def pass_graph(config: VectorAddConfig, dtype: str, device: Device, costs: CostT
 
 
 def plan_candidate(config: VectorAddConfig, dtype: str, device: Device, costs: CostTable) -> Outcome:
-    """The pass of ``config``, solved: one partition of its warps. Raises :class:`MissingCosts`."""
+    """The pass of ``config``, solved: one partition of its warps; its certificate lets loads, additions and stores be
+    in partitions of their own, at no cost of crossing. Raises :class:`MissingCosts`."""
     graph = pass_graph(config, dtype, device, costs)
     registers = -(-config.registers // REGISTER_STEP) * REGISTER_STEP
-    return solved(graph, SolveOptions(partitions=(PartitionSpec("program", config.num_warps, registers),)))
+    options = SolveOptions(partitions=(PartitionSpec("program", config.num_warps, registers),))
+    free = replace(graph, limits=replace(graph.limits, max_partitions=FREE_PARTITIONS))
+    return certified(solved(graph, options), graph, options, free)
 
 
 def interval_cycles(graph: DependenceGraph) -> int:

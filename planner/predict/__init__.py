@@ -4,6 +4,7 @@ what fills its interval, ``sensitivity`` which single cost would have to change 
 
 EXPORTS = {
     "alternatives": ("Columns", "Flips", "flips", "Need", "needs", "RankedCandidates", "RankedLoop"),
+    "certificate": ("certify",),
     "explanation": ("Demand", "demands"),
     "ranking": ("best_first", "RankedPlan"),
     "sensitivity": ("cost_changes", "CostChanges"),

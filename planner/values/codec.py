@@ -21,7 +21,7 @@ from warpplan.planner.errors import InvalidInput, MalformedFile
 from warpplan.planner.later_fields import is_shown
 from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, require_few
 from warpplan.planner.values.device import UNITS
-from warpplan.planner.values.plan import Outcome, Placement, Plan, Schedule
+from warpplan.planner.values.plan import Optimality, Outcome, Placement, Plan, Schedule
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.timeline import Timeline
 from warpplan.planner.values.tuning import TuningConfig
@@ -212,14 +212,18 @@ def _outcome_to_json(outcome: Outcome) -> Json:
         "solve_seconds": _finite(float(outcome.seconds), "solve_seconds"),
         "reason": outcome.reason,
     }
+    if outcome.optimality is not None:
+        head["optimality"] = _encode(outcome.optimality, Optimality, "optimality")
     return head | (_plan_to_json(outcome.plan) if outcome.plan is not None else {})
 
 
 def _outcome_from_json(body: Json) -> Outcome:
     names = {"status": "status", "ii_lower_bound": "bound", "solve_seconds": "seconds", "reason": "reason"}
     head = {field: _decode(_required(body, name, ""), _hints(Outcome)[field], name) for name, field in names.items()}
-    rest = {name: value for name, value in body.items() if name not in names}
-    return Outcome(plan=_plan_from_json(rest) if rest else None, **head)
+    found = body.get("optimality")
+    optimality = None if found is None else _decode(found, Optimality, "optimality")
+    rest = {name: value for name, value in body.items() if name not in names and name != "optimality"}
+    return Outcome(plan=_plan_from_json(rest) if rest else None, optimality=optimality, **head)
 
 
 # Everything else follows its type.

@@ -9,6 +9,10 @@ from typing import Literal
 from warpplan.planner.later_fields import LATER, shows_later_fields
 from warpplan.planner.values.search_params import SearchParams
 
+FREE_PARTITIONS = 4
+"""Partitions that a loop may have where its own are not given: a warp group each, as many as the registers of one SM
+allow beside accumulators of 64 rows (RULES.md, rule 5)."""
+
 
 @dataclass(frozen=True)
 class PartitionSpec:

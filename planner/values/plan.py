@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from warpplan.planner.later_fields import LATER, shows_later_fields
 from warpplan.planner.values.dependence_graph import Memory
 
 
@@ -100,9 +101,42 @@ Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 
 @dataclass(frozen=True)
+class Optimality:
+    """A plan whose partitions were given, beside the best of any partitions that the hardware rules allow (the free
+    joint problem), in cycles of the initiation interval.
+
+    No assignment of the loop's operations to partitions has an interval below ``bound_cycles``: that is proven.
+    ``free_ii_cycles`` is the smallest found, the plan's own where nothing shorter was, and ``free_partitions`` which
+    operations share a partition in it, empty where it is the plan's own.
+    """
+
+    served_ii_cycles: int
+    free_ii_cycles: int
+    bound_cycles: int
+    free_partitions: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no partition whatever has a shorter interval than the plan."""
+        return self.served_ii_cycles <= self.bound_cycles
+
+    @property
+    def predicted_gain(self) -> float:
+        """The plan's interval over the best found: above 1 another partition is predicted to be faster."""
+        return self.served_ii_cycles / self.free_ii_cycles
+
+    @property
+    def gap(self) -> float:
+        """By how much the plan's interval exceeds the proven bound, as a share of the bound."""
+        return self.served_ii_cycles / self.bound_cycles - 1.0
+
+
+@shows_later_fields
+@dataclass(frozen=True)
 class Outcome:
     """A solver's answer. ``bound`` is the proven lower bound of the II; ``reason`` says what binds. ``seconds`` are
-    those of the caller's clock where a caller has one, and otherwise CP-SAT's alone.
+    those of the caller's clock where a caller has one, and otherwise CP-SAT's alone. ``optimality`` compares a plan
+    whose partitions were given with all other partitions, where somebody has asked.
 
     "optimal": the plan's interval equals the bound. "feasible": the time limit left a gap. "infeasible": no interval
     has a plan. "unknown": the time limit came before a plan.
@@ -113,6 +147,7 @@ class Outcome:
     bound: int
     seconds: float = 0.0
     reason: str = ""
+    optimality: Optimality | None = field(default=None, repr=False, metadata=LATER)
 
     @property
     def gap_cycles(self) -> int | None:

@@ -72,7 +72,7 @@ def ws(
 def sections(found: Inspection) -> Iterator[Section]:
     """What there is to show, as titled tables."""
     from warpplan.kernels.compiler.exceptions import by_reason
-    from warpplan.service.views.sections import Section
+    from warpplan.service.views.sections import Section, certificate
 
     for loop in found.captured.loops:
         rows = tuple(
@@ -117,6 +117,9 @@ def sections(found: Inspection) -> Iterator[Section]:
     )  # fmt: skip
     head = ("line", "operation", "partition", "stage", "cycle", "buffer")
     yield Section(f"Where each line goes: {chosen}", head, where)
+    if found.optimality:
+        each = zip(found.captured.loading, found.optimality, strict=True)
+        yield Section("Any other partition or order", notes=tuple(f"{loop.id}: {certificate(o)}" for loop, o in each))
     if found.barriers is None:
         yield Section("Barriers", notes=(f"the kernel could not be finished: {found.failure}",))
     else:

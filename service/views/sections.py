@@ -10,7 +10,7 @@ from warpplan.planner.predict.explanation import Demand
 from warpplan.planner.predict.sensitivity import CostChanges
 from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.dependence_graph import DependenceGraph
-from warpplan.planner.values.plan import Buffer, Outcome, Plan
+from warpplan.planner.values.plan import Buffer, Optimality, Outcome, Plan
 from warpplan.service.views.phases import PhaseComparison
 
 Cell = str | int | float
@@ -49,7 +49,24 @@ def bounds(outcome: Outcome, demands: Sequence[Demand]) -> Section:
         notes.append(f"full together: {', '.join(full)}; to shorten the interval, each of them must shrink")
     if near is not None:
         notes.append(f"the next is {near.name}: {near.slack} cycles ({100 * near.slack / ii:.1f} %) below the interval")
+    if outcome.optimality is not None:
+        notes.append(certificate(outcome.optimality))
     return Section("What binds", ("demand", "used", "limit", "slack", "full", "unit", "of"), rows, tuple(notes))
+
+
+def certificate(found: Optimality) -> str:
+    """What is known of other partitions of the same loop, in a sentence."""
+    ii, free = found.served_ii_cycles, found.free_ii_cycles
+    if found.is_proven:
+        return f"no other partition or order has a shorter interval than {ii} cycles: proven"
+    proven = "the shortest there is" if free == found.bound_cycles else f"proven bound {found.bound_cycles}"
+    if free == ii:
+        return f"no partition or order with a shorter interval than {ii} cycles was found; {proven}"
+    apart = " | ".join(", ".join(ops) for ops in found.free_partitions)
+    shorter = (
+        f"another partition or order is predicted to take {free} of {ii} cycles ({100 * (1 - free / ii):.1f} % less)"
+    )
+    return f"{shorter}, {proven}: {apart}"
 
 
 def costs(found: CostChanges, ii: int) -> Section:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
     from warpplan.kernels.compiler.inspection.where import Placed
     from warpplan.kernels.compiler.strategy.protocol import Strategy
+    from warpplan.planner.values.device import Device
+    from warpplan.planner.values.plan import Optimality
 
 SCHEMA = "warpplan/ws-1"
 HOPPER, BLACKWELL = 90, 100
@@ -30,7 +32,8 @@ LIKE = {HOPPER: "NVIDIA H200", BLACKWELL: "NVIDIA B200"}
 class Inspection:
     """``ranked`` best first, ``chosen`` among them (scheme ``None``: Triton's own lowering); ``estimated`` are
     operations whose cost was not measured. ``refused`` are better ones that could not be lowered, with the reason.
-    ``barriers`` is ``None`` where the kernel could not be finished, with ``failure``."""
+    ``barriers`` is ``None`` where the kernel could not be finished, with ``failure``. ``optimality`` compares the
+    chosen plan of each loop that loads through TMA with any other partition and order of its operations (Hopper)."""
 
     kernel: str
     target: int
@@ -42,6 +45,7 @@ class Inspection:
     barriers: BarrierReport | None
     failure: str = ""
     refused: tuple[tuple[Strategy, str], ...] = ()
+    optimality: tuple[Optimality, ...] = ()
 
 
 def parse_scheme(text: str) -> Strategy | None:
@@ -107,7 +111,8 @@ def inspect_kernel(
             f"scheme {scheme!r} is not for sm_{target}: expected best, stock or {form}",
             field="scheme", value=scheme, limit=target,
         )  # fmt: skip
-    ranked = _ranked(captured, text, profile, target, stages)
+    device = _device(profile, target)
+    ranked = _ranked(captured, text, profile, device, target, stages)
     alone = next(r for r in ranked if r.scheme is None)
     chosen = alone
     if asked is not None:
@@ -123,7 +128,7 @@ def inspect_kernel(
     estimated_work = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
     return Inspection(
         kernel.__name__, target, captured, estimated_work, ranked, chosen, placed(captured, chosen), barriers, failure,
-        tuple(refused if scheme == BEST else ()),
+        tuple(refused if scheme == BEST else ()), _certified(captured, chosen, profile, device, target),
     )  # fmt: skip
 
 
@@ -132,13 +137,27 @@ def _in_turn(ranked: tuple[RankedStrategy, ...], alone: RankedStrategy) -> tuple
     return (*ranked[: ranked.index(alone)][:MOST_REFUSED], alone)
 
 
-def _ranked(captured: Captured, text: str, profile: Profile, target: int, stages: int) -> tuple[RankedStrategy, ...]:
-    from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
+def _device(profile: Profile, target: int) -> Device:
+    """The profile's GPU where it is one of ``target``."""
     from warpplan.planner.values.device import device
 
     gpu = device(profile.identity.gpu)
-    if gpu.capability != target:
-        gpu = device(LIKE[target])
+    return gpu if gpu.capability == target else device(LIKE[target])
+
+
+def _certified(
+    captured: Captured, chosen: RankedStrategy, profile: Profile, gpu: Device, target: int
+) -> tuple[Optimality, ...]:
+    from warpplan.kernels.compiler.costing.free_problem import certificates
+
+    return certificates(captured, chosen, profile, gpu) if target == HOPPER else ()
+
+
+def _ranked(
+    captured: Captured, text: str, profile: Profile, gpu: Device, target: int, stages: int
+) -> tuple[RankedStrategy, ...]:
+    from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
+
     if target == BLACKWELL:
         return blackwell_ranking.rank(captured, text, profile, gpu, stages=stages)
     return hopper_ranking.rank(captured, profile, gpu, stages=stages)
@@ -196,6 +215,7 @@ def to_json(found: Inspection) -> dict[str, Any]:
         "ranked": [ranked(r) for r in found.ranked],
         "chosen": ranked(found.chosen),
         "plans": [codec.to_json(plan) for plan in found.chosen.plans],
+        "optimality": [asdict(o) for o in found.optimality],
         "placed": [asdict(p) for p in found.placed],
         "barriers": None if report is None else asdict(report),
         "failure": found.failure,

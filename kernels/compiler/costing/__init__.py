@@ -4,6 +4,7 @@ memory, and every strategy for a kernel ranked by predicted time, for Hopper and
 
 EXPORTS = {
     "blackwell_ranking": ("*",),
+    "free_problem": ("certificates",),
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
     "kernel_model": ("RankedStrategy",),
