@@ -30,7 +30,6 @@ from warpplan.kernels import registry
 from warpplan.kernels.gemm.candidates import table as gemm_table
 from warpplan.kernels.gemm.graph import plan_candidate as gemm_plan
 from warpplan.kernels.gemm.work import loop_of
-from warpplan.kernels.grouped_gemm.candidates import SCALES
 from warpplan.kernels.grouped_gemm.candidates import table as grouped_table
 from warpplan.kernels.grouped_gemm.graph import plan_candidate as grouped_plan
 from warpplan.kernels.grouped_gemm.space import SCALES
