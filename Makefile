@@ -21,7 +21,7 @@ ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 
-.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ gpu: $(VENV)/.gpu  ## GPU: every step of the compiler path, logs and results in 
 bench-solver: $(VENV)/.core  ## no GPU: the joint solver and classic modulo scheduling, with their peers
 	$(BIN)/python benchmarks/bench_solver.py
 	$(BIN)/python benchmarks/bench_modulo.py
+
+bench-optimality: $(VENV)/.test  ## no GPU: each plan that is served, beside any other partition and order of its loop
+	$(BIN)/python benchmarks/optimality.py
 
 bench-packing: $(VENV)/.core  ## no GPU: memories without a byte to spare, against CP-SAT
 	$(BIN)/python benchmarks/bench_packing.py

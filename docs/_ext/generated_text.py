@@ -17,7 +17,7 @@ from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
 from recorded_figures import compiler_table, figure_table, gemm_table, recorded, vector_add_table
 from reference_pages import command_line, file_schemas, http_routes
-from solver_tables import ablation_tables, solver_table
+from solver_tables import ablation_tables, optimality_table, solver_table
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock
 
@@ -31,6 +31,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gemm-table": gemm_table,
     "http-routes": http_routes,
     "longest-functions": longest_functions,
+    "optimality-table": optimality_table,
     "solver-table": solver_table,
     "vector-add-table": vector_add_table,
 }

@@ -56,6 +56,20 @@ def _ablation(name: str) -> str:
     return "\n".join([budget, "", *rows])
 
 
+def optimality_table() -> str:
+    """One line a kernel and dtype, or a family of the corpus: its loops, proven optimal, with something shorter."""
+    recorded = load("optimality")
+    rows = [
+        "| loops of | loops | proven optimal | shorter found | by more than 5 % | at most |",
+        "|---" + "|---:" * 5 + "|",
+    ]
+    for name, of in recorded["summary"].items():
+        most = f"{of['most_gain']:.2f}×" if of["shorter_found"] else ""
+        cells = (name, of["loops"], of["proven"], of["shorter_found"], of["clearly_shorter_found"], most)
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(rows)
+
+
 def _effect(off: Figures) -> tuple[str, str, str]:
     percent = round(100 * (off["work_s"] / off["work_s_default"] - 1)) if off["work_s_default"] else 0
     work = f"{percent:+d} %".replace("-", "−") if percent else "0 %"

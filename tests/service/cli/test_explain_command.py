@@ -92,6 +92,7 @@ def test_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"predicted {plan['predicted']['time_us']:.2f} us" in out
     assert f"bound by {plan['predicted']['bound_by']}; the next" in out
     assert re.search(r"(latency|occupancy) of \w+\(.*%.*no\. \d", out)
+    assert f"no other partition or order has a shorter interval than {plan['plan']['ii']} cycles: proven" in out
 
 
 def test_a_kernel_as_json_with_a_profile_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

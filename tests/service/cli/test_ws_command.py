@@ -91,11 +91,15 @@ def answer(capsys: pytest.CaptureFixture[str], command: str, signature: str) -> 
 def test_everything_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = ask(capsys, "mine.py:matmul --warps 8", TILE)
     assert (status, err) == (0, "")
-    titles = ["Loop loop@", "Schemes, best first", "Where each line goes", "Barriers", "Causes of hangs"]
+    titles = [
+        "Loop loop@", "Schemes, best first", "Where each line goes", "Any other partition or order", "Barriers",
+        "Causes of hangs",
+    ]  # fmt: skip
     assert [out.index(title) for title in titles] == sorted(out.index(title) for title in titles)
     for text in ("x = a.load", "acc = tl.dot"):
         assert line(text) in out
     assert "none of the known causes" in out
+    assert re.search(r"loop@\S+: no other partition or order has a shorter interval than \d+ cycles: proven", out)
 
 
 def test_lines_partitions_stages_and_buffers(capsys: pytest.CaptureFixture[str]) -> None:

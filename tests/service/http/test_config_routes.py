@@ -240,6 +240,9 @@ def test_every_example_of_every_kernel_is_answered(http: httpx.Client) -> None:
         assert single["match"] == {"kind": "exact", "kept": True}
         assert (single["kernel"], single["shape"]) == (item["kernel"], item["shape"])
         assert single["plan"]["status"] == "optimal"
+        certificate = single["plan"]["optimality"]
+        assert certificate["served_ii_cycles"] == single["plan"]["ii"]
+        assert certificate["bound_cycles"] <= certificate["free_ii_cycles"] <= certificate["served_ii_cycles"]
 
 
 def test_sizes_of_another_kernel(http: httpx.Client) -> None:
