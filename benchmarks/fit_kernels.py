@@ -74,13 +74,13 @@ def _gemm_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile)
 
 
 def _grouped_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.gemm.candidates import tabulate
     from warpplan.kernels.gemm.work import solve_table
-    from warpplan.kernels.grouped_gemm.candidates import tabulated
     from warpplan.kernels.grouped_gemm.kernel import grouped_shape
     from warpplan.kernels.grouped_gemm.space import config_of
     from warpplan.kernels.grouped_gemm.work import work
 
-    table = tabulated([config_of(config) for config in configs], TARGET)
+    table = tabulate([config_of(config) for config in configs], [0] * len(configs), TARGET)
     solved = solve_table(row.dtype, TARGET, profile.costs, table)
     found: DeviceWork = work(solved, row.dtype, TARGET, grouped_shape(row.shape))[0]
     return found

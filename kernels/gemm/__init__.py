@@ -2,8 +2,7 @@
 Gluon and Triton sources that a configuration drives, and how torch tensors get to them."""
 
 EXPORTS = {
-    "candidates": ("CandidateTable", "Grid", "planned_structures", "table", "tabulate"),
-    "explain": ("block_name", "MEASURED_COLUMNS", "ranked_loop"),
+    "candidates": ("CandidateTable", "Grid", "planned_structures", "table", "tabulate", "TileGrid"),
     "gluon": (
         "constants",
         "descriptor_blocks",
@@ -31,15 +30,5 @@ EXPORTS = {
         "WARP_GROUP",
     ),
     "units": ("locate", "Sizes", "unit_count"),
-    "work": (
-        "calibrated_constants",
-        "calibrations",
-        "epilogue_cycles",
-        "L2_RESIDENT",
-        "LINE_BYTES",
-        "loop_of",
-        "solve_table",
-        "SolvedTable",
-        "structure",
-    ),
+    "work": ("calibrations", "epilogue_cycles", "L2_RESIDENT", "LINE_BYTES", "loop_of", "solve_table", "SolvedTable"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,6 +121,16 @@ class CandidateTable:
     specialized: Bools
     ctas_per_sm: Ints
     sm_count: int
+
+
+class TileGrid(Protocol):
+    """What ranking needs of how each row of a table covers a shape: the rows that can, and their order of tiles."""
+
+    @property
+    def valid(self) -> Bools: ...
+
+    @property
+    def group_m(self) -> Ints: ...
 
 
 @dataclass(frozen=True, eq=False)

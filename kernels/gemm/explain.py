@@ -7,14 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
-from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
-from warpplan.kernels.gemm.space import GemmConfig, tuning
+from warpplan.kernels.gemm.graph import loop_graph
+from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, epilogue_cycles
 from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
 
 MEASURED_COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cycles", "dram_latency_cycles")
 """Columns of the time model's work that follow from measured costs."""
@@ -26,11 +28,13 @@ def race(
     device: Device,
     profile: Profile,
     names: tuple[str, ...],
+    tuned: Callable[[GemmConfig], TuningConfig],
     solve: Callable[[CandidateTable, CostTable], SolvedTable],
     ask: Callable[[SolvedTable], DeviceWork],
 ) -> RankedCandidates:
     """``configs``, one of each block structure and best first, as what an explanation compares; ``names`` are those
-    under which their time model may be calibrated. ``solve`` and ``ask`` give a table's loops and its work."""
+    under which their time model may be calibrated, ``tuned`` is how a candidate is handed out. ``solve`` and ``ask``
+    give a table's loops and its work."""
     asked = ask(solve(tabulate(configs, [0] * len(configs), device), profile.costs))
 
     def loop(row: int, costs: CostTable) -> Columns:
@@ -39,7 +43,7 @@ def race(
 
     return RankedCandidates(
         tuple(block_name(config) for config in configs),
-        tuple(tuning(config) for config in configs),
+        tuple(tuned(config) for config in configs),
         asked.take(np.arange(len(configs))),
         dtype,
         profile,
@@ -48,10 +52,10 @@ def race(
     )
 
 
-def ranked_loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> RankedLoop:
-    """The main loop of ``config``, solved. Raises :class:`MissingCosts` naming what the profile lacks."""
+def ranked_loop(config: GemmConfig, outcome: Outcome, dtype: str, device: Device, costs: CostTable) -> RankedLoop:
+    """The main loop of ``config``, whose plan is ``outcome``. Raises :class:`MissingCosts` naming what the profile
+    lacks."""
     graph = loop_graph(config, dtype, device, costs)
-    outcome = plan_candidate(config, dtype, device, costs)
     return RankedLoop(graph, outcome, round(epilogue_cycles(config, dtype, costs)))
 
 

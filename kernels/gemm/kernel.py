@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.declaration import ConsumerNames, Declaration, Shape, ShapeField, ShapeOption, require_elements
-from warpplan.kernels.gemm.candidates import CandidateTable, Grid, table, tabulate
+from warpplan.kernels.gemm.candidates import CandidateTable, TileGrid, table, tabulate
 from warpplan.kernels.gemm.explain import race, ranked_loop
 from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
 from warpplan.kernels.gemm.space import (
@@ -108,7 +108,7 @@ class Gemm:
     ) -> tuple[RankedPlan, ...]:
         schemes = PORTABLE_SCHEMES if portable else None
         return tuple(
-            RankedPlan(tuning(config), prediction, partial(plan_candidate, config, dtype, device, profile.costs))
+            RankedPlan(self.tuning(config), prediction, partial(self.planned, config, dtype, device, profile.costs))
             for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit, schemes=schemes)
         )
 
@@ -132,7 +132,6 @@ class Gemm:
         for scheme in schemes or ():
             if scheme not in SCHEMES:
                 raise UnknownName("scheme", scheme, SCHEMES)
-        m, n, k = self.declaration.sizes(shape)
         solved = self.solved(shape, dtype, device, profile)
         all_work, grid = self.work(solved, shape, dtype, device)
         valid = grid.valid & self.fitting(solved.table.configs, shape)
@@ -144,8 +143,9 @@ class Gemm:
             if missing:
                 raise MissingCosts(missing)
             among = f" of scheme {' or '.join(schemes)}" if schemes else ""
+            asked = " ".join(f"{name}={value}" for name, value in self.declaration.named(shape).items())
             raise Infeasible(
-                f"no {self.declaration.name} configuration{among} fits M={m} N={n} K={k} on {device.name}",
+                f"no {self.declaration.name} configuration{among} fits {asked} on {device.name}",
                 field="shape",
                 value=shape,
             )
@@ -176,12 +176,14 @@ class Gemm:
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
-        return plan_candidate(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
+        return self.planned(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
 
     def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
         """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
         :class:`MissingCosts` naming what the profile lacks."""
-        return ranked_loop(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
+        candidate = self._candidate(config, dtype, device, shape)
+        outcome = self.planned(candidate, dtype, device, profile.costs)
+        return ranked_loop(candidate, outcome, dtype, device, profile.costs)
 
     def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
         """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
@@ -199,18 +201,31 @@ class Gemm:
             device,
             profile,
             self.calibrations(shape, dtype, profile),
+            self.tuning,
             lambda table, costs: self.solve(table, shape, dtype, device, costs),
             lambda solved: self.work(solved, shape, dtype, device)[0],
         )
 
     def _candidate(self, config: TuningConfig, dtype: str, device: Device, shape: Shape) -> GemmConfig:
         self.declaration.require_dtype(dtype)
-        candidate = config_of(config)
+        candidate = self.config_of(config)
         # Of the shape only the options count here.
         self.require_valid(candidate, dtype, device, tuple(word for word in shape if isinstance(word, str)))
         return candidate
 
-    # What a kernel with this main loop and another epilogue has of its own.
+    # What a kernel with this main loop and another epilogue, or other operands, has of its own.
+
+    def tuning(self, config: GemmConfig) -> TuningConfig:
+        """``config`` as it is handed out."""
+        return tuning(config)
+
+    def config_of(self, config: TuningConfig) -> GemmConfig:
+        """The inverse of :meth:`tuning`; raises :class:`InvalidConfig`."""
+        return config_of(config)
+
+    def planned(self, config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> Outcome:
+        """The plan of ``config``'s main loop. Raises :class:`MissingCosts` naming what the profile lacks."""
+        return plan_candidate(config, dtype, device, costs)
 
     def require_valid(self, config: GemmConfig, dtype: str, device: Device, shape: Shape) -> None:
         """Raise :class:`InvalidConfig` where ``config`` cannot run; a shape without sizes has its options alone."""
@@ -230,7 +245,7 @@ class Gemm:
         """``candidates`` with their loops solved."""
         return solve_table(dtype, device, costs, candidates)
 
-    def work(self, solved: SolvedTable, shape: Shape, dtype: str, device: Device) -> tuple[DeviceWork, Grid]:
+    def work(self, solved: SolvedTable, shape: Shape, dtype: str, device: Device) -> tuple[DeviceWork, TileGrid]:
         """What each row of ``solved`` asks of the device, and how its tiles cover the matrix."""
         m, n, k = self.declaration.sizes(shape)
         return work(solved, dtype, device, (m, n, k), self.declaration.chosen(shape)["layout"])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
-from warpplan.kernels.gemm.candidates import CandidateTable, Grid, table
+from warpplan.kernels.gemm.candidates import CandidateTable, TileGrid, table
 from warpplan.kernels.gemm.kernel import Gemm, require_rows
 from warpplan.kernels.gemm.space import LAYOUTS, RESULT_BYTES, GemmConfig
 from warpplan.kernels.gemm.work import SolvedTable, solve_table
@@ -85,7 +85,7 @@ class GemmBiasAct(Gemm):
     ) -> SolvedTable:
         return add_epilogue(solve_table(dtype, device, costs, candidates), fused_epilogue(shape), costs)
 
-    def work(self, solved: SolvedTable, shape: Shape, dtype: str, device: Device) -> tuple[DeviceWork, Grid]:
+    def work(self, solved: SolvedTable, shape: Shape, dtype: str, device: Device) -> tuple[DeviceWork, TileGrid]:
         product, grid = super().work(solved, shape, dtype, device)
         return add_traffic(product, solved, fused_epilogue(shape), GEMM_BIAS_ACT.sizes(shape)), grid
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -44,11 +43,6 @@ def table(dtype: str, device: Device, costs: CostTable, product: Product, scales
                 configs.append(replace(base, group_m=group))
                 below.append(previous)
     return tabulate(configs, below, device)
-
-
-def tabulated(configs: Sequence[GemmConfig], device: Device) -> CandidateTable:
-    """``configs`` as a table of their own, in their order."""
-    return tabulate(configs, [0] * len(configs), device)
 
 
 @dataclass(frozen=True, eq=False)

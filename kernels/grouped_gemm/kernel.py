@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
-
-import numpy as np
+from collections.abc import Mapping
+from functools import lru_cache
 
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
+from warpplan.kernels.gemm.candidates import TileGrid
 from warpplan.kernels.gemm.graph import sustained_ii
+from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig
-from warpplan.kernels.gemm.work import SolvedTable, loop_of, solve_table, structure
-from warpplan.kernels.grouped_gemm.candidates import table, tabulated
+from warpplan.kernels.gemm.work import SolvedTable, calibrations, loop_of, solve_table
+from warpplan.kernels.grouped_gemm.candidates import table
 from warpplan.kernels.grouped_gemm.distribution import DISTRIBUTIONS, GroupedShape, group_sizes
-from warpplan.kernels.grouped_gemm.explain import race, ranked_loop
 from warpplan.kernels.grouped_gemm.graph import plan_candidate
 from warpplan.kernels.grouped_gemm.space import (
     FP8,
@@ -29,11 +27,11 @@ from warpplan.kernels.grouped_gemm.space import (
     require_valid,
     tuning,
 )
-from warpplan.kernels.grouped_gemm.work import constants, work
-from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts
-from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
-from warpplan.planner.predict.ranking import RankedPlan, best_first
-from warpplan.planner.predict.time_model import Prediction, Rates, predictions, terms
+from warpplan.kernels.grouped_gemm.work import work
+from warpplan.planner.errors import Infeasible, InvalidShape
+from warpplan.planner.predict.ranking import RankedPlan
+from warpplan.planner.predict.time_model import DeviceWork
+from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
@@ -76,9 +74,6 @@ GROUPED_GEMM = Declaration(
     shown_first=("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "GROUP_M"),
 )
 
-CONTENDERS = 5
-"""Block structures that an explanation compares."""
-
 
 def grouped_shape(shape: Shape) -> GroupedShape:
     """``shape`` with its group sizes and its options as values."""
@@ -86,8 +81,9 @@ def grouped_shape(shape: Shape) -> GroupedShape:
     return GroupedShape(m, n, k, group_sizes(GROUPED_GEMM.chosen(shape)["sizes"], m, groups), *_chosen(shape))
 
 
-class GroupedGemm:
-    """One product a group of rows, all in one launch; forward, dgrad and wgrad."""
+class GroupedGemm(Gemm):
+    """One product a group of rows, all in one launch; forward, dgrad and wgrad. The main loop of a tile is the GEMM's,
+    with registers of its own."""
 
     declaration = GROUPED_GEMM
 
@@ -124,88 +120,32 @@ class GroupedGemm:
                 "launched with: plan gemm for the shape of one group",
                 field="portable", value=True,
             )  # fmt: skip
-        return tuple(
-            RankedPlan(tuning(config), prediction, partial(plan_candidate, config, dtype, device, profile.costs))
-            for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit)
-        )
+        return super().rank(shape, dtype, device, profile, limit=limit)
 
-    def ranked(
-        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int | None = None
-    ) -> list[tuple[GemmConfig, Prediction]]:
-        """The candidates with their predictions, best first; all of them where ``limit`` is ``None``.
+    def tuning(self, config: GemmConfig) -> TuningConfig:
+        return tuning(config)
 
-        Candidates with operations that the profile lacks are left out. Raises :class:`Infeasible` where nothing fits
-        the shape and :class:`MissingCosts` where the profile lacks operations of everything that fits.
-        """
-        GROUPED_GEMM.require_dtype(dtype)
-        asked = grouped_shape(shape)
-        solved = _solved(dtype, device, profile, asked.product, asked.scales)
-        all_work, grid = work(solved, dtype, device, asked)
-        rows = np.flatnonzero(grid.valid & solved.known)
-        if not rows.size:
-            missing = dict.fromkeys(name for i in np.flatnonzero(grid.valid).tolist() for name in solved.missing[i])
-            if missing:
-                raise MissingCosts(missing)
-            raise Infeasible(
-                f"no grouped_gemm configuration fits {GROUPED_GEMM.named(shape)} on {device.name}",
-                field="shape", value=shape,
-            )  # fmt: skip
-        chosen = all_work.take(rows)
-        parts, time_us = terms(
-            chosen, Rates.of(profile, dtype), constants(profile, dtype, asked.scales, chosen.structures)
-        )
-        order = best_first(time_us, (-chosen.slots_in_flight,), limit or rows.size)
-        configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
-        return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
+    def config_of(self, config: TuningConfig) -> GemmConfig:
+        return config_of(config)
 
-    def predicted(
-        self, configs: Sequence[GemmConfig], shape: Shape, dtype: str, device: Device, profile: Profile
-    ) -> tuple[Prediction, ...]:
-        """What each of ``configs`` should take at ``shape``, in their order, whether the space proposes it or not.
+    def planned(self, config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> Outcome:
+        return plan_candidate(config, dtype, device, costs)
 
-        Raises :class:`InvalidConfig` where one cannot run and :class:`MissingCosts` where the profile lacks an
-        operation of one.
-        """
-        asked = grouped_shape(shape)
-        for config in configs:
-            require_valid(config, dtype, device, asked.product)
-        solved = solve_table(dtype, device, profile.costs, tabulated(configs, device))
-        if not solved.known.all():
-            raise MissingCosts(dict.fromkeys(name for names in solved.missing for name in names))
-        all_work, _ = work(solved, dtype, device, asked)
-        parts, time_us = terms(
-            all_work, Rates.of(profile, dtype), constants(profile, dtype, asked.scales, all_work.structures)
-        )
-        return predictions(all_work, parts, time_us, np.arange(len(configs)))
-
-    def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
-        """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product of
-        ``shape``."""
-        return plan_candidate(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
-
-    def loop(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> RankedLoop:
-        """The main loop behind ``config``. Raises :class:`InvalidConfig` as :meth:`plan` does, and
-        :class:`MissingCosts` naming what the profile lacks."""
-        return ranked_loop(self._candidate(config, dtype, device, shape), dtype, device, profile.costs)
-
-    def race(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> RankedCandidates:
-        """The best candidate of each of the best :data:`CONTENDERS` block structures, best first.
-
-        Raises what :meth:`ranked` raises.
-        """
-        best: dict[str, GemmConfig] = {}
-        for config, _ in self.ranked(shape, dtype, device, profile):
-            if len(best) == CONTENDERS:
-                break
-            best.setdefault(structure(config), config)
-        return race(tuple(best.values()), grouped_shape(shape), dtype, device, profile)
-
-    def _candidate(self, config: TuningConfig, dtype: str, device: Device, shape: Shape) -> GemmConfig:
-        GROUPED_GEMM.require_dtype(dtype)
-        candidate = config_of(config)
+    def require_valid(self, config: GemmConfig, dtype: str, device: Device, shape: Shape) -> None:
         product, _ = _chosen(shape)
-        require_valid(candidate, dtype, device, product)
-        return candidate
+        require_valid(config, dtype, device, product)
+
+    def solved(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> SolvedTable:
+        return _solved(dtype, device, profile, *_chosen(shape))
+
+    def work(self, solved: SolvedTable, shape: Shape, dtype: str, device: Device) -> tuple[DeviceWork, TileGrid]:
+        return work(solved, dtype, device, grouped_shape(shape))
+
+    def calibrations(self, shape: Shape, dtype: str, profile: Profile) -> tuple[str, ...]:
+        """This kernel's, or gemm's where the profile has none: blocks, loops and epilogues are its."""
+        _, scales = _chosen(shape)
+        own, gemms = (calibrations(kernel, dtype, scales == "block") for kernel in (GROUPED_GEMM.name, "gemm"))
+        return own if any(map(profile.calibration, own)) else gemms
 
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, C and

@@ -3,29 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import CandidateTable
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES
-from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable, calibrated_constants, calibrations
+from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable
 from warpplan.kernels.grouped_gemm.candidates import GroupGrid, grid
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
-from warpplan.kernels.grouped_gemm.space import Scales
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.device import Device
-from warpplan.planner.values.profile import Profile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def constants(profile: Profile, dtype: str, scales: Scales, structures: tuple[str, ...]) -> Mapping[str, float]:
-    """The calibration of this kernel, or gemm's where the profile has none: blocks, loops and epilogues are its."""
-    own, gemms = (calibrations(kernel, dtype, scales == "block") for kernel in ("grouped_gemm", "gemm"))
-    return calibrated_constants(profile, own if any(map(profile.calibration, own)) else gemms, structures)
 
 
 def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -> tuple[DeviceWork, GroupGrid]:
