@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
-from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, RING_KINDS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
@@ -68,8 +68,8 @@ class Captured:
 
     @property
     def loading(self) -> tuple[Body, ...]:
-        """The loops that load through TMA, which a producer runs ahead of: those that a scheme's depths are for."""
-        return tuple(loop for loop in self.loops if loop.of_kind("tma_load"))
+        """The loops that load into rings, which a producer runs ahead of: those that a scheme's depths are for."""
+        return tuple(loop for loop in self.loops if loop.of_kind(*RING_KINDS))
 
     def obstacle(self, loop: str = "") -> Obstacle | None:
         """The first obstacle to planning ``loop``, or the whole kernel."""
@@ -174,19 +174,19 @@ def _constants(function: IrOperation) -> dict[str, int]:
 def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], locations: SourceLocations) -> list[Obstacle]:
     if not loops:
         return [Obstacle("no loop: there is nothing for a producer to run ahead of")]
-    if not any(operation.name in TMA_LOADS for operation in function.walk()):
+    if not any(operation.name in (*TMA_LOADS, COPY_LOAD) for operation in function.walk()):
         load = next((o for o in function.walk() if o.name == "tt.load"), None)
         if load is None:
             return [Obstacle("no loop loads anything")]
         why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
         return [Obstacle(why, "tt.load", str(locations.of(load)))]
-    if not any(loop.of_kind("tma_load") for loop in loops):
+    if not any(loop.of_kind(*RING_KINDS) for loop in loops):
         return [Obstacle("its TMA loads are outside of its loops: there is nothing for a producer to run ahead of")]
     return []
 
 
 def _loop_obstacles(loop: Body) -> list[Obstacle]:
-    loads = loop.of_kind("tma_load")
+    loads = loop.of_kind(*RING_KINDS)
     nested = loop.of_kind("loop")
     if not loads:
         pointers = loop.of_kind("load")
@@ -206,15 +206,15 @@ def _remarks(loops: tuple[Body, ...], capability: int) -> Iterator[Obstacle]:
     if capability // 10 != 9:
         return
     for loop in loops:
-        if loop.kind == "scf.while" and loop.of_kind("tma_load"):
+        if loop.kind == "scf.while" and loop.of_kind(*RING_KINDS):
             for product in loop.of_kind("dot"):
                 why = "it ends before the next one begins: only a counted loop says whether an iteration went before"
                 yield Obstacle(why, product.names[0], product.line, loop.id)
 
 
 def producer_slice(loop: Body) -> frozenset[str]:
-    """The operations that the addresses of the loop's TMA loads need, the loads among them."""
-    needed = {work.id for work in loop.of_kind("tma_load")}
+    """The operations that the addresses of the loop's loads into rings need, the loads among them."""
+    needed = {work.id for work in loop.of_kind(*RING_KINDS)}
     while True:
         more = {flow.src for flow in loop.flows if flow.dst in needed} - needed
         if not more:
