@@ -166,7 +166,9 @@ def classify(operation: IrOperation, types: dict[str, ShapedType | None]) -> Cla
         return Classified("loop", ())
     if operation.name == COPY_LOAD and result is not None:
         bytes_each = vector_of(operation) * result.element_bits // 8
-        return Classified("copy_load", (Part("gather_load", result.bytes), Part("copy_issue", result.bytes // bytes_each)))
+        return Classified(
+            "copy_load", (Part("gather_load", result.bytes), Part("copy_issue", result.bytes // bytes_each))
+        )
     if name in TMA_LOADS and result is not None:
         return Classified("tma_load", (Part("tma_load", result.bytes, estimated=name != "tt.descriptor_load"),))
     if name in TMA_STORES and tensors:

@@ -157,7 +157,9 @@ class _CopyReader:
         self.defined = definitions(function)
         self.around = nesting(function)
         operations = list(function.walk())
-        self.written = {base for op in operations if op.name in WRITES for base in origins(op.operands[0], self.defined)}
+        self.written = {
+            base for op in operations if op.name in WRITES for base in origins(op.operands[0], self.defined)
+        }
         self.readers: dict[str, list[IrOperation]] = {}
         for operation in operations:
             for name in operation.operands:

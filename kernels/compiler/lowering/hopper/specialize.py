@@ -137,7 +137,9 @@ def _partitions(
             kinds[f"%wp_empty{group.number}"] = kind
     workers = [body for body, _, _ in bodies[1:]]
     captured = [name for name in kinds if any(_mentions(body, name) for body in workers)]
-    registers = ", ".join(map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies], producer_registers)))
+    registers = ", ".join(
+        map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies], producer_registers))
+    )
     parts: list[str | Region] = [
         *tokenize(f"({', '.join(captured)}) attributes {{requestedRegisters = array<i32: {registers}>}}\ndefault "),
         Region([*bodies[0][0], IrOperation("ttg.warp_yield")]),
