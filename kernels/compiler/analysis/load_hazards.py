@@ -22,8 +22,8 @@ ASSEMBLY = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise"})
 
 
 def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int]) -> None:
-    """Raise :class:`CannotPlan` where the loads that fill rings, of ``module``'s kernel, and the operations ``kept`` for them, by
-    identity, cannot run ahead of everything else. ``defined`` are the kernel's names."""
+    """Raise :class:`CannotPlan` where the loads of ``module``'s kernel that fill rings, and the operations ``kept`` for
+    them, by identity, cannot run ahead of everything else. ``defined`` are the kernel's names."""
 
     def refuse(operation: IrOperation, reason: str) -> NoReturn:
         raise CannotPlan(reason, operation.name.strip('"'), source_line(module, operation))

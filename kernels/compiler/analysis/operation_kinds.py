@@ -15,13 +15,13 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation, split_list
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Kind = Literal[
-    "tma_load", "copy_load", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store", "shared_load",
-    "convert_layout", "tmem_load", "tmem_store", "loop",
+    "tma_load", "copy_load", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store",
+    "shared_load", "convert_layout", "tmem_load", "tmem_store", "loop",
 ]  # fmt: skip
 UNIT: dict[Kind, str] = {
-    "tma_load": "TMA", "copy_load": "LSU", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR", "elementwise": "ALU",
-    "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU", "convert_layout": "LSU",
-    "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
+    "tma_load": "TMA", "copy_load": "LSU", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR",
+    "elementwise": "ALU", "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU",
+    "convert_layout": "LSU", "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
 }  # fmt: skip
 
 FREE = frozenset({
@@ -118,7 +118,11 @@ def vector_of(operation: IrOperation) -> int:
 
 
 def elements(kind: ShapedType | None) -> int:
-    return math.prod(kind.shape) if kind is not None else 1
+    return elements_of(kind.shape) if kind is not None else 1
+
+
+def elements_of(shape: tuple[int, ...]) -> int:
+    return math.prod(shape)
 
 
 def result_types(operation: IrOperation) -> list[ShapedType | None]:
@@ -165,10 +169,8 @@ def classify(operation: IrOperation, types: dict[str, ShapedType | None]) -> Cla
     if name in LOOPS:
         return Classified("loop", ())
     if operation.name == COPY_LOAD and result is not None:
-        bytes_each = vector_of(operation) * result.element_bits // 8
-        return Classified(
-            "copy_load", (Part("gather_load", result.bytes), Part("copy_issue", result.bytes // bytes_each))
-        )
+        copies = elements(result) // vector_of(operation)
+        return Classified("copy_load", (Part("gather_load", result.bytes), Part("cp.async", copies)))
     if name in TMA_LOADS and result is not None:
         return Classified("tma_load", (Part("tma_load", result.bytes, estimated=name != "tt.descriptor_load"),))
     if name in TMA_STORES and tensors:

@@ -112,9 +112,8 @@ class WorkGroupReader:
             self.regions += 1
             inside = {short_name(inner) for inner in region.walk()}
             before = self.rare
-            self.rare |= (
-                bool(inside & STORES) and not inside & TMA_LOADS and not any(o.name == COPY_LOAD for o in region.walk())
-            )
+            loads = inside & TMA_LOADS or any(inner.name == COPY_LOAD for inner in region.walk())
+            self.rare |= bool(inside & STORES) and not loads
             self.visit(region, self.regions)
             self.rare = before
             for (_, outside), value in zip(branch.results, yielded(region), strict=False):

@@ -120,8 +120,8 @@ def read_copy(operation: IrOperation) -> Copy:
 
 
 def landed_arrivals(operation: IrOperation, warps: int) -> int:
-    """Arrivals of a ``ttng.async_copy_mbarrier_arrive`` of a partition of ``warps`` warps: one a thread; none where each
-    thread raises the count of the phase by its own first (PTX ISA, ``cp.async.mbarrier.arrive``)."""
+    """Arrivals of a ``ttng.async_copy_mbarrier_arrive`` of a partition of ``warps`` warps: one a thread; none where
+    each thread raises the count of the phase by its own first (PTX ISA, ``cp.async.mbarrier.arrive``)."""
     return THREADS * warps if "noIncrement" in operation.attributes else 0
 
 

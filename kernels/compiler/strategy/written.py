@@ -30,7 +30,8 @@ _BLACKWELL_PRINTED = re.compile(
 )
 FORMS = (
     "CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the slots of each loop and 0 for no product in flight, and "
-    ":persistent and :copies1 (operands through pointers) or :copies2 (all) behind; for Blackwell apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
+    ":persistent behind, :copies1 where operands loaded through pointers are copied, :copies2 where all else is, too; "
+    "for Blackwell apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
 )
 
 

@@ -58,11 +58,17 @@ _THROUGH = frozenset(
 @dataclass(frozen=True)
 class Uncopied:
     """Why ``load`` stays with the consumers; ``at`` is the operation at fault, the load itself where it is none
-    other."""
+    other; ``feeds_product`` as for level 1."""
 
     load: IrOperation
     reason: str
     at: IrOperation
+    feeds_product: bool
+
+    def told(self, line: str) -> str:
+        """The reason; with what is at fault and its ``line`` where that is elsewhere."""
+        elsewhere = f" ({self.at.name}, {line})" if line and self.at is not self.load else ""
+        return f"no copy by cp.async can stand for it: {self.reason}{elsewhere}"
 
 
 @dataclass
@@ -105,12 +111,13 @@ def copyable(module: Module) -> Copyable:
     blocks = list(_loop_blocks(module.function))
     for _, loads in blocks:
         for load in loads:
-            vector, refusal = reader.read(load)
-            if refusal is not None:
-                found.refused.append(refusal)
+            feeds = reader.feeds_product(load)
+            try:
+                found.vectors[id(load)] = reader.read(load)
+            except _Stays as why:
+                found.refused.append(Uncopied(load, why.reason, why.at, feeds))
                 continue
-            found.vectors[id(load)] = vector
-            found.levels[id(load)] = OPERANDS if reader.feeds_product(load) else EVERYTHING
+            found.levels[id(load)] = OPERANDS if feeds else EVERYTHING
     # What another copy's address is made of is read by the producer itself, before that copy.
     while True:
         copied = [load for _, loads in blocks for load in loads if id(load) in found.levels]
@@ -150,6 +157,14 @@ def _tile(load: IrOperation) -> ShapedType | None:
     return parse_type(kinds[0]) if kinds else None
 
 
+class _Stays(Exception):
+    """Why a load is not copied."""
+
+    def __init__(self, reason: str, at: IrOperation) -> None:
+        super().__init__(reason)
+        self.reason, self.at = reason, at
+
+
 class _CopyReader:
     def __init__(self, module: Module) -> None:
         self.aliases, function = module.aliases, module.function
@@ -177,31 +192,29 @@ class _CopyReader:
         """The operations that the address of ``load`` is computed by."""
         return self.address(load).operations
 
-    def read(self, load: IrOperation) -> tuple[int, Uncopied | None]:
-        """The elements of one copy, or why ``load`` stays."""
+    def read(self, load: IrOperation) -> int:
+        """The elements of one copy. Raises :class:`_Stays`."""
         kind = _tile(load)
         assert kind is not None
         element = element_of(load)
         if element == "i1" or element.startswith("!tt.ptr"):
-            return 0, Uncopied(load, f"its elements are {element}", load)
+            raise _Stays(f"its elements are {element}", load)
         if is_volatile(load) or "cacheModifier = cv" in load.text():
-            return 0, Uncopied(load, "it is to be read again each time, past every cache", load)
+            raise _Stays("it is to be read again each time, past every cache", load)
+        late = self.address(load).late
+        if late is not None:
+            raise _Stays("its address needs what the consumers compute", late)
         for read in (load, *(op for op in self.needs(load) if op.name == "tt.load")):
             both = self.written & origins(read.operands[0], self.defined)
             if both:
-                why = f"the kernel also writes {', '.join(sorted(both))}; a copy that runs ahead could miss it"
-                return 0, Uncopied(load, why, read)
-        late = self.address(load).late
-        if late is not None:
-            return 0, Uncopied(load, "its address needs what the consumers compute", late)
+                raise _Stays(f"the kernel also writes {', '.join(sorted(both))}, which it could miss", read)
         size = parse_type(f"tensor<1x{element}>")
         assert size is not None
         width = size.element_bits // 8
         vector = self._vector(load, kind, width)
         if vector * width < LEAST_BYTES:
-            why = f"{vector * width} consecutive bytes a thread: cp.async copies {LEAST_BYTES} or more"
-            return 0, Uncopied(load, why, load)
-        return vector, None
+            raise _Stays(f"a thread has {vector * width} consecutive bytes of it, {LEAST_BYTES} are needed", load)
+        return vector
 
     def _vector(self, load: IrOperation, kind: ShapedType, width: int) -> int:
         """Elements of one copy: those that lie one after the other, that a thread has, and that 16 bytes hold."""

@@ -1,7 +1,7 @@
 """Neighbouring elements of a tile that one thread holds, read off the tile's layout.
 
-``#ttg.blocked`` says it; a ``#ttg.slice`` has what its parent has along the dimensions that it keeps; the registers of a
-``#ttg.linear`` count as far as each doubles the one before. Of another layout nothing is known.
+``#ttg.blocked`` says it; a ``#ttg.slice`` has what its parent has along the dimensions that it keeps; the registers of
+a ``#ttg.linear`` count as far as each doubles the one before. Of another layout nothing is known.
 """
 
 from __future__ import annotations

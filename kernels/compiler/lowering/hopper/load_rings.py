@@ -1,4 +1,4 @@
-"""The rings of a specialised kernel: one for each load, by TMA or by ``cp.async``, and which of them fill and empty together.
+"""The rings of a specialised kernel: one for each load, by TMA or ``cp.async``, and which fill and empty together.
 
 Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers,
 ring index and phase bit. Loops that run one after the other and load alike go on with the same rings.
