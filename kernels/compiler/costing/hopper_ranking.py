@@ -167,7 +167,7 @@ class HopperModel(KernelModel):
             for persistent in (0, 1) if self.captured.walks else (0,):
                 level = self.captured.copies
                 scheme = HopperStrategy(shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level)
-                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why)
+                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why, level)
                 found[depths, persistent] = ranked
         return list(found.values())
 

@@ -48,7 +48,8 @@ MOST_BLOCKS = 8
 class RankedStrategy:
     """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
-    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was."""
+    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was. ``copies`` is the level of
+    the captured kernel (:meth:`Captured.at`) that was planned."""
 
     scheme: Strategy | None
     plans: tuple[Plan, ...]
@@ -56,6 +57,7 @@ class RankedStrategy:
     predicted_cycles: float
     gain: float
     reason: str
+    copies: int = 0
 
 
 def ii_of(outcome: Outcome) -> int:
@@ -99,7 +101,8 @@ class KernelModel:
             plans.append(outcome.plan)
             terms.append(self.interval(loop, ii, max(0.5, self.stages - 2) * blocks))
         reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
-        return RankedStrategy(None, tuple(plans), tuple(intervals), self.tile(terms, shape), 1.0, reason)
+        cycles = self.tile(terms, shape)
+        return RankedStrategy(None, tuple(plans), tuple(intervals), cycles, 1.0, reason, self.captured.copies)
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""
