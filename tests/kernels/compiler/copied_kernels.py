@@ -18,7 +18,7 @@ def routed(
     inside = rows < M
     a_ptrs = a_ptr + (rows[:, None] // 2) * stride_am + tl.arange(0, BK)[None, :]
     acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
+    for k in range(tl.cdiv(K, BK)):
         rk = tl.arange(0, BK)
         a = tl.load(a_ptrs, mask=inside[:, None] & (rk[None, :] < K - k * BK), other=0.0)
         b = tl.load(b_ptr + rn[None, :] * stride_bn + (k * BK + rk)[:, None], mask=rk[:, None] < K - k * BK, other=0.0)
@@ -57,7 +57,7 @@ def scaled(
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
     rows = tl.load(rows_ptr + rm)
     acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
+    for k in range(tl.cdiv(K, BK)):
         rk = k * BK + tl.arange(0, BK)
         a = tl.load(a_ptr + rows[:, None] * stride_am + rk[None, :])
         b = tl.load(b_ptr + rn[None, :] * stride_bn + rk[:, None])

@@ -3,8 +3,8 @@
 Forward dataflow over the lattice (contiguity, divisor, constancy) along one dimension, as Triton's own analysis of axes
 does it (``AxisInfo``, triton 3.6.0), for the operations that addresses and masks are made of. All three are powers of
 two; a run starts at a multiple of its length, and ``divisor`` divides the first number of each run, an address's in
-bytes. What is not known here is a run of one: never longer than what Triton finds, for a copy that Triton finds
-narrower than 4 bytes does not compile.
+bytes. What is divided is taken to be 0 or more, and what is not known here is a run of one: never longer than what
+Triton finds, for a copy that Triton finds narrower than 4 bytes does not compile.
 """
 
 from __future__ import annotations

@@ -67,9 +67,14 @@ class Slice:
         refuse_hazards(module, self._definitions, self.kept)
 
     @property
+    def copies(self) -> bool:
+        """Whether ``cp.async`` fills some of its rings."""
+        return any(group.copies for group in self.rings.groups.values())
+
+    @property
     def has_tensors(self) -> bool:
-        """Whether some kept operation works on a tensor, which takes all the warps its layout was made for."""
-        if any(group.copies for group in self.rings.groups.values()):
+        """Whether it works on tensors, which takes all the warps that their layouts were made for."""
+        if self.copies:
             return True
         for operation in self.module.function.walk():
             if id(operation) in self.kept and operation.name not in SCALAR:

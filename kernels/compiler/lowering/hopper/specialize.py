@@ -89,9 +89,7 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         bodies.append((consumer.body(), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
     producer = ProducerWriter(part, Builder(barrier, "producer")).body()
-    warps = PRODUCER_WARPS if part.has_tensors else 1
-    if part.has_tensors:
-        producer = with_warps(module, producer, warps)
+    producer, warps = _sized(module, part, producer, partitioning.warps)
     bodies.append((producer, warps, "producer"))
     registers = producer_registers(copied_vectors(module))
     header = clones[0]
@@ -151,6 +149,20 @@ def _partitions(
         parts.append(Region([*(op.substituted(inside) for op in body), IrOperation("ttg.warp_return")]))
     parts += tokenize(f" : ({', '.join(kinds[name] for name in captured)}) -> ()")
     return IrOperation("ttg.warp_specialize", (), parts)
+
+
+def _sized(module: Module, part: Slice, body: list[IrOperation], warps: int) -> tuple[list[IrOperation], int]:
+    """The producer's ``body`` and its warps: one where it works on scalars, else four. One that does not copy may keep
+    the kernel's ``warps`` where its layouts cannot be narrowed; of one that copies, as many threads have to arrive as
+    its barriers were made for."""
+    if not part.has_tensors:
+        return body, 1
+    try:
+        return with_warps(module, body, PRODUCER_WARPS), PRODUCER_WARPS
+    except CannotPlan:
+        if part.copies:
+            raise
+        return body, warps
 
 
 def _without_addresses(module: Module) -> Module:

@@ -12,6 +12,7 @@ import re
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
+from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
 _WARPS = re.compile(r"warpsPerCTA = \[([\d, ]+)\]")
 _WARP_BASES = re.compile(r"warp = (\[.*?\]\]|\[\])")
@@ -21,19 +22,24 @@ _INFERRED = frozenset({"tt.reshape", "tt.join", "tt.split"})
 
 def with_warps(module: Module, operations: list[IrOperation], warps: int) -> list[IrOperation]:
     """``operations``, whose layouts are for ``module``'s warps, with layouts for ``warps``, a power of two below. New
-    layouts are defined in ``module``. Raises :class:`CannotPlan` for operations that this may not keep consistent."""
+    layouts are defined in ``module``. Raises :class:`CannotPlan` with the operation and its source line where layouts
+    may not agree afterwards."""
     factor = int(module.operation.attributes["ttg.num-warps"].split()[0]) // warps
     if factor <= 1:
         return operations
+    inferred = next((op for outer in operations for op in outer.walk() if op.name in _INFERRED), None)
+    if inferred is not None:
+        why = f"the producer needs it, in a layout that is not known for its {warps} warps"
+        raise CannotPlan(why, inferred.name, source_line(module, inferred))
     renamed: dict[str, str] = {}
     for line in list(module.aliases):
         name, _, text = line.partition(" = ")
         narrowed = _narrowed(text, factor)
         if narrowed != text:
             renamed[name] = module.alias(narrowed, name[1:].rstrip("0123456789"))
-    for line in list(module.aliases):  # layouts that name another one
+    for line in list(module.aliases):  # layouts that name another one, which Triton prints before them
         name, _, text = line.partition(" = ")
-        if name not in renamed and any(other in _names(text) for other in renamed):
+        if name not in renamed and not _names(text).isdisjoint(renamed):
             renamed[name] = module.alias(_substituted(text, renamed), name[1:].rstrip("0123456789"))
     return [_rewritten(operation, renamed) for operation in operations]
 
@@ -63,8 +69,6 @@ def _substituted(text: str, renamed: dict[str, str]) -> str:
 
 
 def _rewritten(operation: IrOperation, renamed: dict[str, str]) -> IrOperation:
-    if operation.name in _INFERRED:
-        raise CannotPlan("an address of the producer's needs its layout, which is for more warps", operation.name)
     parts: list[str | Region] = [
         Region([_rewritten(inner, renamed) for inner in part.operations], _substituted(part.label, renamed))
         if isinstance(part, Region) else renamed.get(part, part)
