@@ -257,8 +257,10 @@ class Partition(Block):
         operands[1][...] = _value(operands[0])
 
     def _read_slot(self, operation: IrOperation, operands: list[Any]) -> np.ndarray:
-        whole = _type(operation, -1).element.startswith("i")
-        return operands[0].astype(np.int64) if whole else operands[0].copy()
+        """Whole numbers where pointers led to them; what TMA loads is as it is in its buffer."""
+        slot = operands[0]
+        whole = _type(operation, -1).element.startswith("i") and any(np.may_share_memory(slot, s) for s in self.landed)
+        return slot.astype(np.int64) if whole else slot.copy()
 
     def _part(self, operation: IrOperation, operands: list[Any]) -> np.ndarray:
         first = re.search(r"\[([-\d, ]+)\]", _text(operation))
