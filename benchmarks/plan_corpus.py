@@ -93,8 +93,9 @@ def planned_as(entry: Entry, index: int) -> Row:
     base = {"loops": len(captured.loops), "dot_in_loop": product, "gain": 1.0, "scheme": None}
     if not any(r.scheme is not None for r in ranked):
         known = next((o for o in captured.obstacles if o.loop), None) or captured.obstacle()
-        if known is None:
-            return {**base, "status": "refused", **misfit(captured, ranked[0].reason)}
+        if known is None or captured.copied:  # what TMA cannot load is copied: something else is in the way
+            at = captured.copied[-1] if captured.copied else captured
+            return {**base, "status": "refused", **misfit(at, ranked[0].reason)}
         return {**base, "status": "refused", "reason": known.reason, "operation": known.operation, "line": known.line}
     better = [r for r in ranked if r.scheme is not None and r.gain > 1.0]
     if not better:

@@ -91,6 +91,7 @@ def inspect_kernel(
     from warpplan.kernels.compiler.inspection.signature import source_of
     from warpplan.kernels.compiler.inspection.where import placed
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
+    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
     asked = None if scheme == BEST else parse_scheme(scheme)
     source = source_of(kernel, signature)
@@ -118,13 +119,15 @@ def inspect_kernel(
     if asked is not None:
         known = next((r for r in ranked if r.scheme == asked), None)
         near = next((r for r in ranked if r.scheme and r.scheme.partitioning == asked.partitioning), alone)
-        chosen = known or replace(near, scheme=asked, reason="asked for")
+        level = asked.copies if isinstance(asked, HopperStrategy) else 0
+        chosen = known or replace(near, scheme=asked, reason="asked for", copies=level)
     refused: list[tuple[Strategy, str]] = []
     for candidate in _in_turn(ranked, alone) if scheme == BEST else (chosen,):
         chosen, (barriers, failure) = candidate, _finish(source, gpu, options, candidate.scheme)
         if barriers is not None or candidate.scheme is None:
             break
         refused.append((candidate.scheme, failure))
+    captured = captured.at(chosen.copies)
     estimated_work = tuple(name for loop in captured.loops for name in estimated(loop, profile.costs))
     return Inspection(
         kernel.__name__, target, captured, estimated_work, ranked, chosen, placed(captured, chosen), barriers, failure,

@@ -12,6 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, RING_LOADS
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list, shapes_in
 
@@ -89,6 +90,8 @@ def rule(operation: IrOperation, shapes: Shapes) -> Rule | None:
         return Rule((source,), (source[:-1],) * len(results), (source, source[:-1]))
     if name == "tt.descriptor_load":
         return Rule((), (plain[0],), ((None,) * len(printed[0]), plain[0]))
+    if name == COPY_LOAD:
+        return Rule((), (plain[0],), (plain[0],))
     if name in BOXED_WRITES:
         lead = len(printed[0]) - len(plain[0])  # a box may have leading dimensions of one that the tile has not
         box = (*(None,) * lead, *plain[0])
@@ -108,7 +111,7 @@ def effect(operation: IrOperation) -> str:
     name, text = operation.name, "".join(operation.tokens)
     if name in STORES:
         return "store"
-    if name in ATOMICS or name == "tt.descriptor_load" or (name == "tt.load" and "isVolatile=true" in text):
+    if name in ATOMICS or name in RING_LOADS or (name == "tt.load" and "isVolatile=true" in text):
         return "once"
     if name in ("tt.extern_elementwise", "tt.elementwise_inline_asm"):
         return "" if "pure=true" in text else "other"

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from warpplan.kernels.compiler.analysis.copies.copied_loads import copyable, with_copies
+from warpplan.kernels.compiler.analysis.copies.thin_addresses import with_thin_addresses
 from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
-from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, RING_KINDS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocation, SourceLocations
+
+HOPPER = 9
+"""Major compute capability of the GPUs on which producers copy."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,12 @@ class Body:
 @dataclass(frozen=True)
 class Captured:
     """A kernel at the cut: ``loops`` outer before inner, ``body`` what is outside of them; ``walks`` says whether one
-    program can do the work of several, one after the other; ``remarks`` what a specialised loop has to do without."""
+    program can do the work of several, one after the other; ``remarks`` what a specialised loop has to do without.
+
+    ``copied`` is the same kernel where the producer copies what is loaded through pointers, up to each level ``copies``
+    that adds a load (:mod:`~warpplan.kernels.compiler.analysis.copies.copied_loads`); ``uncopied`` says which loads
+    feed a product and cannot be copied.
+    """
 
     kernel: str
     capability: int
@@ -65,11 +75,18 @@ class Captured:
     obstacles: tuple[Obstacle, ...]
     walks: bool = False
     remarks: tuple[Obstacle, ...] = ()
+    copies: int = 0
+    copied: tuple[Captured, ...] = ()
+    uncopied: tuple[Obstacle, ...] = ()
+
+    def at(self, copies: int) -> Captured:
+        """The kernel as a strategy of that level sees it."""
+        return next((other for other in self.copied if other.copies == copies), self)
 
     @property
     def loading(self) -> tuple[Body, ...]:
-        """The loops that load through TMA, which a producer runs ahead of: those that a scheme's depths are for."""
-        return tuple(loop for loop in self.loops if loop.of_kind("tma_load"))
+        """The loops that load into rings, which a producer runs ahead of: those that a scheme's depths are for."""
+        return tuple(loop for loop in self.loops if loop.of_kind(*RING_KINDS))
 
     def obstacle(self, loop: str = "") -> Obstacle | None:
         """The first obstacle to planning ``loop``, or the whole kernel."""
@@ -87,6 +104,22 @@ def capture(text: str) -> Captured:
 
 
 def capture_module(module: Module) -> Captured:
+    """:func:`capture` of what is parsed already."""
+    alone = _captured(module, 0)
+    if alone.capability // 10 != HOPPER or not any(body.of_kind("load") for body in alone.loops):
+        return alone
+    named = with_copies(module, 0)
+    found = copyable(named)
+    locations = SourceLocations(named)
+    copied = tuple(_captured(with_copies(module, level), level) for level in sorted(set(found.levels.values())))
+    uncopied = tuple(
+        Obstacle(each.told(str(locations.of(each.at))), "tt.load", str(locations.of(each.load)))
+        for each in found.refused if each.feeds_product
+    )  # fmt: skip
+    return replace(alone, copied=copied, uncopied=uncopied)
+
+
+def _captured(module: Module, copies: int) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
     reader = _LoopReader(types, row_values(function, types), SourceLocations(module), _constants(function))
@@ -101,7 +134,15 @@ def capture_module(module: Module) -> Captured:
     capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
     warps = _number(attributes.get("ttg.num-warps", ""))
     return Captured(
-        name, capability, warps, body, loops, obstacles, can_walk_grid(module), tuple(_remarks(loops, capability))
+        name,
+        capability,
+        warps,
+        body,
+        loops,
+        obstacles,
+        can_walk_grid(module),
+        tuple(_remarks(loops, capability)),
+        copies,
     )
 
 
@@ -144,6 +185,7 @@ class _LoopReader:
         trips: int | None,
     ) -> Body:  # fmt: skip
         work, flows = read_work(region, carried, dict(self.types), self.rows, self.locations)
+        work = with_thin_addresses(work, flows)
         rows = max((w.product.m for w in work if w.product is not None), default=None)
         return Body(name, line, kind, parent, work, flows, rows, trips)
 
@@ -174,19 +216,19 @@ def _constants(function: IrOperation) -> dict[str, int]:
 def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], locations: SourceLocations) -> list[Obstacle]:
     if not loops:
         return [Obstacle("no loop: there is nothing for a producer to run ahead of")]
-    if not any(operation.name in TMA_LOADS for operation in function.walk()):
+    if not any(operation.name in (*TMA_LOADS, COPY_LOAD) for operation in function.walk()):
         load = next((o for o in function.walk() if o.name == "tt.load"), None)
         if load is None:
             return [Obstacle("no loop loads anything")]
         why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
         return [Obstacle(why, "tt.load", str(locations.of(load)))]
-    if not any(loop.of_kind("tma_load") for loop in loops):
+    if not any(loop.of_kind(*RING_KINDS) for loop in loops):
         return [Obstacle("its TMA loads are outside of its loops: there is nothing for a producer to run ahead of")]
     return []
 
 
 def _loop_obstacles(loop: Body) -> list[Obstacle]:
-    loads = loop.of_kind("tma_load")
+    loads = loop.of_kind(*RING_KINDS)
     nested = loop.of_kind("loop")
     if not loads:
         pointers = loop.of_kind("load")
@@ -203,18 +245,18 @@ def _loop_obstacles(loop: Body) -> list[Obstacle]:
 
 
 def _remarks(loops: tuple[Body, ...], capability: int) -> Iterator[Obstacle]:
-    if capability // 10 != 9:
+    if capability // 10 != HOPPER:
         return
     for loop in loops:
-        if loop.kind == "scf.while" and loop.of_kind("tma_load"):
+        if loop.kind == "scf.while" and loop.of_kind(*RING_KINDS):
             for product in loop.of_kind("dot"):
                 why = "it ends before the next one begins: only a counted loop says whether an iteration went before"
                 yield Obstacle(why, product.names[0], product.line, loop.id)
 
 
 def producer_slice(loop: Body) -> frozenset[str]:
-    """The operations that the addresses of the loop's TMA loads need, the loads among them."""
-    needed = {work.id for work in loop.of_kind("tma_load")}
+    """The operations that the addresses of the loop's loads into rings need, the loads among them."""
+    needed = {work.id for work in loop.of_kind(*RING_KINDS)}
     while True:
         more = {flow.src for flow in loop.flows if flow.dst in needed} - needed
         if not more:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
-from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS
 from warpplan.kernels.compiler.analysis.value_flow import Definition, origins
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir.control import read_while
@@ -22,8 +22,8 @@ ASSEMBLY = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise"})
 
 
 def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int]) -> None:
-    """Raise :class:`CannotPlan` where the TMA loads of ``module``'s kernel, and the operations ``kept`` for them, by
-    identity, cannot run ahead of everything else. ``defined`` are the kernel's names."""
+    """Raise :class:`CannotPlan` where the loads of ``module``'s kernel that fill rings, and the operations ``kept`` for
+    them, by identity, cannot run ahead of everything else. ``defined`` are the kernel's names."""
 
     def refuse(operation: IrOperation, reason: str) -> NoReturn:
         raise CannotPlan(reason, operation.name.strip('"'), source_line(module, operation))
@@ -41,7 +41,7 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
         refuse(waiting, "a loop waits for it; loads that run ahead would not")
     written = {base for op in operations if op.name in WRITES for base in origins(op.operands[0], defined)}
     for operation in operations:
-        if operation.name != TMA_LOAD and (operation.name != "tt.load" or id(operation) not in kept):
+        if operation.name not in RING_LOADS and (operation.name != "tt.load" or id(operation) not in kept):
             continue
         both = written & origins(operation.operands[0], defined)
         if both:

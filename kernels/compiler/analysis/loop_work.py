@@ -22,7 +22,7 @@ from warpplan.kernels.compiler.ttgir.types import ShapedType
 MOST_WORK = 40
 """Operations of a loop beyond which chains are also grown across tiles of different sizes, so that the planner gets
 fewer operations. Chosen by hand."""
-_NAMED_FIRST = frozenset({"tma_load", "tma_store", "load", "store", "loop"})
+_NAMED_FIRST = frozenset({"tma_load", "copy_load", "tma_store", "load", "store", "loop"})
 
 
 @dataclass(frozen=True)

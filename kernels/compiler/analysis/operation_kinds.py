@@ -15,13 +15,13 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation, split_list
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Kind = Literal[
-    "tma_load", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store", "shared_load",
-    "convert_layout", "tmem_load", "tmem_store", "loop",
+    "tma_load", "copy_load", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store",
+    "shared_load", "convert_layout", "tmem_load", "tmem_store", "loop",
 ]  # fmt: skip
 UNIT: dict[Kind, str] = {
-    "tma_load": "TMA", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR", "elementwise": "ALU",
-    "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU", "convert_layout": "LSU",
-    "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
+    "tma_load": "TMA", "copy_load": "LSU", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR",
+    "elementwise": "ALU", "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU",
+    "convert_layout": "LSU", "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
 }  # fmt: skip
 
 FREE = frozenset({
@@ -34,12 +34,23 @@ FREE = frozenset({
 """Names for values that exist already, or nothing the loop waits for."""
 TMA_LOAD, WGMMA = "tt.descriptor_load", "ttng.warp_group_dot"
 TMA_LOADS = frozenset({TMA_LOAD, "tt.descriptor_gather"})
+COPY_LOAD = "warpplan.copy"
+"""A load through pointers that the producer copies by ``cp.async``: ours, never Triton's
+(:mod:`~warpplan.kernels.compiler.analysis.copies.copied_loads`)."""
+OPERANDS, EVERYTHING = 1, 2
+"""Which loads through pointers the producer copies: operands of products; those and what is loaded beside them."""
+VECTOR = "warpplan.vector"
+"""Attribute of such a load: consecutive elements that one ``cp.async`` brings."""
+RING_LOADS = frozenset({TMA_LOAD, COPY_LOAD})
+"""Operations that fill a slot of a ring on Hopper."""
+RING_KINDS: tuple[Kind, ...] = ("tma_load", "copy_load")
 TMA_STORES = frozenset({"tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce"})
 DOTS = frozenset({WGMMA, "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
 TMEM_ALLOC, TMEM_LOAD, TMEM_STORE = "ttng.tmem_alloc", "ttng.tmem_load", "ttng.tmem_store"
 ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
 STORES = TMA_STORES | ATOMICS | {"tt.store"}
 LOOPS = frozenset({"scf.for", "scf.while"})
+CONTROL = LOOPS | {"scf.if"}
 _TOKENS = frozenset({TMEM_LOAD, TMEM_STORE, "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
 """Operations whose result is a token, or that return, besides their result, a token printed without its type."""
 CASTS = frozenset({"arith.truncf", "tt.fp_to_fp", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"})
@@ -97,12 +108,21 @@ class Classified:
 
 
 def short_name(operation: IrOperation) -> str:
-    """``tt.reduce`` of the quoted generic form, too."""
-    return operation.name.strip('"')
+    """The name that people know: ``tt.reduce`` of the quoted generic form, ``tt.load`` of what a producer copies."""
+    return "tt.load" if operation.name == COPY_LOAD else operation.name.strip('"')
+
+
+def vector_of(operation: IrOperation) -> int:
+    """Consecutive elements of one ``cp.async`` of a marked load."""
+    return int(operation.attributes[VECTOR].split()[0])
 
 
 def elements(kind: ShapedType | None) -> int:
-    return math.prod(kind.shape) if kind is not None else 1
+    return elements_of(kind.shape) if kind is not None else 1
+
+
+def elements_of(shape: tuple[int, ...]) -> int:
+    return math.prod(shape)
 
 
 def result_types(operation: IrOperation) -> list[ShapedType | None]:
@@ -148,6 +168,9 @@ def classify(operation: IrOperation, types: dict[str, ShapedType | None]) -> Cla
     tensors = [t for t in read if t is not None and t.kind == "tensor"]
     if name in LOOPS:
         return Classified("loop", ())
+    if operation.name == COPY_LOAD and result is not None:
+        copies = elements(result) // vector_of(operation)
+        return Classified("copy_load", (Part("gather_load", result.bytes), Part("cp.async", copies)))
     if name in TMA_LOADS and result is not None:
         return Classified("tma_load", (Part("tma_load", result.bytes, estimated=name != "tt.descriptor_load"),))
     if name in TMA_STORES and tensors:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import (
+    COPY_LOAD,
+    RING_KINDS,
     STORES,
     TMA_LOADS,
     Classified,
@@ -110,7 +112,8 @@ class WorkGroupReader:
             self.regions += 1
             inside = {short_name(inner) for inner in region.walk()}
             before = self.rare
-            self.rare |= bool(inside & STORES) and not inside & TMA_LOADS
+            loads = inside & TMA_LOADS or any(inner.name == COPY_LOAD for inner in region.walk())
+            self.rare |= bool(inside & STORES) and not loads
             self.visit(region, self.regions)
             self.rare = before
             for (_, outside), value in zip(branch.results, yielded(region), strict=False):
@@ -134,7 +137,7 @@ class WorkGroupReader:
             classified, [operation], number, any(v in self.rows for v in followed), self.rare, elements(tile),
             list(classified.parts), set(reads) | {a.read for a in accesses if a.read}, accesses=accesses,
         )  # fmt: skip
-        if operation.operands and classified.kind in ("load", "store", "tma_load", "tma_store"):
+        if operation.operands and classified.kind in ("load", "store", "tma_store", *RING_KINDS):
             group.base = self._base(operation.operands[0])
         if classified.kind == "dot" and len(operation.operands) > 2:
             group.accumulator = set(self.sources(operation.operands[2:3])) | {a.read for a in accesses if a.adds}
@@ -152,9 +155,9 @@ class WorkGroupReader:
         for result in made:
             self.home[result] = at
             self.source[result] = frozenset((result,))
-        if classified.kind in ("tma_load", "load"):
+        if classified.kind in ("load", *RING_KINDS):
             self.loaded.update({r: "" for r in results if self.types.get(r) is not None})
-        if classified.kind == "tma_load":
+        if classified.kind in RING_KINDS:
             self.groups[at].buffer = tile_bytes(self.types, results)
 
     def _chain(self, group: WorkGroup) -> int | None:
@@ -197,9 +200,9 @@ class WorkGroupReader:
                     self.groups[self.home[result]].buffer = tile_bytes(self.types, [value])
 
     def _into_registers(self, value: str, reader: IrOperation, number: int) -> None:
-        """A tile that TMA brought is read from shared memory once by the operations that want it in registers."""
+        """A tile in a slot is read from shared memory once by the operations that want it in registers."""
         home = self.home.get(value)
-        if self.loaded[value] or home is None or self.groups[home].classified.kind != "tma_load":
+        if self.loaded[value] or home is None or self.groups[home].classified.kind not in RING_KINDS:
             return
         tile = self.types[value]
         assert tile is not None

@@ -11,6 +11,9 @@ from dataclasses import replace
 from itertools import product
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, Obstacle
+from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
+from warpplan.kernels.compiler.analysis.operation_kinds import OPERANDS
+from warpplan.kernels.compiler.costing.copy_costs import registers_of_producer
 from warpplan.kernels.compiler.costing.kernel_model import (
     LEAST_DEPTH,
     MORE_SECONDS,
@@ -21,8 +24,14 @@ from warpplan.kernels.compiler.costing.kernel_model import (
     busiest_unit,
     ii_of,
 )
-from warpplan.kernels.compiler.costing.loop_graph import BASE_REGISTERS as PRODUCER_REGISTERS
-from warpplan.kernels.compiler.costing.loop_graph import MMA_ROWS, Shape, in_flight, lookahead_product, registers_for
+from warpplan.kernels.compiler.costing.loop_graph import (
+    BASE_REGISTERS,
+    MMA_ROWS,
+    Shape,
+    in_flight,
+    lookahead_product,
+    registers_for,
+)
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.strategy.hopper import MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
@@ -47,7 +56,7 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     ranked = rank(captured, profile, device, stages=stages)
     found = tuple(r for r in ranked if r.gain >= WORTH_TRYING)
     if all(r.scheme is None for r in found):
-        obstacle = _obstacle(captured)
+        obstacle = None if captured.copied else _obstacle(captured)
         if obstacle is not None:
             raise CannotPlan(obstacle.reason, obstacle.operation, obstacle.line)
         raise CannotPlan(next(r.reason for r in ranked if r.scheme is None))
@@ -66,12 +75,15 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
             f"schemes for {device.name}: expected a Hopper GPU; on Blackwell Triton's own partitions are steered",
             field="device", value=device.name,
         )  # fmt: skip
-    obstacle = _obstacle(captured)
-    if obstacle is not None:
-        return (RankedStrategy(None, (), (), 0.0, 1.0, str(obstacle)),)
-    model = HopperModel(captured, profile, device, stages)
-    alone = model.alone()
-    found = [s for shape in _shapes(captured) for s in model.specialized(shape)]
+    ways = [way for way in (captured, *captured.copied) if _obstacle(way) is None]
+    if not ways:
+        return (RankedStrategy(None, (), (), 0.0, 1.0, str(_obstacle(captured))),)
+    # Triton's own pipeline copies the same loads ahead: those that feed products.
+    alone = HopperModel(next((w for w in ways if w.copies == OPERANDS), ways[0]), profile, device, stages).alone()
+    found = []
+    for way in ways:
+        model = HopperModel(way, profile, device, stages)
+        found += [s for shape in _shapes(way) for s in model.specialized(shape)]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
     if not any(s.gain > 1 for s in ranked):
         alone = replace(alone, reason=f"no partition pays: {alone.reason}")
@@ -106,7 +118,8 @@ def _shapes(captured: Captured) -> list[Shape]:
         rows = largest if consumers == 1 else every  # the rows of all products are shared out, or of none
         whole = all(r % (MMA_ROWS * consumers) == 0 for r in rows) and (rows or consumers == 1)
         if whole and consumers * warps <= MOST_CONSUMER_WARPS:
-            found.append(Shape(consumers, warps, in_flight=flying))
+            registers = registers_of_producer(captured)
+            found.append(Shape(consumers, warps, in_flight=flying, producer_registers=registers))
     return found
 
 
@@ -121,13 +134,14 @@ class HopperModel(KernelModel):
         has_lookahead = shape.in_flight and any(lookahead_product(loop) is not None for loop in loops)
         # A product that is issued an iteration early takes registers that there may not be; then none is.
         otherwise = replace(shape, in_flight=False)
-        if any(live_registers(loop, shape) + PRODUCER_REGISTERS > registers for loop in loops):
+        if any(live_registers(loop, shape) + BASE_REGISTERS > registers for loop in loops):
             return self.specialized(otherwise) if has_lookahead else []
         most = self._fit([MOST_DEPTH] * len(loops))
         if most is None:
             return []
         specs = tuple(PartitionSpec(f"consumer{i}", shape.warps, registers) for i in range(shape.consumers))
-        specs += (PartitionSpec(PRODUCER, 1, PRODUCER_REGISTERS),)
+        copying = shape.producer_registers > LEAST_REGISTERS
+        specs += (PartitionSpec(PRODUCER, PRODUCER_WARPS if copying else 1, shape.producer_registers),)
         solved = []
         for loop, limit in zip(loops, most, strict=True):
             fewest = self._fewest_slots(loop, shape, specs, limit)
@@ -151,8 +165,9 @@ class HopperModel(KernelModel):
             terms = [self.interval(*each) for each in zip(loops, intervals, (d - 1 for d in depths), strict=True)]
             cycles = self.tile(terms, shape)
             for persistent in (0, 1) if self.captured.walks else (0,):
-                scheme = HopperStrategy(shape.consumers, depths, shape.warps, int(shape.in_flight), persistent)
-                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why)
+                level = self.captured.copies
+                scheme = HopperStrategy(shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level)
+                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why, level)
                 found[depths, persistent] = ranked
         return list(found.values())
 

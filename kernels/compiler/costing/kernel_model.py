@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, loop_graph, pinned
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
@@ -47,7 +48,8 @@ MOST_BLOCKS = 8
 class RankedStrategy:
     """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
-    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was."""
+    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was. ``copies`` is the level of
+    the captured kernel (:meth:`Captured.at`) that was planned."""
 
     scheme: Strategy | None
     plans: tuple[Plan, ...]
@@ -55,6 +57,7 @@ class RankedStrategy:
     predicted_cycles: float
     gain: float
     reason: str
+    copies: int = 0
 
 
 def ii_of(outcome: Outcome) -> int:
@@ -98,7 +101,8 @@ class KernelModel:
             plans.append(outcome.plan)
             terms.append(self.interval(loop, ii, max(0.5, self.stages - 2) * blocks))
         reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
-        return RankedStrategy(None, tuple(plans), tuple(intervals), self.tile(terms, shape), 1.0, reason)
+        cycles = self.tile(terms, shape)
+        return RankedStrategy(None, tuple(plans), tuple(intervals), cycles, 1.0, reason, self.captured.copies)
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""
@@ -109,7 +113,7 @@ class KernelModel:
 
     def interval(self, loop: Body, ii: int, slots: float) -> float:
         """Cycles an iteration, with what memory adds."""
-        loads = loop.of_kind("tma_load")
+        loads = loop.of_kind(*RING_KINDS)
         c, p = self.constants, self.constants["block_norm"]
         latency = max((cost_of(load, self.profile.costs).latency for load in loads), default=0.0)
         transfer = c["l2_scale"] * slot_bytes(loop) / self.l2_bytes_per_cycle
@@ -129,7 +133,7 @@ class KernelModel:
         ends = sum(
             cost_of(work, costs, replace(shape, consumers=1)).issue
             for body in (self.captured.body, *self.captured.loops) for work in body.work
-            if work.kind not in ("tma_load", "loop") and (body.id not in inner or work.rare)
+            if work.kind not in (*RING_KINDS, "loop") and (body.id not in inner or work.rare)
         )  # fmt: skip
         return steady + (0.0 if preloaded else self.first_fill(shape)) + ends
 
@@ -139,7 +143,7 @@ class KernelModel:
 
     def first_fill(self, shape: Shape) -> float:
         """Cycles until the first slot is filled."""
-        loads = self.captured.loading[0].of_kind("tma_load")
+        loads = self.captured.loading[0].of_kind(*RING_KINDS)
         return max(cost_of(load, self.profile.costs, shape, "dram").latency for load in loads)
 
     def resident(self, shape: Shape) -> int:

@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
+from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
-from warpplan.kernels.compiler.analysis.operation_kinds import UNIT, Part, Product
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, UNIT, Part, Product
+from warpplan.kernels.compiler.costing.copy_costs import copy_cost
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.problem.clones import MARK, data_partition
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
@@ -70,12 +72,14 @@ class Cost:
 class Shape:
     """How a loop is shared out: ``consumers`` partitions of ``warps`` warps and a producer, or, where
     ``specialized`` is false, one partition that does it all. ``in_flight``: a product that nobody waits for within the
-    loop runs on while the next is issued, and one that needs nothing but loads is issued an iteration early."""
+    loop runs on while the next is issued, and one that needs nothing but loads is issued an iteration early.
+    ``producer_registers`` are those of a thread of the producer."""
 
     consumers: int = 1
     warps: int = 4
     specialized: bool = True
     in_flight: bool = True
+    producer_registers: int = LEAST_REGISTERS
 
 
 def loop_graph(
@@ -86,17 +90,25 @@ def loop_graph(
     Latencies are medians, ``spread`` what the 90th percentile adds. Costs that the profile lacks are estimated; see
     :func:`estimated`.
     """
-    produced = producer_slice(loop) if shape.specialized else frozenset(w.id for w in loop.of_kind("tma_load"))
+    produced = producer_slice(loop) if shape.specialized else frozenset(w.id for w in loop.of_kind(*RING_KINDS))
     ops: list[Operation] = []
     consumed: list[Operation] = []
     waits: dict[str, int] = {}
     flying = {w.id for w in loop.of_kind("dot") if shape.in_flight and in_flight(loop, w)}
+    copying = shape.specialized and bool(loop.of_kind("copy_load"))
     for work in loop.work:
         cost = cost_of(work, costs, shape, source)
         op = operation_of(work, cost, shape)
         if work.id in produced:
-            ops.append(replace(op, registers=0 if work.kind == "tma_load" else op.registers))
-            if work.kind == "tma_load" or not read_by_consumers(loop, work.id, produced):
+            # Addresses of copies have their registers counted by the formula that says how many the producer gets.
+            registers = 0 if copying or work.kind in RING_KINDS else op.registers
+            warps = PRODUCER_WARPS if copying and work.kind != "tma_load" and work.shape else op.min_warps
+            ops.append(replace(op, registers=registers, min_warps=warps))
+            if work.kind == "copy_load" and not shape.specialized:
+                issued = Operation(f"{work.id}.issue", None, op.issue, 0, op.issue)
+                consumed.append(issued)
+                waits[issued.id] = op.issue
+            if work.kind in RING_KINDS or not read_by_consumers(loop, work.id, produced):
                 continue
             op = replace(op, id=f"{work.id}.again")
         consumed.append(op)
@@ -107,6 +119,10 @@ def loop_graph(
         waits["meet"] = meet
     ids = {op.id for op in consumed}
     edges = [edge for flow in loop.flows for edge in edges_of(flow, ids, ops, consumed)]
+    if copying:
+        # All its warps copy: one instruction after the other, and what is looked up in memory is waited for.
+        looked_up = {work.id for work in loop.of_kind("load")}
+        edges += in_order(ops, {op.id: op.latency if op.id in looked_up else op.issue for op in ops}, None)
     edges += in_order(consumed, waits, lookahead_product(loop) if shape.specialized and shape.in_flight else None)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
@@ -150,7 +166,7 @@ def lookahead_product(loop: Body) -> str | None:
     if len(products) < 2 or loop.kind != "scf.for":
         return None
     first, last = products[0], products[-1]
-    loads = {work.id for work in loop.of_kind("tma_load")}
+    loads = {work.id for work in loop.of_kind(*RING_KINDS)}
     reads = [flow for flow in loop.flows if flow.dst == first.id and flow.kind == "data"]
     mine = {flow.src for flow in reads}
     only_loads = bool(reads) and mine <= loads and all(flow.distance == 0 for flow in reads)
@@ -162,11 +178,13 @@ def lookahead_product(loop: Body) -> str | None:
 
 def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
     """What one consumer's share of ``work`` costs."""
-    share = shape.consumers if work.rows and work.kind != "tma_load" else 1
+    share = shape.consumers if work.rows and work.kind not in RING_KINDS else 1
     if work.product is not None:
         return _product(work.product, costs, share, shape.warps)
     if work.kind == "loop":
         return Cost(estimated=True)  # as long as its trips take, which are not known
+    if work.kind == "copy_load":
+        return _copy(work, costs, source)
     total = Cost()
     for part in work.parts:
         total += _part(part, max(1, part.size // share), costs, source)
@@ -175,6 +193,18 @@ def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: st
         instructions = -(-max(1, work.parts[0].size // share) // (16 * THREADS * shape.warps))
         total = replace(total, issue=4.0 * instructions)
     return total
+
+
+def _copy(work: LoopWork, costs: CostTable, source: str) -> Cost:
+    try:
+        found, issue, is_estimated = copy_cost(work, costs, source)
+    except MissingCosts:
+        whole = _part(Part("tma_load", work.parts[0].size), work.parts[0].size, costs, source)
+        return replace(whole, estimated=True)
+    latency = _median(found.latency)
+    spread = max(0.0, found.latency.p90 - found.latency.p50) if found.latency is not None else 0.0
+    busy = issue if is_estimated else max(issue, _median(found.occupancy))
+    return Cost(latency + issue, busy, issue, spread, is_estimated)
 
 
 def _part(part: Part, size: int, costs: CostTable, source: str) -> Cost:
@@ -227,7 +257,7 @@ def operation_of(work: LoopWork, cost: Cost, shape: Shape) -> Operation:
     share = shape.consumers if work.rows else 1
     threads = THREADS * shape.warps
     registers = -(-work.register_bits // (32 * threads * share))
-    tile = work.kind not in ("tma_load", "loop") and bool(work.shape)
+    tile = work.kind not in (*RING_KINDS, "loop") and bool(work.shape)
     return Operation(
         work.id,
         None if work.kind == "loop" else UNIT[work.kind],
@@ -314,5 +344,5 @@ def registers_for(shape: Shape, device: Device) -> int:
     :data:`MOST_REGISTERS`."""
     if not shape.specialized:
         return min(device.registers_per_thread, device.registers_per_sm // (THREADS * shape.warps))
-    left = device.registers_per_sm - BASE_REGISTERS * THREADS * 4
+    left = device.registers_per_sm - shape.producer_registers * THREADS * PRODUCER_WARPS
     return min(MOST_REGISTERS, math.floor(left / (THREADS * shape.warps * shape.consumers)) // 8 * 8)

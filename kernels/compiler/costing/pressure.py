@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, lookahead_product
 
 BARRIER_BYTES = 1_024
@@ -61,13 +62,13 @@ def _staged(body: Body) -> int:
 
 
 def loads_alike(loop: Body) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Equal for loops whose TMA loads bring tiles of the same shapes and sizes in the same order."""
-    return tuple((load.shape, load.buffer_bytes) for load in loop.of_kind("tma_load"))
+    """Equal for loops whose rings take tiles of the same shapes and sizes in the same order."""
+    return tuple((load.shape, load.buffer_bytes) for load in loop.of_kind(*RING_KINDS))
 
 
 def slot_bytes(loop: Body) -> int:
-    """Bytes that one iteration loads through TMA."""
-    return sum(work.buffer_bytes for work in loop.of_kind("tma_load"))
+    """Bytes that one iteration loads into rings."""
+    return sum(work.buffer_bytes for work in loop.of_kind(*RING_KINDS))
 
 
 def _registers(work: LoopWork, shape: Shape) -> int:

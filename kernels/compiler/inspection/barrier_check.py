@@ -18,8 +18,10 @@ from typing import Literal
 from warpplan.kernels.compiler.inspection.barrier_play import play
 from warpplan.kernels.compiler.inspection.finished import (
     DEFAULT,
+    LAND,
     SPECIALIZE,
     completed,
+    landed_arrivals,
     plain_operands,
     read_copy,
     warps_of,
@@ -31,11 +33,11 @@ from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
-Use = Literal["init", "expect", "copy", "arrive", "wait"]
+Use = Literal["init", "expect", "copy", "land", "arrive", "wait"]
 Cause = Literal["bytes", "arrivals", "unwaited", "box", "init", "phase"]
 _USES: dict[str, Use] = {
     "ttng.init_barrier": "init", "ttng.barrier_expect": "expect", "ttng.arrive_barrier": "arrive",
-    "ttng.wait_barrier": "wait",
+    "ttng.wait_barrier": "wait", LAND: "land",
 }  # fmt: skip
 LOOPS = frozenset({"scf.for", "scf.while"})
 PRODUCT = "ttng.tc_gen5"
@@ -47,7 +49,8 @@ _VIEWS = frozenset({"ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_tr
 
 @dataclass(frozen=True)
 class BarrierUse:
-    """``amount`` is a count of arrivals, or bytes of an expect or a copy; ``block`` numbers the region it stands in,
+    """``amount`` is a count of arrivals, or bytes of an expect or a copy; threads arrive ("land") when what each copied
+    by ``cp.async`` is there. ``block`` numbers the region it stands in,
     ``slot`` is the index into the array as printed; ``loops`` of its partition are around it, −1 before and after the
     partitions run."""
 
@@ -73,7 +76,7 @@ class Barrier:
     @property
     def role(self) -> str:
         kinds = {use.kind for use in self.uses}
-        return "full" if "copy" in kinds else "empty" if "arrive" in kinds else "barrier"
+        return "full" if kinds & {"copy", "land"} else "empty" if "arrive" in kinds else "barrier"
 
     def count(self, kind: Use, partition: str | None = None) -> int:
         """How many operations of ``kind`` there are, of one partition or of all."""
@@ -146,14 +149,14 @@ def _arrivals(barrier: Barrier) -> list[BarrierFinding]:
     inits = [use.amount for use in barrier.uses if use.kind == "init"]
     if len({use.partition for use in barrier.uses if use.kind != "init"}) < 2:
         return []  # one partition's own pipeline comes by a barrier in several iterations of one block
-    arrivals = _busiest(barrier, "arrive", "expect")
+    arrivals = _busiest(barrier, "arrive", "expect", "land")
     if not inits or not arrivals:
         return []
     phases = max(_busiest(barrier, "wait").values(), default=1)
     if sum(arrivals.values()) in (inits[0], phases * inits[0]):
         return []
     told = " and ".join(f"{count} of {partition}" for partition, count in arrivals.items())
-    line = next(use.line for use in barrier.uses if use.kind in ("arrive", "expect"))
+    line = next(use.line for use in barrier.uses if use.kind in ("arrive", "expect", "land"))
     return [
         BarrierFinding("arrivals", f"{barrier.name} is initialised with {inits[0]} and gets {told}", barrier.name, line)
     ]
@@ -166,7 +169,7 @@ def _busiest(barrier: Barrier, *kinds: Use) -> dict[str, int]:
     uses = [use for use in barrier.uses if use.kind in kinds and use.loops >= 0]
     for use in uses:
         if use.loops == max(other.loops for other in uses if other.partition == use.partition):
-            each[use.partition][use.block, use.slot] += use.amount if use.kind == "arrive" else 1
+            each[use.partition][use.block, use.slot] += 1 if use.kind in ("expect", "wait") else use.amount
     return {partition: max(blocks.values()) for partition, blocks in each.items()}
 
 
@@ -188,7 +191,7 @@ def _bytes(barrier: Barrier) -> list[BarrierFinding]:
 
 
 def _waited(barrier: Barrier) -> list[BarrierFinding]:
-    completes = [use for use in barrier.uses if use.kind in ("arrive", "expect", "copy")]
+    completes = [use for use in barrier.uses if use.kind in ("arrive", "expect", "copy", "land")]
     waits = [use for use in barrier.uses if use.kind == "wait"]
     if completes and not waits:
         return [BarrierFinding("unwaited", f"nobody waits for {barrier.name}", barrier.name, completes[0].line)]
@@ -275,6 +278,8 @@ class _BarrierReader:
         array, slot = behind[barrier]
         numbers = [int(t) for t in operation.tokens[: operation.tokens.index(":")] if t.isdigit()]
         amount = numbers[0] if numbers and kind != "wait" else 1
+        if kind == "land":
+            amount = landed_arrivals(operation, dict(self.partitions)[partition])
         line = self.lines[id(operation)]
         self.uses[array].append(BarrierUse(kind, partition, amount, line, block, slot, self.loops))
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.inspection.finished import (
+    COPY,
     DEFAULT,
     SPECIALIZE,
     plain_operands,
@@ -99,7 +100,8 @@ class _Game:
         for worker in workers(operation, warps_of(self.module)):
             inside = {a: env.get(b) for a, b in worker.arguments} if worker.arguments else dict(env)
             runners.append((worker.name, self._region(worker.region, inside, worker.name)))
-            if any(o.name.startswith("ttng.async_tma_copy_global") for o in worker.region.walk()):
+            self.shared.warps[worker.name] = worker.warps
+            if any(o.name.startswith(("ttng.async_tma_copy_global", COPY)) for o in worker.region.walk()):
                 loaders.add(worker.name)
             for array in {a for value in inside.values() if (a := array_of(value)) is not None}:
                 names = {n for n, v in inside.items() if array_of(v) is array}

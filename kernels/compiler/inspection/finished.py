@@ -16,6 +16,10 @@ from warpplan.kernels.triton_types import AstSource, Backend, GpuTarget, Json
 
 SPECIALIZE = "ttg.warp_specialize"
 DEFAULT = "default"
+COPY, LAND = "ttg.async_copy_global_to_local", "ttng.async_copy_mbarrier_arrive"
+"""``cp.async`` of a tile of addresses, and the arrival of every thread once its own copies have landed."""
+THREADS = 32
+"""Of a warp."""
 
 
 def finished_text(
@@ -113,6 +117,12 @@ def read_copy(operation: IrOperation) -> Copy:
     if not head.strip() or len(names) < 2:
         raise MalformedIR(f"a TMA copy that reads {text[:60]!r}: expected descriptor, slot and barrier", field="ttgir")
     return Copy(head.strip(), *names[:3])
+
+
+def landed_arrivals(operation: IrOperation, warps: int) -> int:
+    """Arrivals of a ``ttng.async_copy_mbarrier_arrive`` of a partition of ``warps`` warps: one a thread; none where
+    each thread raises the count of the phase by its own first (PTX ISA, ``cp.async.mbarrier.arrive``)."""
+    return THREADS * warps if "noIncrement" in operation.attributes else 0
 
 
 def completed(operation: IrOperation) -> list[tuple[str, str]]:

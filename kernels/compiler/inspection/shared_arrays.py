@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from warpplan.kernels.compiler.inspection.finished import completed, plain_operands, read_copy
+from warpplan.kernels.compiler.inspection.finished import (
+    COPY,
+    LAND,
+    completed,
+    landed_arrivals,
+    plain_operands,
+    read_copy,
+)
 from warpplan.kernels.compiler.inspection.scalars import is_true
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
@@ -87,6 +94,10 @@ class SharedArrays:
         """Partitions that read each array of tiles."""
         self.reading: dict[str, list[list[ArraySlot]]] = {}
         """By partition, the slots that each of its products in flight reads."""
+        self.warps: dict[str, int] = {}
+        """Of each partition."""
+        self.copying: dict[str, list[ArraySlot]] = {}
+        """By partition, the slots that it copies to by ``cp.async`` and has not arrived for: none is filled yet."""
 
     def issue(self, operation: IrOperation, env: Env, partition: str) -> None:
         """What a ``ttng`` operation does: barriers set up, arrivals, copies, products and waits for them."""
@@ -110,6 +121,8 @@ class SharedArrays:
                 self._fail(operation, partition, "one arrival too many in a phase", names[0])
             if not expects:
                 barrier.settle()
+        elif name == LAND:
+            self._land(operation, env, partition)
         elif name.startswith("ttng.tc_gen5"):
             for value, when in completed(operation):
                 slot = env.get(value)
@@ -139,23 +152,38 @@ class SharedArrays:
         slot = env.get(copy.buffer)
         barrier = self.barrier(operation, env.get(copy.barrier), partition)
         if isinstance(slot, ArraySlot):
-            array, filling = slot.array, slot.array.filled.get(slot.index, 0)
-            for reader in sorted(self.readers.get(array, ())):
-                at = slot.index, reader
-                if filling and max(array.read.get(at, 0), array.passed.get(at, 0)) < filling:
-                    self._fail(
-                        operation, partition, f"a slot is filled again before {reader} has read it", copy.barrier
-                    )
-            for reader, products in self.reading.items():
-                if any(slot.array is s.array and slot.index == s.index for slots in products for s in slots):
-                    self._fail(
-                        operation, partition, f"a slot is filled while a product of {reader} reads it", copy.barrier
-                    )
-            array.filled[slot.index] = filling + 1
+            self._fill(operation, slot, partition, copy.barrier)
         box = parse_type(find_types(operation.signature)[0])
         if barrier is not None and box is not None:
             barrier.bytes -= box.bytes
             barrier.settle()
+
+    def _land(self, operation: IrOperation, env: Env, partition: str) -> None:
+        """Every thread's copies have landed, and it arrives."""
+        name = plain_operands(operation)[0]
+        barrier = self.barrier(operation, env.get(name), partition)
+        for slot in self.copying.pop(partition, []):
+            slot.array.filled[slot.index] = slot.array.filled.get(slot.index, 0) + 1
+        if barrier is not None:
+            barrier.pending -= landed_arrivals(operation, self.warps.get(partition, 0))
+            if barrier.pending < 0:
+                self._fail(operation, partition, "arrivals too many in a phase", name)
+            barrier.settle()
+
+    def _fill(self, operation: IrOperation, slot: ArraySlot, partition: str, barrier: str, landed: bool = True) -> None:
+        """A copy into ``slot``, which has to be free; it is filled where the copy has ``landed``."""
+        array, filling = slot.array, slot.array.filled.get(slot.index, 0)
+        for reader in sorted(self.readers.get(array, ())):
+            at = slot.index, reader
+            if filling and max(array.read.get(at, 0), array.passed.get(at, 0)) < filling:
+                self._fail(operation, partition, f"a slot is filled again before {reader} has read it", barrier)
+        for reader, products in self.reading.items():
+            if any(slot.array is s.array and slot.index == s.index for slots in products for s in slots):
+                self._fail(operation, partition, f"a slot is filled while a product of {reader} reads it", barrier)
+        if landed:
+            array.filled[slot.index] = filling + 1
+        else:
+            self.copying.setdefault(partition, []).append(slot)
 
     def access(self, operation: IrOperation, env: Env, partition: str) -> None:
         """What a ``ttg`` operation does: shared memory allocated, viewed, or read into registers."""
@@ -169,6 +197,10 @@ class SharedArrays:
                 env[operation.result] = ArraySlot(base.array, index if isinstance(index, int) else 0)
         elif name.startswith("ttg.memdesc_"):
             env[operation.result] = env.get(operation.operands[0])
+        elif name == COPY:
+            slots = [s for v in operation.operands if isinstance(s := env.get(v), ArraySlot)]
+            for slot in slots:
+                self._fill(operation, slot, partition, "", landed=False)
         elif name == "ttg.local_load":
             self._read(operation, [s for v in operation.operands if isinstance(s := env.get(v), ArraySlot)], partition)
 

@@ -67,18 +67,28 @@ def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Des
 
 def explained(captured: Captured, described: Described) -> Captured:
     """``captured`` with why its pointer loads stay as they are: in place of their obstacle, or as remarks on a loop
-    that other loads are planned in."""
+    that other loads are planned in; and with what the producer copies instead."""
+    uncopied = {each.line: each.reason for each in captured.uncopied}
+    lines = {w.line for body in (captured.body, *captured.loops) for w in body.of_kind("copy_load")}
+
+    def told(load: Unchanged) -> str:
+        if load.load in lines:
+            return f"{load.told}; the producer copies it by cp.async"
+        return "; ".join(filter(None, (load.told, uncopied.get(load.load, ""))))
+
     obstacles: list[Obstacle] = []
     for obstacle in captured.obstacles:
         mine = [u for u in described.unchanged if obstacle.operation == "tt.load" and _is_in(u, obstacle.loop)]
-        obstacles += [Obstacle(u.told, obstacle.operation, u.load, obstacle.loop) for u in mine] or [obstacle]
+        obstacles += [Obstacle(told(u), obstacle.operation, u.load, obstacle.loop) for u in mine] or [obstacle]
     remarks = [
-        Obstacle(u.told, "tt.load", u.load, loop.id)
+        Obstacle(told(u), "tt.load", u.load, loop.id)
         for u in described.unchanged for loop in captured.loading if _is_in(u, loop.id)
     ]  # fmt: skip
+    ways = tuple(explained(replace(way, uncopied=captured.uncopied), described) for way in captured.copied)
     return replace(
-        captured, obstacles=tuple(dict.fromkeys(obstacles)), remarks=tuple(dict.fromkeys((*captured.remarks, *remarks)))
-    )
+        captured, obstacles=tuple(dict.fromkeys(obstacles)), copied=ways,
+        remarks=tuple(dict.fromkeys((*captured.remarks, *remarks))),
+    )  # fmt: skip
 
 
 def _is_in(load: Unchanged, loop: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from warpplan.kernels.compiler.analysis.operation_kinds import EVERYTHING, OPERANDS, RING_KINDS
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy, from_fields
 from warpplan.kernels.triton_types import Json
@@ -13,6 +14,8 @@ from warpplan.planner.errors import InvalidConfig
 PRODUCER = "producer"
 HOPPER = 9
 """Major compute capability."""
+COPIED = {OPERANDS: "copied operands", EVERYTHING: "all copied"}
+"""How the levels of ``copies`` are shown."""
 MOST_CONSUMER_WARPS = 12
 """Three warp groups, and a fourth for the producer: of four, each thread can still start with 128 registers."""
 
@@ -23,8 +26,9 @@ class HopperStrategy(Strategy):
 
     ``depths`` are the slots of the rings, an entry for each loop that loads, in the order of the program; the last one
     stands for all further loops. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the
-    next. ``persistent`` is 1 where one program an SM walks over the programs of the grid. Raises
-    :class:`InvalidConfig` naming the field.
+    next. ``persistent`` is 1 where one program an SM walks over the programs of the grid. ``copies`` is 1 where the
+    producer also copies, by ``cp.async``, the operands of products that are loaded through pointers, 2 where it copies
+    what else is loaded beside them. Raises :class:`InvalidConfig` naming the field.
     """
 
     consumers: int
@@ -32,6 +36,7 @@ class HopperStrategy(Strategy):
     warps: int = 4
     in_flight: int = 1
     persistent: int = 0
+    copies: int = 0
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -39,6 +44,7 @@ class HopperStrategy(Strategy):
             ("warps", self.warps, (4, 8)),
             ("in_flight", self.in_flight, (0, 1)),
             ("persistent", self.persistent, (0, 1)),
+            ("copies", self.copies, (0, OPERANDS, EVERYTHING)),
         ):
             if value not in allowed:
                 raise InvalidConfig(
@@ -72,19 +78,19 @@ class HopperStrategy(Strategy):
     @property
     def key(self) -> str:
         depths = ".".join(map(str, self.depths))
-        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}"
+        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}{self.copies or ''}"
 
     @property
     def partitioning(self) -> str:
-        return f"{self.consumers} consumers"
+        return f"{self.consumers} consumers" + (f", copies {self.copies}" if self.copies else "")
 
     @property
     def family(self) -> tuple[int | str, ...]:
-        return self.consumers, self.warps, self.persistent
+        return self.consumers, self.warps, self.persistent, self.copies
 
     @property
     def complexity(self) -> tuple[int, ...]:
-        return self.consumers, self.warps, *self.depths, self.persistent
+        return self.consumers, self.warps, *self.depths, self.persistent, self.copies
 
     @property
     def walks_grid(self) -> bool:
@@ -102,7 +108,7 @@ class HopperStrategy(Strategy):
         return tuple(map(self.depth, range(loops)))
 
     def partitions_outside(self, kind: str) -> tuple[str, ...]:
-        return (PRODUCER,) if kind == "tma_load" else tuple(f"consumer{i}" for i in range(self.consumers))
+        return (PRODUCER,) if kind in RING_KINDS else tuple(f"consumer{i}" for i in range(self.consumers))
 
     def require(self, capability: int) -> None:
         if capability // 10 != HOPPER:
@@ -125,4 +131,5 @@ class HopperStrategy(Strategy):
     def __str__(self) -> str:
         depths = "/".join(map(str, self.depths))
         flags = [name for name, on in (("in flight", self.in_flight), ("persistent", self.persistent)) if on]
+        flags += [COPIED[self.copies]] if self.copies else []
         return ", ".join([f"{self.consumers} x {self.warps} warps, {depths} slots", *flags])

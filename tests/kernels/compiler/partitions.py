@@ -1,7 +1,9 @@
 """A specialised block run in numpy: its partitions run at random, one at a time, at every barrier and TMA load.
 
 Made to show races: a TMA load overwrites its slot at once, and an asynchronous product reads its slots as late as it
-may, when it is waited for. What no slot was filled with is NaN. Partitions that all wait are a deadlock.
+may, when it is waited for. What no slot was filled with is NaN. Partitions that all wait are a deadlock. A copy by
+``cp.async`` wipes its slot at once and lands when its partition arrives for it; a product that reads what landed since
+its partition's last fence fails.
 """
 
 from __future__ import annotations
@@ -107,9 +109,15 @@ class Partition(Block):
         super().__init__(module, arguments, buffers, program, programs)
         self.name, self.turns = "default", self.TURNS(seed)
         self.flying: list[Product] = []
+        self.warps = int(module.operation.attributes["ttg.num-warps"].split()[0])
+        self.copying: list[tuple[np.ndarray, np.ndarray]] = []
+        self.landed: list[np.ndarray] = []
+        """Slots that copies of any partition have landed in, in order."""
+        self.fenced = 0
+        """How many of them this partition's products may read."""
 
     def shapes(self, operation: IrOperation) -> dict[str, tuple[int, ...]]:
-        unchecked = ("scf.", "ttg.local_alloc", "ttg.memdesc", "ttng.")
+        unchecked = ("scf.", "ttg.local_alloc", "ttg.memdesc", "ttg.async_copy", "ttng.")
         return {} if operation.name.startswith(unchecked) else super().shapes(operation)
 
     def _operation(self, operation: IrOperation, values: Values) -> list[Any]:
@@ -147,7 +155,9 @@ class Partition(Block):
             other = object.__new__(type(self))
             other.__dict__ |= self.__dict__ | {
                 "name": f"partition{number}",
+                "warps": int(text.rpartition("num_warps(")[2].partition(")")[0]),
                 "flying": [],
+                "copying": [],
                 "addresses": [],
                 "values": [],
             }
@@ -196,6 +206,26 @@ class Partition(Block):
         barrier[0].change(0, -_type(operation, -1).bytes)
         self.turns.pause(self.name)
 
+    def _copy(self, _: IrOperation, operands: list[Any]) -> np.ndarray:
+        pointers, slot, *mask = operands
+        tile = self._load(pointers, mask[0] if mask else np.ones_like(pointers, bool), 0.0)
+        slot[...] = np.nan
+        self.copying.append((slot, tile))
+        self.turns.pause(self.name)
+        return np.zeros(())  # a token
+
+    def _land_copies(self, operation: IrOperation, operands: list[Any]) -> None:
+        assert "noIncrement" in operation.attributes
+        for slot, tile in self.copying:
+            slot[...] = tile
+            self.landed.append(slot)
+        self.copying.clear()
+        operands[0][0].change(32 * self.warps, 0)
+        self.turns.pause(self.name)
+
+    def _fence(self, _: IrOperation, __: list[Any]) -> None:
+        self.fenced = len(self.landed)
+
     def _drain(self, _: IrOperation, operands: list[Any]) -> None:
         descriptor, *coordinates, slot = operands
         addresses, inside = descriptor.box(coordinates, slot.shape)
@@ -203,6 +233,10 @@ class Partition(Block):
 
     def _dot(self, operation: IrOperation, operands: list[Any]) -> Any:
         a, b, accumulator = operands[:3]
+        unseen = [
+            s for s in self.landed[self.fenced :] for x in (a, b) if np.may_share_memory(s, np.asarray(_value(x)))
+        ]
+        assert not unseen, "a product reads what was copied since the last fence"
         product = Product(lambda: np.asarray(_value(a)) @ np.asarray(_value(b)) + _value(accumulator))
         self.flying.append(product)
         if "isAsync" not in operation.attributes:
@@ -222,6 +256,12 @@ class Partition(Block):
     def _write(self, _: IrOperation, operands: list[Any]) -> None:
         operands[1][...] = _value(operands[0])
 
+    def _read_slot(self, operation: IrOperation, operands: list[Any]) -> np.ndarray:
+        """Whole numbers where pointers led to them; what TMA loads is as it is in its buffer."""
+        slot = operands[0]
+        whole = _type(operation, -1).element.startswith("i") and any(np.may_share_memory(slot, s) for s in self.landed)
+        return slot.astype(np.int64) if whole else slot.copy()
+
     def _part(self, operation: IrOperation, operands: list[Any]) -> np.ndarray:
         first = re.search(r"\[([-\d, ]+)\]", _text(operation))
         assert first is not None
@@ -239,10 +279,12 @@ class Partition(Block):
         "ttng.async_tma_copy_global_to_local": _fill,
         "ttng.async_tma_copy_local_to_global": _drain,
         "ttng.async_tma_store_wait": _nothing,
-        "ttng.fence_async_shared": _nothing,
+        "ttng.fence_async_shared": _fence,
+        "ttg.async_copy_global_to_local": _copy,
+        "ttng.async_copy_mbarrier_arrive": _land_copies,
         "ttng.warp_group_dot": _dot,
         "ttng.warp_group_dot_wait": _wait_dots,
-        "ttg.local_load": lambda _, __, operands: operands[0].copy(),
+        "ttg.local_load": _read_slot,
         "ttg.local_store": _write,
         "ttg.warp_return": _nothing,
     }

@@ -22,6 +22,7 @@ HOPPER = st.builds(
     st.sampled_from([4, 8]),
     FLAGS,
     FLAGS,
+    st.integers(0, 2),
 )
 LINES = st.sampled_from(["mine.py:12", "a b (2).py:7", "x, y.py:100"])
 STAGES = st.dictionaries(LINES, st.integers(0, 3)).map(lambda stages: tuple(stages.items()))
@@ -41,6 +42,8 @@ def test_what_is_printed_is_read_as_the_same(strategy: Strategy) -> None:
     [
         ("2x4:3", HopperStrategy(2, (3,))),
         ("1x8:3/2:0:persistent", HopperStrategy(1, (3, 2), 8, 0, 1)),
+        ("2x4:4:1:copies1", HopperStrategy(2, (4,), copies=1)),
+        ("2x4:4:persistent:copies2", HopperStrategy(2, (4,), persistent=1, copies=2)),
         (" apart:3:single ", BlackwellStrategy("apart", 3, double=0)),
         ("found:2", BlackwellStrategy("found", 2)),
     ],
@@ -56,6 +59,8 @@ def test_the_short_forms(text: str, strategy: Strategy) -> None:
         ("", "expected CONSUMERSxWARPS"),
         ("left alone", "expected CONSUMERSxWARPS"),
         ("9x4:3", "consumers 9"),
+        ("2x4:3:copies3", "expected CONSUMERSxWARPS"),
+        ('{"consumers": 1, "depths": [3], "copies": 3}', "copies 3: expected one of 0, 1, 2"),
         ("[1]", "expected an object"),
         ('{"consumers": 1, "depths": [3], "speed": 2}', "no field 'speed'"),
     ],

@@ -1,4 +1,4 @@
-"""A consumer: the whole kernel, its TMA loads replaced by slots of the rings that the producer fills.
+"""A consumer: the whole kernel, its loads replaced by slots of the rings that the producer fills.
 
 A slot is waited for right before it is first read, and given back after it is last read. Where a loop does nothing with
 its accumulators but multiply into them, one wgmma group is kept in flight, and a slot is given back an iteration
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD, WGMMA
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, RING_LOADS, WGMMA, short_name
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
@@ -45,7 +45,7 @@ class ConsumerWriter:
         self.views: dict[str, ShapedType] = {}
         self.slots: dict[str, str] = {}
         """The slot of each load, also while its tensor is in registers."""
-        self.kept = {name for op in function.walk() if op.name != TMA_LOAD for name in op.operands}
+        self.kept = {name for op in function.walk() if op.name not in RING_LOADS for name in op.operands}
 
     def body(self) -> list[IrOperation]:
         now = ring_positions.start(self.builder, self.rings)
@@ -68,7 +68,7 @@ class ConsumerWriter:
             for group, (first, _) in spans.items():
                 if first == position:
                     self._acquire(out, group, held[group], [u for u in reads.values() if self._group(u) == group])
-            if operation.name == TMA_LOAD:
+            if operation.name in RING_LOADS:
                 if load_number(operation) in reads:  # what nobody reads is left out, and has no ring
                     now = self._take_slot(out, reads[load_number(operation)], now, held)
             elif operation.name in VIEWS and self._is_slot(operation):
@@ -109,6 +109,9 @@ class ConsumerWriter:
     def _acquire(self, out: list[IrOperation], group: int, position: tuple[str, str], reads: list[BlockUse]) -> None:
         full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, position[0])
         self.builder.wait(out, full, position[1])
+        if any(use.operation.name == COPY_LOAD and use.views for use in reads):
+            # cp.async writes through the generic proxy, wgmma reads through the async one (PTX ISA, "Async proxy").
+            self.builder.op(out, "ttng.fence_async_shared {bCluster = false}", reads[0].operation.location)
         for use in reads:
             if use.in_registers:
                 slot = self.names[use.operation.result]
@@ -207,7 +210,7 @@ class ConsumerWriter:
             raise self._refusal(operation, "a slot is read inside it")
         if read:
             if operation.name not in READS_SHARED:
-                raise self._refusal(operation, "it reads what TMA loads in a way that is not known")
+                raise self._refusal(operation, "it reads what the producer loads in a way that is not known")
             new = _retyped(new, read)
         if flight is not None and operation.result_in(set(flight.results)):
             new.set_attribute("isAsync", "true")
@@ -295,7 +298,7 @@ class ConsumerWriter:
             self._release(out, group, after[group][0], before=ran)
 
     def _refusal(self, operation: IrOperation, reason: str) -> CannotPlan:
-        return CannotPlan(reason, operation.name, source_line(self.module, operation))
+        return CannotPlan(reason, short_name(operation), source_line(self.module, operation))
 
 
 class _InFlight:

@@ -17,7 +17,7 @@ import copy
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.axes import BOXED_WRITES, effect
-from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, RING_LOADS
 from warpplan.kernels.compiler.analysis.row_split import ENDS, TIED, RowSplit
 from warpplan.kernels.compiler.analysis.value_flow import definitions, origins
 from warpplan.kernels.compiler.lowering.hopper.load_rings import NUMBER, ROWS, number_loads
@@ -44,7 +44,7 @@ def split(module: Module, parts: int) -> tuple[Module, ...]:
     functions = module.operation.regions[0].operations
     at = functions.index(module.function)
     functions[at] = unique_names(functions[at])
-    if not any(NUMBER in operation.attributes for operation in functions[at].walk() if operation.name == TMA_LOAD):
+    if not any(NUMBER in operation.attributes for operation in functions[at].walk() if operation.name in RING_LOADS):
         number_loads(module)
     if parts == 1:
         return (module,)
@@ -76,7 +76,7 @@ def _refuse_races(row_split: RowSplit, clones: list[_Clone]) -> None:
                 raise row_split.refuse(
                     operation, f"it reads whole what is also written ({what}), by another consumer perhaps"
                 )
-        if operation.name == TMA_LOAD and len({operation.result in clone.read for clone in clones}) > 1:
+        if operation.name in RING_LOADS and len({operation.result in clone.read for clone in clones}) > 1:
             raise row_split.refuse(
                 operation, "only what consumer 0 stores depends on it; the others would not free its slot"
             )
@@ -192,8 +192,8 @@ class _Clone:
         printed = self.row_split.rule(operation).printed
         if operation.name == "tt.make_range":
             self._shift_range(new)
-        elif operation.name == TMA_LOAD:
-            dim = printed[1].index(axis)
+        elif operation.name in RING_LOADS:
+            dim = printed[operation.name != COPY_LOAD].index(axis)
             first, rows = self._rows(self.row_split.shapes[operation.result][dim])
             new.set_attribute(ROWS, f"array<i64: {dim}, {first}, {rows}>")
         before = []

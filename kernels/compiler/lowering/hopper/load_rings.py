@@ -1,4 +1,4 @@
-"""The rings of a specialised kernel: one for each TMA load, and which of them fill and empty together.
+"""The rings of a specialised kernel: one for each load, by TMA or ``cp.async``, and which fill and empty together.
 
 Rings of one block that are first read and last read by the same operations form a *group*: they share their barriers,
 ring index and phase bit. Loops that run one after the other and load alike go on with the same rings.
@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
+from warpplan.kernels.compiler.analysis.copies.thread_elements import neighbours
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, RING_LOADS, TMA_LOAD, short_name
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
@@ -29,7 +30,8 @@ VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape"
 
 class Partitioning(Protocol):
     """One producer and ``consumers`` partitions of ``warps`` warps. ``in_flight``: products are overlapped with what
-    stands around them. ``persistent``: one program an SM walks over the programs of the grid.
+    stands around them. ``persistent``: one program an SM walks over the programs of the grid. ``copies``: up to which
+    level the producer copies what is loaded through pointers.
 
     :class:`~warpplan.kernels.compiler.strategy.hopper.HopperStrategy` is one, and says which values are valid.
     """
@@ -42,18 +44,21 @@ class Partitioning(Protocol):
     def in_flight(self) -> int: ...
     @property
     def persistent(self) -> int: ...
+    @property
+    def copies(self) -> int: ...
     def depth(self, loop: int) -> int:
         """Slots of the rings of loop number ``loop``, counted in the order of the program."""
 
 
 @dataclass(frozen=True)
 class LoadRing:
-    """``depth`` slots of type ``slot``, numbered by the first load that fills them."""
+    """``depth`` slots of type ``slot``, numbered by the first load that fills them; ``copied`` by ``cp.async``."""
 
     number: int
     slot: ShapedType
     depth: int
     group: int
+    copied: bool = False
 
     @property
     def name(self) -> str:
@@ -66,11 +71,14 @@ class LoadRing:
 
 @dataclass(frozen=True)
 class Group:
-    """Rings that fill and empty together: ``once`` where that happens at most once, so that no slot is filled again."""
+    """Rings that fill and empty together: ``once`` where that happens at most once, so that no slot is filled again;
+    ``boxes`` where TMA fills one of them, ``copies`` where ``cp.async`` does."""
 
     number: int
     depth: int
     once: bool
+    boxes: bool = True
+    copies: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,11 +114,12 @@ class BlockUse:
 
 
 def number_loads(module: Module) -> int:
-    """Write its number and its slot's layout into every TMA load of ``module``'s kernel; how many loads there are."""
-    loads = [operation for operation in module.function.walk() if operation.name == TMA_LOAD]
+    """Write its number and its slot's layout into every load of ``module``'s kernel that fills a slot; how many loads
+    there are."""
+    loads = [operation for operation in module.function.walk() if operation.name in RING_LOADS]
     for number, operation in enumerate(loads):
         operation.set_attribute(NUMBER, f"{number} : i64")
-        encoding = _slot_encoding(module, operation)
+        encoding = (_copied_encoding if operation.name == COPY_LOAD else _slot_encoding)(module, operation)
         if encoding:
             operation.set_attribute(SLOT, encoding)
     return len(loads)
@@ -134,6 +143,21 @@ def _slot_encoding(module: Module, load: IrOperation) -> str:
     rank = f", rank = {len(tensor.shape)}" if len(tensor.shape) != 2 else ""
     lower, ranks = re.subn(r", rank = \d+(?=}>$)", rank, layout)
     return module.alias(lower) if ranks and lower.startswith("#ttg.nvmma_shared<") else ""
+
+
+def _copied_encoding(module: Module, load: IrOperation) -> str:
+    """That of the shared memory which the copied tile is wanted in; rows one after the other, or columns where a thread
+    copies down a column, where its readers want it in registers."""
+    for operation in module.function.walk():
+        if operation.name == "ttg.local_alloc" and load.result in operation.operands:
+            made = parse_type(find_types(operation.signature)[-1])
+            return made.encoding if made is not None else ""
+    tensor = parse_type(find_types(load.signature)[-1])
+    assert tensor is not None
+    rank = len(tensor.shape)
+    fastest, _ = neighbours(tensor.encoding, module.aliases, rank)
+    order = [fastest, *(dim for dim in reversed(range(rank)) if dim != fastest)]
+    return module.alias(f"#ttg.swizzled_shared<{{vec = 1, perPhase = 1, maxPhase = 1, order = {order}}}>")
 
 
 def load_number(operation: IrOperation) -> int:
@@ -160,7 +184,7 @@ def uses(region: Region) -> list[BlockUse]:
     out."""
     found = []
     for position, operation in enumerate(region.operations):
-        if operation.name != TMA_LOAD:
+        if operation.name not in RING_LOADS:
             continue
         views, tensor = {operation.result}, operation.result
         encoding = slot_type(operation).encoding
@@ -203,6 +227,11 @@ def slot_type(load: IrOperation) -> ShapedType:
     return ShapedType("!ttg.memdesc", tensor.shape, tensor.element, rest)
 
 
+def _filled(load: IrOperation) -> tuple[str, ShapedType]:
+    """How a slot is filled, and what it is."""
+    return load.name, slot_type(load)
+
+
 def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
     """The rings of the module's kernel under ``partitioning``, its loads numbered. Raises :class:`CannotPlan` for loads
     under control flow other than loops and branches."""
@@ -215,17 +244,17 @@ def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
         inside_loop = [outer for outer in (*around, operation) if outer.name in LOOPS]
         if not reads:
             continue
-        where = source_line(module, reads[0].operation)
+        where, told = source_line(module, reads[0].operation), short_name(reads[0].operation)
         for outer in (*around, operation):
             if outer.name not in ("tt.func", "scf.if", *LOOPS):
-                raise CannotPlan(f"a TMA load inside {outer.name}, which is not specialised", TMA_LOAD, where)
+                raise CannotPlan(f"a load inside {outer.name}, which is not specialised", told, where)
         if operation.name == "scf.while" and region is operation.regions[0]:
-            raise CannotPlan("a TMA load in the condition of a loop", TMA_LOAD, where)
+            raise CannotPlan("a load in the condition of a loop", told, where)
         depth = depth_of[id(inside_loop[-1])] if inside_loop else 1
         spans: dict[tuple[int, int], list[BlockUse]] = {}
         for use in reads:
             spans.setdefault((use.first, use.last), []).append(use)
-        shape = (depth, tuple(tuple(slot_type(use.operation) for use in span) for span in spans.values()))
+        shape = (depth, tuple(tuple(_filled(use.operation) for use in span) for span in spans.values()))
         former = next((b for b in shared if b.shape == shape and not b.around(around)), None)
         if former is not None and inside_loop:
             for use, ring in zip((u for span in spans.values() for u in span), former.rings, strict=True):
@@ -235,8 +264,12 @@ def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
         own = []
         for span in spans.values():
             group = len(groups)
-            groups[group] = Group(group, depth, once=not inside_loop)
-            own += [LoadRing(use.load, slot_type(use.operation), depth, group) for use in span]
+            names = {use.operation.name for use in span}
+            groups[group] = Group(group, depth, not inside_loop, TMA_LOAD in names, COPY_LOAD in names)
+            own += [
+                LoadRing(use.load, slot_type(use.operation), depth, group, use.operation.name == COPY_LOAD)
+                for use in span
+            ]
         rings |= {ring.number: ring for ring in own}
         if inside_loop:
             shared.append(_Block([region], shape, tuple(own)))
@@ -267,7 +300,7 @@ class _Block:
     """Blocks one after another that fill the same rings: a later block of the same ``shape`` outside of them joins."""
 
     regions: list[Region]
-    shape: tuple[int, tuple[tuple[ShapedType, ...], ...]]
+    shape: tuple[int, tuple[tuple[tuple[str, ShapedType], ...], ...]]
     rings: tuple[LoadRing, ...]
 
     def around(self, outer: tuple[IrOperation, ...]) -> bool:

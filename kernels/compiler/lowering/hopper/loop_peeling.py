@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS
 from warpplan.kernels.compiler.lowering.hopper.load_rings import VIEWS
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
@@ -89,14 +89,14 @@ def lead_to(loop: control.ForLoop, operands: list[str]) -> list[IrOperation] | N
             return None
         lead.append(operation)
         work += operation.operands
-    if not any(operation.name == TMA_LOAD for operation in lead):
+    if not any(operation.name in RING_LOADS for operation in lead):
         return None
     return [operation for operation in loop.body.operations if operation in lead]
 
 
 def is_lead(operation: IrOperation) -> bool:
     """Whether ``operation`` is a load or a view of one."""
-    return operation.name in VIEWS or operation.name == TMA_LOAD
+    return operation.name in VIEWS or operation.name in RING_LOADS
 
 
 def count_to_last(loop: control.ForLoop, stem: str, where: str) -> tuple[str, list[IrOperation]]:

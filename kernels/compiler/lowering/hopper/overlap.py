@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.analysis.copies.addresses import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
 from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
 from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
@@ -36,7 +37,6 @@ from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
     lead_to,
     located,
 )
-from warpplan.kernels.compiler.lowering.hopper.producer import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix

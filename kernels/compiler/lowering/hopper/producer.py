@@ -1,4 +1,9 @@
-"""The producer: the slice of a kernel that its TMA loads need, each load filling a slot of its ring.
+"""The producer: the slice of a kernel that its loads need, each load filling a slot of its ring.
+
+A TMA load is one thread's to issue. What TMA cannot load all threads of the producer copy by ``cp.async``, each the
+addresses that it computed, and arrive on the slot's barrier when their copies have landed: once a slot, after the last
+copy into the rings of its group, for an arrival waits for all copies of its thread (PTX ISA,
+``cp.async.mbarrier.arrive.noinc``).
 
 The slice is taken of the whole function: loops and branches around loads, their bounds and conditions, and whatever the
 coordinates are computed from. Everything else belongs to the consumers. A value that both need is computed twice.
@@ -9,8 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from warpplan.kernels.compiler.analysis.load_hazards import is_volatile, refuse_hazards
-from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOAD
+from warpplan.kernels.compiler.analysis.copies.addresses import may_repeat, read_by, steered_by
+from warpplan.kernels.compiler.analysis.load_hazards import refuse_hazards
+from warpplan.kernels.compiler.analysis.operation_kinds import (
+    CONTROL,
+    COPY_LOAD,
+    LOOPS,
+    RING_LOADS,
+    short_name,
+)
 from warpplan.kernels.compiler.analysis.value_flow import CARRIED, HANDED, definitions
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
@@ -18,23 +30,13 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import DESCRIBE, Rings
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.lowering.hopper.ring_positions import RingPositions
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
-from warpplan.kernels.compiler.ttgir.names import header_definitions
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
-from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 _T = TypeVar("_T")
-PURE_DIALECTS = ("arith.", "math.")
-PURE = frozenset(
-    {
-        "tt.get_program_id", "tt.get_num_programs", "tt.splat", "tt.unsplat", "tt.make_range", "tt.expand_dims",
-        "tt.broadcast", "tt.addptr", "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int", "tt.make_tensor_descriptor",
-        "tt.reduce", "tt.trans", "tt.reshape", "ttg.convert_layout", "tt.load", "ub.poison",
-    }
-)  # fmt: skip
 SCALAR = frozenset({"scf.for", "scf.while", "scf.if", "scf.condition", "scf.yield", "tt.make_tensor_descriptor"})
 """Operations whose tensor types are not of values that they compute."""
-CONTROL = frozenset({"scf.for", "scf.while", "scf.if"})
 
 
 class Slice:
@@ -54,7 +56,7 @@ class Slice:
         self._needed: set[str] = set()
         self._work: list[str] = []
         for operation in module.function.walk():
-            if operation.name == TMA_LOAD and load_number(operation) in rings.rings:
+            if operation.name in RING_LOADS and load_number(operation) in rings.rings:
                 self._enclose(operation)
                 self._work += operation.operands
         while self._work:
@@ -65,8 +67,15 @@ class Slice:
         refuse_hazards(module, self._definitions, self.kept)
 
     @property
+    def copies(self) -> bool:
+        """Whether ``cp.async`` fills some of its rings."""
+        return any(group.copies for group in self.rings.groups.values())
+
+    @property
     def has_tensors(self) -> bool:
-        """Whether some kept operation works on a tensor, which takes all the warps its layout was made for."""
+        """Whether it works on tensors, which takes all the warps that their layouts were made for."""
+        if self.copies:
+            return True
         for operation in self.module.function.walk():
             if id(operation) in self.kept and operation.name not in SCALAR:
                 kinds = (parse_type(text) for text in find_types(operation.signature))
@@ -94,38 +103,30 @@ class Slice:
         if id(operation) in self.kept:
             return
         self.kept.add(id(operation))
-        if operation.name == "scf.for":
-            loop = control.read_loop(operation)
-            self._work += [loop.lower, loop.upper, loop.step]
-        elif operation.name == "scf.while":
-            self._work.append(control.read_while(operation).condition.operands[0])
-        elif operation.name == "scf.if":
-            self._work.append(control.read_branch(operation).condition)
-        else:
+        if operation.name not in CONTROL:
             raise self._refusal(operation, "what its loads need is computed under control flow that is not specialised")
+        self._work += steered_by(operation)
 
     def _need(self, name: str) -> None:
         if name not in self._definitions:
             return  # an argument of the function
         made = self._definitions[name]
-        operation, kind = made.operation, made.operation.name.strip('"')
-        if kind in CONTROL:
+        operation = made.operation
+        if operation.name in CONTROL:
             self._keep(operation)
             self._work += made.sources
             for which, positions in ((CARRIED, self.carried), (HANDED, self.handed)):
                 if made.kind == which:
                     positions.setdefault(id(operation), set()).add(made.position)
         else:
-            if (kind not in PURE and not kind.startswith(PURE_DIALECTS)) or is_volatile(operation):
-                raise self._refusal(operation, "the address of a TMA load depends on it")
+            if not may_repeat(operation):
+                raise self._refusal(operation, "the address of a load depends on it")
             self.kept.add(id(operation))
-            own = {token for inner in operation.walk() for token in (*inner.defined, *header_definitions(inner))}
-            labels = {t for region in operation.regions for t in region.label.split() if is_value(t)}
-            self._work += [v for inner in operation.walk() for v in inner.operands if v not in own | labels]
+            self._work += read_by(operation)
         self._enclose(operation)
 
     def _refusal(self, operation: IrOperation, reason: str) -> CannotPlan:
-        return CannotPlan(reason, operation.name, source_line(self.module, operation))
+        return CannotPlan(reason, short_name(operation), source_line(self.module, operation))
 
 
 @dataclass
@@ -156,8 +157,8 @@ class ProducerWriter:
         acquired: dict[int, _Filling] = {}
         landed = False
         for operation in region.operations:
-            landed = landed and operation.name not in (TMA_LOAD, *CONTROL)
-            if operation.name == TMA_LOAD and load_number(operation) in self.rings.rings:
+            landed = landed and operation.name not in (*RING_LOADS, *CONTROL)
+            if operation.name in RING_LOADS and load_number(operation) in self.rings.rings:
                 now = self._load(out, operation, now, acquired)
             elif id(operation) not in self.slice.kept:
                 continue
@@ -238,24 +239,45 @@ class ProducerWriter:
                 now = now | {group.number: build.next_position(out, slot, phase, group.depth)}
             full = build.barrier_at(out, f"%wp_full{group.number}", group.depth, slot)
             members = self.rings.of_group(group.number)
-            size = sum(member.slot.bytes for member in members)
-            build.op(out, f"ttng.barrier_expect {full}, {size}, {build.true()} : {build.barrier}", operation.location)
+            size = sum(member.slot.bytes for member in members if not member.copied)
+            if group.boxes:
+                expect = f"ttng.barrier_expect {full}, {size}, {build.true()} : {build.barrier}"
+                build.op(out, expect, operation.location)
             acquired[group.number] = _Filling(full, slot, len(members))
         filling = acquired[group.number]
         filling.left -= 1
-        if not filling.left:
-            del self.filling[group.number]
         full, slot = filling.full, filling.slot
         place = build.slot_at(out, ring.name, ring.type, slot)
-        descriptor, *coordinates = operation.substituted(self.names).operands
-        kind = find_types(operation.signature)[0]
+        if operation.name == COPY_LOAD:
+            self._copy(out, operation, place, ring.slot)
+        else:
+            self._fetch(out, operation, place, full, ring.slot)
+        if not filling.left:
+            del self.filling[group.number]
+            if group.copies:
+                arrive = f"ttng.async_copy_mbarrier_arrive {full} {{noIncrement}} : {build.barrier}"
+                build.op(out, arrive, operation.location)
+        return now
+
+    def _fetch(self, out: list[IrOperation], load: IrOperation, place: str, full: str, slot: ShapedType) -> None:
+        """Issue a TMA load into ``place``."""
+        build = self.builder
+        descriptor, *coordinates = load.substituted(self.names).operands
+        kind = find_types(load.signature)[0]
         build.op(
             out,
             f"ttng.async_tma_copy_global_to_local {descriptor}[{', '.join(coordinates)}] {place}, {full}, "
-            f"{build.true()} : {kind}, {build.barrier} -> {ring.slot}",
-            operation.location,
+            f"{build.true()} : {kind}, {build.barrier} -> {slot}",
+            load.location,
         )
-        return now
+
+    def _copy(self, out: list[IrOperation], load: IrOperation, place: str, slot: ShapedType) -> None:
+        """Copy a tile of addresses into ``place``; what its mask leaves out becomes 0."""
+        pointers, *mask = load.substituted(self.names).operands
+        masked = "".join(f" mask {name}" for name in mask)
+        kind = find_types(load.signature)[0]
+        text = f"$ = ttg.async_copy_global_to_local {pointers}, {place}{masked} : {kind} -> {slot}"
+        self.builder.op(out, text, load.location)
 
 
 def _at(values: list[_T], positions: set[int]) -> list[_T]:

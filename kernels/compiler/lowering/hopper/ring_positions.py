@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOAD
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS
 from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, load_number
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.ttgir import control
@@ -23,7 +23,7 @@ Emit = Callable[[Region, RingPositions], tuple[Region, RingPositions]]
 
 def groups_inside(region: Region, rings: Rings) -> list[int]:
     """The groups that ``region`` loads and that are filled more than once, in the order of the program."""
-    loads = (load_number(operation) for operation in region.walk() if operation.name == TMA_LOAD)
+    loads = (load_number(operation) for operation in region.walk() if operation.name in RING_LOADS)
     groups = [rings.group_of(load) for load in loads if load in rings.rings]
     return list(dict.fromkeys(group.number for group in groups if not group.once))
 

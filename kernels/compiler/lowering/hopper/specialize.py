@@ -12,33 +12,42 @@ have, which every release from 3.6 to 3.9 reads alike.
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
+from warpplan.kernels.compiler.analysis.copies.copied_loads import copied_vectors, with_copies
+from warpplan.kernels.compiler.analysis.copies.producer_size import PRODUCER_WARPS, WARP, producer_registers
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
-from warpplan.kernels.compiler.lowering.hopper.load_rings import Partitioning, Rings, number_loads, plan_rings
+from warpplan.kernels.compiler.lowering.hopper.load_rings import (
+    NUMBER,
+    SLOT,
+    Partitioning,
+    Rings,
+    number_loads,
+    plan_rings,
+)
 from warpplan.kernels.compiler.lowering.hopper.lookahead import add_lookahead
 from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
 from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
+from warpplan.kernels.compiler.lowering.slices.dead_values import without_dead_values
+from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.types import ShapedType
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types
 
 REGISTERS_PER_SM = 65_536
-WARP = 32
 GRANULE = 8
 """``setmaxnreg`` takes multiples of 8 (PTX ISA)."""
 MOST_REGISTERS = 240
 """Registers a thread of a consumer at most: what two consumer warp groups get next to a producer of 24."""
-PRODUCER_REGISTERS = 24
-"""Registers a thread of the producer, the least that ``setmaxnreg`` takes (PTX ISA): one thread computes addresses and
-issues copies."""
 
 
 def specialize(text: str, partitioning: Partitioning) -> str:
@@ -47,7 +56,7 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     Raises :class:`CannotPlan` with the obstacle's operation and source line, and
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print.
     """
-    module = parse(text)
+    module = with_copies(parse(text), partitioning.copies)
     if module.operation.attributes.get("ttg.num-ctas", "1").split()[0] != "1":
         raise CannotPlan("num_ctas above 1: rings of a cluster's blocks are not lowered")
     if partitioning.persistent:
@@ -55,14 +64,15 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     function = unique_names(module.function)
     replace_function(module, function)
     if number_loads(module) == 0:
-        raise CannotPlan("no TMA load (tt.descriptor_load): nothing for a producer to do")
+        raise CannotPlan("no TMA load (tt.descriptor_load), nor one that is copied: nothing for a producer to do")
     rings = plan_rings(module, partitioning)
     if all(group.once for group in rings.groups.values()):
-        raise CannotPlan("no TMA load in a loop: nothing for a producer to run ahead of")
+        raise CannotPlan("no TMA load in a loop, nor one that is copied: nothing for a producer to run ahead of")
     part = Slice(module, rings)
     barrier = module.alias(BARRIER_LAYOUT)
     module.alias("#ttg.shared_memory", "smem")
-    clones = [unique_names(clone.function) for clone in split(module, partitioning.consumers)]
+    consumed = _without_addresses(module) if partitioning.copies else module
+    clones = [unique_names(clone.function) for clone in split(consumed, partitioning.consumers)]
     if partitioning.in_flight:
         # While one consumer waits, another one's products run. A single consumer keeps its next product in
         # flight instead.
@@ -79,11 +89,13 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         bodies.append((consumer.body(), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
     producer = ProducerWriter(part, Builder(barrier, "producer")).body()
-    bodies.append((producer, partitioning.warps if part.has_tensors else 1, "producer"))
+    producer, warps = _sized(module, part, producer, partitioning.warps)
+    bodies.append((producer, warps, "producer"))
+    registers = producer_registers(copied_vectors(module))
     header = clones[0]
     builder = Builder(barrier, "block")
     prologue = _prologue(memory, rings, builder, partitioning.consumers)
-    partitions = _partitions(header, memory, rings, bodies, barrier, partitioning)
+    partitions = _partitions(header, memory, rings, bodies, barrier, partitioning, registers)
     body = [*builder.constants.values(), *prologue, partitions, IrOperation("tt.return")]
     replace_function(module, with_body(header, body))
     return str(module)
@@ -95,7 +107,8 @@ def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, con
         builder.op(out, f"{name} = ttg.local_alloc : () -> {tile}")
     for group in rings.groups.values():
         kind = builder.barrier.replace("<1xi64", f"<{group.depth}x1xi64")
-        arrivals = {"full": 1} | ({} if group.once else {"empty": consumers})
+        full = group.boxes + WARP * PRODUCER_WARPS * group.copies  # TMA's expect, and every thread of the producer
+        arrivals = {"full": full} | ({} if group.once else {"empty": consumers})
         for name, count in arrivals.items():
             builder.op(out, f"%wp_{name}{group.number} = ttg.local_alloc : () -> {kind}")
             for slot in range(group.depth):
@@ -111,6 +124,7 @@ def _partitions(
     bodies: list[tuple[list[IrOperation], int, str]],
     barrier: str,
     partitioning: Partitioning,
+    producer_registers: int,
 ) -> IrOperation:
     kinds = arguments(header)
     kinds |= {name: str(kind) for name, kind in memory.items()}
@@ -121,7 +135,9 @@ def _partitions(
             kinds[f"%wp_empty{group.number}"] = kind
     workers = [body for body, _, _ in bodies[1:]]
     captured = [name for name in kinds if any(_mentions(body, name) for body in workers)]
-    registers = ", ".join(map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies])))
+    registers = ", ".join(
+        map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies], producer_registers))
+    )
     parts: list[str | Region] = [
         *tokenize(f"({', '.join(captured)}) attributes {{requestedRegisters = array<i32: {registers}>}}\ndefault "),
         Region([*bodies[0][0], IrOperation("ttg.warp_yield")]),
@@ -135,8 +151,40 @@ def _partitions(
     return IrOperation("ttg.warp_specialize", (), parts)
 
 
-def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]]) -> list[int]:
-    """Registers that each worker asks for: few for the producer, what it leaves in equal parts for the consumers.
+def _sized(module: Module, part: Slice, body: list[IrOperation], warps: int) -> tuple[list[IrOperation], int]:
+    """The producer's ``body`` and its warps: one where it works on scalars, else four. One that does not copy may keep
+    the kernel's ``warps`` where its layouts cannot be narrowed; of one that copies, as many threads have to arrive as
+    its barriers were made for."""
+    if not part.has_tensors:
+        return body, 1
+    try:
+        return with_warps(module, body, PRODUCER_WARPS), PRODUCER_WARPS
+    except CannotPlan:
+        if part.copies:
+            raise
+        return body, warps
+
+
+def _without_addresses(module: Module) -> Module:
+    """``module`` as its consumers see it: a copied load is a slot to them, and nothing is computed for its address."""
+    function = copy.deepcopy(module.function)
+    for operation in function.walk():
+        if operation.name == COPY_LOAD:
+            tensor = find_types(operation.signature)[-1]
+            kept = {name: operation.attributes[name] for name in (NUMBER, SLOT)}
+            operation.parts = [*tokenize(f" : {tensor}")]
+            for name, value in kept.items():
+                operation.set_attribute(name, value)
+    seen = Module(module.aliases, copy.copy(module.operation), module.locations)
+    seen.operation.parts = [
+        Region(list(part.operations), part.label) if isinstance(part, Region) else part for part in seen.operation.parts
+    ]
+    replace_function(seen, without_dead_values(function))
+    return seen
+
+
+def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]], producer: int) -> list[int]:
+    """Registers that each worker asks for: ``producer``, and what that leaves in equal parts for the consumers.
 
     Triton starts all warps alike, with 65,536 / (32 · warps) rounded down to a multiple of 8, and gives the default
     partition what the workers leave (its AllocateWarpGroups pass); warps count in groups of four.
@@ -145,8 +193,8 @@ def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]]) ->
     producer_warps = -(-partitions[-1][0] // 4) * 4
     total = consumers + producer_warps
     start = REGISTERS_PER_SM // (WARP * total) // GRANULE * GRANULE
-    consumer = (start * total - PRODUCER_REGISTERS * producer_warps) // consumers // GRANULE * GRANULE
-    return [PRODUCER_REGISTERS if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
+    consumer = (start * total - producer * producer_warps) // consumers // GRANULE * GRANULE
+    return [producer if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
 
 
 def _mentions(body: list[IrOperation], name: str) -> bool:

@@ -1,0 +1,11 @@
+"""Loads through pointers that a producer copies by ``cp.async``: how wide their copies are, which loads these can be,
+and the kernel with them marked.
+"""
+
+EXPORTS = {
+    "addresses": ("may_repeat", "PURE", "PURE_DIALECTS", "read_by", "steered_by"),
+    "copied_loads": ("copied_vectors", "copyable", "with_copies"),
+    "producer_size": ("LEAST_REGISTERS", "producer_registers", "PRODUCER_WARPS", "WARP"),
+    "thin_addresses": ("with_thin_addresses",),
+    "thread_elements": ("neighbours",),
+}

@@ -1,0 +1,46 @@
+"""What a tile costs that is copied by ``cp.async``: its latency, the copies' instructions, the memory pipeline.
+
+The profile's ``gather_load`` holds it where it was measured (the probe of gathered rows: 16 bytes a thread, rows in
+random order). In a profile without it the latency is a TMA load's of as many bytes from the same memory, for the way
+there and back is the same, and a warp's instruction holds the memory pipeline for 4 cycles: 32 lanes of 16 bytes at the
+128 bytes a cycle of an SM (CUDA C++ Programming Guide, "Shared memory"). Narrower copies need more instructions, not
+shorter ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from warpplan.kernels.compiler.analysis.capture import Body, Captured
+from warpplan.kernels.compiler.analysis.copies.producer_size import WARP, producer_registers
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
+from warpplan.planner.errors import MissingCosts
+from warpplan.planner.values.costs import CostTable, OperationCost
+
+CYCLES = 4.0
+"""Of the memory pipeline for one instruction of a warp. Doubled: a GEMM whose A is gathered is bound by its copies."""
+WIDE = 16
+"""Bytes of one copy as they were measured."""
+
+
+def copy_cost(work: LoopWork, costs: CostTable, source: str) -> tuple[OperationCost, float, bool]:
+    """The probe's cost of the tile ``work`` from ``source``, "l2" or "dram", the cycles that issuing it takes, and
+    whether they are estimated. Raises :class:`MissingCosts` where the profile has no load of tiles at all."""
+    size, copies = work.parts[0].size, work.parts[1].size
+    instructions = -(-copies // WARP)
+    try:
+        found = costs.lookup("gather_load", size, source=source)
+    except MissingCosts:
+        return costs.lookup("tma_load", size, source=source), CYCLES * instructions, True
+    assert found.issue is not None
+    return found, found.issue.p50 * max(1.0, copies * WIDE / size), copies * WIDE != size
+
+
+def copies_of(bodies: Iterable[Body]) -> list[int]:
+    """The copies of each tile that ``bodies`` copy."""
+    return [work.parts[1].size for body in bodies for work in body.of_kind("copy_load")]
+
+
+def registers_of_producer(captured: Captured) -> int:
+    """Registers a thread of the producer that ``captured`` has when it is specialised."""
+    return producer_registers(copies_of((captured.body, *captured.loops)))

@@ -1,0 +1,109 @@
+"""What a partition keeps of a kernel: nothing that nobody reads, and layouts of as many warps as it has."""
+
+from __future__ import annotations
+
+import pytest
+
+from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.slices.dead_values import without_dead_values
+from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
+from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
+
+ALIASES = [
+    "#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [8, 1], order = [1, 0]}>",
+    "#linear = #ttg.linear<{register = [[0, 1]], lane = [[0, 2], [0, 4], [0, 8], [1, 0], [2, 0]], "
+    "warp = [[4, 0], [8, 0], [16, 0]], block = []}>",
+    "#mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 4], instrShape = [16, 8]}>",
+    "#shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>",
+]
+TEXT = """module attributes {"ttg.num-warps" = 8 : i32} {
+  tt.func public @kernel(%a: !tt.ptr<i32>, %n: i32) attributes {noinline = false} {
+    %zero = arith.constant 0 : i32 loc(unknown)
+    %one = arith.constant 1 : i32 loc(unknown)
+    %unread = arith.addi %n, %one : i32 loc(unknown)
+    %sums:3 = scf.for %i = %zero to %n step %one iter_args(%kept = %zero, %alone = %one, %pair = %zero) -> (i32, i32, i32)  : i32 {
+      %more = arith.addi %kept, %i : i32 loc(unknown)
+      %self = arith.addi %alone, %one : i32 loc(unknown)
+      %other = arith.addi %pair, %self : i32 loc(unknown)
+      scf.yield %more, %self, %other : i32, i32, i32 loc(unknown)
+    } loc(unknown)
+    %odd = arith.cmpi eq, %n, %one : i32 loc(unknown)
+    %chosen:2 = scf.if %odd -> (i32, i32) {
+      scf.yield %sums#0, %one : i32, i32 loc(unknown)
+    } else {
+      scf.yield %zero, %sums#1 : i32, i32 loc(unknown)
+    } loc(unknown)
+    tt.store %a, %chosen#READ : !tt.ptr<i32> loc(unknown)
+    tt.return loc(unknown)
+  } loc(unknown)
+} loc(unknown)
+"""  # noqa: E501
+
+
+def swept(read: int) -> str:
+    function = unique_names(parse(TEXT.replace("READ", str(read))).function)
+    return without_dead_values(function).text()
+
+
+def test_what_a_loop_carries_for_itself_alone_is_left_out() -> None:
+    text = swept(0)
+    assert "%unread" not in text
+    assert "%self" not in text
+    assert "%other" not in text
+    assert "iter_args(%kept = %zero) -> (i32)" in text
+    assert "%chosen = scf.if %odd -> (i32)" in text
+    assert "scf.yield %more : i32" in text
+
+
+def test_what_is_read_keeps_what_it_is_made_of() -> None:
+    text = swept(1)
+    assert "%more" not in text
+    assert "%other" not in text
+    assert "iter_args(%alone = %one) -> (i32)" in text
+    assert "tt.store %a, %chosen : !tt.ptr<i32>" in text
+
+
+def test_a_kernel_without_dead_values_stays_as_it_is() -> None:
+    function = unique_names(parse(TEXT.replace("chosen#READ", "sums#2")).function)
+    once = without_dead_values(function)
+    assert without_dead_values(once).text() == once.text()
+
+
+def module() -> Module:
+    return Module(list(ALIASES), parse(TEXT.replace("READ", "0")).operation, [])
+
+
+def operation(text: str) -> IrOperation:
+    return parse_operation(text)
+
+
+@pytest.mark.parametrize(
+    ("layout", "found"),
+    [
+        ("#blocked", "warpsPerCTA = [4, 1]"),
+        ("#ttg.slice<{dim = 1, parent = #blocked}>", "warpsPerCTA = [4, 1]"),
+        ("#mma", "warpsPerCTA = [2, 2]"),
+        ("#linear", "warp = [[4, 0], [8, 0]]"),
+    ],
+)
+def test_half_of_the_warps_are_taken_from_a_layout(layout: str, found: str) -> None:
+    narrowed = module()
+    rank = "64" if "slice" in layout else "64x16"
+    (new,) = with_warps(narrowed, [operation(f"%x = arith.addi %y, %y : tensor<{rank}xi32, {layout}>")], 4)
+    alias = next(t for t in new.tokens if t.startswith("#") and not t.startswith("#ttg"))
+    assert found in next(line for line in narrowed.aliases if line.startswith(f"{alias} = "))
+    assert alias not in [line.partition(" = ")[0] for line in ALIASES]
+
+
+def test_shared_memory_and_as_many_warps_stay_as_they_are() -> None:
+    same = [operation("%x = ttg.local_alloc : () -> !ttg.memdesc<64x16xi32, #shared, #smem, mutable>")]
+    assert with_warps(module(), same, 4)[0].text() == same[0].text()
+    assert with_warps(module(), same, 8) is same
+
+
+def test_a_reshape_is_not_narrowed() -> None:
+    reshape = operation("%x = tt.reshape %y : tensor<64x16xi32, #blocked> -> tensor<1024xi32, #linear>")
+    with pytest.raises(CannotPlan, match="its 4 warps"):
+        with_warps(module(), [reshape], 4)
