@@ -9,6 +9,7 @@ from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
 from warpplan.kernels.compiler.analysis.operation_kinds import LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
+from warpplan.kernels.compiler.analysis.streams import streamed_loads
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -89,7 +90,9 @@ def capture(text: str) -> Captured:
 def capture_module(module: Module) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
-    reader = _LoopReader(types, row_values(function, types), SourceLocations(module), _constants(function))
+    reader = _LoopReader(
+        types, row_values(function, types), SourceLocations(module), _constants(function), streamed_loads(function)
+    )
     attributes = module.operation.attributes
     loops = tuple(reader.loops(function.regions[0], ""))
     body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
@@ -107,9 +110,11 @@ def capture_module(module: Module) -> Captured:
 
 class _LoopReader:
     def __init__(
-        self, types: Types, rows: frozenset[str], locations: SourceLocations, constants: dict[str, int]
-    ) -> None:
+        self, types: Types, rows: frozenset[str], locations: SourceLocations, constants: dict[str, int],
+        streamed: frozenset[str],
+    ) -> None:  # fmt: skip
         self.types, self.rows, self.locations, self.constants = types, rows, locations, constants
+        self.streamed = streamed
         self.names: set[str] = set()
 
     def loops(self, region: Region, parent: str) -> list[Body]:
@@ -143,7 +148,7 @@ class _LoopReader:
         self, region: Region, carried: tuple[tuple[str, str], ...], name: str, line: str, kind: str, parent: str,
         trips: int | None,
     ) -> Body:  # fmt: skip
-        work, flows = read_work(region, carried, dict(self.types), self.rows, self.locations)
+        work, flows = read_work(region, carried, dict(self.types), self.rows, self.locations, self.streamed)
         rows = max((w.product.m for w in work if w.product is not None), default=None)
         return Body(name, line, kind, parent, work, flows, rows, trips)
 

@@ -33,7 +33,7 @@ class LoopWork:
     ``register_bits`` are those of the whole tile that it leaves for others, ``buffer_bytes`` those of the shared memory
     that it fills, ``tensor`` the tensor memory that it writes. ``rows``: its tile follows the rows of a product, so
     data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
-    loop over several.
+    loop over several. ``streamed``: a load of which every program reads other memory, so that it comes from DRAM.
     """
 
     id: str
@@ -50,6 +50,7 @@ class LoopWork:
     conditional: bool = False
     rare: bool = False
     tensor: TensorBuffer | None = None
+    streamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,11 @@ class Flow:
 
 
 def read_work(
-    region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], locations: SourceLocations
-) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:
-    """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration).
+    region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], locations: SourceLocations,
+    streamed: frozenset[str] = frozenset(),
+) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:  # fmt: skip
+    """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration),
+    ``streamed`` the loads of :mod:`~.streams`.
 
     A loop inside is one operation, a branch's operations count as if it were always taken.
     """
@@ -77,13 +80,14 @@ def read_work(
     if len(reader.groups) > MOST_WORK:
         reader = WorkGroupReader(types, rows, pairs, same_size=False)
         reader.visit(region, 0)
-    return _WorkWriter(reader).work_and_flows(locations)
+    return _WorkWriter(reader, streamed).work_and_flows(locations)
 
 
 class _WorkWriter:
     """The groups of ``reader`` as work and flows, in an order in which one thread can run them."""
 
-    def __init__(self, reader: WorkGroupReader) -> None:
+    def __init__(self, reader: WorkGroupReader, streamed: frozenset[str]) -> None:
+        self.streamed = streamed
         self.reader, self.groups, self.home = reader, reader.groups, reader.home
         self.back = reader.back | reader.memory.around()
         self._sort()
@@ -193,6 +197,7 @@ class _WorkWriter:
             str(locations.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
             product, 0 if group.buffer else bits, group.buffer, group.rows, group.region > 0,
             group.rare, self.reader.memory.written(group.accesses),
+            group.classified.kind in ("tma_load", "load") and self.streamed.issuperset(group.results),
         )  # fmt: skip
 
 

@@ -84,6 +84,9 @@ class WorkGroupReader:
                 self._branch(operation)
                 continue
             accesses = self.memory.visit(operation)
+            if name == "ttg.convert_layout" and self._loaded_by_tma(operation.operands[0]):
+                self._read_slot(operation.operands[0], operation.result, operation, number)
+                continue
             for value in operation.operands:
                 if value in self.loaded and name not in ("ttg.local_alloc", "scf.yield"):
                     self._into_registers(value, operation, number)
@@ -198,22 +201,31 @@ class WorkGroupReader:
 
     def _into_registers(self, value: str, reader: IrOperation, number: int) -> None:
         """A tile that TMA brought is read from shared memory once by the operations that want it in registers."""
-        home = self.home.get(value)
-        if self.loaded[value] or home is None or self.groups[home].classified.kind != "tma_load":
+        if self.loaded[value] or not self._loaded_by_tma(value):
             return
+        name = self.loaded[value] = f"{value}.registers"
+        self._read_slot(value, name, self.groups[self.home[value]].operations[-1], number)
+        self.types[name] = self.types[value]
+        self.source[value] = frozenset((name,))
+
+    def _loaded_by_tma(self, value: str) -> bool:
+        home = self.home.get(value)
+        return value in self.loaded and home is not None and self.groups[home].classified.kind == "tma_load"
+
+    def _read_slot(self, value: str, name: str, reader: IrOperation, number: int) -> None:
+        """A tile that TMA brought, read from shared memory as ``name``. In another layout than the load's own as well:
+        Triton folds a change of layout into the read (its canonical form of ``ttg.convert_layout``)."""
         tile = self.types[value]
         assert tile is not None
-        name = f"{value}.registers"
-        self.loaded[value] = name
         part = Part("shared_load", tile.bytes)
         group = WorkGroup(
-            Classified("shared_load", (part,)), [self.groups[home].operations[-1]], number, value in self.rows,
-            self.rare, elements(tile), [part], {value}, [name],
+            Classified("shared_load", (part,)), [reader], number, value in self.rows, self.rare, elements(tile), [part],
+            {value}, [name],
         )  # fmt: skip
+        self.position.setdefault(id(reader), len(self.position))
         self.home[name] = len(self.groups)
         self.groups.append(group)
-        self.types[name] = tile
-        self.source[value] = frozenset((name,))
+        self.source[name] = frozenset((name,))
 
 
 def tile_bytes(types: Types, values: Iterable[str]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.register_shares import starting_registers
 from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy, from_fields
 from warpplan.kernels.triton_types import Json
 from warpplan.planner.errors import InvalidConfig
@@ -15,6 +16,8 @@ HOPPER = 9
 """Major compute capability."""
 MOST_CONSUMER_WARPS = 12
 """Three warp groups, and a fourth for the producer: of four, each thread can still start with 128 registers."""
+MOST_BLOCKS = 4
+"""Blocks on an SM at most: of five, even one consumer of four warps could not have 80 registers a thread."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class HopperStrategy(Strategy):
 
     ``depths`` are the slots of the rings, an entry for each loop that loads, in the order of the program; the last one
     stands for all further loops. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the
-    next. ``persistent`` is 1 where one program an SM walks over the programs of the grid. Raises
-    :class:`InvalidConfig` naming the field.
+    next. ``persistent`` is 1 where as many programs as run at once walk over the programs of the grid. ``blocks`` run
+    on one SM at once, which divide its registers. Raises :class:`InvalidConfig` naming the field.
     """
 
     consumers: int
@@ -32,6 +35,7 @@ class HopperStrategy(Strategy):
     warps: int = 4
     in_flight: int = 1
     persistent: int = 0
+    blocks: int = 1
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -39,6 +43,7 @@ class HopperStrategy(Strategy):
             ("warps", self.warps, (4, 8)),
             ("in_flight", self.in_flight, (0, 1)),
             ("persistent", self.persistent, (0, 1)),
+            ("blocks", self.blocks, tuple(range(1, MOST_BLOCKS + 1))),
         ):
             if value not in allowed:
                 raise InvalidConfig(
@@ -67,12 +72,15 @@ class HopperStrategy(Strategy):
 
     @property
     def options(self) -> Mapping[str, int]:
-        return {"num_warps": self.warps}
+        if self.blocks == 1:
+            return {"num_warps": self.warps}
+        return {"num_warps": self.warps, "maxnreg": starting_registers(self.consumers * self.warps, blocks=self.blocks)}
 
     @property
     def key(self) -> str:
         depths = ".".join(map(str, self.depths))
-        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}"
+        blocks = f"-{self.blocks}" if self.blocks > 1 else ""
+        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}{blocks}"
 
     @property
     def partitioning(self) -> str:
@@ -80,15 +88,15 @@ class HopperStrategy(Strategy):
 
     @property
     def family(self) -> tuple[int | str, ...]:
-        return self.consumers, self.warps, self.persistent
+        return self.consumers, self.warps, self.persistent, self.blocks
 
     @property
     def complexity(self) -> tuple[int, ...]:
-        return self.consumers, self.warps, *self.depths, self.persistent
+        return self.blocks, self.consumers, self.warps, *self.depths, self.persistent
 
     @property
-    def walks_grid(self) -> bool:
-        return bool(self.persistent)
+    def walking_programs(self) -> int:
+        return self.blocks if self.persistent else 0
 
     @property
     def pipelined(self) -> bool:
@@ -125,4 +133,5 @@ class HopperStrategy(Strategy):
     def __str__(self) -> str:
         depths = "/".join(map(str, self.depths))
         flags = [name for name, on in (("in flight", self.in_flight), ("persistent", self.persistent)) if on]
+        flags += [f"{self.blocks} blocks"] if self.blocks > 1 else []
         return ", ".join([f"{self.consumers} x {self.warps} warps, {depths} slots", *flags])

@@ -24,21 +24,12 @@ from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
+from warpplan.kernels.compiler.lowering.register_shares import PRODUCER_REGISTERS, WARP, consumer_registers
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.types import ShapedType
-
-REGISTERS_PER_SM = 65_536
-WARP = 32
-GRANULE = 8
-"""``setmaxnreg`` takes multiples of 8 (PTX ISA)."""
-MOST_REGISTERS = 240
-"""Registers a thread of a consumer at most: what two consumer warp groups get next to a producer of 24."""
-PRODUCER_REGISTERS = 24
-"""Registers a thread of the producer, the least that ``setmaxnreg`` takes (PTX ISA): one thread computes addresses and
-issues copies."""
 
 
 def specialize(text: str, partitioning: Partitioning) -> str:
@@ -138,15 +129,11 @@ def _partitions(
 def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]]) -> list[int]:
     """Registers that each worker asks for: few for the producer, what it leaves in equal parts for the consumers.
 
-    Triton starts all warps alike, with 65,536 / (32 · warps) rounded down to a multiple of 8, and gives the default
-    partition what the workers leave (its AllocateWarpGroups pass); warps count in groups of four.
+    Triton starts all warps alike and gives the default partition what the workers leave (its AllocateWarpGroups pass).
     """
-    consumers = partitioning.consumers * partitioning.warps
-    producer_warps = -(-partitions[-1][0] // 4) * 4
-    total = consumers + producer_warps
-    start = REGISTERS_PER_SM // (WARP * total) // GRANULE * GRANULE
-    consumer = (start * total - PRODUCER_REGISTERS * producer_warps) // consumers // GRANULE * GRANULE
-    return [PRODUCER_REGISTERS if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
+    warps = partitioning.consumers * partitioning.warps
+    consumer = consumer_registers(warps, partitions[-1][0], partitioning.blocks)
+    return [PRODUCER_REGISTERS if role == "producer" else consumer for _, role in partitions[1:]]
 
 
 def _mentions(body: list[IrOperation], name: str) -> bool:
