@@ -23,6 +23,7 @@ from warpplan.kernels.compiler.analysis.row_values import Types
 from warpplan.kernels.compiler.analysis.tensor_memory import ACCESSES, Access, TensorMemory, values_read
 from warpplan.kernels.compiler.ttgir.control import read_branch, yielded
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
+from warpplan.kernels.compiler.ttgir.types import ShapedType, parse_type
 
 _CHAINS = frozenset({"elementwise", "sfu"})
 _POINTER_STEPS = frozenset(
@@ -195,9 +196,9 @@ class WorkGroupReader:
     def _fill(self, operation: IrOperation) -> None:
         """A loaded tensor that is wanted in shared memory: the load writes there itself."""
         for value in operation.operands:
-            for result in self.source.get(value, ()):
-                if value in self.loaded and result in self.home:
-                    self.groups[self.home[result]].buffer = tile_bytes(self.types, [value])
+            home = self.home.get(value)
+            if value in self.loaded and home is not None:
+                self.groups[home].buffer = tile_bytes(self.types, [value])
 
     def _into_registers(self, value: str, reader: IrOperation, number: int) -> None:
         """A tile that TMA brought is read from shared memory once by the operations that want it in registers."""
@@ -226,6 +227,18 @@ class WorkGroupReader:
         self.home[name] = len(self.groups)
         self.groups.append(group)
         self.source[name] = frozenset((name,))
+
+
+def register_bits(tile: ShapedType | None) -> int:
+    """Bits of registers that a tile takes. Of pointers one stands for each 16 bytes that are accessed at once."""
+    if tile is None or tile.kind != "tensor":
+        return 0
+    pointee = tile.element.partition("!tt.ptr<")[2].rpartition(">")[0]
+    if not pointee:
+        return elements(tile) * tile.element_bits
+    pointed = parse_type(f"tensor<1x{pointee}>")
+    vector = 128 // max(8, pointed.element_bits) if pointed is not None else 1
+    return elements(tile) * tile.element_bits // vector
 
 
 def tile_bytes(types: Types, values: Iterable[str]) -> int:

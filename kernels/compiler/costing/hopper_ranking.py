@@ -24,6 +24,7 @@ from warpplan.kernels.compiler.costing.kernel_model import (
 )
 from warpplan.kernels.compiler.costing.loop_graph import BASE_REGISTERS as PRODUCER_REGISTERS
 from warpplan.kernels.compiler.costing.loop_graph import MMA_ROWS, Shape, in_flight, lookahead_product, registers_for
+from warpplan.kernels.compiler.costing.misfit import misfit
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.strategy.hopper import MOST_BLOCKS, MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
@@ -52,6 +53,8 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     found = tuple(r for r in ranked if r.gain >= WORTH_TRYING)
     if all(r.scheme is None for r in found):
         obstacle = _obstacle(captured)
+        if obstacle is None and all(r.scheme is None for r in ranked):
+            obstacle = no_fit(captured, device)
         if obstacle is not None:
             raise CannotPlan(obstacle.reason, obstacle.operation, obstacle.line)
         raise CannotPlan(next(r.reason for r in ranked if r.scheme is None))
@@ -77,9 +80,16 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
     alone = model.alone()
     found = [s for shape in _shapes(captured) for s in model.crowded(shape)]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
-    if not any(s.gain > 1 for s in ranked):
+    if not ranked:
+        alone = replace(alone, reason=str(no_fit(captured, device)))
+    elif not any(s.gain > 1 for s in ranked):
         alone = replace(alone, reason=f"no partition pays: {alone.reason}")
     return tuple(sorted((alone, *ranked), key=_order))
+
+
+def no_fit(captured: Captured, device: Device) -> Obstacle:
+    """Why no scheme fits ``captured``, for which :func:`rank` found none."""
+    return misfit(captured, [replace(shape, in_flight=False) for shape in _shapes(captured)], device)
 
 
 def _obstacle(captured: Captured) -> Obstacle | None:
@@ -98,8 +108,8 @@ def _order(ranked: RankedStrategy) -> tuple[object, ...]:
 
 
 def _shapes(captured: Captured) -> list[Shape]:
-    """Consumers and warps that the tile's rows allow. One consumer runs any loop as Triton laid it out, with products of
-    16 rows by mma.sync or none; several share out rows, 64 or more each, in whole wgmma instructions."""
+    """Consumers and warps that the tile's rows allow. One consumer runs any loop as Triton laid it out, with products
+    of 16 rows by mma.sync or none; several share out rows, 64 or more each, in whole wgmma instructions."""
     rows = [
         work.product.m
         for loop in captured.loading for work in loop.of_kind("dot")

@@ -132,9 +132,7 @@ class KernelModel:
             default=0.0,
         )
         streamed = sum(load.buffer_bytes for load in loads if load.streamed)
-        transfer = max(
-            c["l2_scale"] * slot_bytes(loop) / self.l2_bytes_per_cycle, streamed / self.dram_bytes_per_cycle
-        )
+        transfer = max(c["l2_scale"] * slot_bytes(loop) / self.l2_bytes_per_cycle, streamed / self.dram_bytes_per_cycle)
         arrival = (c["latency_scale"] * latency + c["transfer_scale"] * transfer) / max(0.5, slots)
         return float(sum(term**p for term in (ii, transfer, arrival)) ** (1 / p))
 

@@ -22,7 +22,9 @@ from warpplan.planner.errors import InvalidConfig, MalformedFile
 
 _HOPPER = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?(?::(\d+)blocks)?")
 _BLACKWELL = re.compile(r"(apart|together|found):(\d+)(:single)?")
-_HOPPER_PRINTED = re.compile(r"(\d+) x (\d+) warps, (\d+(?:/\d+)*) slots(, in flight)?(, persistent)?(?:, (\d+) blocks)?")
+_HOPPER_PRINTED = re.compile(
+    r"(\d+) x (\d+) warps, (\d+(?:/\d+)*) slots(, in flight)?(, persistent)?(?:, (\d+) blocks)?"
+)
 _BLACKWELL_PRINTED = re.compile(
     r"(?:loads and products (apart|together)|as Triton finds best), (\d+) slots(?:, staged (.+?))?(, single)?"
 )
