@@ -43,6 +43,9 @@ WORTH_A_SLOT = 0.99
 WORTH_A_BLOCK = 0.97
 """Factor on a kernel's time that one block more on an SM must reach, for each comes with its own prologue and fewer
 registers. Chosen by hand."""
+MORE_REGISTERS = 52
+"""Registers beside a loop's values that a consumer must have where several blocks run on an SM: kernels with descriptors
+took 22 to 57 (ptxas of Triton 3.6.0 for sm_90), and a block more is no gain where its consumers spill."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -150,7 +153,8 @@ class HopperModel(KernelModel):
         has_lookahead = shape.in_flight and any(lookahead_product(loop) is not None for loop in loops)
         # A product that is issued an iteration early takes registers that there may not be; then none is.
         otherwise = replace(shape, in_flight=False)
-        if any(live_registers(loop, shape) + PRODUCER_REGISTERS > registers for loop in loops):
+        beside = PRODUCER_REGISTERS if shape.blocks == 1 else MORE_REGISTERS
+        if any(live_registers(loop, shape) + beside > registers for loop in loops):
             return self.specialized(otherwise) if has_lookahead else []
         limit_bytes = self._shared_bytes_of_block(shape)
         most = self._fit([MOST_DEPTH] * len(loops), limit_bytes)

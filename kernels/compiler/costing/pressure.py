@@ -50,7 +50,8 @@ def live_at_once(loop: Body, shape: Shape) -> list[tuple[LoopWork, int]]:
 
 def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
     """Shared memory of a block with rings of ``depths`` slots, one entry a loop of ``captured.loading``: rings, tiles
-    loaded outside of them, the largest tile on its way to an operand, a store or another layout, barriers.
+    loaded outside of them and through pointers, the largest tile on its way to an operand, a store or another layout,
+    barriers.
 
     Loops after one another that load alike, with as many slots, go on with the same rings.
     """
@@ -62,7 +63,10 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
         if ring not in rings:
             rings.add(ring)
             total += slot_bytes(loop) * depth
-    return total + max(staged_bytes(body) for body in (captured.body, *captured.loops)) + BARRIER_BYTES
+    # What is copied before a loop is dead after it, and of what one copies the first when the next one comes.
+    inside = [staged_bytes(loop) + max(_copied_bytes(loop), default=0) for loop in captured.loops]
+    passing = max(staged_bytes(captured.body), sum(_copied_bytes(captured.body)) + max(inside, default=0))
+    return total + passing + BARRIER_BYTES
 
 
 def staged_bytes(body: Body) -> int:
@@ -78,6 +82,11 @@ def staged_bytes(body: Body) -> int:
 def loads_alike(loop: Body) -> tuple[tuple[tuple[int, ...], int], ...]:
     """Equal for loops whose TMA loads bring tiles of the same shapes and sizes in the same order."""
     return tuple((load.shape, load.buffer_bytes) for load in loop.of_kind("tma_load"))
+
+
+def _copied_bytes(body: Body) -> list[int]:
+    """Bytes of each operand that ``body`` loads through pointers and copies to shared memory."""
+    return [work.buffer_bytes for work in body.of_kind("load")]
 
 
 def slot_bytes(loop: Body) -> int:
