@@ -37,8 +37,6 @@ LIMIT_S = 180.0
 """For one configuration; the slowest kernels take a third of it on one of two shared cores."""
 MOST_SCHEMES = 5
 """Strategies that are lowered for one kernel at most, as many as ``planned`` tries."""
-MMA_ROWS = 64
-"""Rows of a wgmma instruction, the least of a consumer."""
 GOOD = ("planned", "no gain")
 DEFECTS = ("error", "crash", "timeout", "hangs")
 Row = dict[str, Any]
@@ -94,8 +92,7 @@ def planned_as(entry: Entry, index: int) -> Row:
     if not any(r.scheme is not None for r in ranked):
         known = next((o for o in captured.obstacles if o.loop), None) or captured.obstacle()
         if known is None or captured.copied:  # what TMA cannot load is copied: something else is in the way
-            at = captured.copied[-1] if captured.copied else captured
-            return {**base, "status": "refused", **misfit(at, ranked[0].reason)}
+            known = hopper_ranking.no_fit(captured.copied[-1] if captured.copied else captured, device(DEVICE))
         return {**base, "status": "refused", "reason": known.reason, "operation": known.operation, "line": known.line}
     better = [r for r in ranked if r.scheme is not None and r.gain > 1.0]
     if not better:
@@ -103,17 +100,6 @@ def planned_as(entry: Entry, index: int) -> Row:
         nearest = max(r.gain for r in ranked if r.scheme is not None)
         return {**base, "status": "no gain", "reason": alone.reason, "gain": round(nearest, 3)}
     return {**base, **lowered(made, target, options(config), better[:MOST_SCHEMES])}
-
-
-def misfit(captured: Any, reason: str) -> Row:
-    """Why no consumers fit a kernel that loads by TMA, at its first product."""
-    loop = captured.loading[0]
-    place = next((work for each in captured.loading for work in each.of_kind("dot")), loop.work[0])
-    if loop.rows is not None and loop.rows % MMA_ROWS:
-        reason = f"a product of {loop.rows} rows: a consumer takes {MMA_ROWS} or a multiple"
-    else:
-        reason = f"no consumers fit registers and shared memory: {reason}"
-    return {"reason": reason, "operation": place.names[0], "line": place.line}
 
 
 def lowered(made: Any, target: Any, wanted: dict[str, Any], better: Sequence[Any]) -> Row:

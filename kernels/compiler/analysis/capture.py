@@ -9,8 +9,17 @@ from warpplan.kernels.compiler.analysis.copies.copied_loads import copyable, wit
 from warpplan.kernels.compiler.analysis.copies.thin_addresses import with_thin_addresses
 from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
-from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, RING_KINDS, TMA_LOADS
+from warpplan.kernels.compiler.analysis.operation_kinds import (
+    COPY_LOAD,
+    FREE,
+    LOOPS,
+    RING_KINDS,
+    TMA_LOADS,
+    short_name,
+)
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
+from warpplan.kernels.compiler.analysis.streams import streamed_loads
+from warpplan.kernels.compiler.analysis.work_groups import register_bits
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -41,7 +50,9 @@ class Body:
     """A loop's body, or the function's own (``id`` "").
 
     ``parent`` is the loop around it. ``rows`` are those of its products' accumulators, ``None`` where it has none.
-    ``trips`` is known for constant bounds. ``work`` is in an order in which one thread can run it.
+    ``trips`` is known for constant bounds. ``work`` is in an order in which one thread can run it. ``held_bits`` are
+    those of tiles from outside that it reads in each iteration, which stay in registers: (of those that follow the rows
+    of a product, of others).
     """
 
     id: str
@@ -52,6 +63,7 @@ class Body:
     flows: tuple[Flow, ...]
     rows: int | None
     trips: int | None
+    held_bits: tuple[int, int] = (0, 0)
 
     def of_kind(self, *kinds: str) -> tuple[LoopWork, ...]:
         return tuple(work for work in self.work if work.kind in kinds)
@@ -122,7 +134,7 @@ def capture_module(module: Module) -> Captured:
 def _captured(module: Module, copies: int) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
-    reader = _LoopReader(types, row_values(function, types), SourceLocations(module), _constants(function))
+    reader = _LoopReader(function, types, SourceLocations(module))
     attributes = module.operation.attributes
     loops = tuple(reader.loops(function.regions[0], ""))
     body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
@@ -147,10 +159,14 @@ def _captured(module: Module, copies: int) -> Captured:
 
 
 class _LoopReader:
-    def __init__(
-        self, types: Types, rows: frozenset[str], locations: SourceLocations, constants: dict[str, int]
-    ) -> None:
-        self.types, self.rows, self.locations, self.constants = types, rows, locations, constants
+    def __init__(self, function: IrOperation, types: Types, locations: SourceLocations) -> None:
+        self.types, self.rows, self.locations = types, row_values(function, types), locations
+        self.constants, self.streamed = _constants(function), streamed_loads(function)
+        self.outside = {
+            name: types.get(name) for operation in function.walk() if short_name(operation) not in FREE
+            for name in operation.defined if not operation.regions
+        }  # fmt: skip
+        """The tiles that operations other than views and constants make, which cost nothing to repeat."""
         self.names: set[str] = set()
 
     def loops(self, region: Region, parent: str) -> list[Body]:
@@ -184,10 +200,21 @@ class _LoopReader:
         self, region: Region, carried: tuple[tuple[str, str], ...], name: str, line: str, kind: str, parent: str,
         trips: int | None,
     ) -> Body:  # fmt: skip
-        work, flows = read_work(region, carried, dict(self.types), self.rows, self.locations)
+        work, flows = read_work(region, carried, dict(self.types), self.rows, self.locations, self.streamed)
         work = with_thin_addresses(work, flows)
         rows = max((w.product.m for w in work if w.product is not None), default=None)
-        return Body(name, line, kind, parent, work, flows, rows, trips)
+        held = self._held_bits(region) if kind in LOOPS else (0, 0)
+        return Body(name, line, kind, parent, work, flows, rows, trips, held)
+
+    def _held_bits(self, region: Region) -> tuple[int, int]:
+        operations = list(region.walk())
+        inside = {name for operation in operations for name in operation.defined}
+        read = {name for operation in operations for name in operation.operands} - inside
+        tiles = {name: tile for name in read if (tile := self.outside.get(name)) is not None}
+        # Whole numbers are offsets and masks, which a thread repeats from its rows' and its columns'.
+        outside = [(name, register_bits(t)) for name, t in tiles.items() if t.element.startswith(("f", "bf"))]
+        rows = sum(bits for name, bits in outside if name in self.rows)
+        return rows, sum(bits for _, bits in outside) - rows
 
     def _name(self, location: SourceLocation) -> str:
         stem = f"loop@{location}" if location.file else "loop"

@@ -8,13 +8,13 @@ between them found: values, within an iteration and from one to a later one, and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from warpplan.kernels.compiler.analysis.operation_kinds import Kind, Part, Product, elements, short_name
+from warpplan.kernels.compiler.analysis.operation_kinds import Kind, Part, Product, short_name
 from warpplan.kernels.compiler.analysis.row_values import Types
 from warpplan.kernels.compiler.analysis.tensor_memory import TensorBuffer
-from warpplan.kernels.compiler.analysis.work_groups import WorkGroup, WorkGroupReader
+from warpplan.kernels.compiler.analysis.work_groups import WorkGroup, WorkGroupReader, register_bits
 from warpplan.kernels.compiler.ttgir.ir import Region
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 from warpplan.kernels.compiler.ttgir.types import ShapedType
@@ -33,7 +33,8 @@ class LoopWork:
     ``register_bits`` are those of the whole tile that it leaves for others, ``buffer_bytes`` those of the shared memory
     that it fills, ``tensor`` the tensor memory that it writes. ``rows``: its tile follows the rows of a product, so
     data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
-    loop over several.
+    loop over several. ``results`` are the values that ``register_bits`` counts, each with its bits. ``streamed``: a
+    load of which every program reads other memory, so that it comes from DRAM.
     """
 
     id: str
@@ -50,24 +51,30 @@ class LoopWork:
     conditional: bool = False
     rare: bool = False
     tensor: TensorBuffer | None = None
+    streamed: bool = False
+    results: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class Flow:
     """``dst`` needs ``src`` of ``distance`` iterations before; ``kind`` "token" orders accesses to the same memory.
-    ``accumulates``: the value is the accumulator that ``dst`` adds to."""
+    ``accumulates``: the value is the accumulator that ``dst`` adds to. ``values`` are the results of ``src`` that it
+    carries."""
 
     src: str
     dst: str
     distance: int = 0
     kind: str = "data"
     accumulates: bool = False
+    values: tuple[str, ...] = field(default=(), compare=False)
 
 
 def read_work(
-    region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], locations: SourceLocations
-) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:
-    """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration).
+    region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], locations: SourceLocations,
+    streamed: frozenset[str] = frozenset(),
+) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:  # fmt: skip
+    """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration),
+    ``streamed`` the loads of :mod:`~.streams`.
 
     A loop inside is one operation, a branch's operations count as if it were always taken.
     """
@@ -77,13 +84,14 @@ def read_work(
     if len(reader.groups) > MOST_WORK:
         reader = WorkGroupReader(types, rows, pairs, same_size=False)
         reader.visit(region, 0)
-    return _WorkWriter(reader).work_and_flows(locations)
+    return _WorkWriter(reader, streamed).work_and_flows(locations)
 
 
 class _WorkWriter:
     """The groups of ``reader`` as work and flows, in an order in which one thread can run them."""
 
-    def __init__(self, reader: WorkGroupReader) -> None:
+    def __init__(self, reader: WorkGroupReader, streamed: frozenset[str]) -> None:
+        self.streamed = streamed
         self.reader, self.groups, self.home = reader, reader.groups, reader.home
         self.back = reader.back | reader.memory.around()
         self._sort()
@@ -99,8 +107,10 @@ class _WorkWriter:
                     if home == at and distance == 0:
                         continue
                     read_elsewhere.add(result)
-                    flow = Flow(names[home], names[at], distance, "data", read in group.accumulator)
-                    flows.setdefault((flow.src, flow.dst, distance, flow.kind), flow)
+                    key = names[home], names[at], distance, "data"
+                    new = Flow(names[home], names[at], distance, "data", read in group.accumulator)
+                    flow = flows.get(key, new)
+                    flows[key] = replace(flow, values=(*flow.values, result))
         for flow in [*self._memory_order(names), *self._tensor_memory_order(names)]:
             flows.setdefault((flow.src, flow.dst, flow.distance, flow.kind), flow)
         work = tuple(
@@ -185,14 +195,15 @@ class _WorkWriter:
              if (t := self.reader.types.get(v)) is not None), None,
         )  # fmt: skip
         product = group.classified.product
-        kept = [t for r in group.results if r in read_elsewhere and (t := self.reader.types.get(r)) is not None]
-        bits = sum(elements(t) * t.element_bits for t in kept if t.kind == "tensor")
+        kept = {r: register_bits(self.reader.types.get(r)) for r in group.results if r in read_elsewhere}
         lines = tuple(dict.fromkeys(str(locations.of(o)) for o in group.operations if locations.of(o).file))
         return LoopWork(
             name, group.classified.kind, tuple(short_name(o) for o in group.operations),
             str(locations.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
-            product, 0 if group.buffer else bits, group.buffer, group.rows, group.region > 0,
+            product, 0 if group.buffer else sum(kept.values()), group.buffer, group.rows, group.region > 0,
             group.rare, self.reader.memory.written(group.accesses),
+            group.classified.kind in ("tma_load", "load") and self.streamed.issuperset(group.results),
+            () if group.buffer else tuple(kept.items()),
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from warpplan.kernels.compiler.analysis.row_values import Types
 from warpplan.kernels.compiler.analysis.tensor_memory import ACCESSES, Access, TensorMemory, values_read
 from warpplan.kernels.compiler.ttgir.control import read_branch, yielded
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
+from warpplan.kernels.compiler.ttgir.types import ShapedType, parse_type
 
 _CHAINS = frozenset({"elementwise", "sfu"})
 _POINTER_STEPS = frozenset(
@@ -86,6 +87,9 @@ class WorkGroupReader:
                 self._branch(operation)
                 continue
             accesses = self.memory.visit(operation)
+            if name == "ttg.convert_layout" and self._is_in_slot(operation.operands[0]):
+                self._read_slot(operation.operands[0], operation.result, operation, number)
+                continue
             for value in operation.operands:
                 if value in self.loaded and name not in ("ttg.local_alloc", "scf.yield"):
                     self._into_registers(value, operation, number)
@@ -195,28 +199,49 @@ class WorkGroupReader:
     def _fill(self, operation: IrOperation) -> None:
         """A loaded tensor that is wanted in shared memory: the load writes there itself."""
         for value in operation.operands:
-            for result in self.source.get(value, ()):
-                if value in self.loaded and result in self.home:
-                    self.groups[self.home[result]].buffer = tile_bytes(self.types, [value])
+            home = self.home.get(value)
+            if value in self.loaded and home is not None:
+                self.groups[home].buffer = tile_bytes(self.types, [value])
 
     def _into_registers(self, value: str, reader: IrOperation, number: int) -> None:
         """A tile in a slot is read from shared memory once by the operations that want it in registers."""
-        home = self.home.get(value)
-        if self.loaded[value] or home is None or self.groups[home].classified.kind not in RING_KINDS:
+        if self.loaded[value] or not self._is_in_slot(value):
             return
+        name = self.loaded[value] = f"{value}.registers"
+        self._read_slot(value, name, self.groups[self.home[value]].operations[-1], number)
+        self.types[name] = self.types[value]
+        self.source[value] = frozenset((name,))
+
+    def _is_in_slot(self, value: str) -> bool:
+        home = self.home.get(value)
+        return value in self.loaded and home is not None and self.groups[home].classified.kind in RING_KINDS
+
+    def _read_slot(self, value: str, name: str, reader: IrOperation, number: int) -> None:
+        """A tile in a slot, read from shared memory as ``name``. In another layout than the load's own as well:
+        Triton folds a change of layout into the read (its canonical form of ``ttg.convert_layout``)."""
         tile = self.types[value]
         assert tile is not None
-        name = f"{value}.registers"
-        self.loaded[value] = name
         part = Part("shared_load", tile.bytes)
         group = WorkGroup(
-            Classified("shared_load", (part,)), [self.groups[home].operations[-1]], number, value in self.rows,
-            self.rare, elements(tile), [part], {value}, [name],
+            Classified("shared_load", (part,)), [reader], number, value in self.rows, self.rare, elements(tile), [part],
+            {value}, [name],
         )  # fmt: skip
+        self.position.setdefault(id(reader), len(self.position))
         self.home[name] = len(self.groups)
         self.groups.append(group)
-        self.types[name] = tile
-        self.source[value] = frozenset((name,))
+        self.source[name] = frozenset((name,))
+
+
+def register_bits(tile: ShapedType | None) -> int:
+    """Bits of registers that a tile takes. Of pointers one stands for each 16 bytes that are accessed at once."""
+    if tile is None or tile.kind != "tensor":
+        return 0
+    pointee = tile.element.partition("!tt.ptr<")[2].rpartition(">")[0]
+    if not pointee:
+        return elements(tile) * tile.element_bits
+    pointed = parse_type(f"tensor<1x{pointee}>")
+    vector = 128 // max(8, pointed.element_bits) if pointed is not None else 1
+    return elements(tile) * tile.element_bits // vector
 
 
 def tile_bytes(types: Types, values: Iterable[str]) -> int:

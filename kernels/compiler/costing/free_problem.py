@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import ceil
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 from warpplan.kernels.compiler.costing.loop_graph import (
@@ -47,11 +48,12 @@ def certificates(
     captured: Captured, served: RankedStrategy, profile: Profile, device: Device
 ) -> tuple[Optimality, ...]:
     """The intervals of ``served``, a Hopper strategy or leaving the kernel alone, beside their free joint problems: one
-    for each loop that loads through TMA, in program order; none where there is no such loop or no prediction."""
+    for each loop that loads into rings, in program order; none where there is no such loop or no prediction."""
     strategy = served.scheme
     assert strategy is None or isinstance(strategy, HopperStrategy)
     consumers, warps = (1, max(4, captured.warps)) if strategy is None else (strategy.consumers, strategy.warps)
     shape = Shape(consumers, warps)
+    captured = captured.at(served.copies)
     if len(served.ii_cycles) != len(captured.loading):
         return ()
     options = SolveOptions(FREE_SECONDS)
@@ -63,9 +65,9 @@ def certificates(
 
 def free_graph(loop: Body, shape: Shape, costs: CostTable, device: Device) -> DependenceGraph:
     """The free joint problem of ``loop``, its rows shared out to ``shape.consumers`` copies; loads come from DRAM."""
-    fused, _ = fuse(steady(loop), frozenset(work.id for work in loop.of_kind("tma_load")))
+    fused, _ = fuse(steady(loop), frozenset(work.id for work in loop.of_kind(*RING_KINDS)))
     ops = [operation_of(work, cost_of(work, costs, shape, "dram"), shape) for work in fused.work]
-    loads = {work.id for work in fused.of_kind("tma_load")}
+    loads = {work.id for work in fused.of_kind(*RING_KINDS)}
     shared, copied = [op for op in ops if op.id in loads], [op for op in ops if op.id not in loads]
     edges = [edge for flow in fused.flows for edge in edges_of(flow, {op.id for op in copied}, shared, copied)]
     limits = Limits(

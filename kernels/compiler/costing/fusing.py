@@ -32,17 +32,20 @@ def fuse(loop: Body, apart: frozenset[str] = frozenset()) -> tuple[Body, dict[st
             runs.append([work])
     home = {work.id: _name(run) for run in runs for work in run}
     joined = {_name(run): _joined(run, loop.flows) for run in runs}
-    bits = {work.id: work.register_bits for work in loop.work}
+    by_id = {work.id: work for work in loop.work}
     flows: dict[tuple[str, str, int], Flow] = {}
     for flow in loop.flows:
         src, dst = home[flow.src], home[flow.dst]
         if src == dst and flow.distance == 0:
             continue
-        small = src == dst or SMALL * bits[flow.src] < joined[src].register_bits
-        kind = "token" if src != flow.src and small else flow.kind
+        small = src == dst or SMALL * _bits_of(flow, by_id[flow.src]) < joined[src].register_bits
+        several = src != flow.src or len(by_id[flow.src].results) > 1
+        kind = "token" if several and small else flow.kind
         known = flows.get((src, dst, flow.distance))
         if known is None or known.kind == "token":
             flows[src, dst, flow.distance] = replace(flow, src=src, dst=dst, kind=kind)
+        elif kind == "data":
+            flows[src, dst, flow.distance] = replace(known, values=(*known.values, *flow.values))
     return replace(loop, work=tuple(joined.values()), flows=tuple(flows.values())), home
 
 
@@ -59,6 +62,12 @@ def _alike(a: LoopWork, b: LoopWork) -> bool:
     return a.kind in _FUSED and b.kind in _FUSED and UNIT[a.kind] == UNIT[b.kind] and a.rows == b.rows
 
 
+def _bits_of(flow: Flow, src: LoopWork) -> int:
+    """Bits of registers that ``flow`` carries; all that ``src`` leaves where its values are not told apart."""
+    known = dict(src.results)
+    return sum(known.get(value, 0) for value in flow.values) if known and flow.values else src.register_bits
+
+
 def _name(run: list[LoopWork]) -> str:
     return run[0].id if len(run) == 1 else f"{run[0].id}{JOIN}{run[-1].id}"
 
@@ -67,13 +76,17 @@ def _joined(run: list[LoopWork], flows: tuple[Flow, ...]) -> LoopWork:
     if len(run) == 1:
         return run[0]
     inside = {work.id for work in run}
-    kept = {flow.src for flow in flows if flow.src in inside and (flow.dst not in inside or flow.distance > 0)}
+    leaving = [flow for flow in flows if flow.src in inside and (flow.dst not in inside or flow.distance > 0)]
+    kept, values = {flow.src for flow in leaving}, {value for flow in leaving for value in flow.values}
+    results = tuple(result for work in run for result in work.results if result[0] in values)
+    bits = [sum(dict(w.results).get(v, 0) for v in values) if w.results else w.register_bits for w in run]
     return replace(
         run[0],
         id=_name(run),
         names=tuple(name for work in run for name in work.names),
         lines=tuple(dict.fromkeys(line for work in run for line in work.lines)),
         parts=tuple(part for work in run for part in work.parts),
-        register_bits=sum(work.register_bits for work in run if work.id in kept),
+        register_bits=sum(n for work, n in zip(run, bits, strict=True) if work.id in kept),
+        results=results,
         conditional=any(work.conditional for work in run),
     )

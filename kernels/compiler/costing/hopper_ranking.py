@@ -15,6 +15,7 @@ from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGIST
 from warpplan.kernels.compiler.analysis.operation_kinds import OPERANDS
 from warpplan.kernels.compiler.costing.copy_costs import registers_of_producer
 from warpplan.kernels.compiler.costing.kernel_model import (
+    BLOCK_BYTES,
     LEAST_DEPTH,
     MORE_SECONDS,
     SOLVE_SECONDS,
@@ -32,9 +33,10 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     lookahead_product,
     registers_for,
 )
+from warpplan.kernels.compiler.costing.misfit import misfit
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.strategy.hopper import MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
+from warpplan.kernels.compiler.strategy.hopper import MOST_BLOCKS, MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
 from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.solve import effective_ii, solve
@@ -47,6 +49,13 @@ START_DEPTH = 3
 """Slots that the search for the fewest begins with: one being read, one filled, one on its way."""
 WORTH_A_SLOT = 0.99
 """Factor on the interval that one slot more must reach: it has to be shorter by a hundredth. Chosen by hand."""
+WORTH_A_BLOCK = 0.97
+"""Factor on a kernel's time that one block more on an SM must reach, for each comes with its own prologue and fewer
+registers. Chosen by hand."""
+MORE_REGISTERS = 52
+"""Registers beside a loop's values that a consumer must have where several blocks run on an SM: kernels with descriptors
+took 22 to 57 (ptxas of Triton 3.6.0 for sm_90), and a block more is no gain where its consumers
+spill."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -57,6 +66,8 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     found = tuple(r for r in ranked if r.gain >= WORTH_TRYING)
     if all(r.scheme is None for r in found):
         obstacle = None if captured.copied else _obstacle(captured)
+        if obstacle is None and all(r.scheme is None for r in ranked):
+            obstacle = no_fit(captured.copied[-1] if captured.copied else captured, device)
         if obstacle is not None:
             raise CannotPlan(obstacle.reason, obstacle.operation, obstacle.line)
         raise CannotPlan(next(r.reason for r in ranked if r.scheme is None))
@@ -83,11 +94,18 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
     found = []
     for way in ways:
         model = HopperModel(way, profile, device, stages)
-        found += [s for shape in _shapes(way) for s in model.specialized(shape)]
+        found += [s for shape in _shapes(way) for s in model.crowded(shape)]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
-    if not any(s.gain > 1 for s in ranked):
+    if not ranked:
+        alone = replace(alone, reason=str(no_fit(ways[-1], device)))
+    elif not any(s.gain > 1 for s in ranked):
         alone = replace(alone, reason=f"no partition pays: {alone.reason}")
     return tuple(sorted((alone, *ranked), key=_order))
+
+
+def no_fit(captured: Captured, device: Device) -> Obstacle:
+    """Why no scheme fits ``captured``, for which :func:`rank` found none."""
+    return misfit(captured, [replace(shape, in_flight=False) for shape in _shapes(captured)], device)
 
 
 def _obstacle(captured: Captured) -> Obstacle | None:
@@ -96,15 +114,19 @@ def _obstacle(captured: Captured) -> Obstacle | None:
     )
 
 
+def _fastest(found: list[RankedStrategy]) -> float:
+    return min(ranked.predicted_cycles for ranked in found)
+
+
 def _order(ranked: RankedStrategy) -> tuple[object, ...]:
     s = ranked.scheme
     return round(ranked.predicted_cycles), () if s is None else s.complexity
 
 
 def _shapes(captured: Captured) -> list[Shape]:
-    """Consumers and warps that the tile's rows allow: 64 rows or more a consumer, in whole wgmma instructions."""
-    largest = [loop.rows for loop in captured.loading if loop.rows is not None]
-    every = [
+    """Consumers and warps that the tile's rows allow. One consumer runs any loop as Triton laid it out, with products
+    of 16 rows by mma.sync or none; several share out rows, 64 or more each, in whole wgmma instructions."""
+    rows = [
         work.product.m
         for loop in captured.loading for work in loop.of_kind("dot")
         if work.product is not None and any(name.endswith("warp_group_dot") for name in work.names)
@@ -115,8 +137,8 @@ def _shapes(captured: Captured) -> list[Shape]:
     )
     found = []
     for consumers, warps in product((1, 2, 3), (4, 8)):
-        rows = largest if consumers == 1 else every  # the rows of all products are shared out, or of none
-        whole = all(r % (MMA_ROWS * consumers) == 0 for r in rows) and (rows or consumers == 1)
+        # The rows of all products are shared out, or of none.
+        whole = consumers == 1 or (rows and all(r % (MMA_ROWS * consumers) == 0 for r in rows))
         if whole and consumers * warps <= MOST_CONSUMER_WARPS:
             registers = registers_of_producer(captured)
             found.append(Shape(consumers, warps, in_flight=flying, producer_registers=registers))
@@ -126,6 +148,17 @@ def _shapes(captured: Captured) -> list[Shape]:
 class HopperModel(KernelModel):
     """Predicts a captured kernel's time under each scheme, and left alone as in :class:`KernelModel`."""
 
+    def crowded(self, shape: Shape) -> list[RankedStrategy]:
+        """The schemes of ``shape`` with one block on an SM, and with more for as long as that is faster: while a
+        consumer waits for its own results, another block's works."""
+        best: list[RankedStrategy] = []
+        for blocks in range(1, MOST_BLOCKS + 1):
+            found = self.specialized(replace(shape, blocks=blocks))
+            if not found or (best and _fastest(found) > WORTH_A_BLOCK * _fastest(best)):
+                break
+            best += found
+        return best
+
     def specialized(self, shape: Shape) -> list[RankedStrategy]:
         """The schemes of ``shape``: at the fewest slots that keep its interval, one fewer and one more; none where it
         does not fit."""
@@ -134,17 +167,20 @@ class HopperModel(KernelModel):
         has_lookahead = shape.in_flight and any(lookahead_product(loop) is not None for loop in loops)
         # A product that is issued an iteration early takes registers that there may not be; then none is.
         otherwise = replace(shape, in_flight=False)
-        if any(live_registers(loop, shape) + BASE_REGISTERS > registers for loop in loops):
+        beside = BASE_REGISTERS if shape.blocks == 1 else MORE_REGISTERS
+        if any(live_registers(loop, shape) + beside > registers for loop in loops):
             return self.specialized(otherwise) if has_lookahead else []
-        most = self._fit([MOST_DEPTH] * len(loops))
+        limit_bytes = self._shared_bytes_of_block(shape)
+        most = self._fit([MOST_DEPTH] * len(loops), limit_bytes)
         if most is None:
             return []
+        memory = limit_bytes if shape.blocks > 1 else None
         specs = tuple(PartitionSpec(f"consumer{i}", shape.warps, registers) for i in range(shape.consumers))
         copying = shape.producer_registers > LEAST_REGISTERS
         specs += (PartitionSpec(PRODUCER, PRODUCER_WARPS if copying else 1, shape.producer_registers),)
         solved = []
         for loop, limit in zip(loops, most, strict=True):
-            fewest = self._fewest_slots(loop, shape, specs, limit)
+            fewest = self._fewest_slots(loop, shape, specs, limit, memory)
             if fewest is None:
                 return self.specialized(otherwise) if has_lookahead else []
             solved.append(fewest)
@@ -156,17 +192,22 @@ class HopperModel(KernelModel):
         for step in (0, -1, 1):
             wanted = [self._depth_of(loop, solved) + step for loop in loops]
             depths = tuple(min(limit, max(LEAST_DEPTH, d)) for d, limit in zip(wanted, most, strict=True))
-            if (depths, 0) in found or shared_bytes(self.captured, depths) > self.device.smem_bytes_per_block:
+            if (depths, 0) in found or shared_bytes(self.captured, depths) > limit_bytes:
                 continue
             intervals = tuple(
                 effective_ii(plan, depth) if depth < fewest else plan.schedule.ii_cycles
                 for plan, depth, (fewest, _) in zip(plans, depths, solved, strict=True)
             )
-            terms = [self.interval(*each) for each in zip(loops, intervals, (d - 1 for d in depths), strict=True)]
+            busiest = [busiest_unit(self.graph(loop, shape)[0]) for loop in loops]
+            intervals = tuple(max(b, -(-ii // shape.blocks)) for b, ii in zip(busiest, intervals, strict=True))
+            slots = (shape.blocks * (d - 1) for d in depths)
+            terms = [self.interval(*each) for each in zip(loops, intervals, slots, strict=True)]
             cycles = self.tile(terms, shape)
             for persistent in (0, 1) if self.captured.walks else (0,):
                 level = self.captured.copies
-                scheme = HopperStrategy(shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level)
+                scheme = HopperStrategy(
+                    shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level, shape.blocks
+                )
                 ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why, level)
                 found[depths, persistent] = ranked
         return list(found.values())
@@ -177,11 +218,11 @@ class HopperModel(KernelModel):
         return max(depth for other, (depth, _) in loops if loads_alike(other) == loads_alike(loop))
 
     def _fewest_slots(
-        self, loop: Body, shape: Shape, specs: tuple[PartitionSpec, ...], most: int
+        self, loop: Body, shape: Shape, specs: tuple[PartitionSpec, ...], most: int, memory: int | None
     ) -> tuple[int, Outcome] | None:
         """The fewest slots, from ``START_DEPTH``, beyond which the interval gets no shorter, and the plan with them.
         Loads take their 90th percentile from DRAM."""
-        graph, pins = self.graph(loop, shape)
+        graph, pins = self.graph(loop, shape, memory)
         chosen: tuple[int, Outcome] | None = None
         for depth in range(min(START_DEPTH, most), most + 1):
             options = SolveOptions(SOLVE_SECONDS, depth, pinned=pins, partitions=specs)
@@ -197,9 +238,14 @@ class HopperModel(KernelModel):
                 break
         return chosen
 
-    def _fit(self, depths: list[int]) -> tuple[int, ...] | None:
-        """``depths`` with slots taken from the deepest rings until all fit."""
-        while shared_bytes(self.captured, tuple(depths)) > self.device.smem_bytes_per_block:
+    def _shared_bytes_of_block(self, shape: Shape) -> int:
+        """Shared memory that each of a shape's blocks can have."""
+        share = self.device.smem_bytes_per_sm // shape.blocks - BLOCK_BYTES
+        return min(self.device.smem_bytes_per_block, share)
+
+    def _fit(self, depths: list[int], limit_bytes: int) -> tuple[int, ...] | None:
+        """``depths`` with slots taken from the deepest rings until all fit into ``limit_bytes``."""
+        while shared_bytes(self.captured, tuple(depths)) > limit_bytes:
             deepest = max(range(len(depths)), key=lambda i: (depths[i], -i))
             if depths[deepest] <= 1:
                 return None

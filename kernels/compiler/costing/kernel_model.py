@@ -6,7 +6,10 @@ A loop's interval is its solved initiation interval, lengthened by what memory c
     interval = ‖ II, bytes / L2 rate, latency / slots in flight ‖_p
 
 A kernel without specialisation has ``stages`` − 2 slots in flight: a slot is refilled by the same warps that wait for
-the product that frees it, once they have met.
+the product that frees it, once they have met. Products of mma.sync read registers: what they multiply is copied out of
+its slot first, of which there is one fewer, and all of them are in flight.
+
+Loads that stream (:mod:`~...analysis.streams`) take no less than DRAM's rate, specialised or not.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ COMPILER_REGISTERS = 40
 """A thread's addresses and counters in one partition that does everything, as fitted for pipelined GEMMs."""
 MOST_BLOCKS = 8
 """Resident blocks on an SM that are counted at most. Chosen by hand."""
+DRAM_RATE = 4.8e12
+"""Bytes a second that an H200's memory delivers (its data sheet), for a profile without ceilings."""
+BLOCK_BYTES = 1_024
+"""Shared memory of each block that the system keeps (CUDA C++ Programming Guide, "Compute Capability 9.0")."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,12 @@ def busiest_unit(graph: DependenceGraph) -> int:
     return max((sum(op.occupancy for op in graph.ops if op.unit == unit) for unit, _ in graph.units), default=0)
 
 
+def multiplies_registers(loop: Body) -> bool:
+    """Whether all products of ``loop`` are mma.sync's."""
+    cores = {work.product.tensor_cores for work in loop.of_kind("dot") if work.product is not None}
+    return cores == {"mma"}
+
+
 class KernelModel:
     """Predicts a captured kernel's time on one SM, left alone; generations add how it is specialised."""
 
@@ -83,6 +96,9 @@ class KernelModel:
         # 5.5 TB/s over the SMs at boost clock: the H100's published L2 read rate, for a profile without ceilings.
         known = rate.p50 / clock.p50 if rate is not None and clock is not None else 5.5e12 / device.boost_clock_hz
         self.l2_bytes_per_cycle = known / device.sm_count
+        rate = ceilings.get("read_bytes_per_s")
+        known = rate.p50 / clock.p50 if rate is not None and clock is not None else DRAM_RATE / device.boost_clock_hz
+        self.dram_bytes_per_cycle = known / device.sm_count
 
     def alone(self) -> RankedStrategy:
         """The kernel as Triton pipelines it: one partition, resident as often as registers and memory allow."""
@@ -99,7 +115,7 @@ class KernelModel:
             ii = max(busiest_unit(graph), -(-ii_of(outcome) // blocks))
             intervals.append(ii)
             plans.append(outcome.plan)
-            terms.append(self.interval(loop, ii, max(0.5, self.stages - 2) * blocks))
+            terms.append(self.interval(loop, ii, max(0.5, self.stages - 2 + multiplies_registers(loop)) * blocks))
         reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
         cycles = self.tile(terms, shape)
         return RankedStrategy(None, tuple(plans), tuple(intervals), cycles, 1.0, reason, self.captured.copies)
@@ -115,8 +131,12 @@ class KernelModel:
         """Cycles an iteration, with what memory adds."""
         loads = loop.of_kind(*RING_KINDS)
         c, p = self.constants, self.constants["block_norm"]
-        latency = max((cost_of(load, self.profile.costs).latency for load in loads), default=0.0)
-        transfer = c["l2_scale"] * slot_bytes(loop) / self.l2_bytes_per_cycle
+        latency = max(
+            (cost_of(load, self.profile.costs, source="dram" if load.streamed else "l2").latency for load in loads),
+            default=0.0,
+        )
+        streamed = sum(load.buffer_bytes for load in loads if load.streamed)
+        transfer = max(c["l2_scale"] * slot_bytes(loop) / self.l2_bytes_per_cycle, streamed / self.dram_bytes_per_cycle)
         arrival = (c["latency_scale"] * latency + c["transfer_scale"] * transfer) / max(0.5, slots)
         return float(sum(term**p for term in (ii, transfer, arrival)) ** (1 / p))
 
@@ -151,6 +171,7 @@ class KernelModel:
         live = max(live_registers(loop, shape) for loop in self.captured.loading)
         registers = min(self.device.registers_per_thread, COMPILER_REGISTERS + live)
         by_registers = self.device.registers_per_sm // (THREADS * shape.warps * registers)
-        depths = tuple(max(1, self.stages) for _ in self.captured.loading)
-        by_memory = self.device.smem_bytes_per_sm // max(1, shared_bytes(self.captured, depths))
+        depths = tuple(max(1, self.stages - multiplies_registers(loop)) for loop in self.captured.loading)
+        each = shared_bytes(self.captured, depths) + BLOCK_BYTES
+        by_memory = self.device.smem_bytes_per_sm // each
         return max(1, min(by_registers, by_memory, MOST_BLOCKS))

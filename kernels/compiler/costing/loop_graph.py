@@ -12,7 +12,6 @@ an iteration, when a slot may be filled again.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -21,6 +20,7 @@ from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGIST
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, UNIT, Part, Product
 from warpplan.kernels.compiler.costing.copy_costs import copy_cost
+from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.problem.clones import MARK, data_partition
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
@@ -73,13 +73,15 @@ class Shape:
     """How a loop is shared out: ``consumers`` partitions of ``warps`` warps and a producer, or, where
     ``specialized`` is false, one partition that does it all. ``in_flight``: a product that nobody waits for within the
     loop runs on while the next is issued, and one that needs nothing but loads is issued an iteration early.
-    ``producer_registers`` are those of a thread of the producer."""
+    ``producer_registers`` are those of a thread of the producer. ``blocks`` of the specialised kernel run on one SM at
+    once."""
 
     consumers: int = 1
     warps: int = 4
     specialized: bool = True
     in_flight: bool = True
     producer_registers: int = LEAST_REGISTERS
+    blocks: int = 1
 
 
 def loop_graph(
@@ -239,7 +241,9 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
         except MissingCosts:
             continue
     k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
-    count = k * -(-product.n // each) * max(1, rows // MMA_ROWS)
+    # mma.sync takes 16 rows: of fewer than wgmma's it does no more than it has to.
+    tall = rows / MMA_ROWS if product.tensor_cores == "mma" else max(1, rows // MMA_ROWS)
+    count = k * -(-product.n // each) * tall
     is_estimated = product.tensor_cores != "wgmma" or product.element.element not in ("bf16", "f16", "f8E4M3FN")
     if cost is None or cost.occupancy is None:
         # n / 2 cycles for 64 rows and 32 bytes of k (H100 whitepaper: 1,024 dense fp16 FMA a cycle and SM quarter).
@@ -340,9 +344,9 @@ def _median(quantiles: Quantiles | None, otherwise: float = 0.0) -> float:
 
 
 def registers_for(shape: Shape, device: Device) -> int:
-    """Registers a thread that a consumer can have: what the producer's warp group leaves, in eights, at most
-    :data:`MOST_REGISTERS`."""
+    """Registers a thread that a consumer can have, or the one partition that does it all."""
     if not shape.specialized:
         return min(device.registers_per_thread, device.registers_per_sm // (THREADS * shape.warps))
-    left = device.registers_per_sm - shape.producer_registers * THREADS * PRODUCER_WARPS
-    return min(MOST_REGISTERS, math.floor(left / (THREADS * shape.warps * shape.consumers)) // 8 * 8)
+    return consumer_registers(
+        shape.consumers * shape.warps, blocks=shape.blocks, producer_registers=shape.producer_registers
+    )

@@ -13,7 +13,16 @@ alignment."""
 
 
 def live_registers(loop: Body, shape: Shape) -> int:
-    """The most registers a thread that values of ``loop`` take at once, its operations run in order.
+    """The most registers a thread that values of ``loop`` take at once, its operations run in order, beside the tiles
+    from outside that it keeps."""
+    threads = 32 * THREADS * shape.warps
+    rows, others = loop.held_bits
+    held = -(-rows // (threads * shape.consumers)) - (-others // threads)
+    return held + sum(registers for _, registers in live_at_once(loop, shape))
+
+
+def live_at_once(loop: Body, shape: Shape) -> list[tuple[LoopWork, int]]:
+    """The work of ``loop`` whose values are live where most are, each with the registers a thread that they take.
 
     A value lives from its operation until its last reader, which may write into its registers, around the end of the
     iteration where that is in the next (RULES.md, rule 5).
@@ -24,19 +33,26 @@ def live_registers(loop: Body, shape: Shape) -> int:
     spans = []
     for work in loop.work:
         first = at[work.id]
-        ends = [at[f.dst] + count * f.distance - 1 for f in loop.flows if f.src == work.id and f.kind == "data"]
         # What is issued an iteration early takes its registers from the beginning of the iteration before.
         begin = -count if work.id == early else first
-        spans.append((begin, max([first, *ends]), _registers(work, shape)))
-    return max(
-        (sum(size * _copies(start, end, moment, count) for start, end, size in spans) for moment in range(count)),
-        default=0,
-    )
+        for value, registers in _registers(work, shape):
+            ends = [
+                at[f.dst] + count * f.distance - 1 for f in loop.flows
+                if f.src == work.id and f.kind == "data" and (not value or value in f.values)
+            ]  # fmt: skip
+            spans.append((begin, max([first, *ends]), registers, work))
+    found: list[tuple[LoopWork, int]] = []
+    for moment in range(count):
+        live = [(work, size * _copies(start, end, moment, count)) for start, end, size, work in spans]
+        if sum(size for _, size in live) > sum(size for _, size in found):
+            found = [(work, size) for work, size in live if size]
+    return found
 
 
 def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
     """Shared memory of a block with rings of ``depths`` slots, one entry a loop of ``captured.loading``: rings, tiles
-    loaded outside of them, the largest tile on its way to an operand, a store or another layout, barriers.
+    loaded outside of them and through pointers, the largest tile on its way to an operand, a store or another layout,
+    barriers.
 
     Loops after one another that load alike, with as many slots, go on with the same rings.
     """
@@ -48,10 +64,13 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
         if ring not in rings:
             rings.add(ring)
             total += slot_bytes(loop) * depth
-    return total + max(_staged(body) for body in (captured.body, *captured.loops)) + BARRIER_BYTES
+    # What is copied before a loop is dead after it, and of what one copies the first when the next one comes.
+    inside = [staged_bytes(loop) + max(_copied_bytes(loop), default=0) for loop in captured.loops]
+    passing = max(staged_bytes(captured.body), sum(_copied_bytes(captured.body)) + max(inside, default=0))
+    return total + passing + BARRIER_BYTES
 
 
-def _staged(body: Body) -> int:
+def staged_bytes(body: Body) -> int:
     """Tiles of ``body`` on their way: those of stores, one for all of a size and shape, and of operands, or the largest
     that changes its layout. A store takes its tile in any layout, so a change of layout in front of it takes none. What
     compiled kernels take is within 1 KB of it, or less where only registers are stored."""
@@ -66,16 +85,24 @@ def loads_alike(loop: Body) -> tuple[tuple[tuple[int, ...], int], ...]:
     return tuple((load.shape, load.buffer_bytes) for load in loop.of_kind(*RING_KINDS))
 
 
+def _copied_bytes(body: Body) -> list[int]:
+    """Bytes of each operand that ``body`` loads through pointers and copies to shared memory."""
+    return [work.buffer_bytes for work in body.of_kind("load")]
+
+
 def slot_bytes(loop: Body) -> int:
     """Bytes that one iteration loads into rings."""
     return sum(work.buffer_bytes for work in loop.of_kind(*RING_KINDS))
 
 
-def _registers(work: LoopWork, shape: Shape) -> int:
+def _registers(work: LoopWork, shape: Shape) -> list[tuple[str, int]]:
+    """Each value that ``work`` leaves, with its registers a thread; "" for all of them where they are not told
+    apart."""
     if work.buffer_bytes:
-        return 0
-    share = shape.consumers if work.rows else 1
-    return -(-work.register_bits // (32 * THREADS * shape.warps * share))
+        return []
+    threads = 32 * THREADS * shape.warps * (shape.consumers if work.rows else 1)
+    values = work.results or (("", work.register_bits),)
+    return [(value, -(-bits // threads)) for value, bits in values]
 
 
 def _copies(start: int, end: int, moment: int, count: int) -> int:

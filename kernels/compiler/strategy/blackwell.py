@@ -86,8 +86,8 @@ class BlackwellStrategy(Strategy):
         return (APART, TOGETHER, FOUND).index(self.workers), self.depth, self.double, len(self.stages)
 
     @property
-    def walks_grid(self) -> bool:
-        return False
+    def walking_programs(self) -> int:
+        return 0
 
     @property
     def pipelined(self) -> bool:

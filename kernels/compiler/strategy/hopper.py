@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from warpplan.kernels.compiler.analysis.operation_kinds import EVERYTHING, OPERANDS, RING_KINDS
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.register_shares import starting_registers
 from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy, from_fields
 from warpplan.kernels.triton_types import Json
 from warpplan.planner.errors import InvalidConfig
@@ -18,6 +19,8 @@ COPIED = {OPERANDS: "copied operands", EVERYTHING: "all copied"}
 """How the levels of ``copies`` are shown."""
 MOST_CONSUMER_WARPS = 12
 """Three warp groups, and a fourth for the producer: of four, each thread can still start with 128 registers."""
+MOST_BLOCKS = 4
+"""Blocks on an SM at most: of five, even one consumer of four warps could not have 80 registers a thread."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,10 @@ class HopperStrategy(Strategy):
 
     ``depths`` are the slots of the rings, an entry for each loop that loads, in the order of the program; the last one
     stands for all further loops. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the
-    next. ``persistent`` is 1 where one program an SM walks over the programs of the grid. ``copies`` is 1 where the
-    producer also copies, by ``cp.async``, the operands of products that are loaded through pointers, 2 where it copies
-    what else is loaded beside them. Raises :class:`InvalidConfig` naming the field.
+    next. ``persistent`` is 1 where as many programs as run at once walk over the programs of the grid. ``copies`` is 1
+    where the producer also copies, by ``cp.async``, the operands of products that are loaded through pointers, 2 where
+    it copies what else is loaded beside them. ``blocks`` run on one SM at once, which divide its registers. Raises
+    :class:`InvalidConfig` naming the field.
     """
 
     consumers: int
@@ -37,6 +41,7 @@ class HopperStrategy(Strategy):
     in_flight: int = 1
     persistent: int = 0
     copies: int = 0
+    blocks: int = 1
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -45,6 +50,7 @@ class HopperStrategy(Strategy):
             ("in_flight", self.in_flight, (0, 1)),
             ("persistent", self.persistent, (0, 1)),
             ("copies", self.copies, (0, OPERANDS, EVERYTHING)),
+            ("blocks", self.blocks, tuple(range(1, MOST_BLOCKS + 1))),
         ):
             if value not in allowed:
                 raise InvalidConfig(
@@ -73,12 +79,15 @@ class HopperStrategy(Strategy):
 
     @property
     def options(self) -> Mapping[str, int]:
-        return {"num_warps": self.warps}
+        if self.blocks == 1:
+            return {"num_warps": self.warps}
+        return {"num_warps": self.warps, "maxnreg": starting_registers(self.consumers * self.warps, blocks=self.blocks)}
 
     @property
     def key(self) -> str:
         depths = ".".join(map(str, self.depths))
-        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}{self.copies or ''}"
+        blocks = f"-{self.blocks}" if self.blocks > 1 else ""
+        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}{self.copies or ''}{blocks}"
 
     @property
     def partitioning(self) -> str:
@@ -86,15 +95,15 @@ class HopperStrategy(Strategy):
 
     @property
     def family(self) -> tuple[int | str, ...]:
-        return self.consumers, self.warps, self.persistent, self.copies
+        return self.consumers, self.warps, self.persistent, self.copies, self.blocks
 
     @property
     def complexity(self) -> tuple[int, ...]:
-        return self.consumers, self.warps, *self.depths, self.persistent, self.copies
+        return self.blocks, self.consumers, self.warps, *self.depths, self.persistent, self.copies
 
     @property
-    def walks_grid(self) -> bool:
-        return bool(self.persistent)
+    def walking_programs(self) -> int:
+        return self.blocks if self.persistent else 0
 
     @property
     def pipelined(self) -> bool:
@@ -132,4 +141,5 @@ class HopperStrategy(Strategy):
         depths = "/".join(map(str, self.depths))
         flags = [name for name, on in (("in flight", self.in_flight), ("persistent", self.persistent)) if on]
         flags += [COPIED[self.copies]] if self.copies else []
+        flags += [f"{self.blocks} blocks"] if self.blocks > 1 else []
         return ", ".join([f"{self.consumers} x {self.warps} warps, {depths} slots", *flags])

@@ -42,8 +42,8 @@ class Strategy(Protocol):
         """Partitions, warps, slots: of equal predictions the simpler strategy is preferred."""
 
     @property
-    def walks_grid(self) -> bool:
-        """Whether as many programs are launched as run at once, and each walks over the grid."""
+    def walking_programs(self) -> int:
+        """Programs that are launched on each SM and walk over the grid; 0 where all programs of the grid are."""
 
     @property
     def pipelined(self) -> bool:

@@ -62,7 +62,7 @@ def hook(strategy: Strategy, edit: Edit | None = None, edited: str = "") -> Stag
             if edit is not None:
                 planned = read(edit(str(planned)), context)
             metadata["tensordesc_meta"] = planned.get_tensordesc_metadata()
-            metadata[MARK] = strategy.walks_grid
+            metadata[MARK] = strategy.walking_programs
             metadata[LEAST] = [list(least) for least in described.least]
             return planned
 

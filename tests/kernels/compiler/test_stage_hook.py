@@ -64,7 +64,7 @@ def test_a_kernel_is_compiled_without_a_gpu(
     arrivals = [int("".join(operation.tokens).split(",")[1].split(":")[0]) for operation in inits]
     assert {count: arrivals.count(count) for count in arrivals} == counts
     assert len(kernel.asm["cubin"]) > 0
-    assert getattr(kernel.metadata, persistent.MARK) is bool(scheme.persistent)
+    assert getattr(kernel.metadata, persistent.MARK) == scheme.persistent
     assert len(kernel.src.signature) == len(source(name).signature) + 3 * scheme.persistent
     assert [folder.name for folder in tmp_path.iterdir()] == [stage_hook.cache_key(scheme)]
 

@@ -30,8 +30,8 @@ VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape"
 
 class Partitioning(Protocol):
     """One producer and ``consumers`` partitions of ``warps`` warps. ``in_flight``: products are overlapped with what
-    stands around them. ``persistent``: one program an SM walks over the programs of the grid. ``copies``: up to which
-    level the producer copies what is loaded through pointers.
+    stands around them. ``persistent``: as many programs as run at once walk over those of the grid. ``copies``: up to
+    which level the producer copies what is loaded through pointers. ``blocks`` run on one SM at once.
 
     :class:`~warpplan.kernels.compiler.strategy.hopper.HopperStrategy` is one, and says which values are valid.
     """
@@ -46,6 +46,8 @@ class Partitioning(Protocol):
     def persistent(self) -> int: ...
     @property
     def copies(self) -> int: ...
+    @property
+    def blocks(self) -> int: ...
     def depth(self, loop: int) -> int:
         """Slots of the rings of loop number ``loop``, counted in the order of the program."""
 

@@ -1,4 +1,4 @@
-"""One program an SM walks over all programs of the grid, so that loads run ahead across tiles.
+"""One program an SM, or a few, walk over all programs of the grid, so that loads run ahead across tiles.
 
     for program in range(this one, all, those launched): the kernel, its program ids computed from `program`
 
@@ -20,7 +20,7 @@ from warpplan.kernels.triton_types import CompiledKernel, KernelArgument
 
 GRID = ("%wp_grid_x", "%wp_grid_y", "%wp_grid_z")
 MARK = "warpplan_persistent"
-"""Field of a compiled kernel's metadata."""
+"""Field of a compiled kernel's metadata: the programs that are launched on each SM, 0 for those of the grid."""
 _AXES = ("x", "y", "z")
 _MOVABLE = ("arith.", "tt.splat", "tt.make_range", "tt.make_tensor_descriptor")
 
@@ -68,7 +68,8 @@ def walking(module: Module) -> IrOperation:
 
 def launched(kernel: CompiledKernel) -> CompiledKernel:
     """``kernel``; one that walks over the grid is launched on as many programs as run at once."""
-    if not getattr(kernel.metadata, MARK, False):
+    programs = int(getattr(kernel.metadata, MARK, 0))
+    if not programs:
         return kernel
     kernel.src = copy.copy(kernel.src)
     kernel.src.signature = {**kernel.src.signature, **dict.fromkeys((name[1:] for name in GRID), "i32")}
@@ -78,7 +79,7 @@ def launched(kernel: CompiledKernel) -> CompiledKernel:
         if kernel.module is not None:
             return
         prepare()
-        launch, resident = kernel._run, _multiprocessors()
+        launch, resident = kernel._run, programs * _multiprocessors()
 
         def run(x: int, y: int, z: int, *rest: KernelArgument) -> object:
             return launch(min(x * y * z, resident), 1, 1, *rest, x, y, z)

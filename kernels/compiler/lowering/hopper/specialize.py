@@ -35,6 +35,7 @@ from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
+from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.kernels.compiler.lowering.slices.dead_values import without_dead_values
 from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
@@ -42,12 +43,6 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, toke
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types
-
-REGISTERS_PER_SM = 65_536
-GRANULE = 8
-"""``setmaxnreg`` takes multiples of 8 (PTX ISA)."""
-MOST_REGISTERS = 240
-"""Registers a thread of a consumer at most: what two consumer warp groups get next to a producer of 24."""
 
 
 def specialize(text: str, partitioning: Partitioning) -> str:
@@ -186,15 +181,11 @@ def _without_addresses(module: Module) -> Module:
 def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]], producer: int) -> list[int]:
     """Registers that each worker asks for: ``producer``, and what that leaves in equal parts for the consumers.
 
-    Triton starts all warps alike, with 65,536 / (32 · warps) rounded down to a multiple of 8, and gives the default
-    partition what the workers leave (its AllocateWarpGroups pass); warps count in groups of four.
+    Triton starts all warps alike and gives the default partition what the workers leave (its AllocateWarpGroups pass).
     """
-    consumers = partitioning.consumers * partitioning.warps
-    producer_warps = -(-partitions[-1][0] // 4) * 4
-    total = consumers + producer_warps
-    start = REGISTERS_PER_SM // (WARP * total) // GRANULE * GRANULE
-    consumer = (start * total - producer * producer_warps) // consumers // GRANULE * GRANULE
-    return [producer if role == "producer" else min(consumer, MOST_REGISTERS) for _, role in partitions[1:]]
+    warps = partitioning.consumers * partitioning.warps
+    consumer = consumer_registers(warps, partitions[-1][0], partitioning.blocks, producer)
+    return [producer if role == "producer" else consumer for _, role in partitions[1:]]
 
 
 def _mentions(body: list[IrOperation], name: str) -> bool:

@@ -1,0 +1,78 @@
+"""Loads that stream: every program of the grid reads other memory, so that each byte comes from DRAM, for no other
+program brings it into the L2 cache.
+
+Shown where the address depends on all of the program ids that the kernel asks for, and none of them goes through an
+operation that gives several programs one value: a division or a remainder, as of heads that share keys, a smaller or
+larger of two, a table. Decoding attention, norms and losses stream; the operands of a GEMM are shared by a row or a
+column of its tiles.
+"""
+
+from __future__ import annotations
+
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS
+from warpplan.kernels.compiler.analysis.value_flow import VARIABLE, Definition, definitions
+from warpplan.kernels.compiler.ttgir import control
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
+
+_MERGES = frozenset({
+    "arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.remsi", "arith.remui", "arith.minsi",
+    "arith.minui", "arith.maxsi", "arith.maxui", "arith.andi", "arith.shrsi", "arith.shrui", "arith.cmpi", "tt.load",
+})  # fmt: skip
+"""Operations of which different operands have one result."""
+_MIXED = frozenset({"several programs share it"})
+
+
+def streamed_loads(function: IrOperation) -> frozenset[str]:
+    """The results of the loads of ``function``, whose names are unique, that stream."""
+    programs = {_axis(operation) for operation in function.walk() if operation.name == "tt.get_program_id"}
+    if not programs:
+        return frozenset()
+    reader = _ProgramReader(definitions(function))
+    found: set[str] = set()
+    for operation in function.walk():
+        if operation.name in TMA_LOADS or operation.name == "tt.load":
+            # A pointer's mask says what is left out, not what is read.
+            address = operation.operands[:1] if operation.name == "tt.load" else operation.operands
+            if reader.programs(address) == programs:
+                found.update(operation.defined)
+    return frozenset(found)
+
+
+class _ProgramReader:
+    """Which program ids a value is made of; :data:`_MIXED` where one of them is merged on the way."""
+
+    def __init__(self, defined: dict[str, Definition]) -> None:
+        self.defined = defined
+        self.known: dict[str, frozenset[str]] = {}
+
+    def programs(self, values: tuple[str, ...] | list[str]) -> frozenset[str]:
+        empty: frozenset[str] = frozenset()
+        found = empty.union(*(self._of(value) for value in values))
+        return _MIXED if found & _MIXED else found
+
+    def _of(self, value: str) -> frozenset[str]:
+        if value not in self.known:
+            self.known[value] = frozenset()  # of itself, in a loop, it takes nothing new
+            self.known[value] = self._read(value)
+        return self.known[value]
+
+    def _read(self, value: str) -> frozenset[str]:
+        made = self.defined.get(value)
+        if made is None:
+            return frozenset()
+        operation = made.operation
+        if operation.name == "tt.get_program_id":
+            return frozenset((_axis(operation),))
+        if made.kind == VARIABLE:
+            return self._of(control.read_loop(operation).lower)
+        sources = made.sources
+        if operation.name == "tt.make_tensor_descriptor":
+            sources = sources[:1]  # its sizes say what is outside
+        elif operation.name == "arith.select":
+            sources = sources[1:]
+        found = self.programs(sources)
+        return _MIXED if found and operation.name in _MERGES else found
+
+
+def _axis(operation: IrOperation) -> str:
+    return next(token for token in operation.tokens if token in ("x", "y", "z"))
