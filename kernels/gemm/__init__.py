@@ -2,7 +2,7 @@
 Gluon and Triton sources that a configuration drives, and how torch tensors get to them."""
 
 EXPORTS = {
-    "candidates": ("CandidateTable", "Grid", "planned_structures", "table", "tabulate", "TileGrid"),
+    "candidates": ("CandidateTable", "planned_structures", "table", "tabulate", "TileGrid"),
     "gluon": (
         "constants",
         "descriptor_blocks",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from warpplan.kernels.compiler.analysis.operation_kinds import Kind, Part, Product, short_name
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, Kind, Part, Product, short_name
 from warpplan.kernels.compiler.analysis.row_values import Types
 from warpplan.kernels.compiler.analysis.tensor_memory import TensorBuffer
 from warpplan.kernels.compiler.analysis.work_groups import WorkGroup, WorkGroupReader, register_bits
@@ -202,7 +202,7 @@ class _WorkWriter:
             str(locations.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
             product, 0 if group.buffer else sum(kept.values()), group.buffer, group.rows, group.region > 0,
             group.rare, self.reader.memory.written(group.accesses),
-            group.classified.kind in ("tma_load", "load") and self.streamed.issuperset(group.results),
+            group.classified.kind in (*RING_KINDS, "load") and self.streamed.issuperset(group.results),
             () if group.buffer else tuple(kept.items()),
         )  # fmt: skip
 

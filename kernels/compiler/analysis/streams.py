@@ -9,7 +9,7 @@ column of its tiles.
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, TMA_LOADS
 from warpplan.kernels.compiler.analysis.value_flow import VARIABLE, Definition, definitions
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
@@ -30,9 +30,10 @@ def streamed_loads(function: IrOperation) -> frozenset[str]:
     reader = _ProgramReader(definitions(function))
     found: set[str] = set()
     for operation in function.walk():
-        if operation.name in TMA_LOADS or operation.name == "tt.load":
+        through_pointers = operation.name in ("tt.load", COPY_LOAD)
+        if operation.name in TMA_LOADS or through_pointers:
             # A pointer's mask says what is left out, not what is read.
-            address = operation.operands[:1] if operation.name == "tt.load" else operation.operands
+            address = operation.operands[:1] if through_pointers else operation.operands
             if reader.programs(address) == programs:
                 found.update(operation.defined)
     return frozenset(found)

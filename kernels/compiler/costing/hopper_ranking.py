@@ -53,9 +53,8 @@ WORTH_A_BLOCK = 0.97
 """Factor on a kernel's time that one block more on an SM must reach, for each comes with its own prologue and fewer
 registers. Chosen by hand."""
 MORE_REGISTERS = 52
-"""Registers beside a loop's values that a consumer must have where several blocks run on an SM: kernels with descriptors
-took 22 to 57 (ptxas of Triton 3.6.0 for sm_90), and a block more is no gain where its consumers
-spill."""
+"""Registers beside a loop's values that a consumer must have where several blocks run on an SM: kernels with
+descriptors took 22 to 57 (ptxas of Triton 3.6.0 for sm_90), and a block more is no gain where its consumers spill."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
