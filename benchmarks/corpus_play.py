@@ -34,7 +34,8 @@ def small_sizes(entry: Entry, config: Any) -> dict[str, int]:
     wanted = key(source(entry, entry.problem(), config))
     sizes = dict(entry.sizes)
     for name, choices in entry.choices.items():
-        for wish in (*wishes(choices), *(size for size in (16, 32) if size < sizes[name])):
+        powers = [1 << bits for bits in range(4, 16) if max(choices) < 1 << bits < sizes[name]]
+        for wish in (*wishes(choices), *powers):
             if key(source(entry, entry.problem({**sizes, name: wish}), config)) == wanted:
                 sizes[name] = wish
                 break

@@ -153,7 +153,7 @@ class PlayedProgram:
         self.maps: dict[int, TensorMap] = {}
         """Descriptors in scratch memory."""
         self.unacquired: set[int] = set()
-        self.folding = Folding(code, self._compute)
+        self.folding = Folding(self._compute)
         self.waits = 0
         self.waiting = {**self.waiting, SPECIALIZE: self._specialize}
 

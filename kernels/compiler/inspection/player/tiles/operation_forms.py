@@ -10,6 +10,7 @@ from typing import Any
 from warpplan.kernels.compiler.inspection.finished import plain_operands
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import ElementType, element_type
 from warpplan.kernels.compiler.ttgir.ir import CLOSING, OPENING, IrOperation, Module, Region, is_value, tokenize
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 
 _SHAPED = re.compile(r"((?:\d+x)*)(.+)", re.DOTALL)
@@ -142,9 +143,13 @@ class ReadyOperation:
     def result(self) -> PrintedType:
         return self.results[0]
 
-    @property
-    def regions(self) -> list[Region]:
-        return self.operation.regions
+    @cached_property
+    def body(self) -> tuple[list[str], list[ReadyOperation]]:
+        """Of a reduction or scan: its region's arguments and operations, which are printed inside round brackets."""
+        inside = self.text[self.text.index("({") + 2 : self.text.rindex("})")]
+        label, *lines = [line.strip() for line in inside.split("\n") if line.strip()]
+        arguments = [token for token in tokenize(label) if is_value(token)]
+        return arguments, [ReadyOperation(parse_operation(line), self.line) for line in lines]
 
     def number(self, attribute: str, default: int = 0) -> int:
         """The whole number that an attribute is."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from warpplan.kernels.compiler.inspection.player.tiles.arithmetic import ARITHMETIC, Compute
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import ElementType, poison, rounded
-from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode, ReadyOperation
-from warpplan.kernels.compiler.ttgir.ir import is_value, tokenize
+from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
 
 
 def multiply(a: Any, b: Any, accumulator: Any, kind: ElementType) -> Any:
@@ -89,14 +87,13 @@ TILES: dict[str, Compute] = {
 class Folding:
     """Reductions and scans: the region that combines two elements, on whole arrays at once."""
 
-    def __init__(self, code: ReadyCode, compute: Callable[[ReadyOperation, list[Any]], Any]) -> None:
-        self.code, self.compute = code, compute
+    def __init__(self, compute: Compute) -> None:
+        self.compute = compute
 
     def _combine(self, operation: ReadyOperation, left: list[Any], right: list[Any]) -> list[Any]:
-        region = operation.regions[0]
-        inside = [token for token in tokenize(region.label) if is_value(token)]
-        values = dict(zip(inside, [*left, *right], strict=True))
-        for inner in self.code.of(region):
+        inside, body = operation.body
+        values: dict[str, Any] = dict(zip(inside, [*left, *right], strict=True))
+        for inner in body:
             if inner.name.endswith(".return"):
                 return [np.asarray(values[name]) for name in inner.operands]
             result = self.compute(inner, [values[name] for name in inner.operands])
