@@ -70,13 +70,13 @@ class PlayedOutcome:
 
 def play(
     text: str | ReadyCode, inputs: PlayedInputs, grid: Sequence[int], seed: int = 0, launched: int | None = None,
-    places: Sequence[tuple[int, ...]] = (),
+    places: Sequence[tuple[int, ...]] = (), fences: bool = True,
 ) -> PlayedOutcome:  # fmt: skip
     """Play every program of ``grid``, or those at ``places``, one after another; one that waits in a loop for another
     lets it begin.
 
     ``launched``: the kernel walks over the grid itself, which it takes as its last three arguments, on so many
-    programs. Raises :class:`KernelFault`, :class:`NotPlayed` for an operation that the player does not know, and
+    programs. ``fences``: a missing proxy fence is a fault; Triton puts its own in after the cut. Raises :class:`KernelFault`, :class:`NotPlayed` for an operation that the player does not know, and
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR`. ``inputs`` are left as they are.
     """
     code = ready(text) if isinstance(text, str) else text
@@ -93,7 +93,7 @@ def play(
     def another() -> bool:
         if not places:
             return False
-        programs.append(PlayedProgram(code, memory, places.pop(0), wide, schedule, agents, len(programs)))
+        programs.append(PlayedProgram(code, memory, places.pop(0), wide, schedule, agents, fences))
         programs[-1].begin(values)
         return True
 
@@ -145,10 +145,10 @@ class PlayedProgram:
 
     def __init__(
         self, code: ReadyCode, memory: DeviceMemory, place: tuple[int, ...], grid: tuple[int, ...], schedule: Schedule,
-        agents: AgentNumbers, number: int,
+        agents: AgentNumbers, fences: bool,
     ) -> None:  # fmt: skip
         self.code, self.memory, self.place, self.grid = code, memory, place, grid
-        self.schedule, self.agents, self.number = schedule, agents, number
+        self.schedule, self.agents, self.fences = schedule, agents, fences
         self.allocations: list[SharedAllocation] = []
         self.maps: dict[int, TensorMap] = {}
         """Descriptors in scratch memory."""

@@ -77,7 +77,7 @@ class DeviceMemory:
     def store(self, addresses: Array, values: Array, mask: Array, kind: ElementType) -> None:
         """Write ``values`` at ``addresses`` where ``mask`` is. Raises :class:`OutOfBounds`."""
         addresses = np.asarray(addresses, np.int64)
-        bits = np.broadcast_to(encoded(values, kind), addresses.shape)
+        bits = np.broadcast_to(encoded(values, kind).reshape(np.shape(values)), addresses.shape)
         for view, here, places in self._parts(addresses, mask, kind):
             view[places] = bits[here]
 
