@@ -32,10 +32,11 @@ def printed(dtype: str) -> str:
 
 
 def small_sizes(entry: Entry, config: Any) -> dict[str, int]:
-    """For each size the first wish that leaves the kernel's specialisation as it is."""
+    """For each size the first wish that leaves the kernel's specialisation as it is; what there is no choice of first,
+    for others follow from it: no fewer experts than each token takes."""
     wanted = key(source(entry, entry.problem(), config))
     sizes = dict(entry.sizes)
-    for name, choices in entry.choices.items():
+    for name, choices in sorted(entry.choices.items(), key=lambda item: len(item[1])):
         powers = [1 << bits for bits in range(4, 16) if max(choices) < 1 << bits < sizes[name]]
         for wish in (*wishes(choices), *powers):
             if key(source(entry, entry.problem({**sizes, name: wish}), config)) == wanted:

@@ -38,9 +38,9 @@ def cut_module(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> pipeline
     boxes = {n: f"tensordesc<bf16[{','.join(map(str, box))}]>" for n, box in {**TYPES, **dict(changed)}.items()
              if isinstance(box, tuple)}  # fmt: skip
     pointers = {"c_ptr": "*fp32", "d_ptr": "*fp32", "flag": "*i32", "a_ptr": "*bf16", "b_ptr": "*bf16", "table": "*i64"}
-    types = {**boxes, **pointers}
+    types = {**boxes, **pointers, **{n: text for n, text in changed if isinstance(text, str)}}
     signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in names}
-    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if n in pointers}
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if types.get(n, "").startswith("*")}
     made = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
     return pipeline.cut(made, HOPPER, {"num_warps": 4})
 
