@@ -27,20 +27,23 @@ from warpplan.kernels.compiler.inspection.player.tiles.vector_clocks import Acto
 WARP = 32
 
 
-def _view(partition: PlayedPartition, operation: ReadyOperation, name: str) -> SharedView:
+def view_of(partition: PlayedPartition, operation: ReadyOperation, name: str) -> SharedView:
+    """The shared memory that a value is. Raises :class:`NotPlayed`."""
     value = partition.values[name]
     if not isinstance(value, SharedView):
         raise NotPlayed(operation.name, operation.line, f"{name} is no shared memory")
     return value
 
 
-def _read(partition: PlayedPartition, operation: ReadyOperation, view: SharedView, actor: Actor) -> None:
+def read_tile(partition: PlayedPartition, operation: ReadyOperation, view: SharedView, actor: Actor) -> None:
+    """Note a read. Raises :class:`KernelFault`."""
     wrong = view.allocation.log.read(view.box, actor)
     if wrong is not None and (wrong[0] != "fence" or partition.program.fences):
         raise partition.fault(wrong[0], f"{view.told}: {wrong[1]}", operation)
 
 
-def _write(partition: PlayedPartition, operation: ReadyOperation, view: SharedView, actor: Actor) -> None:
+def write_tile(partition: PlayedPartition, operation: ReadyOperation, view: SharedView, actor: Actor) -> None:
+    """Note a write. Raises :class:`KernelFault`."""
     wrong = view.allocation.log.write(view.box, actor)
     if wrong is not None:
         raise partition.fault(wrong[0], f"{view.told}: {wrong[1]}", operation)
@@ -55,12 +58,12 @@ def allocate(partition: PlayedPartition, operation: ReadyOperation) -> None:
     partition.program.allocations.append(made)
     partition.values[operation.defined[0]] = view = made.view()
     if operation.operands:
-        _write(partition, operation, view, partition.actor(operation))
+        write_tile(partition, operation, view, partition.actor(operation))
         view.array[...] = partition.value(operation.operands[0], operation)
 
 
 def index(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    view = _view(partition, operation, operation.operands[0])
+    view = view_of(partition, operation, operation.operands[0])
     try:
         result = view.at(int(partition.value(operation.operands[1], operation)))
     except IndexError as error:
@@ -69,18 +72,18 @@ def index(partition: PlayedPartition, operation: ReadyOperation) -> None:
 
 
 def subslice(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    view = _view(partition, operation, operation.operands[0])
+    view = view_of(partition, operation, operation.operands[0])
     made = view.part(constant_index(operation.text), operation.result.shape)
     partition.values[operation.defined[0]] = made
 
 
 def transpose(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    view = _view(partition, operation, operation.operands[0])
+    view = view_of(partition, operation, operation.operands[0])
     partition.values[operation.defined[0]] = view.transposed(operation.numbers("order"))
 
 
 def reshape(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    view, kind = _view(partition, operation, operation.operands[0]), operation.result
+    view, kind = view_of(partition, operation, operation.operands[0]), operation.result
     if kind.element != view.allocation.kind.element:
         raise NotPlayed(operation.name, operation.line, f"{view.allocation.kind.element} as {kind.element}")
     try:
@@ -90,14 +93,14 @@ def reshape(partition: PlayedPartition, operation: ReadyOperation) -> None:
 
 
 def local_load(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    view = _view(partition, operation, operation.operands[0])
-    _read(partition, operation, view, partition.actor(operation))
+    view = view_of(partition, operation, operation.operands[0])
+    read_tile(partition, operation, view, partition.actor(operation))
     partition.define(operation, [view.array.copy()])
 
 
 def local_store(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    value, view = partition.value(operation.operands[0], operation), _view(partition, operation, operation.operands[1])
-    _write(partition, operation, view, partition.actor(operation))
+    value, view = partition.value(operation.operands[0], operation), view_of(partition, operation, operation.operands[1])
+    write_tile(partition, operation, view, partition.actor(operation))
     view.array[...] = value
 
 
@@ -110,8 +113,9 @@ def fence(partition: PlayedPartition, operation: ReadyOperation) -> None:
 # Barriers
 
 
-def _barrier(partition: PlayedPartition, operation: ReadyOperation, name: str) -> PlayedBarrier:
-    view = _view(partition, operation, name)
+def barrier_of(partition: PlayedPartition, operation: ReadyOperation, name: str) -> PlayedBarrier:
+    """The barrier that a value is. Raises :class:`KernelFault`."""
+    view = view_of(partition, operation, name)
     try:
         return view.barrier
     except KeyError:
@@ -130,29 +134,30 @@ def _predicated(partition: PlayedPartition, operation: ReadyOperation, position:
 
 
 def init_barrier(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    view, count = _view(partition, operation, operation.operands[0]), _amount(operation)
+    view, count = view_of(partition, operation, operation.operands[0]), _amount(operation)
     view.allocation.barriers[view.box] = PlayedBarrier(count, count)
 
 
-def _arrive(
+def arrive_at(
     partition: PlayedPartition, operation: ReadyOperation, barrier: PlayedBarrier, arrivals: int, more: int, past: Clock
 ) -> None:
+    """Arrivals and bytes at a barrier, ``past`` before them. Raises :class:`KernelFault`."""
     if not barrier.arrive(arrivals, more, past):
         raise partition.fault("barrier", "one arrival too many in a phase", operation)
 
 
 def expect(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     if _predicated(partition, operation, 1):
-        barrier = _barrier(partition, operation, operation.operands[0])
-        _arrive(partition, operation, barrier, 1, _amount(operation), partition.clock)
+        barrier = barrier_of(partition, operation, operation.operands[0])
+        arrive_at(partition, operation, barrier, 1, _amount(operation), partition.clock)
         partition.tick()
         yield GO_ON
 
 
 def arrive(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     if _predicated(partition, operation, 1):
-        barrier = _barrier(partition, operation, operation.operands[0])
-        _arrive(partition, operation, barrier, _amount(operation), 0, partition.clock)
+        barrier = barrier_of(partition, operation, operation.operands[0])
+        arrive_at(partition, operation, barrier, _amount(operation), 0, partition.clock)
         partition.tick()
         yield GO_ON
 
@@ -161,8 +166,8 @@ def wait_barrier(partition: PlayedPartition, operation: ReadyOperation) -> Steps
     if not _predicated(partition, operation, 2):
         return
     names = operation.plain_operands
-    barrier, parity = _barrier(partition, operation, names[0]), int(partition.value(names[1], operation))
-    told = f"{_view(partition, operation, names[0]).told}, phase bit {parity & 1}"
+    barrier, parity = barrier_of(partition, operation, names[0]), int(partition.value(names[1], operation))
+    told = f"{view_of(partition, operation, names[0]).told}, phase bit {parity & 1}"
     yield Pause(lambda: barrier.is_over(parity), f"{told} ({operation.line or operation.name})")
     partition.learn(barrier.released)
     partition.program.waits += 1
@@ -175,13 +180,13 @@ def tma_load(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     copy = read_copy(operation.operation)
     if copy.predicate and not partition.value(copy.predicate, operation):
         return
-    view, barrier = _view(partition, operation, copy.buffer), _barrier(partition, operation, copy.barrier)
+    view, barrier = view_of(partition, operation, copy.buffer), barrier_of(partition, operation, copy.barrier)
     names = operation.operands
     coordinates = [int(partition.value(name, operation)) for name in names[1 : names.index(copy.buffer)]]
     descriptor = partition.value(copy.descriptor, operation)
     described(partition, operation, descriptor)
     actor = partition.fork(operation)
-    _write(partition, operation, view, actor)
+    write_tile(partition, operation, view, actor)
     view.array[...] = poison(view.array.shape, view.allocation.kind.held)
     box = next(kind for kind in operation.types if kind.kind == "!tt.tensordesc")
     brought = int(np.prod(box.shape)) * box.held.bytes
@@ -189,7 +194,7 @@ def tma_load(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     def land() -> None:
         tensor = described(partition, operation, descriptor)
         view.array[...] = boxed(partition, operation, tensor, coordinates).reshape(view.array.shape)
-        _arrive(partition, operation, barrier, 0, -brought, actor.clock)
+        arrive_at(partition, operation, barrier, 0, -brought, actor.clock)
 
     partition.program.schedule.fly(Landing(land))
     yield GO_ON
@@ -197,10 +202,10 @@ def tma_load(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
 
 def tma_store(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     descriptor, *coordinates, _ = (partition.values[name] for name in operation.operands)
-    view = _view(partition, operation, operation.operands[-1])
+    view = view_of(partition, operation, operation.operands[-1])
     described(partition, operation, descriptor)
     actor = partition.fork(operation)
-    _read(partition, operation, view, actor)
+    read_tile(partition, operation, view, actor)
 
     def land() -> None:
         tensor = described(partition, operation, descriptor)
@@ -226,14 +231,14 @@ def wait_stores(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
 def copy_async(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     """``ttg.async_copy_global_to_local``: what a mask hides is ``other``, or 0. Through the generic proxy."""
     names, text = operation.operands, operation.text
-    view = _view(partition, operation, names[1])
+    view = view_of(partition, operation, names[1])
     addresses = partition.value(names[0], operation)
     mask = re.search(r"mask (%[\w.$#-]+)", text)
     other = re.search(r"other (%[\w.$#-]+)", text)
     hidden = partition.value(mask.group(1), operation) if mask else np.ones(np.shape(addresses), bool)
     instead = partition.value(other.group(1), operation) if other else 0
     actor = partition.fork(operation, asynchronous=False)
-    _write(partition, operation, view, actor)
+    write_tile(partition, operation, view, actor)
     view.array[...] = poison(view.array.shape, view.allocation.kind.held)
 
     def land() -> None:
@@ -272,7 +277,7 @@ def _land_copies(partition: PlayedPartition, copies: list[tuple[Landing, Clock]]
 def copies_arrive(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     """``ttng.async_copy_mbarrier_arrive``: each thread arrives once its copies so far have landed. Without
     ``noIncrement`` the phase expects that arrival besides the others (PTX ISA, "cp.async.mbarrier.arrive")."""
-    barrier = _barrier(partition, operation, operation.operands[0])
+    barrier = barrier_of(partition, operation, operation.operands[0])
     before = [*partition.copies, *(copy for group in partition.groups for copy in group)]
     threads = partition.warps * WARP
     if "noIncrement" not in operation.text:
@@ -283,7 +288,7 @@ def copies_arrive(partition: PlayedPartition, operation: ReadyOperation) -> Step
         clock |= {agent: max(time, clock.get(agent, 0)) for agent, time in past.items()}
 
     def land() -> None:
-        _arrive(partition, operation, barrier, threads, 0, clock)
+        arrive_at(partition, operation, barrier, threads, 0, clock)
 
     partition.program.schedule.fly(Landing(land, lambda: all(landing.landed for landing, _ in before)))
     partition.copies, partition.groups = [], []
@@ -296,7 +301,7 @@ def copies_arrive(partition: PlayedPartition, operation: ReadyOperation) -> Step
 def _operand(partition: PlayedPartition, operation: ReadyOperation, name: str, actor: Actor) -> Callable[[], Any]:
     value = partition.values[name]
     if isinstance(value, SharedView):
-        _read(partition, operation, value, actor)
+        read_tile(partition, operation, value, actor)
         return lambda: value.array
     tile = partition.value(name, operation)
     return lambda: tile

@@ -13,6 +13,7 @@ from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import PrintedType, ReadyOperation
 from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
 from warpplan.kernels.compiler.inspection.player.schedule import Steps
+from warpplan.kernels.compiler.lowering.hopper.load_rings import ROWS
 from warpplan.kernels.compiler.ttgir.ir import is_value, tokenize
 
 _ATOMIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -175,7 +176,12 @@ def descriptor_load(partition: PlayedPartition, operation: ReadyOperation) -> No
     """``tt.descriptor_load``, as kernels write it."""
     descriptor, *coordinates = (partition.value(name, operation) for name in operation.operands)
     tile = boxed(partition, operation, described(partition, operation, descriptor), [int(c) for c in coordinates])
-    partition.values[operation.defined[0]] = tile.reshape(operation.result.shape)
+    rows, shape = operation.attributes.get(ROWS), operation.result.shape
+    if rows is not None:  # a load of a part of the rows: the whole box comes, leading dimensions of 1 may be left out
+        tile = tile.reshape(tile.shape[-len(shape) :])
+        dimension, first, count = (int(n) for n in rows.partition(":")[2].strip("> ").split(","))
+        tile = np.take(tile, np.arange(first, first + count), dimension)
+    partition.values[operation.defined[0]] = tile.reshape(shape)
 
 
 def descriptor_store(partition: PlayedPartition, operation: ReadyOperation) -> None:

@@ -54,6 +54,9 @@ class PlayedPartition:
     copies: list[tuple[Landing, Clock]] = field(default_factory=list)
     """``cp.async`` copies in no group so far."""
     groups: list[list[tuple[Landing, Clock]]] = field(default_factory=list)
+    issued: list[Landing] = field(default_factory=list)
+    """What it gave to its tensor core."""
+    core: tuple[int, Clock] | None = None
 
     def actor(self, operation: ReadyOperation) -> Actor:
         """The partition itself, accessing memory now."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from warpplan.kernels.compiler.inspection.finished import DEFAULT, SPECIALIZE, warps_of, workers
 from warpplan.kernels.compiler.inspection.player.asynchronous import SHARED, SHARED_WAITING
+from warpplan.kernels.compiler.inspection.player.tensor_cores import TENSOR_CORES, TENSOR_MEMORY
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import DeviceMemory, TensorMap
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import element_type
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault, NotPlayed
@@ -140,8 +141,8 @@ def _bound(code: ReadyCode, arguments: Sequence[PlayedArgument], memory: DeviceM
 class PlayedProgram:
     """One program of the grid, at ``place``."""
 
-    immediate = {**GLOBAL, **SHARED}  # noqa: RUF012
-    waiting = {**GLOBAL_WAITING, **SHARED_WAITING}  # noqa: RUF012
+    immediate = {**GLOBAL, **SHARED, **TENSOR_MEMORY}  # noqa: RUF012
+    waiting = {**GLOBAL_WAITING, **SHARED_WAITING, **TENSOR_CORES}  # noqa: RUF012
 
     def __init__(
         self, code: ReadyCode, memory: DeviceMemory, place: tuple[int, ...], grid: tuple[int, ...], schedule: Schedule,
