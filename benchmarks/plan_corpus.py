@@ -4,15 +4,20 @@
 
 Each kernel, at one or two configurations of its list, is compiled for sm_90 to the cut, captured, ranked with the
 profile of an H200, lowered under the best strategy that can be, finished, and its barriers are played, as by
-``warpplan ws``. Each in a child with a time limit: a crash or a hang is a row. Prints a table, writes ``corpus.json``.
-A row's ``status``:
+``warpplan ws``. Then the finished kernel is played in numpy at small sizes (``corpus_play.py``), and what it computes is
+compared with the kernel as written. Each in a child with a time limit: a crash or a hang is a row. Prints a table,
+writes ``corpus.json``. A row's ``status``:
 
     planned   a strategy is predicted to gain, was lowered, and its barriers play to the end
     no gain   strategies fit, and leaving the kernel alone is predicted to be as fast
     refused   none fits: ``operation`` and ``line`` say what keeps it from being specialised
     failed    strategies are predicted to gain, none could be lowered: ``operation`` and ``line`` of the first failure
     hangs     the barriers of the lowered kernel would hang
+    differs   the lowered kernel, played, computes something else, or has a race: ``computes`` says what
     error, crash, timeout    a defect of ours, or a kernel that does not compile
+
+Of a planned row ``computes`` is "equal" (to the bit), "within N roundings", or "not played" with the operation that the
+player does not know; ``played`` the sizes, ``programs`` how many of the grid.
 """
 
 from __future__ import annotations
@@ -28,17 +33,18 @@ from typing import Any
 import corpus_registry
 from children import cores, each, first_line
 from corpus_entry import STYLES, Entry, options, source
+from corpus_play import WRONG, computes
 from results_file import head, write
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "corpus.json"
 DEVICE = "NVIDIA H200"
 LIMIT_S = 180.0
-"""For one configuration; the slowest kernels take a third of it on one of two shared cores."""
+"""For one configuration; the slowest kernels take half of it on one of two shared cores."""
 MOST_SCHEMES = 5
 """Strategies that are lowered for one kernel at most, as many as ``planned`` tries."""
 GOOD = ("planned", "no gain")
-DEFECTS = ("error", "crash", "timeout", "hangs")
+DEFECTS = ("error", "crash", "timeout", "hangs", "differs")
 Row = dict[str, Any]
 
 
@@ -99,11 +105,17 @@ def planned_as(entry: Entry, index: int) -> Row:
         alone = next(r for r in ranked if r.scheme is None)
         nearest = max(r.gain for r in ranked if r.scheme is not None)
         return {**base, "status": "no gain", "reason": alone.reason, "gain": round(nearest, 3)}
-    return {**base, **lowered(made, target, options(config), better[:MOST_SCHEMES])}
+    found, scheme = lowered(made, target, options(config), better[:MOST_SCHEMES])
+    if scheme is not None:
+        found |= computes(entry, index, scheme, target)
+        if found["computes"].startswith(WRONG):
+            found |= {"status": "differs", "reason": found["computes"]}
+    return {**base, **found}
 
 
-def lowered(made: Any, target: Any, wanted: dict[str, Any], better: Sequence[Any]) -> Row:
-    """The first strategy that can be lowered, and what its barriers do; else why the first could not."""
+def lowered(made: Any, target: Any, wanted: dict[str, Any], better: Sequence[Any]) -> tuple[Row, Any]:
+    """The first strategy that can be lowered, and what its barriers do; else why the first could not. With the strategy
+    where its barriers play to the end."""
     from warpplan.kernels.compiler.exceptions import CannotPlan
     from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
     from warpplan.kernels.compiler.inspection.finished import finished_text
@@ -117,13 +129,15 @@ def lowered(made: Any, target: Any, wanted: dict[str, Any], better: Sequence[Any
             refusals.append(error)
             continue
         if report.findings:
-            return {**found, "status": "hangs", "reason": "; ".join(map(str, report.findings))[:400]}
-        return {**found, "status": "planned", "reason": ranked.reason, "waits_played": report.played}
+            return {**found, "status": "hangs", "reason": "; ".join(map(str, report.findings))[:400]}, None
+        return {
+            **found, "status": "planned", "reason": ranked.reason, "waits_played": report.played,
+        }, ranked.scheme  # fmt: skip
     first = refusals[0]
     return {
         "status": "failed", "reason": first.reason, "operation": first.operation, "line": first.line,
         "gain": round(better[0].gain, 3), "scheme": str(better[0].scheme),
-    }  # fmt: skip
+    }, None  # fmt: skip
 
 
 def row(entry: Entry, index: int, result: Row) -> Row:
@@ -166,6 +180,7 @@ def summarised(rows: Sequence[Row]) -> Row:
             with_dot[same[0]["style"]][result] += 1
     total = sum((counts for counts in with_dot.values()), Counter[str]())
     good = sum(total[status] for status in GOOD)
+    played = Counter("equal" if r["computes"] == "equal" else r["computes"].split()[0] for r in rows if "computes" in r)
     unsaid = [r["kernel"] for r in rows if r["status"] in ("refused", "failed") and not (r["operation"] and r["line"])]
     return {
         "kernels": len(kernels),
@@ -175,6 +190,7 @@ def summarised(rows: Sequence[Row]) -> Row:
         "with_dot": total.total(),
         "with_dot_planned_or_no_gain": round(good / max(1, total.total()), 4),
         "with_dot_planned": round(total["planned"] / max(1, total.total()), 4),
+        "computes": dict(played),
         "refusals_without_operation_or_line": sorted(set(unsaid)),
         "defects": sorted({r["kernel"] for r in rows if r["status"] in DEFECTS}),
         "goal": 0.85,
@@ -182,7 +198,7 @@ def summarised(rows: Sequence[Row]) -> Row:
 
 
 def line(r: Row) -> str:
-    said = f"{r['gain']:.2f} {r['scheme']}" if r["status"] == "planned" else r["reason"]
+    said = f"{r['gain']:.2f} {r['scheme']}; computes {r['computes']}" if r["status"] == "planned" else r["reason"]
     where = " ".join(part for part in (r.get("operation", ""), f"({r['line']})" if r.get("line") else "") if part)
     return f"{r['kernel']:34} {r['style']:18} {r['number']:2} {r['status']:8} {where}{': ' if where else ''}{said}"
 
@@ -224,6 +240,7 @@ def main() -> None:
     write(arguments.out / NAME, {**head("corpus", "none: compiled for sm_90"), "summary": summary, "rows": ordered})
     print(f"\n{table(summary)}")
     print(f"planned or no gain, of {summary['with_dot']} with a product: {summary['with_dot_planned_or_no_gain']:.0%}")
+    print(f"played: {', '.join(f'{count} {name}' for name, count in summary['computes'].items()) or 'none'}")
     if summary["defects"]:
         print(f"defects: {', '.join(summary['defects'])}")
         raise SystemExit(1)

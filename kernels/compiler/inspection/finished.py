@@ -40,6 +40,23 @@ def finished_text(
     return str(module)
 
 
+def written_text(source: AstSource, target: GpuTarget, options: Mapping[str, Json]) -> str:
+    """``source`` in Triton's IR as it is written: inlined and simplified, no layout chosen and nothing planned. Raises
+    what :func:`pipeline.cut` does."""
+    from triton.compiler import make_backend
+
+    from warpplan.kernels.compiler.pipeline.cutting import new_context
+
+    backend = make_backend(target)
+    parsed = backend.parse_options({**options, **source.parse_options()})
+    capability = backend._parse_arch(parsed.arch)
+    context = new_context(backend)
+    module = source.make_ir(
+        target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
+    )
+    return str(backend.make_ttir(module, {}, parsed, capability))
+
+
 def _backend(target: GpuTarget) -> Backend:
     from triton.compiler import make_backend
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import lowered_kernels as kernels
 import numpy as np
-from interpreter import BUFFER, Block, Descriptor
-from partitions import Partition
+from interpreter import BUFFER, Descriptor, run_together
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler import pipeline
+from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.ttgir import parsing
@@ -38,9 +38,9 @@ def cut_module(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> pipeline
     boxes = {n: f"tensordesc<bf16[{','.join(map(str, box))}]>" for n, box in {**TYPES, **dict(changed)}.items()
              if isinstance(box, tuple)}  # fmt: skip
     pointers = {"c_ptr": "*fp32", "d_ptr": "*fp32", "flag": "*i32", "a_ptr": "*bf16", "b_ptr": "*bf16", "table": "*i64"}
-    types = {**boxes, **pointers}
+    types = {**boxes, **pointers, **{n: text for n, text in changed if isinstance(text, str)}}
     signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in names}
-    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if n in pointers}
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if types.get(n, "").startswith("*")}
     made = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
     return pipeline.cut(made, HOPPER, {"num_warps": 4})
 
@@ -70,22 +70,14 @@ def same(
     all of the grid. ``original`` is the kernel's text where ``text`` has TMA loads for its pointer loads already.
     """
     programs = [only] if only else [p[::-1] for p in np.ndindex(*grid[::-1])]
-    module = parsing.parse(original or text)
-    wanted = _together([Block(module, values, buffers, program, grid).run() for program in programs])
+    wanted = run_together(ReadyCode(parsing.parse(original or text)), values, buffers, programs, grid)
     lowered = specialize(text, scheme)
-    planned = parsing.parse(lowered)
+    planned = ReadyCode(parsing.parse(lowered))
     if scheme.persistent:
         values = values | {f"wp_grid_{axis}": n for axis, n in zip("xyz", grid, strict=True)}
         programs, grid = [(i, 0, 0) for i in range(launched)], (launched, 1, 1)
     for seed in range(seeds):
-        runs = [Partition(planned, values, buffers, program, seed, grid).run() for program in programs]
-        where, what = _together(runs)
+        where, what = run_together(planned, values, buffers, programs, grid, seed)
         np.testing.assert_array_equal(where, wanted[0])
         np.testing.assert_allclose(what, wanted[1], rtol=1e-9, atol=1e-9)
     return lowered
-
-
-def _together(runs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    addresses, values = (np.concatenate(arrays) for arrays in zip(*runs, strict=True))
-    order = np.lexsort((values, addresses))  # what several add to is added in any order
-    return addresses[order], values[order]
