@@ -80,7 +80,7 @@ def blackwell_loop(
     flows = (*loop.flows, *_until_last_use(loop, owners))
     edges = [edge for flow in flows for edge in edges_of(flow, ids, ops, other)]
     for own in (ops, [op for op in other if pins[op.id] == 0]):
-        edges += in_order(own, {op.id: op.issue for op in own}, None)
+        edges += in_order(own, {op.id: op.issue for op in own}, frozenset())
     left = device.registers_per_sm - (len(names) - 1) * WORKER_REGISTERS * THREADS * 4
     rest = min(MOST_REGISTERS, left // (THREADS * warps) // 8 * 8)
     held = {work.tensor.name: work.tensor for work in loop.work if work.tensor is not None and work.tensor.held}

@@ -24,6 +24,7 @@ from warpplan.kernels.compiler.costing.kernel_model import (
     RankedStrategy,
     busiest_unit,
     ii_of,
+    trips_of,
 )
 from warpplan.kernels.compiler.costing.loop_graph import (
     BASE_REGISTERS,
@@ -89,11 +90,13 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
     if not ways:
         return (RankedStrategy(None, (), (), 0.0, 1.0, str(_obstacle(captured))),)
     # Triton's own pipeline copies the same loads ahead: those that feed products.
-    alone = HopperModel(next((w for w in ways if w.copies == OPERANDS), ways[0]), profile, device, stages).alone()
+    stock = HopperModel(next((w for w in ways if w.copies == OPERANDS), ways[0]), profile, device, stages)
+    alone = stock.alone()
     found = []
     for way in ways:
-        model = HopperModel(way, profile, device, stages)
-        found += [s for shape in _shapes(way) for s in model.crowded(shape)]
+        model, waited = HopperModel(way, profile, device, stages), waiting_cycles(stock, alone, way)
+        made = (s for shape in _shapes(way) for s in model.crowded(shape))
+        found += [replace(s, predicted_cycles=s.predicted_cycles + waited) for s in made]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
     if not ranked:
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
@@ -105,6 +108,14 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
 def no_fit(captured: Captured, device: Device) -> Obstacle:
     """Why no scheme fits ``captured``, for which :func:`rank` found none."""
     return misfit(captured, [replace(shape, in_flight=False) for shape in _shapes(captured)], device)
+
+
+def waiting_cycles(stock: HopperModel, alone: RankedStrategy, way: Captured) -> float:
+    """Cycles of the loops that ``stock`` copies ahead for and that have no producer in ``way``: its consumers load in
+    them as they go, and wait for each iteration's loads, which nothing pipelines any more."""
+    ahead = {loop.id for loop in way.loading}
+    intervals = zip(stock.captured.loading, alone.ii_cycles, strict=True)
+    return sum(stock.interval(loop, ii, 1.0) * trips_of(loop) for loop, ii in intervals if loop.id not in ahead)
 
 
 def _obstacle(captured: Captured) -> Obstacle | None:

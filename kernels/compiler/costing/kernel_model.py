@@ -73,6 +73,10 @@ def ii_of(outcome: Outcome) -> int:
     return outcome.plan.schedule.ii_cycles
 
 
+def trips_of(loop: Body) -> int:
+    return loop.trips if loop.trips is not None else NOMINAL_TRIPS
+
+
 def busiest_unit(graph: DependenceGraph) -> int:
     """Cycles of work an iteration for the unit that has most."""
     return max((sum(op.occupancy for op in graph.ops if op.unit == unit) for unit, _ in graph.units), default=0)
@@ -143,10 +147,7 @@ class KernelModel:
     def tile(self, terms: list[float], shape: Shape) -> float:
         """One tile: its loops, what fills the first slots, and the work around them."""
         loops = self.captured.loading
-        steady = sum(
-            term * (loop.trips if loop.trips is not None else NOMINAL_TRIPS)
-            for loop, term in zip(loops, terms, strict=True)
-        )
+        steady = sum(term * trips_of(loop) for loop, term in zip(loops, terms, strict=True))
         preloaded = shape.specialized and self.nested()  # the producer loads the next tile meanwhile
         costs = self.profile.costs
         inner = {loop.id for loop in loops}

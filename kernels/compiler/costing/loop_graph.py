@@ -121,11 +121,12 @@ def loop_graph(
         waits["meet"] = meet
     ids = {op.id for op in consumed}
     edges = [edge for flow in loop.flows for edge in edges_of(flow, ids, ops, consumed)]
+    early = lookups(loop)
     if copying:
-        # All its warps copy: one instruction after the other, and what is looked up in memory is waited for.
-        looked_up = {work.id for work in loop.of_kind("load")}
-        edges += in_order(ops, {op.id: op.latency if op.id in looked_up else op.issue for op in ops}, None)
-    edges += in_order(consumed, waits, lookahead_product(loop) if shape.specialized and shape.in_flight else None)
+        edges += in_order(ops, {op.id: op.issue for op in ops}, early)  # all its warps copy, instruction by instruction
+    lookahead = lookahead_product(loop) if shape.specialized and shape.in_flight else None
+    ahead = early if not shape.specialized else frozenset() if lookahead is None else frozenset({lookahead})
+    edges += in_order(consumed, waits, ahead)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
         smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
@@ -176,6 +177,20 @@ def lookahead_product(loop: Body) -> str | None:
     carried = any(flow.src == first.id and flow.distance for flow in loop.flows)
     kept = any(flow.src == last.id and flow.distance for flow in loop.flows)
     return first.id if only_loads and not shared and not carried and kept else None
+
+
+def lookups(loop: Body) -> frozenset[str]:
+    """What is read through pointers for the addresses of copies, and what its own addresses need: an iteration ahead,
+    as :mod:`~...lowering.slices.early_lookups` writes it and Triton's own pipeline does. None of a loop that does not
+    count."""
+    if loop.kind != "scf.for" or not loop.of_kind("copy_load"):
+        return frozenset()
+    needed = {work.id for work in loop.of_kind("load")} & producer_slice(loop)
+    while True:
+        more = {flow.src for flow in loop.flows if flow.dst in needed and not flow.distance} - needed
+        if not more:
+            return frozenset(needed)
+        needed |= more
 
 
 def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
@@ -301,17 +316,23 @@ def read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
     return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
 
 
-def in_order(consumed: list[Operation], waits: dict[str, int], lookahead: str | None) -> list[Dependence]:
+def in_order(consumed: list[Operation], waits: dict[str, int], ahead: frozenset[str]) -> list[Dependence]:
     """Each operation after the one before it, the first after the last of the iteration before.
 
-    ``lookahead`` is issued when the iteration before its own begins: after the last operation of the one before that.
+    Those ``ahead`` are issued when the iteration before their own begins: after the last operation of the one before
+    that.
     """
-    order = [op.id for op in consumed if op.id != lookahead]
+    order = [op.id for op in consumed if op.id not in ahead]
+    early = [op.id for op in consumed if op.id in ahead]
     if not order:
         return []
-    pairs = [*((a, b, 0) for a, b in pairwise(order)), (order[-1], order[0], 1)]
-    if lookahead is not None:
-        pairs.append((order[-1], lookahead, 2))
+    pairs = [
+        *((a, b, 0) for a, b in pairwise(order)),
+        (order[-1], order[0], 1),
+        *((a, b, 0) for a, b in pairwise(early)),
+    ]
+    if early:
+        pairs.append((order[-1], early[0], 2))
     return [Dependence(a, b, distance, "token", latency=waits[a]) for a, b, distance in pairs]
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from interpreter import BUFFER, Block
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.slices.dead_values import without_dead_values
+from warpplan.kernels.compiler.lowering.slices.early_lookups import with_early_lookups
 from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -107,3 +117,63 @@ def test_a_reshape_is_not_narrowed() -> None:
     reshape = operation("%x = tt.reshape %y : tensor<64x16xi32, #blocked> -> tensor<1024xi32, #linear>")
     with pytest.raises(CannotPlan, match="its 4 warps"):
         with_warps(module(), [reshape], 4)
+
+
+ROW = "tensor<4xi32, #blocked>"
+LOOKUPS = (
+    """module attributes {"ttg.num-warps" = 4 : i32} {
+  tt.func public @kernel(%table: !tt.ptr<i32>, %out: !tt.ptr<f32>, %n: i32) attributes {noinline = false} {
+    %zero = arith.constant 0 : i32 loc(unknown)
+    %one = arith.constant 1 : i32 loc(unknown)
+    %tile = tt.make_range {end = 4 : i32, start = 0 : i32} : ROW loc(unknown)
+    %done:3 = scf.for %i = %zero to %n step %one iter_args(%at = %table, %sum = %zero, %many = %tile) -> (TYPES) : i32 {
+      %page = tt.load %at : !tt.ptr<i32> loc(unknown)
+      %first = tt.addptr %table, %page : !tt.ptr<i32>, i32 loc(unknown)
+      %rows = tt.splat %first : !tt.ptr<i32> -> PTRS loc(unknown)
+      %each = tt.addptr %rows, %tile : PTRS, ROW loc(unknown)
+      %bound = tt.splat %page : i32 -> ROW loc(unknown)
+      %mask = arith.cmpi slt, %tile, %bound : ROW loc(unknown)
+      %read = tt.load %each, %mask : PTRS loc(unknown)
+      %total = arith.addi %sum, %page : i32 loc(unknown)
+      %both = arith.addi %many, %read : ROW loc(unknown)
+      %next = tt.addptr %at, %one : !tt.ptr<i32>, i32 loc(unknown)
+      scf.yield %next, %total, %both : !tt.ptr<i32>, i32, ROW loc(unknown)
+    } loc(unknown)
+    %where = tt.addptr %out, %done#1 : !tt.ptr<f32>, i32 loc(unknown)
+    %places = tt.splat %where : !tt.ptr<f32> -> FLOATS loc(unknown)
+    %values = arith.sitofp %done#2 : ROW to tensor<4xf32, #blocked> loc(unknown)
+    %spread = tt.addptr %places, %done#2 : FLOATS, ROW loc(unknown)
+    tt.store %spread, %values : FLOATS loc(unknown)
+    tt.return loc(unknown)
+  } loc(unknown)
+} loc(unknown)
+""".replace("TYPES", "!tt.ptr<i32>, i32, ROW")
+    .replace("PTRS", "tensor<4x!tt.ptr<i32>, #blocked>")
+    .replace("FLOATS", "tensor<4x!tt.ptr<f32>, #blocked>")
+    .replace("ROW", ROW)
+)
+
+
+class Watched(Block):
+    """Notes what is read, each address in the order of the program."""
+
+    def _load(self, addresses: Any, mask: Any, other: Any) -> np.ndarray:
+        self.__dict__.setdefault("seen", []).extend(np.atleast_1d(addresses)[np.atleast_1d(mask)].tolist())
+        return super()._load(addresses, mask, other)
+
+
+@pytest.mark.parametrize("trips", range(4))
+def test_lookups_an_iteration_ahead_read_the_same_and_nothing_else(trips: int) -> None:
+    table = np.array([3, 1, 2, 4, 1, 0, 2, 5, 3, 1])
+    arguments = {"table": 0, "out": BUFFER, "n": trips}
+    plain = Watched(parse(LOOKUPS), arguments, [table], (0, 0, 0))
+    early = parse(LOOKUPS)
+    body = early.function.regions[0]
+    body.operations = with_early_lookups(body.operations)
+    loop = next(op for op in body.operations if op.name == "scf.for")
+    ahead = Watched(parse(str(early)), arguments, [table], (0, 0, 0))
+    for found, wanted in zip(ahead.run(), plain.run(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert sorted(ahead.__dict__.get("seen", [])) == sorted(plain.__dict__.get("seen", []))
+    names = [op.name for op in loop.regions[0].operations]
+    assert "tt.load" in names[: names.index("arith.addi", 3)]  # before what is done with the iteration's own

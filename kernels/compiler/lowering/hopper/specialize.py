@@ -37,6 +37,7 @@ from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.kernels.compiler.lowering.slices.dead_values import without_dead_values
+from warpplan.kernels.compiler.lowering.slices.early_lookups import with_early_lookups
 from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
@@ -84,6 +85,8 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         bodies.append((consumer.body(), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
     producer = ProducerWriter(part, Builder(barrier, "producer")).body()
+    if part.copies:
+        producer = with_early_lookups(producer)
     producer, warps = _sized(module, part, producer, partitioning.warps)
     bodies.append((producer, warps, "producer"))
     registers = producer_registers(copied_vectors(module))

@@ -1,0 +1,146 @@
+"""Software pipelining of a producer's lookups: what is read of a table for the next iteration is read one ahead.
+
+    for i:                              next = table[lower]                       where the loop runs at all
+        row = table[i]           ──>    for i, row = next:
+        copy a[row]                         next = table[i + step]                where there is such an iteration
+                                            copy a[row]
+
+A producer waits where it needs a number out of memory, a round trip to L2 or DRAM in each iteration; now that is under
+way while the iteration before waits for its slot and copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from warpplan.kernels.compiler.analysis.copies.addresses import may_repeat, read_by
+from warpplan.kernels.compiler.ttgir import control
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
+from warpplan.kernels.compiler.ttgir.names import with_suffix
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
+from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
+
+LOAD = "tt.load"
+
+
+def with_early_lookups(operations: list[IrOperation]) -> list[IrOperation]:
+    """``operations`` of a producer, whose names are unique, with the loads of each innermost ``scf.for`` an iteration
+    ahead, where all that their addresses need may be computed twice."""
+    out: list[IrOperation] = []
+    for operation in operations:
+        if operation.name == "scf.for" and _innermost(operation):
+            out += _pipelined(operation)
+            continue
+        if operation.regions and operation.name.startswith("scf."):
+            operation.parts = [
+                Region(with_early_lookups(part.operations), part.label) if isinstance(part, Region) else part
+                for part in operation.parts
+            ]
+        out.append(operation)
+    return out
+
+
+def _innermost(operation: IrOperation) -> bool:
+    return not any(inner.name.startswith("scf.") and inner.regions for inner in operation.regions[0].walk())
+
+
+def _pipelined(operation: IrOperation) -> list[IrOperation]:
+    """The loop with its loads an iteration ahead, and what stands before it; the loop alone where that cannot be."""
+    loop = control.read_loop(operation)
+    loads = [op for op in loop.body.operations if op.name == LOAD]
+    made_by = {name: op for op in loop.body.operations for name in op.defined}
+    carried = {inside: (initial, back) for (inside, initial, *_), back in zip(loop.carried, loop.yielded, strict=True)}
+    lead = _needed([name for load in loads for name in load.operands], made_by, frozenset())
+    if not loads or lead is None or len(loop.carried) < 2:  # of two or more, results keep their names
+        return [operation]
+    lead = [op for op in loop.body.operations if op in lead or op in loads]
+    moved = sorted(carried.keys() & {name for op in lead for name in read_by(op)})
+    known = frozenset(load.result for load in loads)
+    following = _needed([carried[name][1] for name in moved], made_by, known)
+    if following is None:
+        return [operation]
+    where, stem = loads[0].location, with_suffix(loop.variable, "")
+    runs, goes_on, following_index = (f"{stem}_wp_{n}" for n in ("runs", "goes_on", "next"))
+    first = {loop.variable: loop.lower} | {name: carried[name][0] for name in moved}
+    before = [_at(f"{runs} = arith.cmpi slt, {loop.lower}, {loop.upper} : {loop.kind}", where)]
+    before += _copied(lead, first, "_wp_first", runs)
+    back = {name: with_suffix(name, "_wp_then") for op in following for name in op.defined}
+    ahead = _copied([op for op in loop.body.operations if op in following], {}, "_wp_then", "")
+    ahead += [
+        _at(f"{following_index} = arith.addi {loop.variable}, {loop.step} : {loop.kind}", where),
+        _at(f"{goes_on} = arith.cmpi slt, {following_index}, {loop.upper} : {loop.kind}", where),
+    ]
+    later = {loop.variable: following_index} | {n: back.get(carried[n][1], carried[n][1]) for n in moved}
+    ahead += _copied(lead, later, "_wp_ahead", goes_on)
+    *rest, last = [op for op in loop.body.operations if op not in loads]
+    new = [(with_suffix(load.result, "_wp_ahead"), _result_type(load)) for load in loads]
+    loop.carried += [
+        (load.result, with_suffix(load.result, "_wp_first"), kind, with_suffix(load.result, "_wp_left"))
+        for load, (_, kind) in zip(loads, new, strict=True)
+    ]
+    loop.body = Region([*ahead, *rest, control.handing(last, [*control.handed(last), *new])], loop.body.label)
+    made, _ = control.write_loop(loop, operation.results[0].partition(":")[0])
+    return [*before, made]
+
+
+def _needed(names: list[str], made_by: dict[str, IrOperation], known: frozenset[str]) -> list[IrOperation] | None:
+    """The operations of a body that ``names`` are computed by, up to what is ``known``; ``None`` where one of them may
+    not be computed twice."""
+    found: list[IrOperation] = []
+    work = list(names)
+    while work:
+        name = work.pop()
+        operation = made_by.get(name)
+        if name in known or operation is None or operation in found:
+            continue
+        if operation.name.startswith("scf.") or not may_repeat(operation):
+            return None
+        found.append(operation)
+        work += read_by(operation)
+    return found
+
+
+def _copied(operations: list[IrOperation], names: dict[str, str], suffix: str, condition: str) -> list[IrOperation]:
+    """Copies that read each other and ``names``, their results named with ``suffix``; loads only where ``condition``
+    holds."""
+    names, out = dict(names), []
+    for operation in operations:
+        copy = operation.substituted(names)
+        copy.results = tuple(with_suffix(result, suffix) for result in copy.results)
+        names |= dict(zip(operation.defined, copy.defined, strict=True))
+        out += _guarded(copy, condition) if copy.name == LOAD and condition else [copy]
+    return out
+
+
+def _guarded(load: IrOperation, condition: str) -> list[IrOperation]:
+    """``load``, masked by the scalar ``condition``, too."""
+    pointers, *rest = load.operands
+    kinds = find_types(load.signature)
+    tile = parse_type(kinds[0]) if kinds else None
+    out, mask = [], condition
+    if tile is not None:
+        lanes = replace(tile, element="i1")
+        out.append(_at(f"{load.result}_wp_lanes = tt.splat {condition} : i1 -> {lanes}", load.location))
+        mask = f"{load.result}_wp_lanes"
+    kind = "i1" if tile is None else str(replace(tile, element="i1"))
+    if rest:
+        out.append(_at(f"{load.result}_wp_mask = arith.andi {rest[0]}, {mask} : {kind}", load.location))
+        load.parts[load.parts.index(rest[0])] = f"{load.result}_wp_mask"
+    else:
+        at = load.parts.index(pointers) + 1
+        load.parts[at:at] = [",", " ", mask]
+    return [*out, load]
+
+
+def _result_type(load: IrOperation) -> str:
+    kinds = find_types(load.signature)
+    tile = parse_type(kinds[0]) if kinds else None
+    if tile is not None:
+        return str(replace(tile, element=tile.element.partition("<")[2].rpartition(">")[0]))
+    return load.signature.strip().removeprefix("!tt.ptr<").rpartition(">")[0]
+
+
+def _at(text: str, location: str) -> IrOperation:
+    made = parse_operation(text)
+    made.location = location
+    return made
