@@ -6,8 +6,9 @@ A tile's address is an affine function of the position in it (:mod:`~.affine_til
 
 so: steps are 1 along one dimension and a multiple of 16 bytes along the other; what the masks let through is what is
 inside, where the sizes are chosen so that ``size − coordinate`` is the mask's limit; a dimension without a mask has no
-end, for the tile is read whole either way. What the innermost loop changes goes into the coordinates, what else is
-a multiple of the row stride as well; the rest, a batch's offset, is added to the descriptor's base.
+end, for the tile is read whole either way, and one whose row may be negative, as of a table, may begin before its
+tensor does. What the innermost loop changes goes into the coordinates, what else is a multiple of the row stride as
+well; the rest, a batch's offset, is added to the descriptor's base.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ LOOPS = ("scf.for", "scf.while")
 _WHOLE = ("i8", "i16", "i32", "i64")
 ALIGNMENT = 16
 """Bytes that a tensor's base and its row stride are multiples of (CUDA Driver API, ``cuTensorMapEncodeTiled``)."""
+ROWS_BEFORE = 1 << 28
+"""Rows before a tensor's first one that a descriptor reaches where a row may be negative: TMA counts from there, and
+checks nothing but its coordinates. A kernel whose offsets have 32 bits reaches no further with elements of 2 bytes, for
+its rows are 16 bytes apart or more; seven eighths of TMA's 31 bits are left for the tensor itself."""
 FEWEST_ROWS = 8
 """Rows of a box that is swizzled at least: the pattern repeats every eight."""
 THROUGH = frozenset(
@@ -181,8 +186,11 @@ class _LoadReader:
         base, shift = self._base(tile, loop)
         limits = self._limits(tile, mask, load)
         offset, row, column = self._split(shift, tile.start, stride, loop, mask.lowest, outer)
+        before = self._may_be_before(row, mask.lowest[outer])
+        if before:
+            offset, row = offset - Polynomial.constant(ROWS_BEFORE) * stride, row + Polynomial.constant(ROWS_BEFORE)
         columns = self._dimension(tile, inner, column, limits, mask, loop, least)
-        rows = self._dimension(tile, outer, row, limits, mask, loop, least)
+        rows = self._dimension(tile, outer, row, limits, mask, loop, least, before)
         alignment = self._alignment(base)
         if alignment % ALIGNMENT or (offset.divisor(self.scalars.divisor) * size) % ALIGNMENT:
             raise NotAffine(f"its base is not known to be a multiple of {ALIGNMENT} bytes")
@@ -270,20 +278,27 @@ class _LoadReader:
             offset += unknown * (stride if dim == outer else ONE)
         return offset, moved[0], moved[1]
 
+    def _may_be_before(self, row: Polynomial, lowest: frozenset[Polynomial]) -> bool:
+        """Whether nothing says of ``row``, a 32-bit number, that it is not negative: one looked up in a table, say."""
+        if lowest or self.scalars.not_negative(row, set()):
+            return False
+        return all(self.scalars.kind(name) != "i64" for name in row.names)
+
     def _is_offset(self, monomial: tuple[str, ...]) -> bool:
         """Whether it is a number of elements rather than an index: a product with an argument, which is a stride."""
         return len(monomial) > 1 and any(name not in self.scalars.defined for name in monomial)
 
     def _dimension(
         self, tile: AffineTile, dim: int, coordinate: Polynomial, limits: list[tuple[Polynomial, ...]],
-        mask: BoundsMask, loop: IrOperation, least: dict[str, int],
+        mask: BoundsMask, loop: IrOperation, least: dict[str, int], before: bool = False,
     ) -> Dimension:  # fmt: skip
+        """``before``: the coordinate counts from so far before the tensor that it is not negative."""
         needed: set[str] = set()
         what = "row" if tile.steps[dim] != ONE else "column"
         for start in mask.lowest[dim]:
             if start != coordinate and not self.scalars.not_negative(start, needed):
                 raise NotAffine("its mask lets through what lies before the tensor, or cuts off more than that")
-        if coordinate not in mask.lowest[dim] and not self.scalars.not_negative(coordinate, needed):
+        if not before and coordinate not in mask.lowest[dim] and not self.scalars.not_negative(coordinate, needed):
             raise NotAffine(f"its first {what} is not known to be in the tensor: it may be negative")
         for name in needed:
             least.setdefault(name, 0)
