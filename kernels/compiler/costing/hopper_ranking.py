@@ -21,6 +21,7 @@ from warpplan.kernels.compiler.costing.kernel_model import (
     busiest_unit,
     ii_of,
 )
+from warpplan.kernels.compiler.costing.launch_time import LaunchSize
 from warpplan.kernels.compiler.costing.loop_graph import BASE_REGISTERS as PRODUCER_REGISTERS
 from warpplan.kernels.compiler.costing.loop_graph import MMA_ROWS, Shape, in_flight, lookahead_product, registers_for
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
@@ -54,11 +55,14 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     return found
 
 
-def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
+def rank(
+    captured: Captured, profile: Profile, device: Device, *, stages: int = 3, launch: LaunchSize | None = None
+) -> tuple[RankedStrategy, ...]:
     """Every scheme that fits, best first, and leaving the kernel alone among them, with the obstacle where nothing
     fits.
 
-    ``stages`` is the ``num_stages`` of the unspecialised compile. Deterministic; of equal predictions fewer partitions,
+    ``stages`` is the ``num_stages`` of the unspecialised compile; with ``launch``, times of that launch are predicted,
+    too, but for a kernel with an obstacle. Deterministic; of equal predictions fewer partitions,
     warps and slots come first. Raises :class:`InvalidInput` for a device that is not Hopper.
     """
     if not device.has_wgmma:
@@ -69,13 +73,14 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
     obstacle = _obstacle(captured)
     if obstacle is not None:
         return (RankedStrategy(None, (), (), 0.0, 1.0, str(obstacle)),)
-    model = HopperModel(captured, profile, device, stages)
+    model = HopperModel(captured, profile, device, stages, launch)
     alone = model.alone()
     found = [s for shape in _shapes(captured) for s in model.specialized(shape)]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
     if not any(s.gain > 1 for s in ranked):
         alone = replace(alone, reason=f"no partition pays: {alone.reason}")
-    return tuple(sorted((alone, *ranked), key=_order))
+    timed = (replace(r, launch_us=model.launch_us(r.predicted_cycles)) for r in (alone, *ranked))
+    return tuple(sorted(timed, key=_order))
 
 
 def _obstacle(captured: Captured) -> Obstacle | None:
