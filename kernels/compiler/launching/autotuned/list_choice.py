@@ -20,14 +20,18 @@ ATTAINED = 0.6
 """Share of its bound that a configuration is taken to reach whose time nothing predicts: none of its loops loads
 through TMA. Chosen by hand."""
 WORTH_TRYING = 0.8
-"""Predicted gain over the best configuration as it is below which a strategy is not tried: as for one kernel."""
+"""Predicted gain over the last of :data:`LEAST_UNPLANNED` configurations as they are below which a strategy is not
+tried: as for one kernel."""
 MOST_PLANNED = 5
 """Strategies tried on the GPU for one list at most: as many as for one kernel. Chosen by hand."""
 MOST_UNPLANNED = 6
 """Configurations timed as they are where no cache says which one wins. Each costs a compile on one of all cores and a
 tenth of a second. Chosen by hand."""
+LEAST_UNPLANNED = 3
+"""Configurations timed as they are at least: the first may not run. Chosen by hand."""
 FAR_OFF = 2.0
-"""A configuration predicted to take this many times as long as another, both as they are, is not timed."""
+"""A further configuration predicted to take this many times as long as the first, both as they are, is not timed.
+Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,9 @@ def within_bounds(bounds_us: Sequence[float | None], known: KnownTimings) -> lis
     """The configurations that can win by their bounds, least bound first; ``None`` for those that do not compile."""
     there = [(bound, index) for index, bound in enumerate(bounds_us) if bound is not None]
     positive = [bound for bound, _ in there if bound > 0]
-    limit = CANNOT_WIN * min(positive, default=0.0)
-    measured = [time for time in known.median_us if time is not None]
-    if measured and known.complete:
-        limit = min(limit, min(measured)) or limit
+    # A time that was measured says more than any bound.
+    limit = min(time for time in known.median_us if time is not None) if known.complete else 0.0
+    limit = limit or CANNOT_WIN * min(positive, default=0.0)
     return [index for bound, index in sorted(there) if not positive or bound <= limit or index == known.winner]
 
 
@@ -86,8 +89,10 @@ def to_try(
     unplanned = [c for c in candidates if c.scheme is None]
     if known.winner is not None:
         unplanned = [c for c in unplanned if c.config == known.winner]
-    unplanned = [c for c in unplanned if c.predicted_us <= FAR_OFF * unplanned[0].predicted_us][:MOST_UNPLANNED]
-    limit = unplanned[0].predicted_us / WORTH_TRYING if unplanned else float("inf")
+    near = sum(c.predicted_us <= FAR_OFF * unplanned[0].predicted_us for c in unplanned)
+    unplanned = unplanned[: min(MOST_UNPLANNED, max(LEAST_UNPLANNED, near))]
+    sure = unplanned[:LEAST_UNPLANNED]
+    limit = sure[-1].predicted_us / WORTH_TRYING if sure else float("inf")
     planned: dict[object, Candidate] = {}
     for candidate in candidates:
         if candidate.scheme is not None and candidate.predicted_us <= limit:

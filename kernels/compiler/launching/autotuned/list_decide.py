@@ -17,7 +17,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_o
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.autotuned.front_end import FrontEnd, front_end
-from warpplan.kernels.compiler.launching.autotuned.job_pool import run_jobs
+from warpplan.kernels.compiler.launching.autotuned.job_pool import cores, run_jobs
 from warpplan.kernels.compiler.launching.autotuned.list_choice import Candidate, ranked, to_try, within_bounds
 from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListFolder, ListSituation, Tried
 from warpplan.kernels.compiler.launching.autotuned.list_jobs import COMPILE, RANK
@@ -147,12 +147,14 @@ class ListDecider:
     def _predicted(
         self, situation: ListSituation, listed: Sequence[Listed], candidates: Sequence[Candidate]
     ) -> ListDecision:
-        """The candidate of the least predicted time that compiles."""
-        for candidate in candidates:
-            files = self._compiled(listed, [candidate], situation)[candidate]
-            if "reason" not in files:
-                self._keep(listed[candidate.config], candidate, files, None, None)
-                return ListDecision(situation, candidate.config, candidate.scheme)
+        """The candidate of the least predicted time that compiles; as many at once as there are cores."""
+        at_once = cores()
+        for start in range(0, len(candidates), at_once):
+            some = candidates[start : start + at_once]
+            for candidate, files in self._compiled(listed, some, situation).items():
+                if "reason" not in files:
+                    self._keep(listed[candidate.config], candidate, files, None, None)
+                    return ListDecision(situation, candidate.config, candidate.scheme)
         raise CannotPlan("no configuration of its list compiles")
 
     def _tried(
@@ -203,6 +205,15 @@ class ListDecider:
                 "resets": asdict(resets_of(launch.tuner)), "right": [], "dropped": [],
             }  # fmt: skip
             failed: dict[Candidate, str] = {}
+
+            def drop(number: int, reason: str) -> None:
+                """Out, and with a configuration as it is all that would be compared with it."""
+                gone = run[number]
+                for other, candidate in enumerate(run):
+                    if other == number or (gone.scheme is None and candidate.config == gone.config):
+                        request["dropped"].append(other)
+                        failed.setdefault(candidate, reason)
+
             reason = ""
             for _ in range(MOST_CHILDREN):
                 result = run_isolated(TRIAL, [request], time_limit_s=self._decider.time_limit_s)
@@ -211,15 +222,13 @@ class ListDecider:
                     if item["step"] == "right":
                         request["right"].append(item["candidate"])
                     elif item["step"] == "failed":
-                        request["dropped"].append(item["candidate"])
-                        failed[run[item["candidate"]]] = item["reason"]
+                        drop(item["candidate"], item["reason"])
                     elif item["step"] == "times":
                         return {run[int(number)]: us for number, us in item["us"].items()}, failed
                 last = result.items[-1] if result.items else {"step": ""}
                 if last["step"] != "check":
                     break
-                request["dropped"].append(last["candidate"])
-                failed[run[last["candidate"]]] = reason
+                drop(last["candidate"], reason)
             raise MeasurementFailed(f"its list could not be tried: {reason}")
 
     def _described(self, launch: TunedLaunch, listed: Listed, folder: Path) -> dict[str, Json]:
