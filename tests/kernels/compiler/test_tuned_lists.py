@@ -26,7 +26,12 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
 from warpplan.kernels.compiler.launching import decide  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
-from warpplan.kernels.compiler.launching.autotuned import job_pool, list_decide, list_jobs  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned import (  # noqa: E402
+    job_pool,
+    list_decide,
+    list_jobs,
+    trial_child,
+)
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult  # noqa: E402
 from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
@@ -136,9 +141,11 @@ class Children:
             })  # fmt: skip
         return found
 
-    def trial(self, target: str, args: list[Json], *, time_limit_s: float) -> IsolatedResult:
-        (request,) = args
-        self.trials.append(json.loads(json.dumps(request)))
+    def trial(self, target: str, args: list[Json], *, time_limit_s: float, start_limit_s: float) -> IsolatedResult:
+        request = trial_child.waited_for(args[0]["request"])
+        if request is None:
+            return IsolatedResult("ok", None, "", 1.0)
+        self.trials.append(request)
         items: list[Json] = [{"step": "start"}]
         right = list(request["right"])
         for number, candidate in enumerate(request["candidates"]):
@@ -182,7 +189,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Children]:
     def install(predicted: dict[Any, float], us: dict[Any, Any] | None = None) -> Children:
         stand_in = Children(predicted, us or {})
         monkeypatch.setattr(list_decide, "run_jobs", stand_in.jobs)
-        monkeypatch.setattr(list_decide, "run_isolated", stand_in.trial)
+        monkeypatch.setattr(trial_child, "run_isolated", stand_in.trial)
         return stand_in
 
     return install
@@ -194,7 +201,7 @@ def no_children(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("a child was started")
 
     def install() -> None:
-        for module, name in ((list_decide, "run_jobs"), (list_decide, "run_isolated"), (decide, "run_isolated")):
+        for module, name in ((list_decide, "run_jobs"), (trial_child, "run_isolated"), (decide, "run_isolated")):
             monkeypatch.setattr(module, name, refuse)
 
     return install

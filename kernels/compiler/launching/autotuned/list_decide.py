@@ -6,6 +6,7 @@ its own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import time
@@ -21,18 +22,17 @@ from warpplan.kernels.compiler.launching.autotuned.job_pool import cores, run_jo
 from warpplan.kernels.compiler.launching.autotuned.list_choice import Candidate, ranked, to_try, within_bounds
 from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListFolder, ListSituation, Tried
 from warpplan.kernels.compiler.launching.autotuned.list_jobs import COMPILE, RANK
+from warpplan.kernels.compiler.launching.autotuned.trial_child import TrialChild
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings, TunedLaunch, resets_of
 from warpplan.kernels.compiler.launching.decide import GAIN, MOST_CHILDREN, Decider
 from warpplan.kernels.compiler.launching.decisions import Compiled, Decision, Situation
 from warpplan.kernels.compiler.launching.dispatch import Call
-from warpplan.kernels.isolate import run_isolated
 from warpplan.kernels.triton_types import Json, TunerConfig
 from warpplan.planner.errors import MeasurementFailed
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 
-TRIAL = "warpplan.kernels.compiler.launching.autotuned.list_trial:list_trial"
 HOPPER = 9
 """Major compute capability of the GPUs whose predictions compare between tiles."""
 CANNOT_COMPILE = ("CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError")
@@ -111,16 +111,22 @@ class ListDecider:
         if not chosen:
             raise CannotPlan(f"no configuration of its list compiles: {listed[0].reason}")
         shared: dict[str, Json] = {"device": device.name, "profile": codec.to_json(profile)}
-        jobs = [_rank_job(listed[index]) for index in chosen]
-        limit_s = self._decider.time_limit_s
-        results = dict(zip(chosen, run_jobs(RANK, shared, jobs, time_limit_s=limit_s), strict=True))
-        candidates = ranked(results, bounds, known)
-        if not any(candidate.scheme is not None for candidate in candidates):
-            said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
-            return ListDecision(situation, None, reason="; ".join(by_reason(said)))
+        with self._trial_child(listed[0].call) as child:
+            limit_s = self._decider.time_limit_s
+            jobs = [_rank_job(listed[index]) for index in chosen]
+            results = dict(zip(chosen, run_jobs(RANK, shared, jobs, time_limit_s=limit_s), strict=True))
+            candidates = ranked(results, bounds, known)
+            if not any(candidate.scheme is not None for candidate in candidates):
+                said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
+                return ListDecision(situation, None, reason="; ".join(by_reason(said)))
+            if child is None:
+                return self._predicted(situation, listed, candidates)
+            return self._tried(situation, launch, listed, candidates, known, child)
+
+    def _trial_child(self, call: Call) -> contextlib.AbstractContextManager[TrialChild | None]:
         if not self._decider.measures:
-            return self._predicted(situation, listed, candidates)
-        return self._tried(situation, launch, listed, candidates, known)
+            return contextlib.nullcontext()
+        return TrialChild(call.device, self._decider.time_limit_s)
 
     def _listed(self, launch: TunedLaunch, config: TunerConfig, profile: Profile, device: Device) -> Listed:
         """Raises what Triton's own tuning of ``config`` would raise: a hook's error, a heuristic's."""
@@ -159,7 +165,7 @@ class ListDecider:
 
     def _tried(
         self, situation: ListSituation, launch: TunedLaunch, listed: Sequence[Listed],
-        candidates: Sequence[Candidate], known: KnownTimings,
+        candidates: Sequence[Candidate], known: KnownTimings, child: TrialChild,
     ) -> ListDecision:  # fmt: skip
         planned, unplanned = to_try(candidates, [each.alike for each in listed], known)
         # What a planned kernel is compared with is its own configuration as it is.
@@ -170,7 +176,7 @@ class ListDecider:
         run = [c for c in wanted if c.config in as_it_is and "reason" not in files[c]]
         refused = {c: str(files[c]["reason"]) for c in wanted if "reason" in files[c]}
         self._decider.finish_work(listed[0].call.device)
-        us, failed = self._timed(launch, listed, run, as_it_is, files)
+        us, failed = self._timed(launch, listed, run, as_it_is, files, child)
         reasons = {**refused, **failed}
         tried = tuple(Tried(c.config, c.scheme, us.get(c), reasons.get(c, "")) for c in wanted)
         right = [c for c in run if c in us]
@@ -186,7 +192,7 @@ class ListDecider:
 
     def _timed(
         self, launch: TunedLaunch, listed: Sequence[Listed], run: Sequence[Candidate], as_it_is: dict[int, Json],
-        files: dict[Candidate, Json],
+        files: dict[Candidate, Json], child: TrialChild,
     ) -> tuple[dict[Candidate, float], dict[Candidate, str]]:  # fmt: skip
         """Median microseconds of those that are right, and why others are not. Raises :class:`MeasurementFailed`."""
         with tempfile.TemporaryDirectory(prefix="warpplan-") as folder:
@@ -215,8 +221,12 @@ class ListDecider:
                         failed.setdefault(candidate, reason)
 
             reason = ""
-            for _ in range(MOST_CHILDREN):
-                result = run_isolated(TRIAL, [request], time_limit_s=self._decider.time_limit_s)
+            for attempt in range(MOST_CHILDREN):
+                if attempt == 0:
+                    result = child.run(request)
+                else:
+                    with TrialChild(listed[0].call.device, self._decider.time_limit_s) as another:
+                        result = another.run(request)
                 reason = result.reason
                 for item in result.items:
                     if item["step"] == "right":

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
+from warpplan.kernels.compiler.launching.autotuned.trial_child import waited_for
 from warpplan.kernels.compiler.launching.decisions import Compiled
 from warpplan.kernels.compiler.launching.trial import Bench
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument
@@ -25,10 +26,27 @@ Item = dict[str, Json]
 Candidates = Sequence[dict[str, Json]]
 
 
-def list_trial(request: dict[str, Json]) -> Iterator[Item]:
-    """Items for ``request``: ``candidates``, each with ``kernel`` (packed, its files under ``compiled``), ``launch``
-    (``arguments``, ``grid``, ``device``) and ``planned`` (files, or ``None`` for the kernel as it is); ``right``, the
-    numbers of those that another child has checked; ``dropped``, of those that are out; ``resets``."""
+def list_trial(place: dict[str, Json]) -> Iterator[Item]:
+    """Items for the request in the file ``place["request"]``: ``candidates``, each with ``kernel`` (packed, its files
+    under ``compiled``), ``launch`` (``arguments``, ``grid``, ``device``) and ``planned`` (files, or ``None`` for the
+    kernel as it is); ``right``, the numbers of those that another child has checked; ``dropped``, of those that are
+    out; ``resets``. The GPU ``place["device"]`` is opened before that file is there."""
+    open_gpu(place["device"])
+    request = waited_for(place["request"])
+    if request is not None:
+        yield from tried(request)
+
+
+def open_gpu(device: int) -> None:
+    """Import torch and make a context on the GPU of that number."""
+    import torch
+
+    torch.cuda.set_device(device)
+    torch.cuda.synchronize()
+
+
+def tried(request: dict[str, Json]) -> Iterator[Item]:
+    """The items of :func:`list_trial` for ``request``."""
     candidates, resets = request["candidates"], request["resets"]
     benches = {
         number: benched(candidate, resets)
