@@ -8,7 +8,7 @@ EXPORTS = {
     "grid_walk": ("require_grid_walk",),
     "load_hazards": ("is_volatile", "refuse_hazards", "WRITES"),
     "loop_work": ("Flow", "LoopWork"),
-    "operation_kinds": ("FREE", "LOOPS", "Part", "Product", "TMA_LOAD", "TMA_LOADS", "UNIT", "WGMMA"),
+    "operation_kinds": ("DOTS", "FREE", "LOOPS", "Part", "Product", "TMA_LOAD", "TMA_LOADS", "UNIT", "WGMMA"),
     "row_split": ("ENDS", "RowSplit", "TIED"),
     "tensor_memory": ("TensorBuffer",),
     "value_flow": ("CARRIED", "Definition", "definitions", "HANDED", "origins", "PLAIN", "VARIABLE"),

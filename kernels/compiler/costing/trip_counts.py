@@ -99,7 +99,8 @@ class _ProgramNumbers:
         lower, upper, step = (self.value(name) for name in (loop.lower, loop.upper, loop.step))
         if lower is None or upper is None or step is None or bool((step <= 0).any()):
             return None
-        return np.maximum(0, -((lower - upper) // step))
+        trips: Whole = np.maximum(0, -((lower - upper) // step))
+        return trips
 
     def value(self, name: str) -> Whole | None:
         if name not in self._known:
@@ -115,8 +116,10 @@ class _ProgramNumbers:
         if made.kind == VARIABLE:
             loop, trips = control.read_loop(operation), self._trips(operation)
             lower, step = self.value(loop.lower), self.value(loop.step)
+            if trips is None or lower is None or step is None:
+                return None
             # The iteration in the middle stands for all of them.
-            return None if trips is None or lower is None or step is None else lower + np.maximum(0, trips - 1) // 2 * step
+            return np.asarray(lower + np.maximum(0, trips - 1) // 2 * step, dtype=np.int64)
         if made.kind == PLAIN:
             return self._computed(operation, [self.value(source) for source in made.sources])
         if made.kind == HANDED and operation.name == "scf.if":
@@ -148,9 +151,7 @@ class _ProgramNumbers:
         return _BINARY[name](*numbers) if name in _BINARY and len(numbers) == 2 else None
 
 
-def argument_numbers(
-    function: IrOperation, values: Mapping[str, int | tuple[int, ...]]
-) -> dict[str, int | None]:
+def argument_numbers(function: IrOperation, values: Mapping[str, int | tuple[int, ...]]) -> dict[str, int | None]:
     """The arguments of ``function`` by the names that it has for them, with the numbers that are passed: a descriptor
     is followed by its shape and strides."""
     found: dict[str, int | None] = {}

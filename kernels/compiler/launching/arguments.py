@@ -97,7 +97,7 @@ class Copies:
     def __init__(
         self, description: dict[str, Json], *, device: str = "cuda", seed: int = 0, memory: Copies | None = None
     ) -> None:
-        self._buffers = (
+        self._buffers: list[Tensor] = (
             [_filled(storage, seed + i, device) for i, storage in enumerate(description["storages"])]
             if memory is None
             else memory._buffers

@@ -98,11 +98,14 @@ def test_the_best_of_each_tile_and_family_comes_first() -> None:
 
 
 SITUATION = ListSituation("my.gemm", "abc", "(4096,)", ("BM: 64", "BM: 128"), "NVIDIA H200", "570.1", "3.6.0", "0.2")
-DECISION = ListDecision(SITUATION, 1, TWO, "", (Tried(1, TWO, 10.0), Tried(1, None, 14.0), Tried(0, None, None, "hang")))
+DECISION = ListDecision(
+    SITUATION, 1, TWO, "", (Tried(1, TWO, 10.0), Tried(1, None, 14.0), Tried(0, None, None, "hang"))
+)
 decisions = st.builds(
     ListDecision, st.just(SITUATION), st.none() | st.integers(0, 1), st.none() | schemes, st.text(max_size=20),
-    st.lists(st.builds(Tried, st.integers(0, 1), st.none() | schemes, st.none() | times, st.text(max_size=9)), max_size=4)
-    .map(tuple),
+    st.lists(
+        st.builds(Tried, st.integers(0, 1), st.none() | schemes, st.none() | times, st.text(max_size=9)), max_size=4
+    ).map(tuple),
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ import triton.language as tl  # noqa: E402
 from planned_machine import Machine, Tensor, gemm_arguments, running  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
+from triton.runtime.errors import AutotunerError  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
@@ -112,6 +113,11 @@ def launch(tuner: Any, m: int = 4096, k: int = 128, **options: Any) -> Any:
         return triton.cdiv(m, meta["BM"]), triton.cdiv(4096, meta["BN"])
 
     return tuner[grid](*gemm_arguments(m, 4096, k)[:6], **options)
+
+
+def twice(call: Callable[[], Any]) -> None:
+    call()
+    call()
 
 
 class Children:
@@ -305,9 +311,11 @@ def test_children_that_all_die_leave_the_list_to_triton(
 ) -> None:
     tuner = tuned([config(SMALL), config(WIDE)])
     tried = children(PREDICTED, dict.fromkeys(TIMES, HANG))
-    with planned(tmp_path), pytest.warns(PlanWarning, match="Triton tunes its list: .*could be timed: no ans") as caught:
-        for _ in range(2):
-            launch(tuner)
+    with (
+        planned(tmp_path),
+        pytest.warns(PlanWarning, match="Triton tunes its list: .*could be timed: no ans") as caught,
+    ):
+        twice(lambda: launch(tuner))
     assert tuner.do_bench.count == 2
     assert len([w for w in caught if "its list" in str(w.message)]) == 1
     assert not list(tmp_path.glob("*.list.json")), "the machine failed: a later process may succeed"
@@ -337,9 +345,9 @@ def test_configurations_that_cannot_run_are_dropped(
 def test_a_list_of_which_nothing_compiles_is_tritons(machine: Machine, tuned: Any, children: Any) -> None:
     children({}, {})
     tuner = tuned([config({"BM": 256, "BN": n}) for n in (64, 128)], checked_gemm)
-    with planned(), pytest.warns(PlanWarning, match="no configuration of its list compiles"):
-        with pytest.raises(triton.CompilationError):
-            launch(tuner, WHOLE=True)
+    left = pytest.warns(PlanWarning, match="no configuration of its list compiles")
+    with planned(), left, pytest.raises(triton.CompilationError):
+        launch(tuner, WHOLE=True)
 
 
 def test_a_hook_that_raises_leaves_the_list_to_triton(machine: Machine, tuned: Any, children: Any) -> None:
@@ -362,9 +370,9 @@ def test_a_hook_that_raises_leaves_the_list_to_triton(machine: Machine, tuned: A
 def test_an_empty_list_is_tritons_error(machine: Machine, tuned: Any, children: Any) -> None:
     children(PREDICTED, TIMES)
     tuner = tuned([config(SMALL), config(WIDE)], prune_configs_by={"early_config_prune": lambda *a, **k: []})
-    with planned(), pytest.warns(PlanWarning, match="Triton tunes its list"):
-        with pytest.raises(Exception, match="No valid autotuner configs after pruning"):
-            launch(tuner)
+    left = pytest.warns(PlanWarning, match="Triton tunes its list")
+    with planned(), left, pytest.raises(AutotunerError, match="No valid autotuner configs after pruning"):
+        launch(tuner)
 
 
 def test_the_tuners_own_pruning_is_honoured(machine: Machine, tuned: Any, children: Any, tmp_path: Path) -> None:
@@ -560,8 +568,7 @@ def test_a_kernel_without_products_starts_no_child(machine: Machine, no_children
     configs = [triton.Config({}, num_warps=w) for w in (4, 8)]
     tuner = triton.autotune(configs, key=["columns"], do_bench=Bench(machine))(JITFunction(kernels.softmax.fn))
     with planned(), pytest.warns(PlanWarning, match="has no loads that feed a product") as caught:
-        for _ in range(2):
-            tuner[(4,)](Tensor(4, 512), Tensor(4, 512), 512, BLOCK=512)
+        twice(lambda: tuner[(4,)](Tensor(4, 512), Tensor(4, 512), 512, BLOCK=512))
     assert len(caught) == 1
     assert tuner.do_bench.count == 2
 
@@ -631,3 +638,23 @@ def test_a_job_that_kills_its_child_costs_its_own_result(tmp_path: Path, monkeyp
     assert [result.get("done") for result in found] == [10, None, 12, None, 14, 15]
     assert "SIGABRT" in found[1]["reason"]
     assert "no answer" in found[3]["reason"]
+
+
+def test_a_child_waits_for_its_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "waiting_trial.py").write_text(
+        "from warpplan.kernels.compiler.launching.autotuned.trial_child import waited_for\n"
+        "def run(place):\n"
+        "    request = waited_for(place['request'])\n"
+        "    if request is not None:\n"
+        "        yield {'step': 'times', 'us': request['us'], 'device': place['device']}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(trial_child, "TRIAL", "waiting_trial:run")
+    with trial_child.TrialChild(3, 30.0) as child:
+        result = child.run({"us": {"0": 5.0}})
+    assert result.items == ({"step": "times", "us": {"0": 5.0}, "device": 3},)
+    with trial_child.TrialChild(3, 30.0) as child:
+        pass
+    child._thread.join(60)
+    assert not child._thread.is_alive()
+    assert child._results[0].status == "ok"

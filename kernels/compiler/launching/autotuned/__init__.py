@@ -5,3 +5,8 @@ A tuner's key, list, hooks and cache are read (``tuner_calls``), each configurat
 first few tried on the GPU (``list_choice``, ``list_trial``), what is best kept (``list_decisions``) and launched from
 then on (``list_table``).
 """
+
+EXPORTS = {
+    "list_decide": ("ListDecider",),
+    "list_table": ("ListTable",),
+}

@@ -110,7 +110,7 @@ def _bytes(call: Call) -> int:
         tensor = getattr(value, "base", value)
         shape, dtype = getattr(tensor, "shape", None), getattr(tensor, "dtype", None)
         size = getattr(dtype, "itemsize", None)
-        if shape is not None and size is not None and hasattr(tensor, "data_ptr"):
+        if tensor is not None and shape is not None and size is not None and hasattr(tensor, "data_ptr"):
             count = 1
             for length in shape:
                 count *= int(length)

@@ -1,5 +1,4 @@
-"""Jobs in children on all cores, each with a time limit; one that hangs or crashes costs its own result and no other's.
-"""
+"""Jobs in children on all cores, each with a time limit; one that hangs or crashes costs its own result alone."""
 
 from __future__ import annotations
 

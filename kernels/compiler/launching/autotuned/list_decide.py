@@ -235,7 +235,7 @@ class ListDecider:
                         drop(item["candidate"], item["reason"])
                     elif item["step"] == "times":
                         return {run[int(number)]: us for number, us in item["us"].items()}, failed
-                last = result.items[-1] if result.items else {"step": ""}
+                last: dict[str, Json] = result.items[-1] if result.items else {"step": ""}
                 if last["step"] != "check":
                     break
                 drop(last["candidate"], reason)

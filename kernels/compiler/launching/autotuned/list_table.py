@@ -22,7 +22,7 @@ Run = Callable[..., CompiledKernel]
 Chosen = tuple[TunerConfig, dict[str, KernelArgument]] | None
 """A configuration and its keyword arguments; ``None``: Triton's own tuning decides."""
 _numbers = itertools.count()
-_MISSING = object()
+_UNDECIDED: Chosen = ({}, {})
 
 
 class ListTable:
@@ -42,10 +42,10 @@ class ListTable:
         known: dict[Key, Chosen] = tuner.__dict__.get(self._name) or tuner.__dict__.setdefault(self._name, {})
         try:
             key = tuning_key(tuner, args, kwargs)
-            chosen = known.get(key, _MISSING)
+            chosen = known.get(key, _UNDECIDED)
         except TypeError:  # an argument that cannot be looked up: Triton says so
             return original(tuner, *args, **kwargs)
-        if chosen is _MISSING:
+        if chosen is _UNDECIDED:
             if is_tuning() or is_capturing():
                 return original(tuner, *args, **kwargs)
             chosen = self._first(known, TunedLaunch(tuner, args, kwargs, key))

@@ -12,7 +12,7 @@ What happens is streamed item by item, so that what was found outlives a child t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
@@ -132,7 +132,9 @@ class ResetCopies(Copies):
         seed: int = 0, memory: Copies | None = None,
     ) -> None:  # fmt: skip
         super().__init__(description, device=device, seed=seed, memory=memory)
-        self._zeroed = [_tensor(value) for name, value in zip(names, self.values, strict=True) if name in resets["zero"]]
+        self._zeroed = [
+            _tensor(value) for name, value in zip(names, self.values, strict=True) if name in resets["zero"]
+        ]
         restored = {
             argument.get("base", argument)["storage"]
             for name, argument in zip(names, description["arguments"], strict=True)
@@ -175,10 +177,8 @@ def times(
     memory = [first._copies(97 * i) for i in range(count)]
     arguments = {number: [bench.on(each) for each in memory] for number, bench in benches.items()}
 
-    def launch(number: int, at: int) -> None:
-        benches[number].launch_on(planned[number], arguments[number][at])
+    def launches(number: int) -> Callable[[int], object]:
+        return lambda at: benches[number].launch_on(planned[number], arguments[number][at])
 
-    found = paired(
-        {str(number): (lambda at, number=number: launch(number, at)) for number in benches}, sets=count, rounds=rounds
-    )
+    found = paired({str(number): launches(number) for number in benches}, sets=count, rounds=rounds)
     return {name: timing.median_us for name, timing in found.items()}

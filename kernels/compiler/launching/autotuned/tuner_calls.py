@@ -6,6 +6,7 @@ Source: triton 3.6.0 to 3.9.0, ``runtime/autotuner.py``, ``Autotuner.run``, ``_b
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -58,11 +59,8 @@ class TunedLaunch:
         """What the tuner's cache, in memory or on disk, has of this key."""
         tuner = self.tuner
         if self.key not in tuner.cache and tuner.cache_results:
-            with self._named_arguments():
-                try:
-                    tuner.check_disk_cache(self.key, configs, _missed)
-                except _NotOnDiskError:
-                    pass
+            with self._named_arguments(), contextlib.suppress(_NotOnDiskError):
+                tuner.check_disk_cache(self.key, configs, _missed)
         winner = tuner.cache.get(self.key)
         if winner is None or winner not in configs:
             return KnownTimings()
