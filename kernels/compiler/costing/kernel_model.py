@@ -170,7 +170,8 @@ class KernelModel:
         dtype = next((p.dtype for p, _ in dots if p is not None), "bfloat16")
         rates = LaunchRates.of(self.profile, self.device, dtype)
         counted = self._counted()
-        if flop and any(counted.get(loop.id) is None for loop in (*self.captured.loading, *around)):
+        known = all(counted.get(loop.id) is not None for loop in (*self.captured.loading, *around))
+        if flop and not (known and self.launch.programs):
             # What one launch does is not known, but all configurations do the same.
             share = NOMINAL_FLOP / (flop * self.device.sm_count)
             return rates.time_us(share * cycles, NOMINAL_FLOP, self.launch)
@@ -194,5 +195,6 @@ class KernelModel:
         depths = tuple(max(1, self.stages) for _ in self.captured.loading)
         by_memory = self.device.smem_bytes_per_sm // max(1, shared_bytes(self.captured, depths))
         # No more are there than the grid has for an SM.
-        there = MOST_BLOCKS if self.launch is None else -(-self.launch.programs // self.device.sm_count)
+        programs = 0 if self.launch is None else self.launch.programs
+        there = -(-programs // self.device.sm_count) or MOST_BLOCKS
         return max(1, min(by_registers, by_memory, MOST_BLOCKS, there))

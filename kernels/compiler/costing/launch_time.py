@@ -3,7 +3,7 @@
     SM time = waves · tiles of a program · cycles of a tile / clock,  waves = ⌈programs / SMs⌉
     time    = ‖ ‖ SM time, FLOP / sustained tensor rate ‖, bytes of the arguments / DRAM read rate ‖
 
-with the p-norms of :mod:`warpplan.planner.predict.time_model`. Where a loop's iterations are not known, those of no
+with the p-norms of :mod:`warpplan.planner.predict.time_model`. Where the grid or a loop's iterations are not known, those of no
 other configuration of the kernel are: times are then those of equal work, :data:`NOMINAL_FLOP`, and compare all the
 same. :func:`launch_bound` needs Triton's IR alone: no configuration is faster than its products on the tensor cores
 and its loads from L2.
@@ -35,7 +35,7 @@ L2_BYTES_PER_S = 5.5e12
 
 @dataclass(frozen=True)
 class LaunchSize:
-    """``programs`` of the grid; ``trips`` of each loop of the kernel, outer before inner; ``bytes`` of the tensors that
+    """``programs`` of the grid, 0 where it is not known; ``trips`` of each loop of the kernel, outer before inner; ``bytes`` of the tensors that
     are passed, 0 where they are not known."""
 
     programs: int
@@ -85,7 +85,7 @@ def iterations(trips: Trips | None, size: LaunchSize, sms: int) -> float:
     """Of a loop, for the SM that ends last: where there are more programs than SMs, they even out."""
     if trips is None:
         return float(NOMINAL_TRIPS)
-    return trips.mean if size.programs > sms else float(trips.most)
+    return float(trips.most) if 0 < size.programs <= sms else trips.mean
 
 
 def launch_bound(function: IrOperation, size: LaunchSize, profile: Profile, device: Device) -> float:
@@ -97,7 +97,7 @@ def launch_bound(function: IrOperation, size: LaunchSize, profile: Profile, devi
     if not work.flop:
         return 0.0
     cycles = max(work.tensor_cycles, work.bytes / rates.l2_bytes_per_cycle)
-    if not work.counted:
+    if not (work.counted and size.programs):
         return 1e6 * cycles * NOMINAL_FLOP / (work.flop * device.sm_count) / rates.clock_hz
     return 1e6 * max(1.0, size.programs / device.sm_count) * cycles / rates.clock_hz
 
