@@ -96,6 +96,7 @@ EXPORTS = {
         "TableKey",
         "TmaDescriptor",
         "TritonModule",
+        "TunerConfig",
     ),
     "warn_once": ("warn_once",),
 }

@@ -13,6 +13,8 @@ JitFunction = Any
 """``triton.runtime.jit.JITFunction``: a kernel under ``@triton.jit``."""
 Autotuner = Any
 """``triton.runtime.autotuner.Autotuner``, or another layer around a :data:`JitFunction` that has ``fn`` and ``run``."""
+TunerConfig = Any
+"""``triton.Config``: one configuration of an :data:`Autotuner`'s list."""
 CompiledKernel = Any
 """``triton.compiler.CompiledKernel``."""
 AstSource = Any

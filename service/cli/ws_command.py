@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from warpplan.service.cli.shared_options import Json, ProfileFile, print_json
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
     from warpplan.service.views.sections import Section
+    from warpplan.service.workflow.list_inspection import InspectedConfig
     from warpplan.service.workflow.specialization import Inspection
 
 HANGS = 1
@@ -45,28 +47,75 @@ def ws(
     """Show a Triton kernel's loops as graphs, the plan, where each line goes, and its barriers. Needs no GPU.
 
     Says why what is not specialised is not, and checks the finished kernel's barriers for known causes of hangs: exit
-    status 1 where one is found.
+    status 1 where one is found. Of a kernel under @triton.autotune whose constexprs the signature leaves open, the list
+    is ranked, and the configuration that is predicted best is shown.
     """
     from warpplan.service.views.text import section_lines
     from warpplan.service.workflow.profiles import Profiles
-    from warpplan.service.workflow.specialization import BLACKWELL, HOPPER, inspect_kernel, kernel_at, to_json
+    from warpplan.service.workflow.list_inspection import inspect_list, list_of
+    from warpplan.service.workflow.specialization import (
+        BLACKWELL,
+        HOPPER,
+        innermost,
+        inspect_kernel,
+        layers_at,
+        to_json,
+    )
 
     if target not in (HOPPER, BLACKWELL):
         raise InvalidInput(f"target {target}: expected {HOPPER} or {BLACKWELL}", field="target", value=target)
     profiles = Profiles.load(profile) if profile else Profiles()
     costs = profiles.of(profiles.default_device).profile
+    layers = layers_at(kernel)
+    configs = list_of(layers, signature) if target == HOPPER else []
+    listed = inspect_list(layers, configs, signature, costs) if configs else ()
+    if listed:
+        signature, warps, stages = listed[0].signature, listed[0].warps, listed[0].stages
     found = inspect_kernel(
-        kernel_at(kernel), signature, costs, target=target, scheme=scheme, warps=warps, stages=stages
+        innermost(layers, kernel), signature, costs, target=target, scheme=scheme, warps=warps, stages=stages
     )  # fmt: skip
     if as_json:
-        print_json(to_json(found))
+        print_json({**to_json(found), "list": [list_json(each) for each in listed]})
     else:
+        for line in section_lines(list_section(listed)) if listed else ():
+            print(line)
         print(f"{found.kernel}: {len(found.captured.loops)} loops on sm_{found.target}")
         for section in sections(found):
             print()
             for line in section_lines(section):
                 print(line)
     return HANGS if found.barriers is not None and found.barriers.findings else None
+
+
+def list_section(listed: Sequence[InspectedConfig]) -> Section:
+    """The configurations of an autotuned kernel, by predicted time over that of the best of them as it is."""
+    from warpplan.service.views.sections import Section
+
+    alone = [each.alone_us for each in listed if each.alone_us is not None]
+
+    def relative(us: float | None) -> str:
+        return f"{us / min(alone):.2f}" if us is not None and alone else ""
+
+    rows = tuple(
+        (
+            each.config.replace("num_ctas: 1, ", "").replace(", maxnreg: None", ""),
+            shortened(str(each.strategy or each.reason or "as it is")), relative(each.planned_us), relative(each.alone_us),
+        )
+        for each in listed
+    )  # fmt: skip
+    head = ("configuration", "best scheme", "its time", "as it is")
+    notes = ("Predicted times of equal work, over that of the best configuration as it is. What follows is of the first.",)
+    return Section("Configurations, best first", head, rows, notes)
+
+
+def shortened(text: str) -> str:
+    """``text``, or as much of it as a column holds."""
+    return text if len(text) < 60 else text[:57] + "..."
+
+
+def list_json(each: InspectedConfig) -> dict[str, object]:
+    """One configuration as plain values."""
+    return {**asdict(each), "strategy": None if each.strategy is None else each.strategy.to_json()}
 
 
 def sections(found: Inspection) -> Iterator[Section]:
@@ -100,7 +149,7 @@ def sections(found: Inspection) -> Iterator[Section]:
     ranked = tuple(
         (
             str(r.scheme) if r.scheme else "left alone", "/".join(map(str, r.ii_cycles)), round(r.predicted_cycles),
-            f"{r.gain:.2f}", r.reason if len(r.reason) < 60 else r.reason[:57] + "...",
+            f"{r.gain:.2f}", shortened(r.reason),
         )
         for r in found.ranked[:MOST_SCHEMES]
     )  # fmt: skip

@@ -59,15 +59,27 @@ def parse_scheme(text: str) -> Strategy | None:
 def kernel_at(spec: str) -> Any:
     """The ``JITFunction`` at ``FILE.py:function`` or ``package.module:function``, taken out of ``@triton.autotune`` and
     the like. Importing it runs its module. Raises :class:`InvalidInput` where there is none, or no Triton."""
+    return innermost(layers_at(spec), spec)
+
+
+def layers_at(spec: str) -> Any:
+    """What is at ``spec``, whatever stands around the kernel. Raises :class:`InvalidInput` as :func:`kernel_at`."""
     from warpplan.service.feeds.consumer_kernel import find
 
     try:
-        from triton.runtime.jit import JITFunction
+        import triton  # noqa: F401
     except ImportError:
         raise InvalidInput(
             f"{spec}: Triton is needed to compile it: pip install 'warpplan[gpu]'", field="kernel", value=spec
         ) from None
-    found = find(spec)
+    return find(spec)
+
+
+def innermost(layers: Any, spec: str) -> Any:
+    """The ``JITFunction`` in ``layers``, which were found at ``spec``. Raises :class:`InvalidInput`."""
+    from triton.runtime.jit import JITFunction
+
+    found = layers
     while not isinstance(found, JITFunction):
         if not hasattr(found, "fn"):
             raise InvalidInput(f"{spec} is no Triton kernel: expected a function under @triton.jit", field="kernel")

@@ -8,5 +8,7 @@ EXPORTS = {
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
     "kernel_model": ("RankedStrategy",),
+    "launch_time": ("launch_bound", "LaunchSize"),
     "loop_graph": ("cost_of", "estimated", "Shape"),
+    "trip_counts": ("trip_counts",),
 }

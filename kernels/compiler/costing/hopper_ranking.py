@@ -24,8 +24,8 @@ from warpplan.kernels.compiler.costing.kernel_model import (
     RankedStrategy,
     busiest_unit,
     ii_of,
-    trips_of,
 )
+from warpplan.kernels.compiler.costing.launch_time import LaunchSize
 from warpplan.kernels.compiler.costing.loop_graph import (
     BASE_REGISTERS,
     MMA_ROWS,
@@ -74,11 +74,14 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     return found
 
 
-def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
+def rank(
+    captured: Captured, profile: Profile, device: Device, *, stages: int = 3, launch: LaunchSize | None = None
+) -> tuple[RankedStrategy, ...]:
     """Every scheme that fits, best first, and leaving the kernel alone among them, with the obstacle where nothing
     fits.
 
-    ``stages`` is the ``num_stages`` of the unspecialised compile. Deterministic; of equal predictions fewer partitions,
+    ``stages`` is the ``num_stages`` of the unspecialised compile; with ``launch``, times of that launch are predicted,
+    too, but for a kernel with an obstacle. Deterministic; of equal predictions fewer partitions,
     warps and slots come first. Raises :class:`InvalidInput` for a device that is not Hopper.
     """
     if not device.has_wgmma:
@@ -90,11 +93,11 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
     if not ways:
         return (RankedStrategy(None, (), (), 0.0, 1.0, str(_obstacle(captured))),)
     # Triton's own pipeline copies the same loads ahead: those that feed products.
-    stock = HopperModel(next((w for w in ways if w.copies == OPERANDS), ways[0]), profile, device, stages)
+    stock = HopperModel(next((w for w in ways if w.copies == OPERANDS), ways[0]), profile, device, stages, launch)
     alone = stock.alone()
     found = []
     for way in ways:
-        model, waited = HopperModel(way, profile, device, stages), waiting_cycles(stock, alone, way)
+        model, waited = HopperModel(way, profile, device, stages, launch), waiting_cycles(stock, alone, way)
         made = (s for shape in _shapes(way) for s in model.crowded(shape))
         found += [replace(s, predicted_cycles=s.predicted_cycles + waited) for s in made]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
@@ -102,7 +105,8 @@ def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
     elif not any(s.gain > 1 for s in ranked):
         alone = replace(alone, reason=f"no partition pays: {alone.reason}")
-    return tuple(sorted((alone, *ranked), key=_order))
+    timed = (replace(r, launch_us=stock.launch_us(r.predicted_cycles)) for r in (alone, *ranked))
+    return tuple(sorted(timed, key=_order))
 
 
 def no_fit(captured: Captured, device: Device) -> Obstacle:
@@ -115,7 +119,7 @@ def waiting_cycles(stock: HopperModel, alone: RankedStrategy, way: Captured) -> 
     them as they go, and wait for each iteration's loads, which nothing pipelines any more."""
     ahead = {loop.id for loop in way.loading}
     intervals = zip(stock.captured.loading, alone.ii_cycles, strict=True)
-    return sum(stock.interval(loop, ii, 1.0) * trips_of(loop) for loop, ii in intervals if loop.id not in ahead)
+    return sum(stock.interval(loop, ii, 1.0) * stock.trips(loop) for loop, ii in intervals if loop.id not in ahead)
 
 
 def _obstacle(captured: Captured) -> Obstacle | None:

@@ -14,13 +14,23 @@ Loads that stream (:mod:`~...analysis.streams`) take no less than DRAM's rate, s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
+from warpplan.kernels.compiler.costing.launch_time import (
+    NOMINAL_FLOP,
+    NOMINAL_TRIPS,
+    LaunchRates,
+    LaunchSize,
+    iterations,
+    waves,
+)
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, loop_graph, pinned
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
+from warpplan.kernels.compiler.costing.trip_counts import Trips
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
 from warpplan.planner.solve import solve
@@ -33,8 +43,6 @@ from warpplan.planner.values.profile import Profile
 SOLVE_SECONDS, MORE_SECONDS = 0.1, 0.5
 """Work budgets in seconds of a slow core: of one loop's solve, and of a second one where that ended without any plan.
 Chosen by hand. Doubled: a kernel with many schemes takes twice as long to rank where loops are hard."""
-NOMINAL_TRIPS = 32
-"""Iterations of a loop whose bounds are not constant: 32 blocks of 64 or 128 are sizes of 2048 to 4096."""
 WORTH_TRYING = 0.8
 """Gain over the kernel left alone below which a strategy is not worth a compile. The bound is low because the time of
 a kernel left alone is predicted too short: several blocks on an SM never wait for each other's units, and nothing
@@ -56,7 +64,8 @@ class RankedStrategy:
     """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
     kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was. ``copies`` is the level of
-    the captured kernel (:meth:`Captured.at`) that was planned."""
+    the captured kernel (:meth:`Captured.at`) that was planned. ``launch_us`` is of a whole launch, where its size is
+    known: unlike cycles, it compares between tiles."""
 
     scheme: Strategy | None
     plans: tuple[Plan, ...]
@@ -65,16 +74,13 @@ class RankedStrategy:
     gain: float
     reason: str
     copies: int = 0
+    launch_us: float | None = None
 
 
 def ii_of(outcome: Outcome) -> int:
     """The interval of an outcome that has a plan."""
     assert outcome.plan is not None
     return outcome.plan.schedule.ii_cycles
-
-
-def trips_of(loop: Body) -> int:
-    return loop.trips if loop.trips is not None else NOMINAL_TRIPS
 
 
 def busiest_unit(graph: DependenceGraph) -> int:
@@ -89,10 +95,14 @@ def multiplies_registers(loop: Body) -> bool:
 
 
 class KernelModel:
-    """Predicts a captured kernel's time on one SM, left alone; generations add how it is specialised."""
+    """Predicts a captured kernel's time on one SM, left alone; generations add how it is specialised. ``launch`` is
+    what is known of the launch, where one is meant."""
 
-    def __init__(self, captured: Captured, profile: Profile, device: Device, stages: int) -> None:
+    def __init__(
+        self, captured: Captured, profile: Profile, device: Device, stages: int, launch: LaunchSize | None = None
+    ) -> None:
         self.captured, self.profile, self.device, self.stages = captured, profile, device, stages
+        self.launch = launch
         calibration = profile.calibration("gemm")
         self.constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
         ceilings = dict(profile.ceilings)
@@ -147,7 +157,7 @@ class KernelModel:
     def tile(self, terms: list[float], shape: Shape) -> float:
         """One tile: its loops, what fills the first slots, and the work around them."""
         loops = self.captured.loading
-        steady = sum(term * trips_of(loop) for loop, term in zip(loops, terms, strict=True))
+        steady = sum(term * self.trips(loop) for loop, term in zip(loops, terms, strict=True))
         preloaded = shape.specialized and self.nested()  # the producer loads the next tile meanwhile
         costs = self.profile.costs
         inner = {loop.id for loop in loops}
@@ -157,6 +167,40 @@ class KernelModel:
             if work.kind not in (*RING_KINDS, "loop") and (body.id not in inner or work.rare)
         )  # fmt: skip
         return steady + (0.0 if preloaded else self.first_fill(shape)) + ends
+
+    def trips(self, loop: Body) -> float:
+        """Iterations of ``loop``, each time that it is entered."""
+        if self.launch is not None and self.launch.trips:
+            return iterations(self._counted()[loop.id], self.launch, self.device.sm_count)
+        return float(loop.trips if loop.trips is not None else NOMINAL_TRIPS)
+
+    def _counted(self) -> dict[str, Trips | None]:
+        trips = () if self.launch is None else self.launch.trips
+        return {loop.id: counted for loop, counted in zip(self.captured.loops, trips, strict=False)}
+
+    def launch_us(self, cycles: float) -> float | None:
+        """The time of the launch where one tile takes ``cycles`` of an SM; ``None`` where no launch is meant."""
+        if self.launch is None:
+            return None
+        loops = {loop.id: loop for loop in self.captured.loops}
+        around: list[Body] = []
+        parent = self.captured.loading[0].parent
+        while parent:
+            around.append(loops[parent])
+            parent = loops[parent].parent
+        tiles = math.prod(self.trips(loop) for loop in around)
+        dots = [(work.product, loop) for loop in self.captured.loading for work in loop.of_kind("dot")]
+        flop = sum(2.0 * p.m * p.n * p.k * self.trips(loop) for p, loop in dots if p is not None)
+        dtype = next((p.dtype for p, _ in dots if p is not None), "bfloat16")
+        rates = LaunchRates.of(self.profile, self.device, dtype)
+        counted = self._counted()
+        known = all(counted.get(loop.id) is not None for loop in (*self.captured.loading, *around))
+        if flop and not (known and self.launch.programs):
+            # What one launch does is not known, but all configurations do the same.
+            share = NOMINAL_FLOP / (flop * self.device.sm_count)
+            return rates.time_us(share * cycles, NOMINAL_FLOP, self.launch)
+        sm_cycles = waves(self.launch, self.device.sm_count) * tiles * cycles
+        return rates.time_us(sm_cycles, flop * tiles * self.launch.programs, self.launch)
 
     def nested(self) -> bool:
         """Whether the kernel walks over its tiles by itself."""
@@ -173,6 +217,8 @@ class KernelModel:
         registers = min(self.device.registers_per_thread, COMPILER_REGISTERS + live)
         by_registers = self.device.registers_per_sm // (THREADS * shape.warps * registers)
         depths = tuple(max(1, self.stages - multiplies_registers(loop)) for loop in self.captured.loading)
-        each = shared_bytes(self.captured, depths) + BLOCK_BYTES
-        by_memory = self.device.smem_bytes_per_sm // each
-        return max(1, min(by_registers, by_memory, MOST_BLOCKS))
+        by_memory = self.device.smem_bytes_per_sm // (shared_bytes(self.captured, depths) + BLOCK_BYTES)
+        # No more are there than the grid has for an SM.
+        programs = 0 if self.launch is None else self.launch.programs
+        there = -(-programs // self.device.sm_count) or MOST_BLOCKS
+        return max(1, min(by_registers, by_memory, MOST_BLOCKS, there))

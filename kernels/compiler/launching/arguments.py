@@ -91,10 +91,17 @@ def _storage(name: str, tensor: Tensor, number: int, folder: Path) -> dict[str, 
 
 
 class Copies:
-    """Arguments made from a description on the current device: each has memory of its own, all the same values."""
+    """Arguments made from a description on the current device: each has memory of its own, all the same values; or
+    that of ``memory``, for other views of the same storages."""
 
-    def __init__(self, description: dict[str, Json], *, device: str = "cuda", seed: int = 0) -> None:
-        self._buffers = [_filled(storage, seed + i, device) for i, storage in enumerate(description["storages"])]
+    def __init__(
+        self, description: dict[str, Json], *, device: str = "cuda", seed: int = 0, memory: Copies | None = None
+    ) -> None:
+        self._buffers: list[Tensor] = (
+            [_filled(storage, seed + i, device) for i, storage in enumerate(description["storages"])]
+            if memory is None
+            else memory._buffers
+        )
         self._dtypes = [storage["dtype"] for storage in description["storages"]]
         self.values = [self._value(argument) for argument in description["arguments"]]
 

@@ -21,6 +21,7 @@ from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.decisions import (
     Compiled,
     Decision,
+    Folder,
     Situation,
     default_folder,
     own_version,
@@ -41,7 +42,7 @@ from warpplan.kernels.plan_source import default_profile
 from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.values import codec
-from warpplan.planner.values.device import DEVICES
+from warpplan.planner.values.device import DEVICES, Device
 from warpplan.planner.values.profile import Profile
 
 PROFILED = (9,)
@@ -124,6 +125,53 @@ class Decider:
                     problem = error
             warn_not_planned(call.jit, reason_of(problem, WarpplanError))
             return ran, ran
+
+    @property
+    def given(self) -> bool:
+        """Whether the user gave one plan, for whatever is launched."""
+        return self._given is not None
+
+    @property
+    def measures(self) -> bool:
+        return self._measure
+
+    @property
+    def time_limit_s(self) -> float:
+        return self._time_limit_s
+
+    @property
+    def source(self) -> DecisionSource:
+        """Where decisions on kernels are kept."""
+        return self._opened()
+
+    @property
+    def folder(self) -> Path:
+        """Where decisions of other kinds are kept: beside those on kernels, on this machine."""
+        folder = self._opened()
+        return folder.path if isinstance(folder, Folder) else default_folder()
+
+    @property
+    def cache(self) -> Path:
+        """The folder of planned compiles."""
+        return default_folder() / own_version()
+
+    def capability(self, device: int) -> int:
+        """Of a GPU by its number: major · 10 + minor."""
+        return gpu(device)[1]
+
+    def situation(self, call: Call) -> Situation:
+        """What a decision on ``call`` holds for. Raises :class:`CannotPlan` for a GPU, a Triton or a plan that does not
+        fit."""
+        return self._situation(call)
+
+    def predicts_with(self, name: str) -> tuple[Profile, Device]:
+        """The profile and the device by which kernels are ranked on the GPU called ``name``, of sm_90."""
+        profile = self._profile or codec.from_json(default_profile(name), Profile)
+        return profile, DEVICES.get(name, DEVICES[LIKE[9]])
+
+    def finish_work(self, device: int) -> None:
+        """Wait for what the job has queued: it would share the GPU with a trial."""
+        _finish_work(device)
 
     def _situation(self, call: Call) -> Situation:
         """Raises :class:`CannotPlan` for a GPU, a Triton or a plan that does not fit."""

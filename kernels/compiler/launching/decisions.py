@@ -167,15 +167,18 @@ class Folder:
             self._write(decision, os.replace)
 
     def _write(self, decision: Decision, place: Callable[[Path, Path], None]) -> None:
-        """Written whole to a file in the same folder, then moved by ``place``: readers never see half a file."""
-        file = self._file(decision.situation)
-        written = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            written.write_text(json.dumps(to_json(decision), indent=1) + "\n")
-            place(written, file)
-        finally:
-            written.unlink(missing_ok=True)
+        write_whole(self._file(decision.situation), json.dumps(to_json(decision), indent=1) + "\n", place)
+
+
+def write_whole(file: Path, text: str, place: Callable[[Path, Path], None]) -> None:
+    """Written whole to a file in the same folder, then moved by ``place``: readers never see half a file."""
+    written = file.with_suffix(f".{uuid.uuid4().hex}.tmp")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        written.write_text(text)
+        place(written, file)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def default_folder() -> Path:

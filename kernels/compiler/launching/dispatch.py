@@ -187,6 +187,20 @@ def size_class(values: tuple[KernelArgument, ...], positions: tuple[int, ...], g
     return tuple(classes)
 
 
+def bound_call(
+    jit: JitFunction, args: tuple[KernelArgument, ...], kwargs: dict[str, KernelArgument], grid: Grid
+) -> Call:
+    """What :meth:`LaunchTable.run` decides on for the launch ``jit[grid](*args, **kwargs)``."""
+    knobs, active = _triton()
+    device = active.get_current_device()
+    bound, specialization, options = jit.device_caches[device][-1](*args, **kwargs)
+    whole = tuple(map(int, grid(bound) if callable(grid) else grid))
+    positions = tuple(p.num for p in jit.params if not p.is_constexpr)
+    sizes = size_class(tuple(bound.values()), positions, whole)
+    debug = bool(knobs.runtime.debug or jit.debug)
+    return Call(jit, bound, specialization, {"debug": debug, **options}, device, whole, sizes)
+
+
 _thread = threading.local()
 
 

@@ -36,23 +36,32 @@ def pack(kernel: CompiledKernel) -> dict[str, Json]:
     text = kernel.asm.get("source")
     if text is None:
         raise CannotPlan("Triton kept no source of the compiled kernel: clear its cache")
+    options = {
+        name: value for name, value in kernel.metadata._asdict().items() if name not in ("target", "hash", "name")
+    }
+    compiled = files_of(kernel)
+    return {
+        **pack_source(kernel.src, kernel.metadata.target, options, text),
+        "compiled": {"hash": compiled.hash, "files": [list(file) for file in compiled.files]},
+    }
+
+
+def pack_source(source: AstSource, target: GpuTarget, options: dict[str, Json], text: str) -> dict[str, Json]:
+    """``source``, whose module Triton's front end makes as ``text``, before it is compiled: as :func:`pack`, without
+    the files."""
     if "tt.descriptor_load" not in text and not ("tt.load" in text and "tt.dot" in text):
         raise CannotPlan("has no loads that feed a product, nor any through TMA, for a producer to take over")
     if "tt.int_to_ptr" in text:
         raise CannotPlan("makes pointers out of integers, which cannot be copied", "tt.int_to_ptr")
-    compiled, target = files_of(kernel), kernel.metadata.target
     return {
-        "name": kernel.src.name,
-        "arg_names": list(kernel.src.fn.arg_names),
-        "signature": dict(kernel.src.signature),
-        "constants": [list(path) for path in kernel.src.constants],
-        "source_hash": kernel.src.hash(),
+        "name": source.name,
+        "arg_names": list(source.fn.arg_names),
+        "signature": dict(source.signature),
+        "constants": [list(path) for path in source.constants],
+        "source_hash": source.hash(),
         "text": text,
         "target": [target.backend, target.arch, target.warp_size],
-        "options": {
-            name: value for name, value in kernel.metadata._asdict().items() if name not in ("target", "hash", "name")
-        },
-        "compiled": {"hash": compiled.hash, "files": [list(file) for file in compiled.files]},
+        "options": options,
     }
 
 

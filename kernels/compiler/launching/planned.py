@@ -20,6 +20,7 @@ from warpplan.kernels.triton_types import Autotuner, CompiledKernel, Grid, JitFu
 from warpplan.kernels.warn_once import warn_once
 
 if TYPE_CHECKING:
+    from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
     from warpplan.planner.values.profile import Profile
 
 T = TypeVar("T", bound=Callable[..., object])
@@ -48,22 +49,24 @@ class planned:
     No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why.
     """
 
-    __slots__ = ("_arguments", "_found")
+    __slots__ = ("_arguments", "_found", "_lists")
 
     def __init__(
         self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0
     ) -> None:
         self._arguments = plans, measure, profile, time_limit_s
         self._found: LaunchTable | None = None  # looked up at its first launch
+        self._lists: ListTable | None = None
 
     def __enter__(self) -> planned:
         _active.insert(0, self)
         # Whoever begins to leave from now on sees this scope; who began before must have come to an end.
         while _leaving:
             time.sleep(0)
-        run = _hook.place["run"]
-        if run is not _hook.ours and (run is _hook.theirs or _hook.cover()):
-            _hook.owner.run = _hook.ours
+        for hook in _hooks:
+            run = hook.place["run"]
+            if run is not hook.ours and (run is hook.theirs or _cover()):
+                hook.owner.run = hook.ours
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -71,8 +74,10 @@ class planned:
             _leaving.append(self)
             _active.remove(self)  # its innermost entry: threads may leave in another order than they entered
             # What somebody else has put over ours stays, and ours passes through.
-            if not _active and _hook.place["run"] is _hook.ours:
-                _hook.owner.run = _hook.theirs
+            if not _active:
+                for hook in _hooks:
+                    if hook.place["run"] is hook.ours:
+                        hook.owner.run = hook.theirs
         finally:
             _leaving.remove(self)
 
@@ -96,7 +101,7 @@ class planned:
         if not hasattr(kernel, "device_caches"):
             with self:
                 return kernel.run(*args, grid=grid, warmup=False, **kwargs)
-        if _hook.owner is None and not _hook.cover():
+        if _kernels.owner is None and not _cover():
             return kernel.run(*args, grid=grid, warmup=True, **kwargs)
         return (self._found or self._table()).warm(type(kernel).run, kernel, *args, grid=grid, **kwargs)
 
@@ -106,6 +111,7 @@ class planned:
         while hasattr(layer, "fn") and hasattr(layer, "run") and not hasattr(layer, "device_caches"):
             if hasattr(layer, "_bench"):
                 layer._bench = tuning(layer._bench)
+                layer.run = functools.partial(self._run_tuner, type(layer).run, layer)
             layer = layer.fn
         if not hasattr(layer, "device_caches"):
             _warn(f"{getattr(kernel, '__name__', kernel)!s}: not a kernel that Triton compiles")
@@ -119,8 +125,19 @@ class planned:
 
         layer.run = run
 
+    def _run_tuner(
+        self, original: Run, tuner: Autotuner, *args: KernelArgument, **kwargs: KernelArgument
+    ) -> CompiledKernel:
+        """What ``original(tuner, *args, **kwargs)`` does, under the configuration that is best planned."""
+        if self._lists is None:
+            self._table()
+            assert self._lists is not None
+        return self._lists.run(original, tuner, args, kwargs)
+
     def _table(self) -> LaunchTable:
         """One table for equal arguments: ``with planned():`` in a loop decides once."""
+        from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
+        from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
         from warpplan.kernels.compiler.launching.decide import Decider
 
         plans, measure, profile, time_limit_s = self._arguments
@@ -128,51 +145,56 @@ class planned:
         with _lock:
             if key not in _tables:
                 decider = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
-                _tables[key] = (LaunchTable(decider), profile)
-            self._found = _tables[key][0]
+                _tables[key] = (LaunchTable(decider), ListTable(ListDecider(decider)), profile)
+            self._found, self._lists, _ = _tables[key]
             return self._found
 
 
-_tables: dict[tuple[object, ...], tuple[LaunchTable, Profile | None]] = {}
+_tables: dict[tuple[object, ...], tuple[LaunchTable, ListTable, Profile | None]] = {}
 """By the arguments of ``planned``; each entry keeps its profile, whose ``id`` is part of the key."""
 
 
 class _Hook:
-    """``run`` of ``owner``, Triton's ``JITFunction``: ``theirs``, and ``ours`` while a scope is entered. ``place`` is
-    that class's dictionary: where an attribute of a class has just been set, it is read faster there."""
+    """``run`` of ``owner``, a class of Triton's: ``theirs``, and ``ours`` while a scope is entered. ``place`` is that
+    class's dictionary: where an attribute of a class has just been set, it is read faster there."""
 
-    __slots__ = ("ours", "owner", "place", "theirs")
+    __slots__ = ("make", "ours", "owner", "place", "theirs")
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Run], Run]) -> None:
+        self.make = make
         self.owner: TritonModule = None
         self.place: Mapping[str, object] = {"run": None}
         self.ours: object = self  # nothing yet
         self.theirs: object = self
 
-    def cover(self) -> bool:
-        """Make ``ours`` over what is there. ``False``, with a warning, where there is no Triton or one that is not
-        known."""
-        with _lock:
-            if self.owner is None:
-                try:
-                    from triton.runtime.autotuner import Autotuner
-                    from triton.runtime.jit import JITFunction
-
-                    from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
-                except ImportError as error:
-                    _warn(f"kernels run as they are, not planned: {error}")
-                    return False
-                # For good: it costs a benchmark of Triton's a fraction of a microsecond, and a launch nothing.
-                Autotuner._bench = tuning(Autotuner._bench)
-                self.owner, self.place = JITFunction, vars(JITFunction)
-            run = self.place["run"]
-            if run is not self.ours and run is not self.theirs:
-                self.ours = _running(cast("Run", run))
-                self.theirs = run
-            return True
+    def cover(self) -> None:
+        """Make ``ours`` over what is there."""
+        run = self.place["run"]
+        if run is not self.ours and run is not self.theirs:
+            self.ours = self.make(cast("Run", run))
+            self.theirs = run
 
 
-_hook = _Hook()
+def _cover() -> bool:
+    """Cover what stands in Triton's classes. ``False``, with a warning, where there is no Triton or one that is not
+    known."""
+    with _lock:
+        if _kernels.owner is None:
+            try:
+                from triton.runtime.autotuner import Autotuner
+                from triton.runtime.jit import JITFunction
+
+                from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
+            except ImportError as error:
+                _warn(f"kernels run as they are, not planned: {error}")
+                return False
+            # For good: it costs a benchmark of Triton's a fraction of a microsecond, and a launch nothing.
+            Autotuner._bench = tuning(Autotuner._bench)
+            for hook, owner in ((_kernels, JITFunction), (_tuners, Autotuner)):
+                hook.owner, hook.place = owner, vars(owner)
+        for hook in _hooks:
+            hook.cover()
+        return True
 
 
 def _running(original: Run) -> Run:
@@ -190,6 +212,23 @@ def _running(original: Run) -> Run:
         return (scope._found or scope._table()).run(original, self, args, kwargs, grid)
 
     return run
+
+
+def _tuning_lists(original: Run) -> Run:
+    """``Autotuner.run`` that asks the innermost scope, where there is one."""
+
+    def run(self: Autotuner, *args: KernelArgument, **kwargs: KernelArgument) -> CompiledKernel:
+        try:
+            scope = _active[0]
+        except IndexError:  # another thread has just left
+            return original(self, *args, **kwargs)
+        return scope._run_tuner(original, self, *args, **kwargs)
+
+    return run
+
+
+_hooks = _kernels, _tuners = _Hook(_running), _Hook(_tuning_lists)
+"""Of ``JITFunction``, where every launch ends, and of ``Autotuner``, where a configuration is chosen for it."""
 
 
 def _warn(reason: str) -> None:

@@ -248,3 +248,50 @@ def test_a_scheme_that_cannot_be_lowered_is_told(capsys: pytest.CaptureFixture[s
     assert status == 0
     assert found["barriers"] is None
     assert found["failure"]
+
+
+AUTOTUNED = """
+import triton
+import triton.language as tl
+
+TILES = [(64, 64, 4), (128, 128, 4), (16, 16, 4), (100, 64, 4)]
+
+
+@triton.autotune([triton.Config({"BM": m, "BN": n, "BK": 64}, num_warps=w) for m, n, w in TILES], key=["M"])
+@triton.heuristics({"EVEN": lambda args: args["K"] % args["BK"] == 0})
+@triton.jit
+def tuned(a, b, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([tl.program_id(0) * BM, k]), b.load([tl.program_id(1) * BN, k]).T, acc)
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    tl.store(c_ptr + rows[:, None] * N + columns[None, :], acc.to(tl.bfloat16))
+"""
+OPEN = "a=bf16[BM,BK], b=bf16[BN,BK], c_ptr=*bf16, M=4096, N=4096"
+
+
+def test_the_list_of_an_autotuned_kernel_is_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tuned.py").write_text(AUTOTUNED)
+    kernel = f"{tmp_path}/tuned.py:tuned"
+    assert main(["ws", kernel, "--signature", f"{OPEN}, K=4096", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    best, *others = found["list"]
+    assert best["config"].startswith("BM: 128, BN: 128")
+    assert best["strategy"] == found["ranked"][0]["scheme"]
+    assert "a=bf16[128,64]" in best["signature"]
+    assert "EVEN=True" in best["signature"]
+    assert min(best["planned_us"], best["alone_us"]) <= min(other["alone_us"] or 1e9 for other in others)
+    assert "does not compile" in others[-1]["reason"]
+
+
+def test_a_signature_that_leaves_nothing_open_is_one_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tuned.py").write_text(AUTOTUNED)
+    kernel = f"{tmp_path}/tuned.py:tuned"
+    signature = "a=bf16[64,64], b=bf16[64,64], c_ptr=*bf16, M=i32, N=i32, K=i32, BM=64, BN=64, BK=64, EVEN=True"
+    assert main(["ws", kernel, "--signature", signature, "--scheme", "stock"]) == 0
+    assert "Configurations, best first" not in capsys.readouterr().out
+    assert main(["ws", kernel, "--signature", f"{OPEN}, K=i32"]) == 2
+    assert "EVEN is computed by a heuristic that raised" in capsys.readouterr().err

@@ -1,0 +1,87 @@
+"""Jobs of the children that a list is shared out to: rank one configuration, compile one. No GPU.
+
+A job is JSON and so is its result; one that raises is a result with a ``reason``, as a configuration that does not
+compile is dropped by Triton's own tuning, never a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
+from warpplan.kernels.compiler.launching import packed as packing
+from warpplan.kernels.compiler.launching.autotuned.front_end import launch_size
+from warpplan.kernels.compiler.strategy.protocol import Strategy
+from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
+from warpplan.kernels.triton_types import CompiledKernel, Json
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
+
+Job = dict[str, Json]
+Result = dict[str, Json]
+RANK, COMPILE = (f"{__name__}:{name}" for name in ("rank_all", "compile_all"))
+
+
+def rank_all(shared: Job, jobs: Sequence[Job]) -> Iterator[Result]:
+    """For each of ``jobs`` (``kernel``, ``numbers``, ``grid``, ``bytes`` as :class:`.FrontEnd` has them):
+    ``strategies``, [strategy or ``None`` for the kernel as it is, microseconds of the launch or ``None``] each, best
+    first; or ``reason``. ``shared`` has ``device`` and ``profile``."""
+    from warpplan.planner.values import codec
+    from warpplan.planner.values.device import device
+
+    gpu, profile = device(shared["device"]), codec.from_json(shared["profile"], Profile)
+    for job in jobs:
+        try:
+            yield rank_one(job, profile, gpu)
+        except Exception as error:
+            yield {"reason": reason_of(error, CannotPlan)}
+
+
+def compile_all(shared: Job, jobs: Sequence[Job]) -> Iterator[Result]:
+    """For each of ``jobs`` (``kernel``, ``scheme`` or ``None``): ``hash`` and ``files``; or ``reason``. ``shared`` has
+    ``device`` and ``cache``, the folder of planned compiles."""
+    from warpplan.planner.values.device import device
+
+    for job in jobs:
+        try:
+            yield compile_one(job, shared["cache"], device(shared["device"]).smem_bytes_per_block)
+        except Exception as error:
+            yield {"reason": reason_of(error, CannotPlan)}
+
+
+def rank_one(job: Job, profile: Profile, gpu: Device) -> Result:
+    """The result of one job of :func:`rank_all`."""
+    from warpplan.kernels.compiler.analysis.capture import capture
+    from warpplan.kernels.compiler.costing import hopper_ranking
+    from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
+
+    options = packing.options(job["kernel"])
+    at_cut = planned_cut(packing.source(job["kernel"]), packing.target(job["kernel"]), options)
+    captured = explained(capture(at_cut.text), at_cut.described)
+    size = launch_size(at_cut.text, job["numbers"], tuple(job["grid"]), job["bytes"])
+    ranked = hopper_ranking.rank(captured, profile, gpu, stages=options["num_stages"], launch=size)
+    found = [[None if r.scheme is None else r.scheme.to_json(), r.launch_us] for r in ranked]
+    return {"strategies": found, "obstacle": ranked[0].reason if len(ranked) == 1 else ""}
+
+
+def compile_one(job: Job, cache: str, most_shared: int) -> Result:
+    """The result of one job of :func:`compile_all`. Raises :class:`CannotPlan` for a kernel that needs more than
+    ``most_shared`` bytes of shared memory: Triton finds that out where it loads it."""
+    scheme = None if job["scheme"] is None else strategy_from_json(job["scheme"], "a list's strategy")
+    compiled = _compiled(job["kernel"], scheme, cache)
+    if compiled.metadata.shared > most_shared:
+        raise CannotPlan(f"out of resource: {compiled.metadata.shared} bytes of shared memory, at most {most_shared}")
+    files = packing.files_of(compiled)
+    return {"hash": files.hash, "files": [list(file) for file in files.files]}
+
+
+def _compiled(kernel: dict[str, Json], scheme: Strategy | None, cache: str) -> CompiledKernel:
+    """As it is, into Triton's own cache, where the job will find it; or by ``scheme``, into ours."""
+    source, target, options = packing.source(kernel), packing.target(kernel), packing.options(kernel)
+    if scheme is not None:
+        from warpplan.kernels.compiler.strategy.stage_hook import compile_with
+
+        return compile_with(source, target, options, scheme, cache)
+    import triton
+
+    return triton.compile(source, target=target, options=options)

@@ -1,0 +1,184 @@
+"""The child's side of a list's trial: check each planned kernel against its own configuration as it is, time them all.
+
+What happens is streamed item by item, so that what was found outlives a child that is killed:
+
+    {"step": "start"}                          the GPU answers
+    {"step": "check", "candidate": 3}          about to run; a child that dies here dies of that
+    {"step": "right", "candidate": 3}          ran, and planned computes what it computes as it is
+    {"step": "failed", "candidate": 3, …}      why not, in one line
+    {"step": "time"}                           all that are right are timed, each in turn
+    {"step": "times", "us": {"3": …}}          medians of one process, over memory that is not left in L2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
+from warpplan.kernels.compiler.launching import packed as packing
+from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
+from warpplan.kernels.compiler.launching.autotuned.trial_child import waited_for
+from warpplan.kernels.compiler.launching.decisions import Compiled
+from warpplan.kernels.compiler.launching.trial import Bench
+from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument
+
+Item = dict[str, Json]
+Candidates = Sequence[dict[str, Json]]
+
+
+def list_trial(place: dict[str, Json]) -> Iterator[Item]:
+    """Items for the request in the file ``place["request"]``: ``candidates``, each with ``kernel`` (packed, its files
+    under ``compiled``), ``launch`` (``arguments``, ``grid``, ``device``) and ``planned`` (files, or ``None`` for the
+    kernel as it is); ``right``, the numbers of those that another child has checked; ``dropped``, of those that are
+    out; ``resets``. The GPU ``place["device"]`` is opened before that file is there."""
+    open_gpu(place["device"])
+    request = waited_for(place["request"])
+    if request is not None:
+        yield from tried(request)
+
+
+def open_gpu(device: int) -> None:
+    """Import torch and make a context on the GPU of that number."""
+    import torch
+
+    torch.cuda.set_device(device)
+    torch.cuda.synchronize()
+
+
+def tried(request: dict[str, Json]) -> Iterator[Item]:
+    """The items of :func:`list_trial` for ``request``."""
+    candidates, resets = request["candidates"], request["resets"]
+    benches = {
+        number: benched(candidate, resets)
+        for number, candidate in enumerate(candidates) if number not in request["dropped"]
+    }  # fmt: skip
+    yield {"step": "start"}
+    for number in [n for n in benches if n not in request["right"]]:
+        yield {"step": "check", "candidate": number}
+        try:
+            benches[number].run_and_check(_planned(candidates[number]))
+        except Exception as error:
+            if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
+                raise  # the context, or the memory, is lost: whatever this process did next would fail for it
+            del benches[number]
+            yield {"step": "failed", "candidate": number, "reason": reason_of(error, CannotPlan)}
+        else:
+            yield {"step": "right", "candidate": number}
+    yield {"step": "time"}
+    yield {"step": "times", "us": times(benches, {n: _planned(candidates[n]) for n in benches})}
+
+
+def benched(candidate: dict[str, Json], resets: dict[str, Json]) -> ListBench:
+    """A bench of one of :func:`list_trial`'s candidates."""
+    return ListBench(candidate["kernel"], candidate["launch"], resets)
+
+
+def _planned(candidate: dict[str, Json]) -> CompiledKernel | None:
+    files = candidate["planned"]
+    if files is None:
+        return None
+    compiled = Compiled(files["hash"], tuple(map(tuple, files["files"])))
+    return packing.load(compiled, packing.source(candidate["kernel"]))
+
+
+class ListBench(Bench):
+    """One configuration, with what its tuner does to arguments before each launch: ``resets`` has ``zero`` and
+    ``restore``, names of tensors, and ``integers``, whether those of whole numbers are restored."""
+
+    def __init__(self, kernel: dict[str, Json], launch: dict[str, Json], resets: dict[str, Json]) -> None:
+        self._names, self._resets = list(kernel["arg_names"]), resets
+        super().__init__(kernel, launch)
+
+    def run_and_check(self, planned: CompiledKernel | None) -> None:
+        """Run the kernel as it is; compare what ``planned`` computes with it. Raises :class:`CannotPlan`."""
+        if planned is None:
+            self._launch(self._unplanned, self._copies())
+        else:
+            self.check(planned)
+
+    def launch_on(self, planned: CompiledKernel | None, copies: Copies) -> None:
+        """Launch without waiting."""
+        self._launch(planned or self._unplanned, copies, wait=False)
+
+    def on(self, memory: Copies) -> ResetCopies:
+        """This configuration's arguments in ``memory``."""
+        return self._made(memory=memory)
+
+    def sets(self, wanted: int) -> int:
+        """How many sets of arguments fit into memory."""
+        return self._require_memory(wanted)
+
+    @property
+    def bytes(self) -> int:
+        return bytes_of(self._arguments)
+
+    def _copies(self, seed: int = 0) -> ResetCopies:
+        return self._made(seed=seed)
+
+    def _made(self, seed: int = 0, memory: Copies | None = None) -> ResetCopies:
+        return ResetCopies(self._arguments, self._names, self._resets, seed=seed, memory=memory)
+
+    def _launch(self, kernel: CompiledKernel, copies: Copies, *, wait: bool = True) -> None:
+        if isinstance(copies, ResetCopies):
+            copies.reset()
+        super()._launch(kernel, copies, wait=wait)
+
+
+class ResetCopies(Copies):
+    """Copies that go back to what a launch is to find."""
+
+    def __init__(
+        self, description: dict[str, Json], names: Sequence[str], resets: dict[str, Json], *, device: str = "cuda",
+        seed: int = 0, memory: Copies | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(description, device=device, seed=seed, memory=memory)
+        self._zeroed = [
+            _tensor(value) for name, value in zip(names, self.values, strict=True) if name in resets["zero"]
+        ]
+        restored = {
+            argument.get("base", argument)["storage"]
+            for name, argument in zip(names, description["arguments"], strict=True)
+            if name in resets["restore"]
+        }
+        if resets["integers"]:
+            restored |= {i for i, storage in enumerate(description["storages"]) if storage["file"] is not None}
+        if isinstance(memory, ResetCopies):
+            self._saved: dict[int, KernelArgument] = memory._saved
+        else:
+            self._saved = {i: self._buffers[i].clone() for i in sorted(restored)}
+
+    def reset(self) -> None:
+        """Zero and restore, on the current stream."""
+        for number, saved in self._saved.items():
+            self._buffers[number].copy_(saved)
+        for tensor in self._zeroed:
+            tensor.zero_()
+
+
+def _tensor(value: KernelArgument) -> KernelArgument:
+    """The tensor that an argument is, or that a descriptor is of."""
+    return getattr(value, "base", value) if hasattr(value, "block_shape") else value
+
+
+def times(
+    benches: Mapping[int, ListBench], planned: Mapping[int, CompiledKernel | None], *, rounds: int = 20
+) -> dict[str, float]:
+    """Median microseconds of each, resets included, as in Triton's own benchmark; measured in turn on the same sets of
+    arguments, over enough of them that none is left in L2."""
+    import torch
+
+    from warpplan.kernels.timing import input_sets, paired
+
+    if not benches:
+        return {}
+    first = next(iter(benches.values()))
+    l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    count = first.sets(input_sets(max(1, first.bytes), l2))
+    memory = [first._copies(97 * i) for i in range(count)]
+    arguments = {number: [bench.on(each) for each in memory] for number, bench in benches.items()}
+
+    def launches(number: int) -> Callable[[int], object]:
+        return lambda at: benches[number].launch_on(planned[number], arguments[number][at])
+
+    found = paired({str(number): launches(number) for number in benches}, sets=count, rounds=rounds)
+    return {name: timing.median_us for name, timing in found.items()}

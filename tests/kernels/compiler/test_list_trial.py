@@ -1,0 +1,182 @@
+"""What the child of a list's trial does, with Python functions for kernels: on the CPU, where torch is."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+pytest.importorskip("triton", reason="needs triton")
+
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
+from warpplan.kernels.compiler.launching.arguments import Copies, describe  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned import list_trial  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_trial import ListBench, ResetCopies  # noqa: E402
+
+Json = dict[str, Any]
+NAMES = ["x", "y", "count"]
+NO_RESETS: Json = {"zero": [], "restore": [], "integers": False}
+
+
+class BenchOnCpu(ListBench):
+    """Runs "kernels" that are Python functions of (x, y, count)."""
+
+    def __init__(self, folder: Path, unplanned: Any, resets: Json = NO_RESETS) -> None:
+        base = torch.zeros(64, 64)
+        values = {
+            "x": TensorDescriptor.from_tensor(base, [16, 16]), "y": torch.zeros(64, 64),
+            "count": torch.zeros(4, dtype=torch.int32),
+        }  # fmt: skip
+        self._arguments = json.loads(json.dumps(describe(values, set(), folder)))
+        self._names, self._resets, self._unplanned = NAMES, resets, unplanned
+
+    def _made(self, seed: int = 0, memory: Copies | None = None) -> ResetCopies:
+        return ResetCopies(self._arguments, self._names, self._resets, device="cpu", seed=seed, memory=memory)
+
+    def _launch(self, kernel: Any, copies: Copies, *, wait: bool = True) -> None:
+        assert isinstance(copies, ResetCopies)
+        copies.reset()
+        kernel(*copies.values)
+
+    def sets(self, wanted: int) -> int:
+        return wanted
+
+
+def accumulate(x: Any, y: Any, count: Any) -> None:
+    y += 2 * x.base
+    count += 1
+
+
+def once(x: Any, y: Any, count: Any) -> None:
+    """Right where ``y`` starts at zero and ``count`` as it was."""
+    assert not count.any()
+    y.copy_(2 * x.base)
+    count += 1
+
+
+def test_a_planned_kernel_is_compared_with_its_own_configuration(tmp_path: Path) -> None:
+    bench = BenchOnCpu(tmp_path, accumulate)
+    bench.run_and_check(None)
+    bench.run_and_check(lambda x, y, count: (y.add_(x.base + x.base), count.add_(1)))
+    with pytest.raises(CannotPlan, match="first planned launch computes something else"):
+        bench.run_and_check(lambda x, y, count: (y.add_(x.base), count.add_(1)))
+
+
+def test_what_the_tuner_resets_is_reset_before_each_launch(tmp_path: Path) -> None:
+    resets = {"zero": ["y"], "restore": ["count"], "integers": False}
+    BenchOnCpu(tmp_path, accumulate, resets).run_and_check(once)
+    BenchOnCpu(tmp_path, accumulate, {**resets, "restore": [], "integers": True}).run_and_check(once)
+    with pytest.raises(CannotPlan, match="something else"):
+        BenchOnCpu(tmp_path, accumulate).run_and_check(
+            lambda x, y, count: (y.copy_(2 * x.base), count.add_(1))
+        )  # fmt: skip
+
+
+def test_a_descriptors_tensor_is_restored(tmp_path: Path) -> None:
+    def spoils(x: Any, y: Any, count: Any) -> None:
+        y.copy_(x.base)
+        x.base.mul_(3)
+
+    bench = BenchOnCpu(tmp_path, spoils, {"zero": [], "restore": ["x"], "integers": False})
+    bench.run_and_check(spoils)
+    copies = bench.on(bench._copies())
+    before = copies.values[0].base.clone()
+    for _ in range(2):
+        copies.reset()
+        spoils(*copies.values)
+    assert torch.equal(copies.values[1], before), "each launch reads what the first one read"
+
+
+def test_configurations_share_memory_and_keep_their_own_blocks(tmp_path: Path) -> None:
+    first, second = (BenchOnCpu(tmp_path, accumulate) for _ in range(2))
+    second._arguments["arguments"][0]["block_shape"] = [32, 32]
+    memory = first._copies()
+    other = second.on(memory)
+    assert other.values[1].data_ptr() == memory.values[1].data_ptr()
+    assert (memory.values[0].block_shape, other.values[0].block_shape) == ([16, 16], [32, 32])
+
+
+@pytest.fixture
+def on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The child's functions over Python functions for kernels, timed by how many there are."""
+    timed: list[Any] = []
+
+    def times(benches: Json, planned: Json) -> dict[str, float]:
+        timed.append(sorted(benches))
+        return {str(number): 10.0 + number for number in benches}
+
+    monkeypatch.setattr(list_trial, "benched", lambda candidate, resets: BenchOnCpu(tmp_path, candidate["kernel"]))
+    monkeypatch.setattr(list_trial, "_planned", lambda candidate: candidate["planned"])
+    monkeypatch.setattr(list_trial, "times", times)
+    return timed
+
+
+def request(*planned: Any, right: tuple[int, ...] = (), dropped: tuple[int, ...] = ()) -> Json:
+    candidates = [{"kernel": accumulate, "planned": kernel} for kernel in planned]
+    return {"candidates": candidates, "right": right, "dropped": dropped, "resets": NO_RESETS}
+
+
+def wrong(x: Any, y: Any, count: Any) -> None:
+    y.fill_(7)
+
+
+def lost(x: Any, y: Any, count: Any) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def short(x: Any, y: Any, count: Any) -> None:
+    raise RuntimeError("out of resource: threads")
+
+
+def test_what_the_child_of_a_list_streams(on_cpu: list[Any]) -> None:
+    items = list(list_trial.tried(request(None, accumulate, wrong, short, accumulate, right=(4,))))
+    steps = [(item["step"], item.get("candidate")) for item in items]
+    assert steps == [
+        ("start", None), ("check", 0), ("right", 0), ("check", 1), ("right", 1), ("check", 2), ("failed", 2),
+        ("check", 3), ("failed", 3), ("time", None), ("times", None),
+    ]  # fmt: skip
+    assert "something else" in items[6]["reason"]
+    assert "out of resource" in items[8]["reason"]
+    assert items[-1]["us"] == {"0": 10.0, "1": 11.0, "4": 14.0}
+    assert on_cpu == [[0, 1, 4]]
+
+
+def test_a_lost_context_ends_the_child_at_its_candidate(on_cpu: list[Any]) -> None:
+    items: list[Json] = []
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        collections.deque(map(items.append, list_trial.tried(request(None, lost, accumulate))), maxlen=0)
+    assert items[-1] == {"step": "check", "candidate": 1}
+    again = list(list_trial.tried(request(None, lost, accumulate, right=(0,), dropped=(1,))))
+    assert again[-1]["us"] == {"0": 10.0, "2": 12.0}
+
+
+def test_times_are_taken_on_shared_sets_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import warpplan.kernels.timing as timing
+
+    launched: list[tuple[str, int]] = []
+
+    def paired(candidates: Json, *, sets: int, rounds: int) -> dict[str, Any]:
+        assert rounds == 20
+        for name, call in candidates.items():
+            for at in range(sets):
+                call(at)
+                launched.append((name, at))
+        return {name: timing.summarize([float(name) + 1]) for name in candidates}
+
+    class Properties:
+        L2_cache_size = 16_384
+
+    monkeypatch.setattr(timing, "paired", paired)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: Properties)
+    benches = {number: BenchOnCpu(tmp_path, accumulate) for number in (0, 3)}
+    found = list_trial.times(benches, {0: None, 3: accumulate})
+    assert found == {"0": 1.0, "3": 4.0}
+    assert len(launched) == 2 * len({at for _, at in launched}) > 2
+    assert list_trial.times({}, {}) == {}
