@@ -7,6 +7,7 @@ changes the tile, so the times of one tile compare directly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -25,8 +26,10 @@ from warpplan.kernels.compiler.costing.loop_graph import BASE_REGISTERS as PRODU
 from warpplan.kernels.compiler.costing.loop_graph import MMA_ROWS, Shape, in_flight, lookahead_product, registers_for
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.sizes.gain_model import GainModel, StrategyTerms
+from warpplan.kernels.compiler.sizes.loop_trips import loop_trips
 from warpplan.kernels.compiler.strategy.hopper import MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
-from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH
+from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.device import Device
@@ -52,6 +55,25 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
             raise CannotPlan(obstacle.reason, obstacle.operation, obstacle.line)
         raise CannotPlan(next(r.reason for r in ranked if r.scheme is None))
     return found
+
+
+def gain_models(
+    ranked: Sequence[RankedStrategy],
+    captured: Captured,
+    text: str,
+    profile: Profile,
+    device: Device,
+    *,
+    stages: int = 3,
+) -> dict[Strategy, GainModel]:
+    """What the gain of each strategy of ``ranked``, of the kernel ``text``, is at other sizes."""
+    loading = {loop.id for loop in captured.loading}
+    trips = tuple(t for t, loop in zip(loop_trips(text), captured.loops, strict=True) if loop.id in loading)
+    alone = HopperModel(captured, profile, device, stages).alone_terms()
+    return {
+        r.scheme: GainModel(device.sm_count, trips, alone, r.terms, r.scheme.walks_grid)
+        for r in ranked if r.scheme is not None and r.terms is not None
+    }  # fmt: skip
 
 
 def rank(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -152,7 +174,10 @@ class HopperModel(KernelModel):
             cycles = self.tile(terms, shape)
             for persistent in (0, 1) if self.captured.walks else (0,):
                 scheme = HopperStrategy(shape.consumers, depths, shape.warps, int(shape.in_flight), persistent)
-                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why)
+                outside = self.tile([0.0] * len(loops), shape) - saved[persistent]
+                once = self.first_fill(shape) if persistent or self.nested() else 0.0
+                sized = StrategyTerms(tuple(terms), outside, once)
+                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why, sized)
                 found[depths, persistent] = ranked
         return list(found.values())
 

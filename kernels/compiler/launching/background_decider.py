@@ -1,0 +1,201 @@
+"""Decisions beside the job: what :class:`~.decide.Decider` does at a first launch, done by the background thread."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from warpplan.kernels.compiler.background.plan_choices import (
+    GAIN,
+    PRIOR_GAIN,
+    PlanChoice,
+    Snapshot,
+    TrialOutcome,
+    WatchedLaunch,
+)
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
+from warpplan.kernels.compiler.launching import packed as packing
+from warpplan.kernels.compiler.launching import progress
+from warpplan.kernels.compiler.launching.arguments import Later, describe
+from warpplan.kernels.compiler.launching.decide import MOST_SCHEMES, Decider, TrialLaunch
+from warpplan.kernels.compiler.launching.decisions import Decision, own_version
+from warpplan.kernels.compiler.launching.dispatch import warn_not_planned
+from warpplan.kernels.compiler.pointers.planned_cut import require_least
+from warpplan.kernels.isolate import IsolatedResult, run_isolated
+from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument
+from warpplan.planner.errors import MeasurementFailed, WarpplanError
+
+BESIDE_SCHEMES = 3
+"""Strategies that a kernel is tried with beside a job, at most. Chosen by hand: each costs the GPU some 0.1 s."""
+RUN_LIMIT_S = 20.0
+"""Seconds until a plan that has begun to run must have ended: a hang shares the GPU with the job for as long. Chosen by
+hand: a launcher is compiled for 2 s, the rest is milliseconds."""
+
+
+class BackgroundDecider(Decider):
+    """A :class:`~warpplan.kernels.compiler.background.plan_choices.PlanRunner`. Launches are told by their
+    :class:`~.decide.TrialLaunch`, with the :class:`~.dispatch.Call` that they came from, without its tensors."""
+
+    takes_provisional = True
+
+    def __init__(self, *arguments: Any, measure: bool = True, **named: Any) -> None:
+        super().__init__(*arguments, measure=measure, **named)
+        self.needs_arguments = measure
+        own_version()  # reads files, for longer than a launch may wait
+
+    def known(self, launch: WatchedLaunch) -> PlanChoice | None:
+        """What can be carried within this process, of plans that are loaded."""
+        place = self._place_of(launch)
+        decision = self._carried.carry(place.situation, place.sizes, place.aliases)
+        if decision is None:
+            return None
+        if decision.scheme is None or decision.compiled is None:
+            return PlanChoice(None, final=True, decision=decision)
+        kernel = self._loaded.get((launch.call.device, decision.compiled))
+        return None if kernel is None else self._chosen(launch, decision, kernel)
+
+    def find(self, launch: WatchedLaunch, unplanned: CompiledKernel) -> PlanChoice | None:
+        with _on(launch.call.device):
+            decision = self._known(self._place_of(launch))
+            if decision is None:
+                return None
+            progress.known(decision)
+            return self._choice(launch, decision, unplanned)
+
+    def snapshot(self, launch: WatchedLaunch, values: tuple[KernelArgument, ...]) -> Snapshot:
+        folder = tempfile.TemporaryDirectory(prefix="warpplan-")
+        later: Later = []
+        constants = {p.name for p in launch.call.jit.params if p.is_constexpr}
+        arguments = dict(zip(launch.names, values, strict=True))
+        return describe(arguments, constants, Path(folder.name), later), later, folder
+
+    def try_plans(
+        self, launch: WatchedLaunch, unplanned: CompiledKernel, snapshot: Snapshot, stop: Callable[[], bool]
+    ) -> TrialOutcome:
+        place, device = self._place_of(launch), launch.call.device
+        counted = _GpuSeconds()
+        with _on(device), contextlib.ExitStack() as stack:
+            description = None
+            if snapshot is not None:
+                description, later, folder = snapshot
+                stack.callback(folder.cleanup)
+                for write in later:
+                    write()
+            try:
+                decision = self._decide_beside(place, launch, unplanned, description, partial(_run, counted, stop))
+            except MeasurementFailed as error:
+                return TrialOutcome(None, counted.total, str(error), stopped=stop())
+            return TrialOutcome(self._choice(launch, decision, unplanned), counted.total)
+
+    def expected_gain(self, launch: WatchedLaunch) -> float:
+        place = self._place_of(launch)
+        gain = self._carried.gain(place.situation.family, place.sizes)
+        return PRIOR_GAIN if gain is None else gain
+
+    def settle(self, launch: WatchedLaunch, choice: PlanChoice, planned_us: float, unplanned_us: float) -> None:
+        """Times of the job's launches take the place of those of a trial beside it."""
+        timed = replace(choice.decision, planned_us=planned_us, unplanned_us=unplanned_us, provisional=False)
+        if unplanned_us / planned_us <= GAIN:
+            timed = replace(timed, scheme=None, reason="as fast without a plan", compiled=None)
+        settled = self._opened().settle(timed)
+        self._carried.add(settled)
+        progress.timed(settled)
+
+    def left(self, launch: WatchedLaunch, error: Exception) -> None:
+        warn_not_planned(launch.call.jit, reason_of(error, WarpplanError))
+
+    def _place_of(self, launch: WatchedLaunch) -> TrialLaunch:
+        return TrialLaunch(self._situation(launch.call), launch.sizes, launch.aliases)
+
+    def _decide_beside(
+        self, place: TrialLaunch, launch: WatchedLaunch, unplanned: CompiledKernel, description: Json,
+        run: Callable[..., IsolatedResult],
+    ) -> Decision:  # fmt: skip
+        began, device = time.monotonic(), launch.call.device
+        schemes = self._given_schemes(place.situation)
+        progress.begun_beside(place.situation.kernel, 1 if schemes is not None else BESIDE_SCHEMES)
+        self._require_profile(device)
+        described = description and {"arguments": description, "grid": list(launch.call.grid), "device": device}
+        try:
+            request = self._request(packing.pack(unplanned), place.situation.device, described, schemes)
+            most = BESIDE_SCHEMES if self._measure else MOST_SCHEMES
+            decision = self._try(place, {**request, "beside": True, "most": most}, run)
+        except CannotPlan as error:
+            decision = Decision(place.situation, None, str(error), failed=True)
+        if decision.measured:
+            decision = replace(decision, provisional=True)
+        progress.decided(decision, time.monotonic() - began)
+        settled = self._opened().settle(decision)
+        self._carried.add(settled)
+        return settled
+
+    def _choice(self, launch: WatchedLaunch, decision: Decision, unplanned: CompiledKernel) -> PlanChoice:
+        """What ``decision`` means for launches. Says once why a kernel stays as it is."""
+        if decision.failed:
+            warn_not_planned(launch.call.jit, decision.reason)
+        if decision.scheme is None:
+            return PlanChoice(None, final=True, decision=decision)
+        return self._chosen(launch, decision, self._ready(decision, unplanned, launch.call.device))
+
+    def _chosen(self, launch: WatchedLaunch, decision: Decision, kernel: CompiledKernel) -> PlanChoice:
+        """``kernel`` for launches of ``launch``: compared with the kernel as it is, where nothing has shown yet which is
+        faster. Raises :class:`CannotPlan` where it is not for their arguments."""
+        require_least(kernel, launch.call.arguments)
+        comparing = self._measure and (decision.provisional or (bool(decision.carried_from) and decision.gain is None))
+        return PlanChoice(
+            kernel,
+            final=not comparing,
+            decision=decision,
+            carried=bool(decision.carried_from),
+            model=None if decision.basis is None else decision.basis.model,
+            gain=decision.gain,
+        )
+
+
+class _GpuSeconds:
+    """What a child keeps the GPU busy, by its own account, or by the clock where it was killed."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._began: float | None = None
+
+    def see(self, item: dict[str, Json]) -> None:
+        self._began = time.monotonic() if item["step"] == "run" else None
+        self.total += float(item.get("gpu_s", 0.0))
+
+    def end(self) -> None:
+        if self._began is not None:
+            self.total += time.monotonic() - self._began
+            self._began = None
+
+
+def _run(
+    counted: _GpuSeconds, stop: Callable[[], bool], target: str, args: list[Json], **limits: float
+) -> IsolatedResult:
+    """:func:`~warpplan.kernels.isolate.run_isolated` with the shorter limit of what shares the GPU with a job."""
+    try:
+        return run_isolated(
+            target, args, on_item=counted.see, stop=stop,
+            limit_after=lambda item: min(RUN_LIMIT_S, limits["time_limit_s"]) if item["step"] == "run" else None,
+            **limits,
+        )  # fmt: skip
+    finally:
+        counted.end()
+
+
+@contextlib.contextmanager
+def _on(device: int) -> Iterator[None]:
+    """This thread's current GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        yield
+        return
+    with torch.cuda.device(device):
+        yield
