@@ -2,8 +2,8 @@
 
 The child is a fresh interpreter in a session of its own: ``python -m warpplan.kernels.isolate FD``. It reads one JSON
 request from stdin and answers in JSON lines on descriptor FD, apart from stdout and stderr, which libraries write to as
-they like. A function that returns an iterator streams its items, and what was streamed outlives the child. A child whose
-parent is gone ends by itself.
+they like. A function that returns an iterator streams its items, and what was streamed outlives the child. A child
+whose parent is gone ends by itself.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ORPHAN_POLL_S = 1.0
 @dataclass(frozen=True)
 class IsolatedResult:
     """``status``: "ok" with ``value``; "error" the function raised or answered what is not JSON; "crash" the child died
-    without an answer; "timeout" it was silent for too long and was killed; "stopped" the caller had it killed. ``reason`` is one
-    line, empty when ok."""
+    without an answer; "timeout" it was silent for too long and was killed; "stopped" the caller had it killed.
+    ``reason`` is one line, empty when ok."""
 
     status: Status
     value: Json

@@ -1,5 +1,5 @@
-"""Plans tried while the job runs on: which kernel is worth a trial next, within a budget of GPU time, on a thread of its
-own; and the choice between a kernel and its plan by the times of the job's own launches.
+"""Plans tried while the job runs on: which kernel is worth a trial next, within a budget of GPU time, on a thread of
+its own; and the choice between a kernel and its plan by the times of the job's own launches.
 """
 
 EXPORTS = {

@@ -29,7 +29,8 @@ POLL_S = 0.25
 """Seconds between two looks for work. Chosen by hand."""
 GRACE_S = 10.0
 """Seconds without an entered scope and without a launch that is watched after which the thread and its child end.
-Chosen by hand: a job that enters a scope each step is out of it for less; doubled, a child outlives its use for longer."""
+Chosen by hand: a job that enters a scope each step is out of it for less; doubled, a child outlives its use for
+longer."""
 RETRY_S = 60.0
 """Seconds until a trial that the machine failed is tried again. Chosen by hand."""
 MOST_ATTEMPTS = 3

@@ -37,7 +37,8 @@ class LaunchComparison:
 
     @property
     def next_is_timed(self) -> bool:
-        """Whether the launch that was just counted is a sample: one that runs the kernel as it is, or the one before."""
+        """Whether the launch that was just counted is a sample: one that runs the kernel as it is, or the one
+        before."""
         return self.launches % self.every in (0, self.every - 1) and self.launches <= self.every * PAIRS
 
     def add(self, *, planned: bool, scaled: float) -> None:

@@ -13,8 +13,8 @@ from warpplan.kernels.triton_types import CompiledKernel, KernelArgument
 GAIN = 1.01
 """A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
 PRIOR_GAIN = 1.1
-"""What a plan is expected to gain before anything is known of a kernel. Chosen by hand: it orders trials by the time that
-a kernel takes, among kernels of which nothing is known."""
+"""What a plan is expected to gain before anything is known of a kernel. Chosen by hand: it orders trials by the time
+that a kernel takes, among kernels of which nothing is known."""
 
 Snapshot = Any
 """The arguments of one launch, described so that another process can make them again."""

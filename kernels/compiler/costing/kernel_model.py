@@ -46,8 +46,8 @@ MOST_BLOCKS = 8
 class RankedStrategy:
     """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
-    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was. ``terms`` are what its time
-    at other sizes is predicted from."""
+    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was. ``terms`` are what its
+    time at other sizes is predicted from."""
 
     scheme: Strategy | None
     plans: tuple[Plan, ...]

@@ -18,8 +18,8 @@ from warpplan.planner.errors import MeasurementFailed
 MOST_INTEGER_BYTES = 64 * 2**20
 """Integers above this are not sent; they are a kernel's data then, not its offsets."""
 MEMORY_SHARE = 0.25
-"""Of the GPU's free memory, what copies beside a running job may take. Chosen by hand; doubled, a job that grows by half
-of what is free meanwhile is pushed out of memory."""
+"""Of the GPU's free memory, what copies beside a running job may take. Chosen by hand; doubled, a job that grows by
+half of what is free meanwhile is pushed out of memory."""
 GUARD_BYTES = 4096
 """Bytes before and after each copy, to detect writes out of bounds; a multiple of every alignment that Triton
 specialises on."""

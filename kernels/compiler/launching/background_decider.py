@@ -145,8 +145,8 @@ class BackgroundDecider(Decider):
         return self._chosen(launch, decision, self._ready(decision, unplanned, launch.call.device))
 
     def _chosen(self, launch: WatchedLaunch, decision: Decision, kernel: CompiledKernel) -> PlanChoice:
-        """``kernel`` for launches of ``launch``: compared with the kernel as it is, where nothing has shown yet which is
-        faster. Raises :class:`CannotPlan` where it is not for their arguments."""
+        """``kernel`` for launches of ``launch``: compared with the kernel as it is, where nothing has shown yet which
+        is faster. Raises :class:`CannotPlan` where it is not for their arguments."""
         require_least(kernel, launch.call.arguments)
         comparing = self._measure and (decision.provisional or (bool(decision.carried_from) and decision.gain is None))
         return PlanChoice(
@@ -177,14 +177,15 @@ class _GpuSeconds:
 
 
 def _run(
-    counted: _GpuSeconds, stop: Callable[[], bool], target: str, args: list[Json], **limits: float
-) -> IsolatedResult:
+    counted: _GpuSeconds, stop: Callable[[], bool], target: str, args: list[Json], *, time_limit_s: float,
+    start_limit_s: float,
+) -> IsolatedResult:  # fmt: skip
     """:func:`~warpplan.kernels.isolate.run_isolated` with the shorter limit of what shares the GPU with a job."""
+    run_limit_s = min(RUN_LIMIT_S, time_limit_s)
     try:
         return run_isolated(
-            target, args, on_item=counted.see, stop=stop,
-            limit_after=lambda item: min(RUN_LIMIT_S, limits["time_limit_s"]) if item["step"] == "run" else None,
-            **limits,
+            target, args, time_limit_s=time_limit_s, start_limit_s=start_limit_s, on_item=counted.see, stop=stop,
+            limit_after=lambda item: run_limit_s if item["step"] == "run" else None,
         )  # fmt: skip
     finally:
         counted.end()

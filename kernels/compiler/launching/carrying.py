@@ -18,8 +18,8 @@ LEFT = "predicted to be as fast without a plan"
 
 
 class CarriedDecisions:
-    """What this process knows of each family. ``measure`` False takes predictions on trust: they hold at every size, for
-    the ranking does not depend on sizes, and every rank must come to the same."""
+    """What this process knows of each family. ``measure`` False takes predictions on trust: they hold at every size,
+    for the ranking does not depend on sizes, and every rank must come to the same."""
 
     def __init__(self, *, measure: bool) -> None:
         self._measure = measure
@@ -46,7 +46,8 @@ class CarriedDecisions:
             if known.failed:
                 return _carried(known, situation, aliases, None)
             if not self._measure:
-                return _carried(known, situation, aliases, known.basis and known.basis.carried(None, sizes))
+                trusted = None if known.basis is None else known.basis.carried(None, sizes)
+                return _carried(known, situation, aliases, trusted)
             if known.basis is None or known.aliases != aliases:
                 continue
             gain = known.basis.carried(known.gain, sizes)

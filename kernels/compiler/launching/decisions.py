@@ -202,7 +202,8 @@ class Folder:
 
     def settle(self, decision: Decision) -> Decision:
         """Keep ``decision`` unless another process was first: what holds from now on. What was tried outranks what was
-        carried, and that what was predicted. A folder that cannot be written keeps nothing, and the decision holds for this process."""
+        carried, and that what was predicted. A folder that cannot be written keeps nothing, and the decision holds for
+        this process."""
         try:
             self._write(decision, os.link)
         except FileExistsError:

@@ -64,8 +64,8 @@ _numbers = itertools.count()
 
 
 class LaunchTable:
-    """What is launched for each kernel, specialisation and size class of one ``planned``; ``beside`` decides on it while
-    the job runs on, where there is one."""
+    """What is launched for each kernel, specialisation and size class of one ``planned``; ``beside`` decides on it
+    while the job runs on, where there is one."""
 
     def __init__(self, decide: Decide, beside: BackgroundTrials | None = None) -> None:
         self._decide, self._beside = decide, beside

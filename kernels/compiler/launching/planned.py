@@ -47,8 +47,8 @@ class planned:
     decided yet is decided once for each kernel, specialisation and size class (powers of two): carried from other sizes
     where the prediction says that the gain holds, tried otherwise.
 
-    ``background=True`` tries beside the job: launches run the kernel as it is and never wait; a child process shows that
-    a plan computes the same, and the times of the job's own launches, some with the plan and some without, decide.
+    ``background=True`` tries beside the job: launches run the kernel as it is and never wait; a child process shows
+    that a plan computes the same, and the times of the job's own launches, some with the plan and some without, decide.
     ``gpu_share`` is what trials may take of the GPU's time since the first launch, beside 2 s to begin with
     (:data:`~warpplan.kernels.compiler.background.gpu_budget.START_ALLOWANCE_S`); 0 tries nothing. ``background=False``
     waits at first launches, for seconds each, so that ranks agree from the first step.

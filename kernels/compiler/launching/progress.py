@@ -66,8 +66,8 @@ def told(decision: Decision) -> str:
         gain = decision.unplanned_us / decision.planned_us
         times = f", {gain:.2f}x as fast ({decision.unplanned_us:.1f} -> {decision.planned_us:.1f} us)"
     if decision.carried_from and not times:
-        gain = "" if decision.predicted_gain is None else f", predicted {decision.predicted_gain:.2f}x as fast"
-        times = f", carried from other sizes{gain}"
+        predicted = "" if decision.predicted_gain is None else f", predicted {decision.predicted_gain:.2f}x as fast"
+        times = f", carried from other sizes{predicted}"
     plan = str(decision.scheme) if decision.scheme is not None else f"left as it is: {decision.reason}"
     return f"{decision.situation.kernel}: {plan}{times}"
 

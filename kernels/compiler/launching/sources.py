@@ -1,7 +1,7 @@
 """Where plans come from: a folder of decisions, a service, or one plan that the user names.
 
-Each source has ``load(situation)``, which answers a decision or ``None``, ``family(situation)``, which answers what this
-machine keeps for other sizes, ``settle(decision)``, which keeps what was found and answers what holds, and
+Each source has ``load(situation)``, which answers a decision or ``None``, ``family(situation)``, which answers what
+this machine keeps for other sizes, ``settle(decision)``, which keeps what was found and answers what holds, and
 ``replace(decision)`` for one that was compiled or timed anew.
 """
 
