@@ -38,7 +38,7 @@ MOST_ATTEMPTS = 3
 LEAST_LAUNCHES = 2
 """Launches of a family before a trial is worth it: what is launched once is over."""
 ARM_S = 5.0
-"""Seconds that the next launch of a class is waited for, so that a trial has its arguments; then another is chosen."""
+"""Seconds that the next launch of a family is waited for, so that a trial has its arguments; then another is chosen."""
 EXIT_WAIT_S = 3.0
 """Seconds that an interpreter that ends waits for the thread to kill its child."""
 _log = logging.getLogger("warpplan")
@@ -83,7 +83,7 @@ class BackgroundTrials:
         """No work and no thread: at the start, and in a process that was forked."""
         self._work: deque[BackgroundWork] = deque()
         self._open: dict[int, WatchedKernel] = {}
-        self._armed: tuple[WatchedKernel, float] | None = None
+        self._armed: tuple[Hashable, float] | None = None  # the family whose next launch a trial waits for, since when
         self._ready: BackgroundWork | None = None
         self._wakened = threading.Event()
         self._starting = threading.Lock()  # held for as long as a thread takes to start, or to say that it ends
@@ -103,13 +103,13 @@ class BackgroundTrials:
         except Exception as error:
             self._failed(watched, error)
 
-    def snapshot(self, watched: WatchedKernel, values: tuple[KernelArgument, ...]) -> None:
+    def snapshot(self, watched: WatchedKernel, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> None:
         """The launch that a trial waited for: its arguments."""
-        if self._armed is None or self._armed[0] is not watched or self.runner is None:
+        if self._armed is None or self._armed[0] != watched.launch.family or self.runner is None:
             return
-        self._armed = None
+        self._disarm()
         try:
-            taken = self.runner.snapshot(watched.launch, values)
+            taken = self.runner.snapshot(watched.launch, grid, values)
         except MeasurementFailed as error:
             self._try_again(watched, str(error))
         except Exception as error:
@@ -117,6 +117,18 @@ class BackgroundTrials:
         else:
             self._ready = BackgroundWork("try", watched, snapshot=taken)
             self.wake()
+
+    def _arm(self, chosen: WatchedKernel) -> None:
+        """Let the next launch of the family of ``chosen`` hand over its arguments, of whatever class it is."""
+        self._armed = chosen.launch.family, self._clock()
+        for watched in list(self._open.values()):
+            if watched.launch.family == chosen.launch.family and watched.not_before <= self._clock():
+                watched.want()
+
+    def _disarm(self) -> None:
+        self._armed = None
+        for watched in list(self._open.values()):
+            watched.wanted = False
 
     def settled(self, watched: WatchedKernel, planned_us: float | None, unplanned_us: float | None) -> None:
         """A class is settled, by the times of its launches or, without them, by a failure."""
@@ -150,18 +162,20 @@ class BackgroundTrials:
             ready, self._ready = self._ready, None
             return ready
         if self._armed is not None:
-            watched, since = self._armed
+            family, since = self._armed
             if self._clock() - since < ARM_S:
                 return None
-            watched.wanted, watched.not_before, self._armed = False, self._clock() + ARM_S, None
+            self._disarm()
+            for watched in self._open.values():  # not launched any more, it seems
+                if watched.launch.family == family:
+                    watched.not_before = self._clock() + ARM_S
         watched_next = self._most_valuable()
         if watched_next is None:
             return None
         if not self.runner.needs_arguments:
             return BackgroundWork("try", watched_next)
         if self.budget.has_time:
-            self._armed = watched_next, self._clock()
-            watched_next.want()
+            self._arm(watched_next)
         return None
 
     def perform(self, work: BackgroundWork) -> None:

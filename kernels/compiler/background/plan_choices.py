@@ -79,8 +79,8 @@ class PlanRunner(Protocol):
     def find(self, launch: WatchedLaunch, unplanned: CompiledKernel) -> PlanChoice | None:
         """What is kept anywhere. In the background."""
 
-    def snapshot(self, launch: WatchedLaunch, values: tuple[KernelArgument, ...]) -> Snapshot:
-        """A launch's arguments, read after the launch by whoever tries plans. Called in a launch, before it runs."""
+    def snapshot(self, launch: WatchedLaunch, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> Snapshot:
+        """One launch of the class, with its arguments as they are now. Called in it, before it runs."""
 
     def try_plans(
         self, launch: WatchedLaunch, unplanned: CompiledKernel, snapshot: Snapshot, stop: Callable[[], bool]

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from warpplan.kernels.compiler.background.launch_comparison import ALTERNATING, SPARSE, LaunchComparison
 from warpplan.kernels.compiler.background.launch_events import LaunchTimer
-from warpplan.kernels.compiler.background.plan_choices import GAIN, PlanChoice, Snapshot, WatchedLaunch
+from warpplan.kernels.compiler.background.plan_choices import GAIN, PlanChoice, WatchedLaunch
 from warpplan.kernels.triton_types import CompiledKernel, KernelArgument, TritonModule
 
 OBSERVED = 3
@@ -35,7 +35,7 @@ class LaunchWatcher(Protocol):
     def timer(self) -> LaunchTimer: ...
     def capturing(self) -> bool: ...
     def wake(self) -> None: ...
-    def snapshot(self, watched: WatchedKernel, values: tuple[KernelArgument, ...]) -> Snapshot: ...
+    def snapshot(self, watched: WatchedKernel, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> None: ...
     def settled(self, watched: WatchedKernel, planned_us: float | None, unplanned_us: float | None) -> None: ...
 
 
@@ -131,7 +131,7 @@ class WatchedKernel:
             self._collect()
             if self.wanted:
                 self.wanted = False
-                self._watcher.snapshot(self, values)
+                self._watcher.snapshot(self, grid, values)
             if self._comparison is None:
                 return self._usual, self._observation()
             return self._compared(self._comparison, grid, values)

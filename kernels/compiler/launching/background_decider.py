@@ -7,11 +7,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from warpplan.kernels.compiler.background.launch_memory import shared_memory
 from warpplan.kernels.compiler.background.plan_choices import (
     GAIN,
     PRIOR_GAIN,
@@ -24,10 +25,11 @@ from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import Later, describe
-from warpplan.kernels.compiler.launching.decide import MOST_SCHEMES, Decider, TrialLaunch
+from warpplan.kernels.compiler.launching.decide import MOST_SCHEMES, Decider, TrialLaunch, driver_version
 from warpplan.kernels.compiler.launching.decisions import Decision, own_version
 from warpplan.kernels.compiler.launching.dispatch import warn_not_planned
 from warpplan.kernels.compiler.pointers.planned_cut import require_least
+from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
@@ -48,7 +50,7 @@ class BackgroundDecider(Decider):
     def __init__(self, *arguments: Any, measure: bool = True, **named: Any) -> None:
         super().__init__(*arguments, measure=measure, **named)
         self.needs_arguments = measure
-        own_version()  # reads files, for longer than a launch may wait
+        own_version(), driver_version()  # both read files, once: a launch does not
 
     def known(self, launch: WatchedLaunch) -> PlanChoice | None:
         """What can be carried within this process, of plans that are loaded."""
@@ -69,27 +71,28 @@ class BackgroundDecider(Decider):
             progress.known(decision)
             return self._choice(launch, decision, unplanned)
 
-    def snapshot(self, launch: WatchedLaunch, values: tuple[KernelArgument, ...]) -> Snapshot:
+    def snapshot(self, launch: WatchedLaunch, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> Snapshot:
         folder = tempfile.TemporaryDirectory(prefix="warpplan-")
         later: Later = []
         constants = {p.name for p in launch.call.jit.params if p.is_constexpr}
         arguments = dict(zip(launch.names, values, strict=True))
-        return describe(arguments, constants, Path(folder.name), later), later, folder
+        described = describe(arguments, constants, Path(folder.name), later)
+        return _Snapshot(described, later, folder, launch.sizes_of(grid, values), shared_memory(arguments))
 
     def try_plans(
         self, launch: WatchedLaunch, unplanned: CompiledKernel, snapshot: Snapshot, stop: Callable[[], bool]
     ) -> TrialOutcome:
         place, device = self._place_of(launch), launch.call.device
-        counted = _GpuSeconds()
+        counted, described = _GpuSeconds(), None
         with _on(device), contextlib.ExitStack() as stack:
-            description = None
             if snapshot is not None:
-                description, later, folder = snapshot
-                stack.callback(folder.cleanup)
-                for write in later:
+                stack.callback(snapshot.folder.cleanup)
+                for write in snapshot.later:
                     write()
+                place = replace(place, sizes=snapshot.sizes, aliases=snapshot.aliases)
+                described = {"arguments": snapshot.described, "grid": list(snapshot.sizes.grid), "device": device}
             try:
-                decision = self._decide_beside(place, launch, unplanned, description, partial(_run, counted, stop))
+                decision = self._decide_beside(place, device, unplanned, described, partial(_run, counted, stop))
             except MeasurementFailed as error:
                 return TrialOutcome(None, counted.total, str(error), stopped=stop())
             return TrialOutcome(self._choice(launch, decision, unplanned), counted.total)
@@ -115,14 +118,13 @@ class BackgroundDecider(Decider):
         return TrialLaunch(self._situation(launch.call), launch.sizes, launch.aliases)
 
     def _decide_beside(
-        self, place: TrialLaunch, launch: WatchedLaunch, unplanned: CompiledKernel, description: Json,
+        self, place: TrialLaunch, device: int, unplanned: CompiledKernel, described: Json,
         run: Callable[..., IsolatedResult],
     ) -> Decision:  # fmt: skip
-        began, device = time.monotonic(), launch.call.device
+        began = time.monotonic()
         schemes = self._given_schemes(place.situation)
         progress.begun_beside(place.situation.kernel, 1 if schemes is not None else BESIDE_SCHEMES)
         self._require_profile(device)
-        described = description and {"arguments": description, "grid": list(launch.call.grid), "device": device}
         try:
             request = self._request(packing.pack(unplanned), place.situation.device, described, schemes)
             most = BESIDE_SCHEMES if self._measure else MOST_SCHEMES
@@ -157,6 +159,17 @@ class BackgroundDecider(Decider):
             model=None if decision.basis is None else decision.basis.model,
             gain=decision.gain,
         )
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """``described`` arguments, what is ``later`` to be written into ``folder`` for them, and what the launch was."""
+
+    described: dict[str, Json]
+    later: Later
+    folder: tempfile.TemporaryDirectory[str]
+    sizes: LaunchSizes
+    aliases: tuple[str, ...]
 
 
 class _GpuSeconds:

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from warpplan.kernels.compiler.background.launch_memory import launch_sizes, shared_memory
@@ -315,6 +316,7 @@ def gpu(number: int) -> tuple[str, int]:
     return torch.cuda.get_device_name(number), major * 10 + minor
 
 
+@cache
 def driver_version() -> str:
     """The kernel driver's version, "unknown" where it does not say."""
     try:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from warpplan.kernels.compiler.sizes.size_expressions import (
     Expression,
     LaunchSizes,
     evaluate,
     is_expression,
+    mentions_program,
     trip_count,
 )
 from warpplan.kernels.triton_types import Json
@@ -80,6 +82,11 @@ class GainModel:
         trips, tiles = self._trips(sizes)
         return self._alone(sizes.programs, trips, tiles), self._planned(sizes.programs, trips, tiles)
 
+    @cached_property
+    def _programs_differ(self) -> bool:
+        """Whether how often a loop runs depends on the program's number."""
+        return any(mentions_program(bounds) for loop in self.trips for bounds in (loop.bounds, *loop.around))
+
     def _alone(self, programs: int, trips: Sequence[float], tiles: float) -> float:
         most = len(self.alone)
         rounds, rest = divmod(programs, self.multiprocessors * most)
@@ -100,7 +107,7 @@ class GainModel:
         """A program's iterations of each loop, and its tiles: how often the loops around run. Means over programs."""
         integers = sizes.by_name
         counts, tiles = [0.0] * len(self.trips), 0.0
-        programs = _sampled(sizes.grid)
+        programs = _sampled(sizes.grid) if self._programs_differ else [(0,) * len(sizes.grid)]
         for program in programs:
             outside = 1.0
             for i, loop in enumerate(self.trips):

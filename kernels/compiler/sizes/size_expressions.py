@@ -96,6 +96,13 @@ def trip_count(lower: float, upper: float, step: float) -> float:
     return max(0.0, -_quotient(lower - upper, step)) if step > 0 else 0.0
 
 
+def mentions_program(expression: Expression) -> bool:
+    """Whether the number depends on which program of the grid it is of."""
+    if not isinstance(expression, (list, tuple)):
+        return False
+    return expression[0] == "program" or any(mentions_program(operand) for operand in expression[1:])
+
+
 def is_expression(value: Json) -> bool:
     """Whether JSON that was read is an expression, of no more than ``MOST_NODES`` operations."""
     waiting, seen = [value], 0
