@@ -26,7 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from warpplan.kernels.compiler.background.background_trials import BackgroundTrials, BackgroundWork
-from warpplan.kernels.compiler.background.plan_choices import GAIN
+from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.launching import background_decider, decide
 from warpplan.kernels.compiler.launching import packed as packing

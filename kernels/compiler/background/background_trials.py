@@ -46,7 +46,7 @@ _log = logging.getLogger("warpplan")
 
 @dataclass(frozen=True)
 class BackgroundWork:
-    """``kind`` is "find", "settle" or "try"; ``times`` are those of the planned and the unplanned kernel."""
+    """``kind`` is "find", "settle" or "try"; ``times`` are those of launches, planned and as it is."""
 
     kind: str
     watched: WatchedKernel
@@ -83,6 +83,7 @@ class BackgroundTrials:
         """No work and no thread: at the start, and in a process that was forked."""
         self._work: deque[BackgroundWork] = deque()
         self._open: dict[int, WatchedKernel] = {}
+        self._pooled: dict[int, WatchedKernel] = {}  # those that take part in the comparison of one plan
         self._armed: tuple[Hashable, float] | None = None  # the family whose next launch a trial waits for, since when
         self._ready: BackgroundWork | None = None
         self._wakened = threading.Event()
@@ -98,7 +99,7 @@ class BackgroundTrials:
         try:
             choice = None if self.runner is None else self.runner.known(launch)
             if choice is not None:
-                watched.take(choice)
+                self._take(watched, choice)
             self._add(BackgroundWork("find", watched, choice))
         except Exception as error:
             self._failed(watched, error)
@@ -130,11 +131,14 @@ class BackgroundTrials:
         for watched in list(self._open.values()):
             watched.wanted = False
 
-    def settled(self, watched: WatchedKernel, planned_us: float | None, unplanned_us: float | None) -> None:
-        """A class is settled, by the times of its launches or, without them, by a failure."""
+    def settled(self, watched: WatchedKernel, choice: PlanChoice, times: tuple[float, float] | None) -> None:
+        """A comparison has come to its end."""
+        self._add(BackgroundWork("settle", watched, choice, times))
+
+    def gave_up(self, watched: WatchedKernel) -> None:
+        """A class runs as it is, after a failure."""
         self._open.pop(id(watched), None)
-        if planned_us is not None and unplanned_us is not None:
-            self._add(BackgroundWork("settle", watched, watched.choice, (planned_us, unplanned_us)))
+        self._pooled.pop(id(watched), None)
 
     def _add(self, work: BackgroundWork) -> None:
         self._work.append(work)
@@ -185,20 +189,36 @@ class BackgroundTrials:
         try:
             if work.kind == "find":
                 self._find(watched, work.choice)
-            elif work.kind == "settle" and work.choice is not None and work.times is not None:
-                self.runner.settle(watched.launch, work.choice, *work.times)
+            elif work.kind == "settle" and work.choice is not None:
+                self._settle(watched, work.choice, work.times)
             elif work.kind == "try":
                 self._try(watched, work.snapshot)
         except Exception as error:
             self._failed(watched, error)
 
+    def _take(self, watched: WatchedKernel, choice: PlanChoice) -> None:
+        watched.take(choice)
+        if choice.pool is not None and not choice.final:
+            self._pooled[id(watched)] = watched
+
     def _find(self, watched: WatchedKernel, taken: PlanChoice | None) -> None:
+        """Look for what is kept, in place of ``taken``, what this process knew already."""
         assert self.runner is not None
         choice = self.runner.find(watched.launch, watched.kernel)
         if choice is None:
+            watched.forget()
             self._open[id(watched)] = watched
-        elif taken is None or not choice.carried:
-            watched.take(choice)
+        elif taken is None or choice.final != taken.final or choice.kernel is not taken.kernel:
+            self._take(watched, choice)
+
+    def _settle(self, watched: WatchedKernel, choice: PlanChoice, times: tuple[float, float] | None) -> None:
+        """Keep what a comparison found. What it says of other sizes is looked up for all that took part in it."""
+        assert self.runner is not None
+        self.runner.settle(watched.launch, choice, times)
+        for other in list(self._pooled.values()):
+            if other.launch.family == watched.launch.family:
+                del self._pooled[id(other)]
+                self._work.append(BackgroundWork("find", other))
 
     def _try(self, watched: WatchedKernel, snapshot: Snapshot) -> None:
         assert self.runner is not None
@@ -210,13 +230,13 @@ class BackgroundTrials:
                 self._try_again(watched, outcome.reason)
             return
         self._open.pop(id(watched), None)
-        watched.take(outcome.choice)
+        self._take(watched, outcome.choice)
         for other in list(self._open.values()):
             if other.launch.family == watched.launch.family:
                 choice = self.runner.known(other.launch)
                 if choice is not None:
                     self._open.pop(id(other), None)
-                    other.take(choice)
+                    self._take(other, choice)
                     self._work.append(BackgroundWork("find", other, choice))
 
     def _try_again(self, watched: WatchedKernel, reason: str) -> None:

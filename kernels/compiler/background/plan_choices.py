@@ -6,12 +6,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from warpplan.kernels.compiler.background.launch_comparison import LaunchPairs
 from warpplan.kernels.compiler.sizes.gain_model import GainModel
 from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 from warpplan.kernels.triton_types import CompiledKernel, KernelArgument
 
-GAIN = 1.01
-"""A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
 PRIOR_GAIN = 1.1
 """What a plan is expected to gain before anything is known of a kernel. Chosen by hand: it orders trials by the time
 that a kernel takes, among kernels of which nothing is known."""
@@ -43,17 +42,17 @@ class WatchedLaunch:
 class PlanChoice:
     """``kernel`` is the loaded plan, ``None`` where the kernel stays as it is.
 
-    ``final`` says that nothing is left to compare. ``carried`` that the plan was tried at other sizes: it is used at
-    once, and compared now and then. ``model`` predicts its times; ``gain`` is what is known of it beforehand.
-    ``decision`` is what is kept of it.
+    ``final`` says that nothing is left to compare. ``pool`` is the comparison of all launches for which the plan
+    was tried once, at the sizes ``reference``; without one the plan was settled on at other sizes: it is used
+    at once, and compared now and then. ``model`` predicts its times. ``decision`` is what is kept of it.
     """
 
     kernel: CompiledKernel | None
     final: bool
     decision: Any = None
-    carried: bool = False
     model: GainModel | None = None
-    gain: float | None = None
+    reference: LaunchSizes | None = None
+    pool: LaunchPairs | None = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,9 @@ class PlanRunner(Protocol):
     def expected_gain(self, launch: WatchedLaunch) -> float:
         """What a plan is predicted to gain, ``PRIOR_GAIN`` where nothing is known."""
 
-    def settle(self, launch: WatchedLaunch, choice: PlanChoice, planned_us: float, unplanned_us: float) -> None:
-        """Keep the times that the job's own launches took. In the background."""
+    def settle(self, launch: WatchedLaunch, choice: PlanChoice, times: tuple[float, float] | None) -> None:
+        """Keep the times that the job's own launches took, planned and as it is; without any, what the trial found
+        stands. In the background."""
 
     def left(self, launch: WatchedLaunch, error: Exception) -> None:
         """Say once that a kernel stays as it is, and why."""

@@ -13,9 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from warpplan.kernels.compiler.background.launch_comparison import ALTERNATING, SPARSE, LaunchComparison
+from warpplan.kernels.compiler.background.launch_comparison import (
+    ALTERNATING,
+    KEPT,
+    SPARSE,
+    LaunchComparison,
+    LaunchPairs,
+)
 from warpplan.kernels.compiler.background.launch_events import LaunchTimer
-from warpplan.kernels.compiler.background.plan_choices import GAIN, PlanChoice, WatchedLaunch
+from warpplan.kernels.compiler.background.plan_choices import PlanChoice, WatchedLaunch
 from warpplan.kernels.triton_types import CompiledKernel, KernelArgument, TritonModule
 
 OBSERVED = 3
@@ -36,7 +42,8 @@ class LaunchWatcher(Protocol):
     def capturing(self) -> bool: ...
     def wake(self) -> None: ...
     def snapshot(self, watched: WatchedKernel, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> None: ...
-    def settled(self, watched: WatchedKernel, planned_us: float | None, unplanned_us: float | None) -> None: ...
+    def settled(self, watched: WatchedKernel, choice: PlanChoice, times: tuple[float, float] | None) -> None: ...
+    def gave_up(self, watched: WatchedKernel) -> None: ...
 
 
 class WatchedKernel:
@@ -106,20 +113,26 @@ class WatchedKernel:
             if choice.kernel is None or choice.final:
                 self._settle(choice.kernel or self.kernel)
                 return
-            self._usual = choice.kernel if choice.carried else self.kernel
-            self._comparison = LaunchComparison(SPARSE if choice.carried else ALTERNATING)
+            self._usual = self.kernel if choice.pool is not None else choice.kernel
+            every = SPARSE if choice.pool is None else ALTERNATING
+            self._comparison = LaunchComparison(every, choice.pool or LaunchPairs(KEPT))
             self._attentive = True
 
     def want(self) -> None:
         """Let the next launch hand over its arguments for a trial."""
         self.wanted = self._attentive = True
 
+    def forget(self) -> None:
+        """As it was before anything was found."""
+        with self._lock:
+            self.choice, self._comparison, self._usual = None, None, self.kernel
+
     def give_up(self) -> None:
         """The kernel runs as it is from now on: there is no plan for it, or something of ours failed."""
         self.choice = None
         self.wanted = False
         self._settle(self.kernel)
-        self._watcher.settled(self, None, None)
+        self._watcher.gave_up(self)
 
     def _attend(
         self, grid: tuple[int, ...], values: tuple[KernelArgument, ...]
@@ -151,28 +164,32 @@ class WatchedKernel:
     def _compared(
         self, comparison: LaunchComparison, grid: tuple[int, ...], values: tuple[KernelArgument, ...]
     ) -> tuple[CompiledKernel, _Sample | None]:
-        assert self.choice is not None
+        choice = self.choice
+        assert choice is not None
+        if comparison.pairs.reported:  # until the background thread says what follows
+            return self._usual, None
         if comparison.hopeless:
-            better = self.choice.carried or (self.choice.gain or 0.0) > GAIN
-            self._settle(self.choice.kernel if better else self.kernel)
+            self._report(choice, comparison.pairs, None)
             return self._usual, None
         planned = comparison.next_is_planned()
         scale = None
         if comparison.next_is_timed and len(self._pending) < MOST_PENDING:
-            scale = self._scale(self.choice, grid, values)
-        kernel = self.choice.kernel if planned else self.kernel
+            scale = self._scale(choice, grid, values, planned=planned)
+        kernel = choice.kernel if planned else self.kernel
         return kernel, None if scale is None else self._begun(planned=planned, scale=scale)
 
-    def _scale(self, choice: PlanChoice, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> float | None:
-        """The predicted time of a launch over that of the class's first one; ``None`` where it cannot be told."""
-        sizes = self.launch.sizes_of(grid, values)
-        if sizes == self.launch.sizes:
+    def _scale(
+        self, choice: PlanChoice, grid: tuple[int, ...], values: tuple[KernelArgument, ...], *, planned: bool
+    ) -> float | None:
+        """The predicted time of a launch over that of the sizes which the comparison is for; ``None`` where it cannot
+        be told."""
+        sizes, reference = self.launch.sizes_of(grid, values), choice.reference or self.launch.sizes
+        if sizes == reference:
             return 1.0
         if choice.model is None:
             return None
-        first, _ = choice.model.cycles(self.launch.sizes)
-        here, _ = choice.model.cycles(sizes)
-        return here / first if first > 0 and here > 0 else None
+        here, there = choice.model.cycles(sizes)[planned], choice.model.cycles(reference)[planned]
+        return here / there if here > 0 and there > 0 else None
 
     def _begun(self, *, planned: bool, scale: float) -> _Sample:
         sample = _Sample(planned, scale, self._watcher.timer(), self._comparison)
@@ -192,12 +209,21 @@ class WatchedKernel:
             if sample.comparison is None:
                 self._observed.append(elapsed)
             else:
-                sample.comparison.add(planned=sample.planned, scaled=elapsed / sample.scale)
+                sample.comparison.add(planned=sample.planned, scaled_us=elapsed / sample.scale)
         comparison, choice = self._comparison, self.choice
-        if comparison is not None and comparison.gain is not None and choice is not None:
-            self._settle(choice.kernel if comparison.gain > GAIN else self.kernel)
-            planned_us, unplanned_us = map(statistics.median, (comparison.planned, comparison.unplanned))
-            self._watcher.settled(self, planned_us, unplanned_us)
+        if comparison is not None and choice is not None and not comparison.pairs.reported:
+            times = comparison.pairs.times
+            if times is not None:
+                self._report(choice, comparison.pairs, times)
+
+    def _report(self, choice: PlanChoice, pairs: LaunchPairs, times: tuple[float, float] | None) -> None:
+        """A comparison has come to its end; without ``times`` because there were too few."""
+        pairs.reported = True
+        if choice.pool is None:
+            self._settle(choice.kernel if pairs.won else self.kernel)
+        elif pairs.won and times is not None:
+            self._usual = choice.kernel
+        self._watcher.settled(self, choice, times)
 
     def _settle(self, kernel: CompiledKernel) -> None:
         self._attentive = False

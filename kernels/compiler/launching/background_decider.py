@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from warpplan.kernels.compiler.background.launch_comparison import GAIN, KEPT, LaunchPairs
 from warpplan.kernels.compiler.background.launch_memory import shared_memory
 from warpplan.kernels.compiler.background.plan_choices import (
-    GAIN,
     PRIOR_GAIN,
     PlanChoice,
     Snapshot,
@@ -50,6 +50,7 @@ class BackgroundDecider(Decider):
     def __init__(self, *arguments: Any, measure: bool = True, **named: Any) -> None:
         super().__init__(*arguments, measure=measure, **named)
         self.needs_arguments = measure
+        self._pools: dict[str, LaunchPairs] = {}
         own_version(), driver_version()  # both read files, once: a launch does not
 
     def known(self, launch: WatchedLaunch) -> PlanChoice | None:
@@ -58,9 +59,10 @@ class BackgroundDecider(Decider):
         decision = self._carried.carry(place.situation, place.sizes, place.aliases)
         if decision is None:
             return None
-        if decision.scheme is None or decision.compiled is None:
+        origin = self._carried.origin(decision)
+        if origin.compiled is None or (decision.scheme is None and not origin.provisional):
             return PlanChoice(None, final=True, decision=decision)
-        kernel = self._loaded.get((launch.call.device, decision.compiled))
+        kernel = self._loaded.get((launch.call.device, origin.compiled))
         return None if kernel is None else self._chosen(launch, decision, kernel)
 
     def find(self, launch: WatchedLaunch, unplanned: CompiledKernel) -> PlanChoice | None:
@@ -102,10 +104,12 @@ class BackgroundDecider(Decider):
         gain = self._carried.gain(place.situation.family, place.sizes)
         return PRIOR_GAIN if gain is None else gain
 
-    def settle(self, launch: WatchedLaunch, choice: PlanChoice, planned_us: float, unplanned_us: float) -> None:
+    def settle(self, launch: WatchedLaunch, choice: PlanChoice, times: tuple[float, float] | None) -> None:
         """Times of the job's launches take the place of those of a trial beside it."""
-        timed = replace(choice.decision, planned_us=planned_us, unplanned_us=unplanned_us, provisional=False)
-        if unplanned_us / planned_us <= GAIN:
+        timed: Decision = replace(choice.decision, provisional=False)
+        if times is not None:
+            timed = replace(timed, planned_us=times[0], unplanned_us=times[1])
+        if timed.gain is not None and timed.gain <= (GAIN if choice.pool is not None else KEPT):
             timed = replace(timed, scheme=None, reason="as fast without a plan", compiled=None)
         settled = self._opened().settle(timed)
         self._carried.add(settled)
@@ -142,23 +146,24 @@ class BackgroundDecider(Decider):
         """What ``decision`` means for launches. Says once why a kernel stays as it is."""
         if decision.failed:
             warn_not_planned(launch.call.jit, decision.reason)
-        if decision.scheme is None:
+        origin = self._carried.origin(decision)
+        if decision.scheme is None and (origin.scheme is None or not origin.provisional):
             return PlanChoice(None, final=True, decision=decision)
-        return self._chosen(launch, decision, self._ready(decision, unplanned, launch.call.device))
+        return self._chosen(launch, decision, self._ready(origin, unplanned, launch.call.device))
 
     def _chosen(self, launch: WatchedLaunch, decision: Decision, kernel: CompiledKernel) -> PlanChoice:
         """``kernel`` for launches of ``launch``: compared with the kernel as it is, where nothing has shown yet which
         is faster. Raises :class:`CannotPlan` where it is not for their arguments."""
         require_least(kernel, launch.call.arguments)
-        comparing = self._measure and (decision.provisional or (bool(decision.carried_from) and decision.gain is None))
-        return PlanChoice(
-            kernel,
-            final=not comparing,
-            decision=decision,
-            carried=bool(decision.carried_from),
-            model=None if decision.basis is None else decision.basis.model,
-            gain=decision.gain,
-        )
+        origin = self._carried.origin(decision)
+        basis = decision.basis
+        model = None if basis is None else basis.model
+        if self._measure and origin.provisional:
+            pool = self._pools.setdefault(origin.situation.key, LaunchPairs())
+            reference = launch.sizes if basis is None else basis.sizes
+            return PlanChoice(kernel, final=False, decision=origin, model=model, reference=reference, pool=pool)
+        comparing = self._measure and bool(decision.carried_from) and decision.gain is None
+        return PlanChoice(kernel, final=not comparing, decision=decision, model=model)
 
 
 @dataclass(frozen=True)

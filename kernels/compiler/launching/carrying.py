@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from warpplan.kernels.compiler.background.plan_choices import GAIN
+from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.launching.decisions import Decision, Situation
 from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 
@@ -62,6 +62,11 @@ class CarriedDecisions:
         if gain <= GAIN:
             return replace(_carried(known, situation, aliases, gain), scheme=None, reason=LEFT, compiled=None)
         return None if known.scheme is None else _carried(known, situation, aliases, gain)
+
+    def origin(self, decision: Decision) -> Decision:
+        """What ``decision`` was carried from; itself where it was not, or that is not known here."""
+        known = self._of(decision.situation.family)
+        return next((d for d in known if d.situation.key == decision.carried_from), decision)
 
     def _of(self, family: Situation) -> list[Decision]:
         with self._lock:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.background.launch_memory import launch_sizes, shared_memory
-from warpplan.kernels.compiler.background.plan_choices import GAIN
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching import progress
@@ -202,7 +202,9 @@ class Decider:
                 if self._usable(other):
                     self._carried.add(other)
         carried = self._carried.carry(place.situation, place.sizes, place.aliases)
-        return None if carried is None else self._opened().settle(carried)
+        if carried is None or self._carried.origin(carried).provisional:  # what follows from it is not known yet
+            return carried
+        return self._opened().settle(carried)
 
     def _decide(
         self, place: TrialLaunch, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None
