@@ -2,7 +2,8 @@
 
 The child is a fresh interpreter in a session of its own: ``python -m warpplan.kernels.isolate FD``. It reads one JSON
 request from stdin and answers in JSON lines on descriptor FD, apart from stdout and stderr, which libraries write to as
-they like. A function that returns an iterator streams its items, and what was streamed outlives the child.
+they like. A function that returns an iterator streams its items, and what was streamed outlives the child. A child
+whose parent is gone ends by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,16 +25,21 @@ from typing import IO, Any, Literal
 
 Json = Any
 """A JSON value: whoever reads it knows what it asked for."""
-Status = Literal["ok", "error", "crash", "timeout"]
+Status = Literal["ok", "error", "crash", "timeout", "stopped"]
 EXIT_GRACE_S = 5.0
 """A child that has answered may still hang while its libraries shut down; it is not waited for longer."""
 TAIL_CHARACTERS = 400
+STOP_POLL_S = 0.1
+"""Seconds between two looks at ``stop``. Chosen by hand; doubled, an interpreter that exits waits twice as long."""
+ORPHAN_POLL_S = 1.0
+"""Seconds until a child sees that its parent is gone. Chosen by hand."""
 
 
 @dataclass(frozen=True)
 class IsolatedResult:
     """``status``: "ok" with ``value``; "error" the function raised or answered what is not JSON; "crash" the child died
-    without an answer; "timeout" it was silent for too long and was killed. ``reason`` is one line, empty when ok."""
+    without an answer; "timeout" it was silent for too long and was killed; "stopped" the caller had it killed.
+    ``reason`` is one line, empty when ok."""
 
     status: Status
     value: Json
@@ -49,12 +56,15 @@ def run_isolated(
     time_limit_s: float,
     start_limit_s: float | None = None,
     on_item: Callable[[Json], None] | None = None,
+    limit_after: Callable[[Json], float | None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> IsolatedResult:
     """Call ``target`` ("module:function") with JSON arguments in a child process.
 
     ``time_limit_s`` is the longest silence: from the start, and from one streamed item to the next; ``start_limit_s``
-    that before the first, where it is another. ``on_item`` sees each item as it comes. The whole process group is
-    killed at the end, also when this process is interrupted.
+    that before the first, where it is another, and ``limit_after`` that after one item, where it answers a number.
+    ``on_item`` sees each item as it comes. ``stop`` is looked at ten times a second: once it says so the child is
+    killed. The whole process group is killed at the end, also when this process is interrupted.
     """
     begin = time.monotonic()
     request = json.dumps({"target": target, "args": list(args), "kwargs": dict(kwargs or {})})
@@ -79,8 +89,9 @@ def run_isolated(
                 assert child.stdin is not None
                 child.stdin.write(request.encode())
                 child.stdin.close()
-            status, value, reason = _listen(reader, start_limit_s or time_limit_s, time_limit_s, items, on_item)
-            if status != "timeout":
+            listening = _Listener(reader, time_limit_s, items, on_item, limit_after, stop)
+            status, value, reason = listening.listen(start_limit_s or time_limit_s)
+            if status not in ("timeout", "stopped"):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(EXIT_GRACE_S)
             if status == "crash":
@@ -97,33 +108,61 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-def _listen(
-    reader: int, limit_s: float, time_limit_s: float, items: list[Json], on_item: Callable[[Json], None] | None
-) -> tuple[Status, Json, str]:
-    """Collect the child's lines until it answers, closes its end or is silent for too long."""
-    pending = b""
-    while True:
-        ready, _, _ = select.select([reader], [], [], limit_s)
-        if not ready:
-            return "timeout", None, f"no answer for {limit_s:g} s: killed"
-        chunk = os.read(reader, 65536)
-        if not chunk:
-            return "crash", None, ""
-        *lines, pending = (pending + chunk).split(b"\n")
-        for line in lines:
-            try:
-                message = json.loads(line)
-                if "item" in message:
-                    items.append(message["item"])
-                    limit_s = time_limit_s
-                    if on_item is not None:
-                        on_item(message["item"])
-                elif "value" in message:
-                    return "ok", message["value"], ""
-                else:
-                    return "error", None, str(message["error"])
-            except (ValueError, KeyError, TypeError):
-                return "error", None, f"the child answered with what is no message: {line[:80]!r}"
+@dataclass
+class _Listener:
+    """The parent's side of a child's answers; the fields are those of :func:`run_isolated`."""
+
+    reader: int
+    time_limit_s: float
+    items: list[Json]
+    on_item: Callable[[Json], None] | None
+    limit_after: Callable[[Json], float | None] | None
+    stop: Callable[[], bool] | None
+
+    def listen(self, limit_s: float) -> tuple[Status, Json, str]:
+        """Collect the child's lines until it answers, closes its end, is silent for too long or is to stop."""
+        pending = b""
+        while True:
+            waited = self._wait(limit_s)
+            if waited == "stopped":
+                return "stopped", None, "stopped before it had answered: killed"
+            if waited == "timeout":
+                return "timeout", None, f"no answer for {limit_s:g} s: killed"
+            chunk = os.read(self.reader, 65536)
+            if not chunk:
+                return "crash", None, ""
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                try:
+                    message = json.loads(line)
+                    if "item" in message:
+                        limit_s = self._take(message["item"])
+                    elif "value" in message:
+                        return "ok", message["value"], ""
+                    else:
+                        return "error", None, str(message["error"])
+                except (ValueError, KeyError, TypeError):
+                    return "error", None, f"the child answered with what is no message: {line[:80]!r}"
+
+    def _wait(self, limit_s: float) -> str:
+        until = time.monotonic() + limit_s
+        while True:
+            if self.stop is not None and self.stop():
+                return "stopped"
+            left = max(0.0, until - time.monotonic())
+            ready, _, _ = select.select([self.reader], [], [], left if self.stop is None else min(left, STOP_POLL_S))
+            if ready:
+                return "ready"
+            if time.monotonic() >= until:
+                return "timeout"
+
+    def _take(self, item: Json) -> float:
+        """Keep ``item``. How long the child may now be silent."""
+        self.items.append(item)
+        if self.on_item is not None:
+            self.on_item(item)
+        limit = None if self.limit_after is None else self.limit_after(item)
+        return self.time_limit_s if limit is None else limit
 
 
 def _death(code: int | None, output: IO[bytes]) -> str:
@@ -148,7 +187,9 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 def _answer(descriptor: int) -> None:
     """The child's side."""
+    parent = os.getppid()
     request = json.load(sys.stdin)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with os.fdopen(descriptor, "w", buffering=1) as answers:
 
         def say(message: dict[str, Json]) -> None:
@@ -165,6 +206,13 @@ def _answer(descriptor: int) -> None:
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
             say({"error": f"{type(error).__name__}: {first}".rstrip(": ")})
+
+
+def _end_with(parent: int) -> None:
+    """End this process, and what it has started, once ``parent`` is gone: nobody would kill it."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_POLL_S)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ changes the tile, so the times of one tile compare directly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -37,8 +38,10 @@ from warpplan.kernels.compiler.costing.loop_graph import (
 from warpplan.kernels.compiler.costing.misfit import misfit
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.sizes.gain_model import GainModel, StrategyTerms
+from warpplan.kernels.compiler.sizes.loop_trips import loop_trips
 from warpplan.kernels.compiler.strategy.hopper import MOST_BLOCKS, MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
-from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH
+from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.device import Device
@@ -74,6 +77,29 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     return found
 
 
+def gain_models(
+    ranked: Sequence[RankedStrategy],
+    captured: Captured,
+    text: str,
+    profile: Profile,
+    device: Device,
+    *,
+    stages: int = 3,
+) -> dict[Strategy, GainModel]:
+    """What the gain of each strategy of ``ranked``, of the kernel ``text``, is at other sizes; of those whose producer
+    runs ahead of the same loops as Triton's own pipeline."""
+    stock = HopperModel(_stock(_ways(captured)), profile, device, stages)
+    loading = {loop.id for loop in stock.captured.loading}
+    trips = tuple(t for t, loop in zip(loop_trips(text), captured.loops, strict=True) if loop.id in loading)
+    alone = stock.alone_terms()
+    return {
+        r.scheme: GainModel(device.sm_count, trips, alone, r.terms, bool(r.scheme.walking_programs))
+        for r in ranked
+        if r.scheme is not None and r.terms is not None
+        and {loop.id for loop in captured.at(r.copies).loading} == loading
+    }  # fmt: skip
+
+
 def rank(
     captured: Captured, profile: Profile, device: Device, *, stages: int = 3, launch: LaunchSize | None = None
 ) -> tuple[RankedStrategy, ...]:
@@ -89,11 +115,10 @@ def rank(
             f"schemes for {device.name}: expected a Hopper GPU; on Blackwell Triton's own partitions are steered",
             field="device", value=device.name,
         )  # fmt: skip
-    ways = [way for way in (captured, *captured.copied) if _obstacle(way) is None]
+    ways = _ways(captured)
     if not ways:
         return (RankedStrategy(None, (), (), 0.0, 1.0, str(_obstacle(captured))),)
-    # Triton's own pipeline copies the same loads ahead: those that feed products.
-    stock = HopperModel(next((w for w in ways if w.copies == OPERANDS), ways[0]), profile, device, stages, launch)
+    stock = HopperModel(_stock(ways), profile, device, stages, launch)
     alone = stock.alone()
     found = []
     for way in ways:
@@ -107,6 +132,16 @@ def rank(
         alone = replace(alone, reason=f"no partition pays: {alone.reason}")
     timed = (replace(r, launch_us=stock.launch_us(r.predicted_cycles)) for r in (alone, *ranked))
     return tuple(sorted(timed, key=_order))
+
+
+def _ways(captured: Captured) -> list[Captured]:
+    """``captured`` with its producer at each level of what it copies, where nothing stands against it."""
+    return [way for way in (captured, *captured.copied) if _obstacle(way) is None]
+
+
+def _stock(ways: Sequence[Captured]) -> Captured:
+    """Which of ``ways`` Triton's own pipeline is most like: it copies ahead what feeds products."""
+    return next((way for way in ways if way.copies == OPERANDS), ways[0])
 
 
 def no_fit(captured: Captured, device: Device) -> Obstacle:
@@ -222,7 +257,12 @@ class HopperModel(KernelModel):
                 scheme = HopperStrategy(
                     shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level, shape.blocks
                 )
-                ranked = RankedStrategy(scheme, plans, intervals, cycles - saved[persistent], 1.0, why, level)
+                outside = self.tile([0.0] * len(loops), shape) - saved[persistent]
+                once = self.first_fill(shape) if persistent or self.nested() else 0.0
+                sized = StrategyTerms(tuple(terms), outside, once)
+                ranked = RankedStrategy(
+                    scheme, plans, intervals, cycles - saved[persistent], 1.0, why, level, terms=sized
+                )
                 found[depths, persistent] = ranked
         return list(found.values())
 

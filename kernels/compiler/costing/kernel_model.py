@@ -31,6 +31,7 @@ from warpplan.kernels.compiler.costing.launch_time import (
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, loop_graph, pinned
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
 from warpplan.kernels.compiler.costing.trip_counts import Trips
+from warpplan.kernels.compiler.sizes.gain_model import StrategyTerms
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
 from warpplan.planner.solve import solve
@@ -65,7 +66,7 @@ class RankedStrategy:
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
     kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was. ``copies`` is the level of
     the captured kernel (:meth:`Captured.at`) that was planned. ``launch_us`` is of a whole launch, where its size is
-    known: unlike cycles, it compares between tiles."""
+    known: unlike cycles, it compares between tiles. ``terms`` are what its time at other sizes is predicted from."""
 
     scheme: Strategy | None
     plans: tuple[Plan, ...]
@@ -75,6 +76,7 @@ class RankedStrategy:
     reason: str
     copies: int = 0
     launch_us: float | None = None
+    terms: StrategyTerms | None = None
 
 
 def ii_of(outcome: Outcome) -> int:
@@ -116,23 +118,48 @@ class KernelModel:
 
     def alone(self) -> RankedStrategy:
         """The kernel as Triton pipelines it: one partition, resident as often as registers and memory allow."""
-        shape = Shape(1, max(4, self.captured.warps), specialized=False)
+        shape = self._unspecialized()
         blocks = self.resident(shape)
-        intervals, plans, terms = [], [], []
+        outcomes = self._solved_alone(shape)
+        intervals = tuple(ii for ii, _ in self._alone_intervals(outcomes, shape, blocks))
+        terms = [term for _, term in self._alone_intervals(outcomes, shape, blocks)]
+        plans = tuple(outcome.plan for outcome in outcomes if outcome.plan is not None)
+        reason = f"{self.captured.warps} warps, {self.stages} stages: {outcomes[-1].reason}"
+        return RankedStrategy(None, plans, intervals, self.tile(terms, shape), 1.0, reason, self.captured.copies)
+
+    def alone_terms(self) -> tuple[StrategyTerms, ...]:
+        """The kernel's own terms with 1, 2, … resident blocks on an SM, as many as there can be."""
+        shape = self._unspecialized()
+        outcomes = self._solved_alone(shape)
+        outside = self.tile([0.0] * len(outcomes), shape)
+        return tuple(
+            StrategyTerms(tuple(term for _, term in self._alone_intervals(outcomes, shape, blocks)), outside)
+            for blocks in range(1, self.resident(shape) + 1)
+        )
+
+    def _unspecialized(self) -> Shape:
+        return Shape(1, max(4, self.captured.warps), specialized=False)
+
+    def _solved_alone(self, shape: Shape) -> list[Outcome]:
+        """The solved loops of the kernel as it is."""
+        solved = []
         for loop in self.captured.loading:
             graph, _ = self.graph(loop, shape, 1 << 30)
             # ptxas decides about registers, by spilling; the time that takes is not counted.
             graph = replace(graph, ops=tuple(replace(op, registers=0) for op in graph.ops))
-            options = SolveOptions(SOLVE_SECONDS, depth=max(1, self.stages))
-            outcome = solve(graph, options)
-            assert outcome.plan is not None  # no limit binds
+            solved.append(solve(graph, SolveOptions(SOLVE_SECONDS, depth=max(1, self.stages))))
+            assert solved[-1].plan is not None  # no limit binds
+        return solved
+
+    def _alone_intervals(self, outcomes: list[Outcome], shape: Shape, blocks: int) -> list[tuple[int, float]]:
+        """Each loop's interval without and with what memory adds, ``blocks`` being resident."""
+        found = []
+        for loop, outcome in zip(self.captured.loading, outcomes, strict=True):
+            graph, _ = self.graph(loop, shape, 1 << 30)
             ii = max(busiest_unit(graph), -(-ii_of(outcome) // blocks))
-            intervals.append(ii)
-            plans.append(outcome.plan)
-            terms.append(self.interval(loop, ii, max(0.5, self.stages - 2 + multiplies_registers(loop)) * blocks))
-        reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
-        cycles = self.tile(terms, shape)
-        return RankedStrategy(None, tuple(plans), tuple(intervals), cycles, 1.0, reason, self.captured.copies)
+            slots = max(0.5, self.stages - 2 + multiplies_registers(loop)) * blocks
+            found.append((ii, self.interval(loop, ii, slots)))
+        return found
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""

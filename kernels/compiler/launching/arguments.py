@@ -7,14 +7,19 @@ for every kernel that is compared. Nothing here launches anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.torch_types import Dtype, Tensor
 from warpplan.kernels.triton_types import Json, KernelArgument
+from warpplan.planner.errors import MeasurementFailed
 
 MOST_INTEGER_BYTES = 64 * 2**20
 """Integers above this are not sent; they are a kernel's data then, not its offsets."""
+MEMORY_SHARE = 0.25
+"""Of the GPU's free memory, what copies beside a running job may take. Chosen by hand; doubled, a job that grows by
+half of what is free meanwhile is pushed out of memory."""
 GUARD_BYTES = 4096
 """Bytes before and after each copy, to detect writes out of bounds; a multiple of every alignment that Triton
 specialises on."""
@@ -22,32 +27,55 @@ GUARD = 0xA5
 """The byte that guards are filled with: any that kernels seldom write."""
 
 
-def describe(arguments: dict[str, KernelArgument], constants: set[str], folder: Path) -> dict[str, Json]:
+Later = list[Callable[[], None]]
+"""What is left to do for a description, by a thread that may wait for the GPU."""
+
+
+def describe(
+    arguments: dict[str, KernelArgument], constants: set[str], folder: Path, later: Later | None = None
+) -> dict[str, Json]:
     """``{"arguments": […], "storages": […]}`` of bound ``arguments``, JSON but for the integers' values, which go to
     files in ``folder``. ``constants`` are the names of constexprs, which a compiled kernel no longer takes.
 
-    Waits for the GPU where there are integers. Raises :class:`CannotPlan` for an argument that cannot be copied.
+    Waits for the GPU where there are integers, unless what writes them is put into ``later``: then they are copied on
+    the GPU, in the order of the stream. Raises :class:`CannotPlan` for an argument that cannot be copied, and
+    :class:`MeasurementFailed` where there is no memory for such copies.
     """
-    storages: dict[int, dict[str, Json]] = {}
+    storages = _Storages(folder, later)
     described = [
-        {"kind": "constant"} if name in constants else _describe(name, value, storages, folder)
+        {"kind": "constant"} if name in constants else _describe(name, value, storages)
         for name, value in arguments.items()
     ]
-    return {"arguments": described, "storages": list(storages.values())}
+    return {"arguments": described, "storages": list(storages.found.values())}
 
 
-def _describe(name: str, value: KernelArgument, storages: dict[int, dict[str, Json]], folder: Path) -> dict[str, Json]:
+class _Storages:
+    """The memory behind a launch's tensors, by its address."""
+
+    def __init__(self, folder: Path, later: Later | None) -> None:
+        self.found: dict[int, dict[str, Json]] = {}
+        self._folder, self._later = folder, later
+
+    def index(self, name: str, tensor: Tensor) -> int:
+        """The number of the storage of ``tensor``."""
+        address = tensor.untyped_storage().data_ptr()
+        if address not in self.found:
+            self.found[address] = _storage(name, tensor, len(self.found), self._folder, self._later)
+        return list(self.found).index(address)
+
+
+def _describe(name: str, value: KernelArgument, storages: _Storages) -> dict[str, Json]:
     import torch
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     if value is None or isinstance(value, (bool, int, float)):
         return {"kind": "scalar", "value": value}
     if type(value) is tuple:
-        return {"kind": "tuple", "items": [_describe(name, item, storages, folder) for item in value]}
+        return {"kind": "tuple", "items": [_describe(name, item, storages) for item in value]}
     if isinstance(value, TensorDescriptor):
         return {
             "kind": "descriptor",
-            "base": _describe(name, value.base, storages, folder),
+            "base": _describe(name, value.base, storages),
             "shape": [int(size) for size in value.shape],
             "strides": [int(stride) for stride in value.strides],
             "block_shape": [int(size) for size in value.block_shape],
@@ -57,21 +85,17 @@ def _describe(name: str, value: KernelArgument, storages: dict[int, dict[str, Js
         raise CannotPlan(f"argument {name!r} of type {type(value).__name__} cannot be copied to the trial's process")
     if value.is_complex():
         raise CannotPlan(f"argument {name!r} of {value.dtype} cannot be copied to the trial's process")
-    storage = value.untyped_storage()
-    address = storage.data_ptr()
-    if address not in storages:
-        storages[address] = _storage(name, value, len(storages), folder)
     return {
         "kind": "tensor",
-        "storage": list(storages).index(address),
+        "storage": storages.index(name, value),
         "dtype": _name(value.dtype),
         "shape": list(value.shape),
         "stride": list(value.stride()),
-        "offset": value.data_ptr() - address,
+        "offset": value.data_ptr() - value.untyped_storage().data_ptr(),
     }
 
 
-def _storage(name: str, tensor: Tensor, number: int, folder: Path) -> dict[str, Json]:
+def _storage(name: str, tensor: Tensor, number: int, folder: Path, later: Later | None) -> dict[str, Json]:
     import torch
 
     storage = tensor.untyped_storage()
@@ -86,8 +110,34 @@ def _storage(name: str, tensor: Tensor, number: int, folder: Path) -> dict[str, 
         if size <= MOST_INTEGER_BYTES:
             file = str(folder / f"{number}.bin")
             raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (size,))
-            Path(file).write_bytes(raw.cpu().numpy().tobytes())
+            if later is None:
+                Path(file).write_bytes(raw.cpu().numpy().tobytes())
+            else:
+                later.append(_writing(raw, Path(file)))
     return {"bytes": size, "dtype": _name(tensor.dtype), "file": file}
+
+
+def _writing(raw: Tensor, file: Path) -> Callable[[], None]:
+    """What writes the bytes of ``raw`` as they are at this place in the stream."""
+    import torch
+
+    on_gpu = raw.device.type == "cuda"
+    if on_gpu and raw.numel() > MEMORY_SHARE * torch.cuda.mem_get_info(raw.device)[0]:
+        raise MeasurementFailed(
+            f"a copy of {raw.numel()} bytes of integers needs more than {MEMORY_SHARE} of what is free"
+        )
+    copy = raw.clone()
+    done = torch.cuda.current_stream(raw.device).record_event() if on_gpu else None
+
+    def write() -> None:
+        if done is None:
+            file.write_bytes(copy.numpy().tobytes())
+            return
+        done.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream(copy.device)):  # nothing of the job's waits for this copy
+            file.write_bytes(copy.cpu().numpy().tobytes())
+
+    return write
 
 
 class Copies:

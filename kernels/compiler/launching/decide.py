@@ -1,6 +1,8 @@
-"""What happens at a kernel's first launch: look its plan up, or try plans in a child process, and remember.
+"""What happens at a kernel's first launch: look its plan up, carry one from other sizes, or try plans in a child
+process, and remember.
 
-The launch itself always runs the kernel as it is. Whatever goes wrong leaves it so, with one warning.
+The launch itself always runs the kernel as it is. Whatever goes wrong leaves it so, with one warning. Here the launch
+waits; :mod:`~.background_decider` does the same beside the job.
 """
 
 from __future__ import annotations
@@ -10,14 +12,19 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+from warpplan.kernels.compiler.background.launch_comparison import GAIN
+from warpplan.kernels.compiler.background.launch_memory import launch_sizes, shared_memory
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import describe
+from warpplan.kernels.compiler.launching.carrying import LEFT, CarriedDecisions
 from warpplan.kernels.compiler.launching.decisions import (
     Compiled,
     Decision,
@@ -35,9 +42,11 @@ from warpplan.kernels.compiler.launching.sources import (
     open_source,
 )
 from warpplan.kernels.compiler.pointers.planned_cut import require_least
+from warpplan.kernels.compiler.sizes.gain_model import GainBasis, model_from_json
+from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
-from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.kernels.plan_source import default_profile
 from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
@@ -48,8 +57,6 @@ from warpplan.planner.values.profile import Profile
 PROFILED = (9,)
 """Major compute capabilities of the profiles that ship with the package."""
 CHILD = "warpplan.kernels.compiler.launching.trial:trial"
-GAIN = 1.01
-"""A plan has to be faster by this factor: less is noise, and the kernel as it is needs no trust."""
 MOST_SCHEMES = 5
 """Strategies that one kernel is tried with at most, each compiled, compared and timed; without measuring, compiled
 until one can be. Chosen by hand."""
@@ -63,9 +70,21 @@ LIKE = {9: "NVIDIA H200", 10: "NVIDIA B200"}
 """The GPU that stands for those of its compute capability whose own numbers are not known: sm_90, sm_100 and sm_103."""
 
 
+@dataclass(frozen=True)
+class TrialLaunch:
+    """Where a trial is: the ``situation``, the ``sizes`` of its launch, and the arguments in it that share memory."""
+
+    situation: Situation
+    sizes: LaunchSizes
+    aliases: tuple[str, ...] = ()
+
+
 class Decider:
     """``plans`` is what the user gave; ``measure`` False trusts plans without running them; ``time_limit_s`` how long
     a child may be silent, from step to step."""
+
+    takes_provisional = False
+    """Whether a plan that was timed beside a job may be used: where launches go on to compare it."""
 
     def __init__(
         self,
@@ -81,6 +100,8 @@ class Decider:
         self._measure = measure
         self._profile = profile
         self._time_limit_s = time_limit_s
+        self._carried = CarriedDecisions(measure=measure)
+        self._loaded: weakref.WeakValueDictionary[tuple[int, Compiled], CompiledKernel] = weakref.WeakValueDictionary()
         progress.show_progress()
 
     def __call__(self, call: Call, launch: Launch) -> tuple[CompiledKernel, CompiledKernel]:
@@ -92,13 +113,13 @@ class Decider:
             ran = _result(launch())
             return ran, ran
         with contextlib.ExitStack() as stack:
-            situation: Situation | None = None
+            place: TrialLaunch | None = None
             known: Decision | None = None
             description: dict[str, Json] | None = None
             problem: Exception | None = None
             try:
-                situation = self._situation(call)
-                known = self._load(situation)
+                place = self._place(call)
+                known = self._known(place)
                 if known is None and self._measure:
                     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warpplan-")))
                     constants = {p.name for p in call.jit.params if p.is_constexpr}
@@ -110,15 +131,15 @@ class Decider:
                 return None, None
             if problem is None:
                 try:
-                    assert situation is not None
+                    assert place is not None
                     if known is not None:
                         progress.known(known)
-                    decision = known or self._decide(situation, call, ran, description)
+                    decision = known or self._decide(place, call, ran, description)
                     if decision.failed:
                         warn_not_planned(call.jit, decision.reason)
                     if decision.scheme is None:
                         return ran, ran
-                    planned = self._ready(decision, ran)
+                    planned = self._ready(decision, ran, call.device)
                     require_least(planned, call.arguments)
                     return ran, planned
                 except Exception as error:
@@ -172,6 +193,11 @@ class Decider:
     def finish_work(self, device: int) -> None:
         """Wait for what the job has queued: it would share the GPU with a trial."""
         _finish_work(device)
+    def _place(self, call: Call) -> TrialLaunch:
+        """Raises as :meth:`_situation` does."""
+        return TrialLaunch(
+            self._situation(call), launch_sizes(call.arguments, call.grid), shared_memory(call.arguments)
+        )
 
     def _situation(self, call: Call) -> Situation:
         """Raises :class:`CannotPlan` for a GPU, a Triton or a plan that does not fit."""
@@ -202,29 +228,59 @@ class Decider:
         return self._source
 
     def _load(self, situation: Situation) -> Decision | None:
+        """What is kept for ``situation`` and can be relied on: to a job that measures a plan that nobody ran is as good
+        as none."""
         known = self._opened().load(situation)
-        # A plan that nobody ran is as good as none to a job that measures.
-        return None if known is not None and self._measure and not known.tried else known
+        return known if known is not None and self._usable(known) else None
+
+    def _usable(self, known: Decision) -> bool:
+        if known.provisional and not self.takes_provisional:
+            return False
+        return not self._measure or known.tried or bool(known.carried_from)
+
+    def _known(self, place: TrialLaunch) -> Decision | None:
+        """What is decided for ``place``, or carried to it from other sizes, and then kept."""
+        known = self._load(place.situation)
+        if known is not None:
+            self._carried.add(known)
+            return known
+        if self._carried.gain(place.situation.family, place.sizes) is None:
+            for other in self._opened().family(place.situation):
+                if self._usable(other):
+                    self._carried.add(other)
+        carried = self._carried.carry(place.situation, place.sizes, place.aliases)
+        if carried is None or self._carried.origin(carried).provisional:  # what follows from it is not known yet
+            return carried
+        return self._opened().settle(carried)
 
     def _decide(
-        self, situation: Situation, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None
+        self, place: TrialLaunch, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None
     ) -> Decision:
-        began = time.monotonic()
+        began, situation = time.monotonic(), place.situation
+        schemes = self._given_schemes(situation)
         progress.begun(situation.kernel, 1 if self._given is not None else MOST_SCHEMES)
-        schemes: list[Strategy] | None = None
-        if self._given is not None:
-            schemes = [self._given.scheme(situation.kernel, situation.source)]
-        elif not self._measure and self._profile is None and gpu(call.device)[1] // 10 not in PROFILED:
-            raise CannotPlan("no profile of such a GPU is recorded to predict by: let it measure, or give a profile")
+        self._require_profile(call.device)
         if self._measure:
             _finish_work(call.device)
         launch = description and {"arguments": description, "grid": list(call.grid), "device": call.device}
         try:
-            decision = self._try(situation, self._request(packing.pack(kernel), situation.device, launch, schemes))
+            decision = self._try(place, self._request(packing.pack(kernel), situation.device, launch, schemes))
         except CannotPlan as error:
             decision = Decision(situation, None, str(error), failed=True)
         progress.decided(decision, time.monotonic() - began)
-        return self._opened().settle(decision)
+        settled = self._opened().settle(decision)
+        self._carried.add(settled)
+        return settled
+
+    def _given_schemes(self, situation: Situation) -> list[Strategy] | None:
+        """The plan that the user gave, ``None`` where warpplan plans."""
+        return None if self._given is None else [self._given.scheme(situation.kernel, situation.source)]
+
+    def _require_profile(self, device: int) -> None:
+        """Raise :class:`CannotPlan` where predictions are trusted and there is nothing to predict by."""
+        trusting = self._given is None and not self._measure and self._profile is None
+        if trusting and gpu(device)[1] // 10 not in PROFILED:
+            raise CannotPlan("no profile of such a GPU is recorded to predict by: let it measure, or give a profile")
 
     def _request(
         self, packed: dict[str, Json], device: str, launch: Json, schemes: list[Strategy] | None
@@ -239,18 +295,27 @@ class Decider:
             "most": MOST_SCHEMES,
         }
 
-    def _try(self, situation: Situation, request: dict[str, Json]) -> Decision:
-        """Try each scheme, in a new child where one died over the one before.
+    def _try(
+        self, place: TrialLaunch, request: dict[str, Json], run: Callable[..., IsolatedResult] | None = None
+    ) -> Decision:
+        """Try each scheme, in a new child where one died over the one before; ``run`` starts it.
 
         Raises :class:`MeasurementFailed` where the machine failed and no scheme: that is nothing to remember."""
         found: list[Decision] = []
         refused: list[tuple[object, str]] = []
+        models: dict[Strategy, Json] = {}
         for _ in range(MOST_CHILDREN):
             # Planning takes its time before the first item; every step after it runs against the clock of a hang.
             start_limit_s = max(self._time_limit_s, PLANNING_LIMIT_S)
-            result = run_isolated(CHILD, [request], time_limit_s=self._time_limit_s, start_limit_s=start_limit_s)
+            start = run or run_isolated
+            result = start(CHILD, [request], time_limit_s=self._time_limit_s, start_limit_s=start_limit_s)
+            if result.status == "stopped":
+                raise MeasurementFailed(result.reason)
             items = [item for item in result.items if item["step"] != "plan"]
-            found += _found(situation, items, request["launch"] is not None)
+            for plan in (item for item in result.items if item["step"] == "plan"):
+                planned = [strategy_from_json(scheme, "a trial's answer") for scheme in plan["schemes"]]
+                models |= dict(zip(planned, plan.get("models", ()), strict=False))
+            found += _found(place, items, models, measured=request["launch"] is not None)
             refused += [(_scheme(item), item["reason"]) for item in items if item["step"] == "failed"]
             if result.status == "ok":
                 break
@@ -266,26 +331,29 @@ class Decider:
             if not request["schemes"]:
                 break
         if not found:
-            why = "; ".join(by_reason(refused)) or "predicted to be as fast without a plan"
-            return Decision(situation, None, why, failed=bool(refused))
-        best = max(found, key=_gain)
-        if best.measured and _gain(best) <= GAIN:
+            why = "; ".join(by_reason(refused)) or LEFT
+            return Decision(place.situation, None, why, failed=bool(refused))
+        best = max(found, key=lambda decision: decision.gain or 1.0)
+        if best.measured and not request.get("beside") and (best.gain or 1.0) <= GAIN:
             return replace(best, scheme=None, reason="as fast without a plan", compiled=None)
         return best
 
-    def _ready(self, decision: Decision, kernel: CompiledKernel) -> CompiledKernel:
+    def _ready(self, decision: Decision, kernel: CompiledKernel, device: int) -> CompiledKernel:
         """The planned ``CompiledKernel``, loaded on the current device: a launch inside of a graph's capture cannot."""
         compiled = decision.compiled
         if compiled is None or not compiled.there:
             assert decision.scheme is not None
             request = self._request(packing.pack(kernel), decision.situation.device, None, [decision.scheme])
-            again = self._try(decision.situation, request)
+            again = self._try(TrialLaunch(decision.situation, LaunchSizes((), ())), request)
             if again.compiled is None:
                 raise CannotPlan(again.reason)
             compiled = again.compiled
             self._opened().replace(replace(decision, compiled=compiled))
-        planned = packing.load(compiled, kernel.src)
-        planned.run  # noqa: B018  # loads the module
+        planned = self._loaded.get((device, compiled))
+        if planned is None:
+            planned = packing.load(compiled, kernel.src)
+            planned.run  # noqa: B018  # loads the module
+            self._loaded[device, compiled] = planned
         return planned
 
 
@@ -297,6 +365,7 @@ def gpu(number: int) -> tuple[str, int]:
     return torch.cuda.get_device_name(number), major * 10 + minor
 
 
+@cache
 def driver_version() -> str:
     """The kernel driver's version, "unknown" where it does not say."""
     try:
@@ -313,27 +382,31 @@ def _finish_work(device: int) -> None:
         torch.cuda.synchronize(device)
 
 
-def _found(situation: Situation, items: Sequence[dict[str, Json]], measured: bool) -> list[Decision]:
+def _found(
+    place: TrialLaunch, items: Sequence[dict[str, Json]], models: dict[Strategy, Json], *, measured: bool
+) -> list[Decision]:
     """The schemes that came to their end: measured, or compiled where nothing is measured."""
+
+    def decision(scheme: Strategy, compiled: Compiled) -> Decision:
+        model = models.get(scheme)
+        basis = None if model is None else GainBasis(model_from_json(model, "a trial's answer"), place.sizes)
+        return Decision(place.situation, scheme, compiled=compiled, basis=basis, aliases=place.aliases)
+
     files = {_scheme(i): Compiled(i["hash"], tuple((n, p) for n, p in i["files"])) for i in items if i["step"] == "run"}
     if not measured:
-        return [Decision(situation, scheme, compiled=compiled) for scheme, compiled in files.items()]
+        return [decision(scheme, compiled) for scheme, compiled in files.items()]
     return [
-        Decision(situation, _scheme(i), "", False, True, i["planned_us"], i["unplanned_us"], files[_scheme(i)])
+        replace(
+            decision(_scheme(i), files[_scheme(i)]),
+            measured=True, planned_us=i["planned_us"], unplanned_us=i["unplanned_us"],
+        )
         for i in items
         if i["step"] == "done"
-    ]
+    ]  # fmt: skip
 
 
 def _scheme(item: dict[str, Json]) -> Strategy:
     return strategy_from_json(item["scheme"], "a trial's answer")
-
-
-def _gain(decision: Decision) -> float:
-    """Time as it is over time with the plan; 1 where nothing was measured."""
-    if decision.planned_us is None or decision.unplanned_us is None:
-        return 1.0
-    return decision.unplanned_us / decision.planned_us
 
 
 def _result(kernel: CompiledKernel) -> CompiledKernel:

@@ -12,11 +12,12 @@ import json
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from warpplan.kernels.compiler.sizes.gain_model import GainBasis, basis_from_json
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
 from warpplan.kernels.triton_types import Json
@@ -50,6 +51,11 @@ class Situation:
         canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
+    @property
+    def family(self) -> Situation:
+        """The same at no sizes: what decisions are carried within."""
+        return replace(self, sizes=())
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -67,8 +73,13 @@ class Compiled:
 class Decision:
     """``scheme`` is the plan to launch, ``None`` for the kernel as it is, with the ``reason``.
 
-    ``measured`` says whether the plan ran and its results were compared. Times are the medians of one process, in
-    microseconds. ``compiled`` is where this machine keeps the planned kernel.
+    ``measured`` says whether the plan ran at these sizes and its results were compared. Times are the medians of one
+    process, in microseconds. ``compiled`` is where this machine keeps the planned kernel. ``provisional`` times were
+    taken beside the running job: its own launches have yet to say which kernel is faster.
+
+    ``carried_from`` is the key of the decision that this one was carried from, empty where it was not: then the plan
+    was tried there and not here, and ``predicted_gain`` is what the prediction says of it here. ``basis`` is what the
+    decision can be carried by, and ``aliases`` the arguments that shared memory in the launch, pair by pair.
     """
 
     situation: Situation
@@ -79,11 +90,31 @@ class Decision:
     planned_us: float | None = None
     unplanned_us: float | None = None
     compiled: Compiled | None = None
+    provisional: bool = False
+    carried_from: str = ""
+    predicted_gain: float | None = None
+    basis: GainBasis | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def tried(self) -> bool:
         """Whether it is more than a prediction."""
-        return self.measured or self.failed
+        return (self.measured or self.failed) and not self.carried_from
+
+    @property
+    def weight(self) -> int:
+        """How much it is worth beside another one for the same: tried, tried beside a job, carried and then timed by
+        launches, carried, predicted."""
+        if self.tried:
+            return 3 if self.provisional else 4
+        return 2 if self.gain is not None else 1 if self.carried_from else 0
+
+    @property
+    def gain(self) -> float | None:
+        """Time as it is over time with the plan, where they were measured."""
+        if self.planned_us is None or self.unplanned_us is None:
+            return None
+        return self.unplanned_us / self.planned_us
 
 
 def to_json(decision: Decision) -> dict[str, Json]:
@@ -106,9 +137,14 @@ def from_json(value: Json, where: object) -> Decision:
             str(value["reason"]),
             bool(value["failed"]),
             bool(value["measured"]),
-            _microseconds(value["planned_us"]),
-            _microseconds(value["unplanned_us"]),
+            _positive(value["planned_us"]),
+            _positive(value["unplanned_us"]),
             compiled and Compiled(compiled["hash"], tuple((str(n), str(p)) for n, p in compiled["files"])),
+            bool(value.get("provisional", False)),
+            str(value.get("carried_from", "")),
+            _positive(value.get("predicted_gain")),
+            None if value.get("basis") is None else basis_from_json(value["basis"], where),
+            tuple(map(str, value.get("aliases", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedFile(where, f"no decision: {type(error).__name__}: {error}") from None
@@ -130,6 +166,23 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._read: dict[str, Situation | None] = {}
+
+    def family(self, situation: Situation) -> list[Decision]:
+        """The decisions for ``situation`` at whatever sizes. Each file is read once for all families; a damaged one is
+        none of them."""
+        found = []
+        for file in sorted(self.path.glob("*.json")):
+            if file.name not in self._read or self._read[file.name] == situation.family:
+                try:
+                    decision = from_json(parse(file.read_bytes(), file), file)
+                except (OSError, MalformedFile):
+                    self._read[file.name] = None
+                    continue
+                self._read[file.name] = decision.situation.family
+                if decision.situation.family == situation.family:
+                    found.append(decision)
+        return found
 
     def _file(self, situation: Situation) -> Path:
         return self.path / f"{situation.key}.json"
@@ -149,12 +202,13 @@ class Folder:
 
     def settle(self, decision: Decision) -> Decision:
         """Keep ``decision`` unless another process was first: what holds from now on. What was tried outranks what was
-        predicted. A folder that cannot be written keeps nothing, and the decision holds for this process."""
+        carried, and that what was predicted. A folder that cannot be written keeps nothing, and the decision holds for
+        this process."""
         try:
             self._write(decision, os.link)
         except FileExistsError:
             there = self.load(decision.situation)
-            if there is not None and (there.tried or not decision.tried):
+            if there is not None and there.weight >= decision.weight:
                 return there
             self.replace(decision)
         except OSError:
@@ -198,9 +252,9 @@ def own_version() -> str:
     return f"{metadata.version('warpplan')}+{digest.hexdigest()[:16]}"
 
 
-def _microseconds(value: Json) -> float | None:
+def _positive(value: Json) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{value!r} is no time in microseconds")
+        raise ValueError(f"{value!r} is no positive number")
     return float(value)

@@ -4,6 +4,9 @@ Triton's own ``JITFunction.run`` binds the arguments, makes a text of their spec
 up by it. The table is keyed by the specialisation itself and by the size class, and holds planned and unplanned kernels
 alike, so that a known launch costs no more than Triton's. Whatever is not known goes to Triton's ``run``.
 
+What is first launched is decided on while the launch waits, or goes into the table watched, to be decided on beside the
+job (:class:`~warpplan.kernels.compiler.background.watched_kernel.WatchedKernel`).
+
 Source: triton 3.6.0 to 3.9.0, ``runtime/jit.py``, ``JITFunction.run``.
 """
 
@@ -12,10 +15,15 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
+from warpplan.kernels.compiler.background.background_trials import BackgroundTrials
+from warpplan.kernels.compiler.background.launch_memory import launch_sizes, shared_memory
+from warpplan.kernels.compiler.background.plan_choices import WatchedLaunch
 from warpplan.kernels.compiler.exceptions import PlanWarning
 from warpplan.kernels.triton_types import (
     CompiledKernel,
@@ -56,10 +64,11 @@ _numbers = itertools.count()
 
 
 class LaunchTable:
-    """What is launched for each kernel, specialisation and size class of one ``planned``."""
+    """What is launched for each kernel, specialisation and size class of one ``planned``; ``beside`` decides on it
+    while the job runs on, where there is one."""
 
-    def __init__(self, decide: Decide) -> None:
-        self._decide = decide
+    def __init__(self, decide: Decide, beside: BackgroundTrials | None = None) -> None:
+        self._decide, self._beside = decide, beside
         self._name = f"_warpplan_{next(_numbers)}"
         self._pending: set[TableKey] = set()
         self._lock = threading.Lock()
@@ -152,6 +161,11 @@ class LaunchTable:
     ) -> CompiledKernel:
         if is_capturing():
             return launch()
+        if 0 in call.grid:  # nothing runs, and nothing can be compared
+            ran = launch()
+            if ran is not None and not hasattr(ran, "result"):
+                table[key] = ran
+            return ran
         pending = (id(call.jit), key)
         with self._lock:
             mine = pending not in self._pending
@@ -159,13 +173,43 @@ class LaunchTable:
         if not mine:
             return launch()
         try:
-            ran, chosen = self._decide(call, launch)
+            if self._beside is None or is_waiting():
+                ran, chosen = self._decide(call, launch)
+            else:
+                ran, chosen = _watched(self._beside, call, launch, partial(table.__setitem__, key))
             if chosen is not None:
                 table[key] = chosen
             return ran
         finally:
             with self._lock:
                 self._pending.discard(pending)
+
+
+def _watched(
+    beside: BackgroundTrials, call: Call, launch: Launch, place: Callable[[CompiledKernel], None]
+) -> tuple[CompiledKernel, CompiledKernel]:
+    """As :data:`Decide`, without waiting: what is decided later is put into its place by ``place``."""
+    from triton.runtime.jit import JITFunction
+
+    ran = launch()
+    if ran is None or hasattr(ran, "result"):  # kept from compiling, or compiled in the background by Triton itself
+        return ran, None
+    if type(call.jit) is not JITFunction:  # Gluon's kernels are specialised by their authors
+        return ran, ran
+    try:
+        # Without its tensors, which would live as long as the class is watched.
+        numbers = {name: value if type(value) in _KEPT else None for name, value in call.arguments.items()}
+        aliases = shared_memory(call.arguments)
+        family = (id(call.jit), call.device, str(call.specialization), str(call.options), aliases)
+        sizes = launch_sizes(numbers, call.grid)
+        lean = replace(call, arguments=numbers)
+        beside.watch(WatchedLaunch(lean, name_of(call.jit), family, tuple(numbers), sizes, aliases), ran, place)
+    except Exception:  # arguments of types that tell nothing of themselves: no failure of ours reaches the job
+        return ran, ran
+    return ran, None
+
+
+_KEPT = frozenset({int, bool, float, str})
 
 
 def size_class(values: tuple[KernelArgument, ...], positions: tuple[int, ...], grid: Grid) -> SizeClass:
@@ -207,6 +251,21 @@ _thread = threading.local()
 def is_tuning() -> bool:
     """Whether this thread is inside an autotuner's benchmark: its candidates run as they are, the winner is planned."""
     return getattr(_thread, "tuning", False)
+
+
+def is_waiting() -> bool:
+    """Whether this thread's launches wait for what is decided on them, although others do not."""
+    return getattr(_thread, "waiting", False)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Let this thread's launches wait for what is decided on them."""
+    before, _thread.waiting = is_waiting(), True
+    try:
+        yield
+    finally:
+        _thread.waiting = before
 
 
 def tuning(bench: Callable[..., T]) -> Callable[..., T]:

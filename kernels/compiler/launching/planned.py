@@ -13,14 +13,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from warpplan.kernels.compiler.background.background_trials import BackgroundTrials
+from warpplan.kernels.compiler.background.gpu_budget import require_share
+from warpplan.kernels.compiler.background.plan_choices import PlanRunner
 from warpplan.kernels.compiler.exceptions import PlanWarning
-from warpplan.kernels.compiler.launching.dispatch import LaunchTable, is_tuning, tuning
+from warpplan.kernels.compiler.launching import dispatch
+from warpplan.kernels.compiler.launching.dispatch import LaunchTable, is_tuning, tuning, waiting
 from warpplan.kernels.compiler.launching.sources import Plans
 from warpplan.kernels.triton_types import Autotuner, CompiledKernel, Grid, JitFunction, KernelArgument, TritonModule
 from warpplan.kernels.warn_once import warn_once
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
+    from warpplan.kernels.compiler.launching.decide import Decider
     from warpplan.planner.values.profile import Profile
 
 T = TypeVar("T", bound=Callable[..., object])
@@ -41,22 +46,39 @@ class planned:
     ``plans`` says where plans come from: a folder of decisions (``None``: ``warpplan`` in Triton's cache); the URL of a
     warpplan service; or one plan: a :class:`~warpplan.kernels.compiler.strategy.hopper.HopperStrategy`, on Blackwell a
     :class:`~warpplan.kernels.compiler.strategy.blackwell.BlackwellStrategy`, its JSON, a ``.json`` file. What is not
-    decided yet is tried at its first launch, which takes seconds, once for each kernel, specialisation and size class
-    (powers of two).
+    decided yet is decided once for each kernel, specialisation and size class (powers of two): carried from other sizes
+    where the prediction says that the gain holds, tried otherwise.
+
+    ``background=True`` tries beside the job: launches run the kernel as it is and never wait; a child process shows
+    that a plan computes the same, and the times of the job's own launches, some with the plan and some without, decide.
+    ``gpu_share`` is what trials may take of the GPU's time since the first launch, beside 2 s to begin with
+    (:data:`~warpplan.kernels.compiler.background.gpu_budget.START_ALLOWANCE_S`); 0 tries nothing. ``background=False``
+    waits at first launches, for seconds each, so that ranks agree from the first step.
+
     ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on every rank. ``profile``
     is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a step of a trial may take.
 
-    No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why.
+    No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why. Raises
+    :class:`~warpplan.planner.errors.InvalidInput` for a ``gpu_share`` that is none.
     """
 
     __slots__ = ("_arguments", "_found", "_lists")
 
     def __init__(
-        self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0
+        self,
+        plans: Plans = None,
+        *,
+        measure: bool = True,
+        profile: Profile | None = None,
+        time_limit_s: float = 60.0,
+        background: bool = True,
+        gpu_share: float = 0.02,
     ) -> None:
-        self._arguments = plans, measure, profile, time_limit_s
+        if gpu_share != 0.02:  # the default is one
+            require_share(gpu_share)
+        self._arguments = plans, measure, profile, time_limit_s, background, gpu_share
         self._found: LaunchTable | None = None  # looked up at its first launch
-        self._lists: ListTable | None = None
+        self._lists: Callable[[], ListTable] | None = None
 
     def __enter__(self) -> planned:
         _active.insert(0, self)
@@ -99,7 +121,7 @@ class planned:
         run. The arguments are read and never written to. A kernel under ``@triton.autotune`` or ``@triton.heuristics``
         is launched, for that is what tunes it, and its winner is decided on."""
         if not hasattr(kernel, "device_caches"):
-            with self:
+            with self, waiting():
                 return kernel.run(*args, grid=grid, warmup=False, **kwargs)
         if _kernels.owner is None and not _cover():
             return kernel.run(*args, grid=grid, warmup=True, **kwargs)
@@ -132,25 +154,52 @@ class planned:
         if self._lists is None:
             self._table()
             assert self._lists is not None
-        return self._lists.run(original, tuner, args, kwargs)
+        return self._lists().run(original, tuner, args, kwargs)
 
     def _table(self) -> LaunchTable:
         """One table for equal arguments: ``with planned():`` in a loop decides once."""
-        from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
-        from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
-        from warpplan.kernels.compiler.launching.decide import Decider
-
-        plans, measure, profile, time_limit_s = self._arguments
-        key = (repr(plans), measure, id(profile), time_limit_s)
+        plans, measure, profile, *rest = self._arguments
+        key = (repr(plans), measure, id(profile), *rest)
         with _lock:
             if key not in _tables:
-                decider = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
-                _tables[key] = (LaunchTable(decider), ListTable(ListDecider(decider)), profile)
+                _tables[key] = (*_new_tables(*self._arguments), profile)
             self._found, self._lists, _ = _tables[key]
             return self._found
 
 
-_tables: dict[tuple[object, ...], tuple[LaunchTable, ListTable, Profile | None]] = {}
+def _new_tables(
+    plans: Plans, measure: bool, profile: Profile | None, time_limit_s: float, background: bool, gpu_share: float
+) -> tuple[LaunchTable, Callable[[], ListTable]]:
+    """What decides is imported by whoever first waits for it: a launch does not, where trials run beside the job. A
+    list of configurations waits, as it does for Triton's own tuning."""
+
+    @functools.cache
+    def decider() -> Decider:
+        from warpplan.kernels.compiler.launching.decide import Decider
+
+        return Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+
+    @functools.cache
+    def lists() -> ListTable:
+        from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
+        from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
+
+        return ListTable(ListDecider(decider()))
+
+    def beside() -> PlanRunner:
+        from warpplan.kernels.compiler.launching.background_decider import BackgroundDecider
+
+        return BackgroundDecider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+
+    if not background:
+        return LaunchTable(decider()), lists
+    trials = BackgroundTrials(
+        beside, gpu_share=gpu_share, capturing=lambda: dispatch.is_capturing(), active=lambda: bool(_active)
+    )
+    return LaunchTable(lambda call, launch: decider()(call, launch), trials), lists
+
+
+_tables: dict[tuple[object, ...], tuple[LaunchTable, Callable[[], ListTable], Profile | None]] = {}
 """By the arguments of ``planned``; each entry keeps its profile, whose ``id`` is part of the key."""
 
 

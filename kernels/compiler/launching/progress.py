@@ -43,6 +43,14 @@ def begun(kernel: str, plans: int) -> None:
     log.info("%s: trying up to %d plans, its first launch waits", kernel, plans)
 
 
+def begun_beside(kernel: str, plans: int) -> None:
+    log.info("%s: trying up to %d plans in the background", kernel, plans)
+
+
+def timed(decision: Decision) -> None:
+    log.info("%s, by the times of its launches", told(decision), extra={"decision": decision})
+
+
 def known(decision: Decision) -> None:
     log.debug("%s", told(decision), extra={"decision": decision})
 
@@ -57,6 +65,9 @@ def told(decision: Decision) -> str:
     if decision.planned_us and decision.unplanned_us:
         gain = decision.unplanned_us / decision.planned_us
         times = f", {gain:.2f}x as fast ({decision.unplanned_us:.1f} -> {decision.planned_us:.1f} us)"
+    if decision.carried_from and not times:
+        predicted = "" if decision.predicted_gain is None else f", predicted {decision.predicted_gain:.2f}x as fast"
+        times = f", carried from other sizes{predicted}"
     plan = str(decision.scheme) if decision.scheme is not None else f"left as it is: {decision.reason}"
     return f"{decision.situation.kernel}: {plan}{times}"
 

@@ -1,7 +1,8 @@
 """Where plans come from: a folder of decisions, a service, or one plan that the user names.
 
-Each source has ``load(situation)``, which answers a decision or ``None``, ``settle(decision)``, which keeps what
-was found and answers what holds, and ``replace(decision)`` for one that was compiled anew.
+Each source has ``load(situation)``, which answers a decision or ``None``, ``family(situation)``, which answers what
+this machine keeps for other sizes, ``settle(decision)``, which keeps what was found and answers what holds, and
+``replace(decision)`` for one that was compiled or timed anew.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ SERVICE_WAIT_S = 3.0
 
 class DecisionSource(Protocol):
     def load(self, situation: Situation) -> Decision | None: ...
+    def family(self, situation: Situation) -> list[Decision]: ...
     def settle(self, decision: Decision) -> Decision: ...
     def replace(self, decision: Decision) -> None: ...
 
@@ -89,9 +91,12 @@ class Service:
         answer = self._ask(f"/{situation.key}")
         return None if answer is None else self._folder.settle(self._read(answer, situation))
 
+    def family(self, situation: Situation) -> list[Decision]:
+        return self._folder.family(situation)
+
     def settle(self, decision: Decision) -> Decision:
         kept = self._folder.settle(decision)
-        if not kept.tried:
+        if not kept.tried or kept.provisional:
             return kept
         elsewhere = replace(kept, compiled=None)
         try:

@@ -3,20 +3,25 @@
 Runs in a process of its own, because a wrong plan hangs, crashes or writes anywhere. What happens is streamed item by
 item, so that what was found outlives a child that is killed:
 
-    {"step": "plan", "schemes": […]}          what will be tried
+    {"step": "plan", "schemes": […], …}       what will be tried, with the models of their gains at other sizes
     {"scheme": {…}, "step": "compile"}        it is being compiled; a child that dies here dies of that
     {"scheme": {…}, "step": "run", …}         compiled, with its files; about to run for the first time
     {"scheme": {…}, "step": "done", …}        right, with the times of both kernels
     {"scheme": {…}, "step": "failed", …}      why not, in one line
+
+``gpu_s`` in the last two are the seconds from "run" on: what the trial kept the GPU busy at most.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
+from warpplan.kernels.compiler.launching import arguments
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
 from warpplan.kernels.compiler.launching.decisions import Compiled
@@ -28,6 +33,7 @@ from warpplan.planner.errors import MeasurementFailed
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
+    from warpplan.kernels.compiler.sizes.gain_model import GainModel
 
 Item = dict[str, Json]
 
@@ -36,48 +42,63 @@ ROUNDINGS = 8
 FINEST = 2.0**-17
 """Roundings of float32 and finer results count as this much: tensor cores add 16-bit products less finely."""
 MEMORY_SHARE = 0.8
-"""Of the GPU's free memory, what a trial may take."""
+"""Of the GPU's free memory, what a trial may take that the job waits for; beside a job that may want more meanwhile it
+is :data:`~.arguments.MEMORY_SHARE`."""
+ROUNDS, ROUND_MS, WARM_S = 20, 5.0, 0.5
+"""How long a plan is timed where the job waits: rounds, milliseconds of each, seconds before the first."""
+BRIEF_ROUNDS, BRIEF_ROUND_MS, BRIEF_WARM_S = 5, 1.0, 0.0
+"""The same beside a busy job: to tell which plan is best, for the job's own launches say whether it is faster. Chosen
+by hand: some 10 ms of the GPU."""
 
 
 def trial(request: dict[str, Json]) -> Iterator[Item]:
     """Items for ``request``: ``kernel`` (:mod:`~.packed`); ``launch`` (``arguments``, ``grid``
     and ``device``) or ``None`` to compile only, as far as the first that can be; ``schemes`` to try, or ``None`` to
-    plan ``most``; ``cache``, the folder of planned compiles."""
+    plan ``most``; ``cache``, the folder of planned compiles; ``beside``, whether the job runs on meanwhile."""
     kernel = request["kernel"]
-    schemes = _schemes(request)
-    yield {"step": "plan", "schemes": [scheme.to_json() for scheme in schemes]}
-    bench = Bench(kernel, request["launch"]) if schemes and request["launch"] is not None else None
+    schemes, models = _schemes(request)
+    yield {
+        "step": "plan",
+        "schemes": [scheme.to_json() for scheme in schemes],
+        "models": [None if scheme not in models else asdict(models[scheme]) for scheme in schemes],
+    }
+    beside = bool(request.get("beside", False))
+    bench = Bench(kernel, request["launch"], beside=beside) if schemes and request["launch"] is not None else None
     for scheme in schemes:
         named = {"scheme": scheme.to_json()}
         yield {**named, "step": "compile"}
+        began = None
         try:
             planned = _compile(kernel, scheme, request["cache"])
             files = packing.files_of(planned)
             yield {**named, "step": "run", "hash": files.hash, "files": files.files}
             if bench is not None:
+                began = time.monotonic()
                 bench.check(packing.load(files, packing.source(kernel)))
-                yield {**named, "step": "done", **bench.times(packing.load(files, packing.source(kernel)))}
+                times = bench.times(packing.load(files, packing.source(kernel)))
+                yield {**named, "step": "done", **times, "gpu_s": time.monotonic() - began}
             else:
                 return
         except Exception as error:
             if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
                 # The context, or the memory, is lost: whatever this process did next would fail for it.
                 raise
-            yield {**named, "step": "failed", "reason": reason_of(error, CannotPlan)}
+            spent = 0.0 if began is None else time.monotonic() - began
+            yield {**named, "step": "failed", "reason": reason_of(error, CannotPlan), "gpu_s": spent}
 
 
-def _schemes(request: dict[str, Json]) -> list[Strategy]:
+def _schemes(request: dict[str, Json]) -> tuple[list[Strategy], dict[Strategy, GainModel]]:
     if request["schemes"] is not None:
-        return [strategy_from_json(scheme, "the plan") for scheme in request["schemes"]]
-    ranked = rank(request["kernel"], request["device"], request["profile"])
+        return [strategy_from_json(scheme, "the plan") for scheme in request["schemes"]], {}
+    ranked, models = rank(request["kernel"], request["device"], request["profile"])
     found = [entry.scheme for entry in ranked if entry.scheme is not None]
     if not found:
         raise CannotPlan(ranked[0].reason if ranked else "no scheme fits")
     if request["launch"] is None:
         # Only a measurement may find faster than the kernel itself what is predicted to be slower.
         ahead = takewhile(lambda entry: entry.scheme is not None, ranked)
-        return [entry.scheme for entry in ahead if entry.scheme is not None][: request["most"]]
-    return diverse(found)[: request["most"]]
+        return [entry.scheme for entry in ahead if entry.scheme is not None][: request["most"]], models
+    return diverse(found)[: request["most"]], models
 
 
 def diverse(schemes: list[Strategy]) -> list[Strategy]:
@@ -88,8 +109,11 @@ def diverse(schemes: list[Strategy]) -> list[Strategy]:
     return [schemes[i] for i in sorted(range(len(schemes)), key=lambda i: (place[i], i))]
 
 
-def rank(kernel: dict[str, Json], device_name: str, profile_json: Json) -> tuple[RankedStrategy, ...]:
-    """The planner's ranking for a packed kernel, best first, leaving it alone among them."""
+def rank(
+    kernel: dict[str, Json], device_name: str, profile_json: Json
+) -> tuple[tuple[RankedStrategy, ...], dict[Strategy, GainModel]]:
+    """The planner's ranking for a packed kernel, best first, leaving it alone among them; and what is known of its
+    strategies' gains at other sizes: nothing on Blackwell."""
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
@@ -102,8 +126,9 @@ def rank(kernel: dict[str, Json], device_name: str, profile_json: Json) -> tuple
     text, profile = at_cut.text, codec.from_json(profile_json, Profile)
     captured = explained(capture(text), at_cut.described)
     if gpu.tmem_columns:
-        return blackwell_ranking.schemes(captured, text, profile, gpu, stages=options["num_stages"])
-    return hopper_ranking.schemes(captured, profile, gpu, stages=options["num_stages"])
+        return blackwell_ranking.schemes(captured, text, profile, gpu, stages=options["num_stages"]), {}
+    ranked = hopper_ranking.schemes(captured, profile, gpu, stages=options["num_stages"])
+    return ranked, hopper_ranking.gain_models(ranked, captured, text, profile, gpu, stages=options["num_stages"])
 
 
 def _compile(kernel: dict[str, Json], scheme: Strategy, cache: str) -> CompiledKernel:
@@ -115,9 +140,11 @@ def _compile(kernel: dict[str, Json], scheme: Strategy, cache: str) -> CompiledK
 class Bench:
     """The unplanned kernel, the arguments, and what both kernels make of them. Needs torch and a GPU."""
 
-    def __init__(self, kernel: dict[str, Json], launch: dict[str, Json]) -> None:
+    def __init__(self, kernel: dict[str, Json], launch: dict[str, Json], *, beside: bool = False) -> None:
         import torch
         import triton
+
+        self._beside = beside
 
         torch.cuda.set_device(launch["device"])
         triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
@@ -141,7 +168,7 @@ class Bench:
         from warpplan.kernels.timing import input_sets, paired
 
         l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-        sets = self._require_memory(input_sets(max(1, bytes_of(self._arguments)), l2))
+        sets = self._require_memory(1 if self._beside else input_sets(max(1, bytes_of(self._arguments)), l2))
         inputs = [self._copies(97 * i) for i in range(sets)]
         timings = paired(
             {
@@ -149,6 +176,9 @@ class Bench:
                 "planned": lambda i: self._launch(planned, inputs[i], wait=False),
             },
             sets=sets,
+            rounds=BRIEF_ROUNDS if self._beside else ROUNDS,
+            round_ms=BRIEF_ROUND_MS if self._beside else ROUND_MS,
+            warm_s=BRIEF_WARM_S if self._beside else WARM_S,
         )
         return {f"{name}_us": timing.median_us for name, timing in timings.items()}
 
@@ -171,11 +201,12 @@ class Bench:
         torch.cuda.empty_cache()  # copies of the scheme before
         free, _ = torch.cuda.mem_get_info()
         need = max(1, bytes_of(self._arguments))
-        if 3 * need > MEMORY_SHARE * free:
+        share = arguments.MEMORY_SHARE if self._beside else MEMORY_SHARE
+        if 3 * need > share * free:
             raise MeasurementFailed(
-                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {MEMORY_SHARE} of {free}"
+                f"three copies of the arguments need {3 * need} bytes of GPU memory, at most {share} of {free}"
             )
-        return min(sets, int(MEMORY_SHARE * free / need))
+        return min(sets, int(share * free / need))
 
 
 def compare(reference: Copies, copies: Copies, number: str) -> None:

@@ -156,7 +156,7 @@ def test_nothing_is_patched_outside() -> None:
 
 def test_what_somebody_else_puts_over_it_stays_and_is_covered_again(machine: Machine, fresh: Any) -> None:
     before, seen = JITFunction.run, []
-    with planned(SCHEME, measure=False):
+    with planned(SCHEME, measure=False, background=False):
         inside = JITFunction.run
 
         def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +168,7 @@ def test_what_somebody_else_puts_over_it_stays_and_is_covered_again(machine: Mac
         assert JITFunction.run is theirs
         kernel = fresh(kernels.gemm)
         gemm(kernel)
-        with planned(SCHEME, measure=False):
+        with planned(SCHEME, measure=False, background=False):
             gemm(kernel)
             assert JITFunction.run is not theirs
         assert JITFunction.run is theirs
@@ -250,7 +250,7 @@ def test_a_real_child_compiles_the_plan(
 ) -> None:
     kernel = fresh(kernels.gemm)
     monkeypatch.setattr(decide.Decider, "_request", _given_scheme(decide.Decider._request))
-    with planned(tmp_path, measure=False):
+    with planned(tmp_path, measure=False, background=False):
         gemm(kernel)
         gemm(kernel)
         again = gemm(kernel, 384)
@@ -264,7 +264,7 @@ def test_a_real_child_compiles_the_plan(
         raise AssertionError("a child was started")
 
     monkeypatch.setattr(decide, "run_isolated", refuse)
-    with planned(tmp_path, measure=False):
+    with planned(tmp_path, measure=False, background=False):
         gemm(kernel)
         gemm(kernel)
     assert machine.warps[-1] == PLANNED
@@ -283,7 +283,7 @@ def test_on_blackwell_a_real_child_plans_and_compiles(
 ) -> None:
     """Ranked by the planner, annotated, compiled, loaded: no such GPU was there to run it on."""
     kernel = fresh(kernels.gemm)
-    with planned(tmp_path, measure=False, profile=embedded("NVIDIA H200")):
+    with planned(tmp_path, measure=False, profile=embedded("NVIDIA H200"), background=False):
         gemm(kernel)
         kept = gemm(kernel)
     assert not [w for w in recwarn if issubclass(w.category, PlanWarning)]
@@ -298,7 +298,7 @@ def test_on_blackwell_no_prediction_is_trusted_without_a_profile(
 ) -> None:
     kernel = fresh(kernels.gemm)
     with pytest.warns(PlanWarning, match="no profile of such a GPU is recorded") as caught:
-        thrice(planned(tmp_path, measure=False), lambda: gemm(kernel))
+        thrice(planned(tmp_path, measure=False, background=False), lambda: gemm(kernel))
     assert len(caught) == 1
     assert blackwell.warps == [UNPLANNED] * 3
 
@@ -310,7 +310,7 @@ def test_on_blackwell_plans_are_tried_and_the_faster_one_is_kept(
     tried = children(1.2, HANG, 1.5)
     tried.default = given
     kernel = fresh(kernels.gemm)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         gemm(kernel)
         gemm(kernel)
     assert [len(request["schemes"] or given) for request in tried.requests] == [2]
@@ -330,7 +330,7 @@ def test_a_plan_for_another_gpu_leaves_the_kernel(
     machine.capability = capability
     kernel = fresh(kernels.gemm)
     with pytest.warns(PlanWarning, match=f"sm_{capability}") as caught:
-        thrice(planned(scheme, measure=False), lambda: gemm(kernel))
+        thrice(planned(scheme, measure=False, background=False), lambda: gemm(kernel))
     assert len(caught) == 1
     assert machine.warps == [UNPLANNED] * 3
 
@@ -339,7 +339,7 @@ def test_other_gpus_are_left_alone(machine: Machine, fresh: Any, monkeypatch: py
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA GeForce RTX 5090", 120))
     kernel = fresh(kernels.gemm)
     with pytest.warns(PlanWarning, match="plans are for GPUs of sm_90, sm_100 and sm_103: this one is sm_120"):
-        thrice(planned(), lambda: gemm(kernel))
+        thrice(planned(background=False), lambda: gemm(kernel))
     assert machine.warps == [UNPLANNED] * 3
 
 
@@ -352,13 +352,13 @@ def _given_scheme(request: Any) -> Any:
 
 def test_the_faster_plan_is_kept(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
     tried = children(1.2, 1.5)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         for _ in range(3):
             gemm(fresh(kernels.gemm))  # another object of the same source: decided once
     assert len(tried.requests) == 1
     assert machine.warps == [UNPLANNED] * 3
     kernel = fresh(kernels.gemm)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         gemm(kernel)
         kept = gemm(kernel)
     assert machine.warps[-1] == PLANNED
@@ -374,7 +374,7 @@ def test_what_is_not_faster_is_not_kept(
     tried = children(*outcomes)
     kernel = fresh(kernels.gemm)
     for _ in range(2):
-        with planned(tmp_path):
+        with planned(tmp_path, background=False):
             gemm(kernel)
             gemm(kernel)
     assert machine.warps == [UNPLANNED] * 4
@@ -387,7 +387,7 @@ def test_a_scheme_that_hangs_does_not_take_the_next_with_it(
 ) -> None:
     tried = children(HANG, 1.3)
     kernel = fresh(kernels.gemm)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         gemm(kernel)
         gemm(kernel)
     assert machine.warps == [UNPLANNED, PLANNED]
@@ -408,7 +408,7 @@ def test_failures_leave_the_kernel_with_one_warning(
     children(*outcomes)
     kernel = fresh(kernels.gemm)
     with pytest.warns(PlanWarning, match=said) as caught:
-        thrice(planned(tmp_path), lambda: gemm(kernel))
+        thrice(planned(tmp_path, background=False), lambda: gemm(kernel))
     assert len(caught) == 1
     assert "kernels_under_test.gemm" in str(caught[0].message)
     assert machine.warps == [UNPLANNED] * 3
@@ -436,7 +436,7 @@ def test_real_children_that_fail(
     monkeypatch.setattr(decide, "CHILD", "failing_trial:trial")
     kernel = fresh(kernels.gemm)
     with pytest.warns(PlanWarning, match=said) as caught:
-        thrice(planned(SCHEME, time_limit_s=limit_s), lambda: gemm(kernel))
+        thrice(planned(SCHEME, time_limit_s=limit_s, background=False), lambda: gemm(kernel))
     assert len(caught) == 1
     assert machine.warps == [UNPLANNED] * 3
 
@@ -448,10 +448,10 @@ def test_failures_of_the_machine_are_not_remembered(
     no_gpu = IsolatedResult("error", None, "MeasurementFailed: copies of the arguments need 9 bytes", 1.0)
     monkeypatch.setattr(decide, "run_isolated", lambda *a, **k: no_gpu)
     with pytest.warns(PlanWarning, match="no plan could be tried.*need 9 bytes"):
-        thrice(planned(tmp_path), lambda: gemm(kernel))
+        thrice(planned(tmp_path, background=False), lambda: gemm(kernel))
     assert not list(tmp_path.glob("*.json"))
     children(1.5, 1.4)
-    thrice(planned(tmp_path), lambda: gemm(again))
+    thrice(planned(tmp_path, background=False), lambda: gemm(again))
     assert machine.warps == [UNPLANNED] * 4 + [PLANNED] * 2
 
 
@@ -461,7 +461,7 @@ def test_a_kernel_that_cannot_be_planned_says_so(
     kernel = fresh(kernels.softmax)
     arguments = (Tensor(4, 512), Tensor(4, 512), 512)
     with pytest.warns(PlanWarning, match="softmax runs as it is, not planned: has no loads") as caught:
-        thrice(planned(SCHEME, measure=False), lambda: kernel[(4,)](*arguments, BLOCK=512))
+        thrice(planned(SCHEME, measure=False, background=False), lambda: kernel[(4,)](*arguments, BLOCK=512))
     assert len(caught) == 1
     assert len(machine.launches) == 3
 
@@ -469,7 +469,7 @@ def test_a_kernel_that_cannot_be_planned_says_so(
 def test_each_size_class_is_decided(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
     tried = children(1.5, 1.4, 0.5, 0.4)
     kernel = fresh(kernels.gemm)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         for m in (256, 384, 256, 1024, 1152, 256):
             gemm(kernel, m)
     assert len(tried.requests) == 2
@@ -491,7 +491,11 @@ def test_autotuners_tune_the_kernel_as_it_is_and_plan_the_winner(
 
     configs = [triton.Config({"BM": 128, "BN": 128, "BK": 64}, num_warps=n) for n in (8, 4)]
     tuned = triton.autotune(configs, key=["M"], do_bench=bench)(fresh(kernels.gemm))
-    tuned, scope = (planned(tmp_path)(tuned), contextlib.nullcontext()) if decorated else (tuned, planned(tmp_path))
+    tuned, scope = (
+        (planned(tmp_path, background=False)(tuned), contextlib.nullcontext())
+        if decorated
+        else (tuned, planned(tmp_path, background=False))
+    )
     with scope:
         for _ in range(2):
             tuned[lambda meta: (2, 256 // meta["BN"])](*gemm_arguments()[:6])
@@ -504,11 +508,11 @@ def test_a_new_scope_each_step_decides_once(machine: Machine, tmp_path: Path, fr
     tried = children(1.5, 1.4)
     kernel = fresh(kernels.gemm)
     for _ in range(3):
-        with planned(tmp_path):
+        with planned(tmp_path, background=False):
             gemm(kernel)
     for file in tmp_path.glob("*.json"):
         file.unlink()
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         gemm(kernel)
     assert len(tried.requests) == 1
     assert machine.warps == [UNPLANNED, PLANNED, PLANNED, PLANNED]
@@ -517,7 +521,7 @@ def test_a_new_scope_each_step_decides_once(machine: Machine, tmp_path: Path, fr
 def test_heuristics_are_planned(machine: Machine, tmp_path: Path, fresh: Any, children: Any) -> None:
     children(1.5, 1.4)
     kernel = triton.heuristics({"BK": lambda args: 64})(fresh(kernels.gemm))
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         for _ in range(2):
             kernel[(2, 2)](*gemm_arguments()[:6], BM=128, BN=128)
     assert machine.warps == [UNPLANNED, PLANNED]
@@ -528,7 +532,7 @@ def test_nothing_is_tried_while_a_graph_is_captured(
 ) -> None:
     tried = children(1.5, 1.4)
     kernel = fresh(kernels.gemm)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         with monkeypatch.context() as capturing:
             capturing.setattr(dispatch, "is_capturing", lambda: True)
             gemm(kernel)
@@ -553,7 +557,7 @@ def test_hooks_of_launches_are_honoured(machine: Machine, tmp_path: Path, fresh:
         grids.append(meta["M"])
         return 2, 2
 
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         gemm(kernel)
         seen.clear()
         knobs.runtime.launch_enter_hook.add(entered)
@@ -576,7 +580,7 @@ def test_a_stage_hook_of_the_user_is_respected(machine: Machine, fresh: Any, no_
     kernel = fresh(kernels.gemm)
     with knobs.runtime.scope():
         knobs.runtime.add_stages_inspection_hook = theirs
-        with pytest.warns(PlanWarning, match="hook of your own"), planned(SCHEME):
+        with pytest.warns(PlanWarning, match="hook of your own"), planned(SCHEME, background=False):
             gemm(kernel, num_stages=2)
     assert called
     assert machine.warps == [UNPLANNED]
@@ -584,7 +588,7 @@ def test_a_stage_hook_of_the_user_is_respected(machine: Machine, fresh: Any, no_
 
 def test_warmup_compiles_what_triton_compiles(machine: Machine, fresh: Any, no_children: None) -> None:
     kernel = fresh(kernels.gemm)
-    with planned(SCHEME):
+    with planned(SCHEME, background=False):
         compiled = kernel.warmup(*gemm_arguments(), grid=(2, 2))
     assert compiled.metadata.num_warps == UNPLANNED
     assert not machine.launches
@@ -594,7 +598,7 @@ def test_decorated_kernels_alone_are_planned(machine: Machine, tmp_path: Path, f
     children(1.5, 1.4)
     kernel, other = fresh(kernels.gemm), fresh(kernels.gemm)
     before = JITFunction.run
-    assert planned(tmp_path)(kernel) is kernel
+    assert planned(tmp_path, background=False)(kernel) is kernel
     assert JITFunction.run is before
     for _ in range(2):
         gemm(kernel)
@@ -607,7 +611,7 @@ def test_decorated_functions_are_planned_inside(machine: Machine, tmp_path: Path
     children(1.5, 1.4)
     kernel = fresh(kernels.gemm)
 
-    @planned(tmp_path)
+    @planned(tmp_path, background=False)
     def step(m: int) -> int:
         """One step."""
         gemm(kernel, m)
@@ -620,7 +624,7 @@ def test_decorated_functions_are_planned_inside(machine: Machine, tmp_path: Path
 
 def test_an_unknown_gpu(machine: Machine, fresh: Any, no_children: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA A100", 80))
-    with pytest.warns(PlanWarning, match="this one is sm_80"), planned(SCHEME):
+    with pytest.warns(PlanWarning, match="this one is sm_80"), planned(SCHEME, background=False):
         gemm(fresh(kernels.gemm))
     assert machine.warps == [UNPLANNED]
 
@@ -628,7 +632,7 @@ def test_an_unknown_gpu(machine: Machine, fresh: Any, no_children: None, monkeyp
 def test_a_kernel_that_does_not_compile_raises_what_triton_raises(machine: Machine, fresh: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlanWarning)
-        with pytest.raises(triton.CompilationError), planned(SCHEME, measure=False):
+        with pytest.raises(triton.CompilationError), planned(SCHEME, measure=False, background=False):
             fresh(kernels.softmax)[(1,)](Tensor(4, 512), Tensor(4, 512), 512, BLOCK=500)
     assert not planned_module._active
 
@@ -638,7 +642,8 @@ def test_what_a_child_streams(machine: Machine, tmp_path: Path, fresh: Any, monk
     outcomes: list[Exception | None] = [None, CannotPlan("computes something else"), RuntimeError("CUDA error: gone")]
 
     class Bench:
-        def __init__(self, kernel: Any, launch: Any) -> None:
+        def __init__(self, kernel: Any, launch: Any, *, beside: bool) -> None:
+            assert not beside
             assert launch == {"arguments": "as described"}
 
         def check(self, planned: Any) -> None:
@@ -725,7 +730,7 @@ def test_a_kernel_decided_on_beforehand_waits_for_nothing(
     machine: Machine, tmp_path: Path, fresh: Any, children: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = children(1.5, 1.2)
-    kernel, scope = fresh(kernels.gemm), planned(tmp_path)
+    kernel, scope = fresh(kernels.gemm), planned(tmp_path, background=False)
     assert scope.warm(kernel, *gemm_arguments(), grid=(2, 2)).metadata.num_warps == PLANNED
     assert machine.warps == []
     assert JITFunction.run is type(kernel).run
@@ -744,7 +749,7 @@ def test_a_tuned_kernel_decided_on_beforehand_is_launched(
 ) -> None:
     children(1.5, 1.2)
     tuned = triton.autotune([triton.Config({}, num_warps=UNPLANNED)], key=["M"])(fresh(kernels.gemm))
-    scope = planned(tmp_path)
+    scope = planned(tmp_path, background=False)
     scope.warm(tuned, *gemm_arguments(), grid=(2, 2))
     with scope:
         tuned[(2, 2)](*gemm_arguments())
@@ -762,7 +767,7 @@ def test_first_launches_are_told_where_it_is_asked_for(
     children(1.5, 1.2)
     try:
         for folder in (tmp_path, f"{tmp_path}/"):  # the second one is another scope, which finds what the first kept
-            with planned(folder):
+            with planned(folder, background=False):
                 gemm(fresh(kernels.gemm))
     finally:
         log.setLevel(before)
@@ -777,7 +782,7 @@ def test_first_launches_are_told_where_it_is_asked_for(
 def test_another_level_of_progress_is_told_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPPLAN_LOG", "loud")
     with pytest.warns(PlanWarning, match="WARPPLAN_LOG=loud: expected one of debug, info, warning"):
-        planned(SCHEME)._table()
+        planned(SCHEME, background=False)._table()
 
 
 def test_the_real_runner_is_the_isolated_one() -> None:
@@ -800,7 +805,7 @@ def test_a_kernel_that_loads_through_pointers_is_planned(
     machine: Machine, children: Callable[..., Children], masked: Callable[..., Any]
 ) -> None:
     children(1.5)
-    with planned(SCHEME):
+    with planned(SCHEME, background=False):
         masked()
         masked()
     assert machine.warps == [UNPLANNED, PLANNED]
@@ -810,7 +815,7 @@ def test_memory_for_descriptors_is_there_where_the_job_sets_no_allocator(
     machine: Machine, children: Callable[..., Children], masked: Callable[..., Any]
 ) -> None:
     children(1.5)
-    with planned(SCHEME):
+    with planned(SCHEME, background=False):
         masked()
         masked()
         triton.set_allocator(mine := lambda size, alignment, stream: None)
@@ -829,7 +834,7 @@ def test_a_size_or_stride_that_no_descriptor_has_leaves_a_launch_as_it_is(
     machine: Machine, children: Callable[..., Children], masked: Callable[..., Any], arguments: dict[str, int]
 ) -> None:
     children(1.5, 1.5)
-    with planned(SCHEME):
+    with planned(SCHEME, background=False):
         masked()
         with pytest.warns(PlanWarning, match=r"argument '(stride_am|M)' is (0|-1|-128)"):
             masked(**arguments)
@@ -839,7 +844,7 @@ def test_a_size_or_stride_that_no_descriptor_has_leaves_a_launch_as_it_is(
 
 
 def test_views_that_are_not_aligned_run_as_they_are(machine: Machine, masked: Callable[..., Any]) -> None:
-    with planned(SCHEME, measure=False):
+    with planned(SCHEME, measure=False, background=False):
         with pytest.warns(PlanWarning, match=r"base is not known to be a multiple of 16 bytes"):
             masked(address=4098)
         masked(address=4098)
