@@ -39,6 +39,9 @@ MMA_LEAST_ROWS = 16
 LEAST_ELEMENTS, MEASURED_ELEMENTS = 128, 1024
 """One element a thread of four warps, and the smallest tile whose arithmetic was measured: what lies between is in
 proportion."""
+MEASURED_BYTES, SHARED_LATENCY = 4096, 30.0
+"""The smallest tile whose way through shared memory was measured, and the cycles of one access to it, as in
+:data:`~warpplan.kernels.compiler.costing.loop_graph.ESTIMATED_RATES`."""
 STAGED_KINDS = {"load": "global_load", "ahead": "gather_load"}
 
 
@@ -59,10 +62,14 @@ def price(work: WorkFacts, costs: CostTable, warps: int, source: str = "l2") -> 
 def _scaled(work: WorkFacts, cost: Cost) -> Cost:
     """``cost`` in proportion to a tile that is smaller than any that was measured."""
     size = max((part.size for part in work.parts), default=0)
-    if work.kind not in ("elementwise", "sfu", "reduce") or size >= MEASURED_ELEMENTS:
-        return cost
-    share = max(LEAST_ELEMENTS, size) / MEASURED_ELEMENTS
-    return replace(cost, occupancy=share * cost.occupancy, issue=share * cost.issue)
+    if work.kind in ("convert_layout", "shared_load", "shared_store") and size < MEASURED_BYTES:
+        share = max(1, size) / MEASURED_BYTES
+        busy = share * cost.occupancy
+        return replace(cost, occupancy=busy, issue=share * cost.issue, latency=busy + SHARED_LATENCY * len(work.parts))
+    if work.kind in ("elementwise", "sfu", "reduce") and size < MEASURED_ELEMENTS:
+        share = max(LEAST_ELEMENTS, size) / MEASURED_ELEMENTS
+        return replace(cost, occupancy=share * cost.occupancy, issue=share * cost.issue)
+    return cost
 
 
 def missing_points(work: WorkFacts, costs: CostTable) -> str | None:
