@@ -109,8 +109,8 @@ def computes(entry: Entry, index: int, scheme: Any, target: Any, seeds: Sequence
     """What the kernel planned by ``scheme`` computes, for a row: ``computes`` and the ``played`` sizes."""
     from warpplan.kernels.compiler.inspection.finished import finished_text, written_text
     from warpplan.kernels.compiler.inspection.player import comparison
-    from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault, NotPlayed
     from warpplan.kernels.compiler.inspection.player.program import play, ready
+    from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault, NotPlayed
 
     config = entry.configs[index]
     sizes = small_sizes(entry, config)

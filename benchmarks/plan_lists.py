@@ -69,7 +69,7 @@ def packed(entry: Entry, problem: Problem, config: Any) -> tuple[Row, float]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
 
-    from warpplan.kernels.compiler.costing.launch_time import launch_bound
+    from warpplan.kernels.compiler.costing.whole_launch import launch_bound
     from warpplan.kernels.compiler.launching.autotuned.front_end import launch_size
     from warpplan.kernels.compiler.launching.packed import pack_source
     from warpplan.kernels.compiler.pipeline.cutting import new_context
@@ -164,7 +164,9 @@ def main() -> None:
     each("plan_lists:list_jobs", names, limit_s=LIMIT_S, workers=arguments.workers, until=until, on_result=report)
     ordered = [rows[name] for name in names]
     summary = summarised(ordered)
-    write(arguments.out / NAME, {**head("corpus_lists", "none: compiled for sm_90"), "summary": summary, "rows": ordered})
+    write(
+        arguments.out / NAME, {**head("corpus_lists", "none: compiled for sm_90"), "summary": summary, "rows": ordered}
+    )
     print(f"\n{summary}")
     if summary["defects"]:
         raise SystemExit(1)

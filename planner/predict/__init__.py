@@ -17,5 +17,6 @@ EXPORTS = {
         "predictions",
         "Rates",
         "terms",
+        "TMA_BYTES_PER_CYCLE",
     ),
 }

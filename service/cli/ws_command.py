@@ -51,8 +51,8 @@ def ws(
     is ranked, and the configuration that is predicted best is shown.
     """
     from warpplan.service.views.text import section_lines
-    from warpplan.service.workflow.profiles import Profiles
     from warpplan.service.workflow.list_inspection import inspect_list, list_of
+    from warpplan.service.workflow.profiles import Profiles
     from warpplan.service.workflow.specialization import (
         BLACKWELL,
         HOPPER,
@@ -104,7 +104,9 @@ def list_section(listed: Sequence[InspectedConfig]) -> Section:
         for each in listed
     )  # fmt: skip
     head = ("configuration", "best scheme", "its time", "as it is")
-    notes = ("Predicted times of equal work, over that of the best configuration as it is. What follows is of the first.",)
+    notes = (
+        "Predicted times of equal work, over that of the best configuration as it is. What follows is of the first.",
+    )
     return Section("Configurations, best first", head, rows, notes)
 
 

@@ -54,9 +54,7 @@ def list_of(kernel: Any, signature: str) -> list[Any]:
     return []
 
 
-def inspect_list(
-    kernel: Any, configs: Sequence[Any], signature: str, profile: Profile
-) -> tuple[InspectedConfig, ...]:
+def inspect_list(kernel: Any, configs: Sequence[Any], signature: str, profile: Profile) -> tuple[InspectedConfig, ...]:
     """Every one of ``configs`` for sm_90, best first, those that cannot be ranked last. ``kernel`` is the outermost
     layer, whose heuristics are computed from the configuration and the numbers of the signature.
 
@@ -102,8 +100,8 @@ def _inspected(kernel: Any, config: Any, signature: str, profile: Profile) -> In
 
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import hopper_ranking
-    from warpplan.kernels.compiler.costing.launch_time import LaunchSize
     from warpplan.kernels.compiler.costing.trip_counts import trip_counts
+    from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
     from warpplan.kernels.compiler.inspection.signature import parse_signature, source_of
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
     from warpplan.kernels.compiler.ttgir.parsing import parse

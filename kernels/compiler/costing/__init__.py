@@ -8,7 +8,7 @@ EXPORTS = {
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
     "kernel_model": ("RankedStrategy",),
-    "launch_time": ("launch_bound", "LaunchSize"),
-    "loop_graph": ("cost_of", "estimated", "Shape"),
+    "loop_graph": ("Cost", "cost_of", "estimated", "in_flight", "meeting_cycles", "MMA_ROWS", "Shape", "THREADS"),
     "trip_counts": ("trip_counts",),
+    "whole_launch": ("launch_bound", "LaunchSize"),
 }

@@ -26,7 +26,6 @@ from warpplan.kernels.compiler.costing.kernel_model import (
     busiest_unit,
     ii_of,
 )
-from warpplan.kernels.compiler.costing.launch_time import LaunchSize
 from warpplan.kernels.compiler.costing.loop_graph import (
     BASE_REGISTERS,
     MMA_ROWS,
@@ -37,6 +36,7 @@ from warpplan.kernels.compiler.costing.loop_graph import (
 )
 from warpplan.kernels.compiler.costing.misfit import misfit
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
+from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.sizes.gain_model import GainModel, StrategyTerms
 from warpplan.kernels.compiler.sizes.loop_trips import loop_trips

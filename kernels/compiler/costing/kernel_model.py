@@ -20,7 +20,10 @@ from dataclasses import dataclass, replace
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
-from warpplan.kernels.compiler.costing.launch_time import (
+from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, loop_graph, pinned
+from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
+from warpplan.kernels.compiler.costing.trip_counts import Trips
+from warpplan.kernels.compiler.costing.whole_launch import (
     NOMINAL_FLOP,
     NOMINAL_TRIPS,
     LaunchRates,
@@ -28,9 +31,6 @@ from warpplan.kernels.compiler.costing.launch_time import (
     iterations,
     waves,
 )
-from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, loop_graph, pinned
-from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
-from warpplan.kernels.compiler.costing.trip_counts import Trips
 from warpplan.kernels.compiler.sizes.gain_model import StrategyTerms
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS

@@ -193,6 +193,7 @@ class Decider:
     def finish_work(self, device: int) -> None:
         """Wait for what the job has queued: it would share the GPU with a trial."""
         _finish_work(device)
+
     def _place(self, call: Call) -> TrialLaunch:
         """Raises as :meth:`_situation` does."""
         return TrialLaunch(

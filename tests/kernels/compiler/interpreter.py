@@ -63,7 +63,9 @@ class Block:
         self.program, self.programs, self.seed = program, programs, seed
 
     def run(self) -> tuple[np.ndarray, np.ndarray]:
-        return run_together(self.code, self.arguments, self.buffers, [self.program], self.programs, self.seed, self.FENCES)
+        return run_together(
+            self.code, self.arguments, self.buffers, [self.program], self.programs, self.seed, self.FENCES
+        )
 
 
 def run_together(
@@ -119,4 +121,4 @@ def _bytes(kinds: dict[int, ElementType], buffers: list[np.ndarray]) -> dict[str
     return made
 
 
-__all__ = ["BUFFER", "Block", "DeviceMemory", "Descriptor", "KernelFault", "Values", "element_type", "run_together"]
+__all__ = ["BUFFER", "Block", "Descriptor", "DeviceMemory", "KernelFault", "Values", "element_type", "run_together"]

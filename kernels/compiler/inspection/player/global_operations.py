@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
+from warpplan.kernels.compiler.inspection.player.schedule import Steps
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds, TensorMap
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import rounded
 from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import PrintedType, ReadyOperation
-from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
-from warpplan.kernels.compiler.inspection.player.schedule import Steps
 from warpplan.kernels.compiler.lowering.hopper.load_rings import ROWS
 from warpplan.kernels.compiler.ttgir.ir import is_value, tokenize
 

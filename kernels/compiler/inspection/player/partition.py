@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from warpplan.kernels.compiler.inspection.player.schedule import Landing, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds
 from warpplan.kernels.compiler.inspection.player.tiles.faults import FaultKind, KernelFault, NotPlayed
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
-from warpplan.kernels.compiler.inspection.player.schedule import Landing, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.tiles.tile_operations import PURE
 from warpplan.kernels.compiler.inspection.player.tiles.vector_clocks import Actor, Clock, merge
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, read_while

@@ -16,18 +16,17 @@ import numpy as np
 
 from warpplan.kernels.compiler.inspection.finished import DEFAULT, SPECIALIZE, warps_of, workers
 from warpplan.kernels.compiler.inspection.player.asynchronous import SHARED, SHARED_WAITING
+from warpplan.kernels.compiler.inspection.player.global_operations import GLOBAL, GLOBAL_WAITING
+from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
+from warpplan.kernels.compiler.inspection.player.schedule import Pause, Schedule, Steps
 from warpplan.kernels.compiler.inspection.player.tensor_cores import TENSOR_CORES, TENSOR_MEMORY
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import DeviceMemory, TensorMap
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import element_type
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault, NotPlayed
-from warpplan.kernels.compiler.inspection.player.global_operations import GLOBAL, GLOBAL_WAITING
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode, ReadyOperation
-from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
-from warpplan.kernels.compiler.inspection.player.schedule import Pause, Schedule, Steps
 from warpplan.kernels.compiler.inspection.player.tiles.shared_tiles import SharedAllocation
 from warpplan.kernels.compiler.inspection.player.tiles.tile_operations import Folding
 from warpplan.kernels.compiler.inspection.player.tiles.vector_clocks import AgentNumbers
-
 from warpplan.kernels.compiler.ttgir.parsing import parse
 
 
@@ -208,5 +207,3 @@ class PlayedProgram:
         ):  # fmt: skip
             if left:
                 raise KernelFault("unwaited", f"{told} is not waited for at the end", partition=partition.name)
-
-

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.costing.launch_time import LaunchSize, launch_bound
 from warpplan.kernels.compiler.costing.trip_counts import trip_counts
+from warpplan.kernels.compiler.costing.whole_launch import LaunchSize, launch_bound
 from warpplan.kernels.compiler.launching.dispatch import Call
 from warpplan.kernels.compiler.launching.packed import pack_source
 from warpplan.kernels.compiler.pipeline.cutting import new_context

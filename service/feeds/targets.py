@@ -1,0 +1,75 @@
+"""The caches that ``warpplan export`` and ``warpplan verify`` know, by name.
+
+A target is a module with three names: ``DESCRIPTION``, one line for people; ``export(request)``, which writes entries
+and answers an :class:`~warpplan.service.feeds.feed_report.ExportReport`; and ``verify(request)``, which writes nothing,
+asks the consumer's own reader where it can, and answers a
+:class:`~warpplan.service.feeds.feed_report.VerifyReport`. Both take the one :class:`FeedRequest` and read of it what
+their consumer needs; what is missing or means nothing to them they refuse with
+:class:`~warpplan.planner.errors.InvalidInput`. To add a target, write such a module and add its line to
+:data:`TARGETS`. Modules are imported when they are asked for: importing this one needs neither triton nor torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from warpplan.planner.errors import UnknownName
+from warpplan.planner.values.profile import Profile
+from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
+
+if TYPE_CHECKING:
+    from warpplan.service.feeds.triton_autotune import Options
+
+TARGETS: dict[str, str] = {
+    "triton": "warpplan.service.feeds.triton_autotune",
+    "vllm": "warpplan.service.feeds.vllm_moe",
+    "sglang": "warpplan.service.feeds.sglang_moe",
+}
+"""Name of a target → its module."""
+
+
+def _no_rows() -> Sequence[ExportRow]:
+    return ()
+
+
+@dataclass(frozen=True)
+class FeedRequest:
+    """What a user asked of a target.
+
+    ``out`` is the consumer's folder, ``consumer`` where it is (``FILE.py:function``, ``module:function``, or a folder
+    with the installed package), "" where the target finds it itself. ``rows`` gives the shapes when called: a target
+    that takes none never calls it. ``device`` and ``profile`` are what plans are made for. ``settings`` are words that
+    only some targets know: ``model``, ``tp``, ``dtype``, ``triton``. ``untested`` allows a consumer's version that was
+    not tested. ``options`` are those of a kernel of one's own.
+    """
+
+    out: Path
+    device: str
+    profile: Profile
+    consumer: str = ""
+    rows: Callable[[], Sequence[ExportRow]] = _no_rows
+    settings: Mapping[str, str] = field(default_factory=dict)
+    untested: bool = False
+    options: Options | None = None
+    planner: str = ""
+
+
+class FeedTarget(Protocol):
+    """What a target's module has."""
+
+    DESCRIPTION: str
+
+    def export(self, request: FeedRequest) -> ExportReport: ...
+
+    def verify(self, request: FeedRequest) -> VerifyReport: ...
+
+
+def target(name: str) -> FeedTarget:
+    """The target called ``name``; :class:`UnknownName` lists the known ones."""
+    if name not in TARGETS:
+        raise UnknownName("target", name, TARGETS)
+    return cast("FeedTarget", importlib.import_module(TARGETS[name]))
