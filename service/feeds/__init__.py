@@ -1,55 +1,49 @@
 """Caches that training jobs already read, one module per format.
 
-Importing it needs neither triton nor torch; a target that needs one says so when it is used.
+Importing it needs neither triton nor torch; a target that needs one says so when it is used. What training jobs import
+themselves (:mod:`~warpplan.service.feeds.triton_remote`) needs the standard library only, so the names below are
+imported when they are first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from warpplan.planner.errors import UnknownName
-from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
-from warpplan.service.feeds.triton_autotune import Options, export_triton, verify_triton
+if TYPE_CHECKING:
+    from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
+    from warpplan.service.feeds.targets import TARGETS, FeedRequest, FeedTarget, target
+    from warpplan.service.feeds.triton_autotune import Options, export_triton, verify_triton
 
 __all__ = [
     "TARGETS",
     "ExportReport",
     "ExportRow",
     "Options",
-    "Target",
+    "FeedRequest",
+    "FeedTarget",
     "VerifyReport",
     "export_triton",
     "target",
     "verify_triton",
 ]
 
-
-@dataclass(frozen=True)
-class Target:
-    """A cache format. ``export`` writes entries, ``verify`` says whether the consumer will hit them."""
-
-    name: str
-    description: str
-    export: Callable[[str, Iterable[ExportRow], Path, Options | None], ExportReport]
-    verify: Callable[[str, Iterable[ExportRow], Path, Options | None], VerifyReport]
-
-
-TARGETS = {
-    t.name: t
-    for t in (Target("triton", "disk cache of @triton.autotune(cache_results=True)", export_triton, verify_triton),)
+_MODULES = {
+    "feed_report": ("ExportReport", "ExportRow", "VerifyReport"),
+    "targets": ("TARGETS", "FeedRequest", "FeedTarget", "target"),
+    "triton_autotune": ("Options", "export_triton", "verify_triton"),
 }
 
 
-def target(name: str) -> Target:
-    """The target called ``name``; :class:`UnknownName` lists the known ones."""
-    try:
-        return TARGETS[name]
-    except KeyError:
-        raise UnknownName("target", name, TARGETS) from None
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 EXPORTS = {
     "consumer_kernel": ("find",),
+    "remote_artifacts": ("MAX_BYTES", "packed"),
+    "triton_remote": ("TUNED_SUFFIX",),
 }
