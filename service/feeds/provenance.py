@@ -1,7 +1,7 @@
 """What an entry of a consumer's cache was made from and for, in a file beside it: ``ENTRY.warpplan.json``.
 
-Consumers compare little: Triton's key has no driver and no GPU model, vLLM's file name no Triton. What they do not compare
-is compared by ``verify`` and by our own backends. Standard library only.
+Consumers compare little: Triton's key has no driver and no GPU model, vLLM's file name no Triton. What they do not
+compare is compared by ``verify`` and by our own backends. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SCHEMA = "warpplan/provenance-1"
 @dataclass(frozen=True)
 class Provenance:
     """``target`` names the feed; ``digest`` is the entry's SHA-256; ``device`` the GPU that it is for; ``driver`` the
-    driver of the machine that it is for, as far as known; ``profile`` the key of the profile and ``planner`` the version
-    of the planner that it comes from, empty where it was measured; ``versions`` the consumer's packages, sorted;
-    ``date`` in UTC, ISO 8601."""
+    driver of the machine that it is for, as far as known; ``profile`` the key of the profile and ``planner`` the
+    version of the planner that it comes from, empty where it was measured; ``versions`` the consumer's packages,
+    sorted; ``date`` in UTC, ISO 8601."""
 
     target: str
     digest: str
@@ -38,7 +38,7 @@ class Provenance:
     versions: tuple[tuple[str, str], ...] = ()
     date: str = ""
 
-    def stale(self, machine: Machine = Machine(), versions: Mapping[str, str] | None = None) -> str:
+    def stale(self, machine: Machine, versions: Mapping[str, str] | None = None) -> str:
         """Why the entry no longer holds on ``machine`` with the packages ``versions``; empty where it does. What is not
         known on either side is not compared."""
         changed = []

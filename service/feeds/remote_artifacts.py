@@ -50,7 +50,9 @@ class RemoteArtifacts:
         """The service that ``WARPPLAN_URL`` names, waited for as long as ``WARPPLAN_CACHE_TIMEOUT_S`` says."""
         url = os.environ.get(URL_VARIABLE, "").strip()
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            warn_once(f"warpplan: {URL_VARIABLE}={url!r} names no service (expected http://host:port): local files only")
+            warn_once(
+                f"warpplan: {URL_VARIABLE}={url!r} names no service (expected http://host:port): local files only"
+            )
             url = ""
         return cls(consumer, url, _timeout(os.environ.get(TIMEOUT_VARIABLE, "")))
 
@@ -58,7 +60,7 @@ class RemoteArtifacts:
         """What is kept under ``key`` of the files ``names``, whole and as it was sent; ``None`` where the service is
         away. ``scope`` is the machine whose artifacts are meant, empty for those that hold everywhere."""
         query = urllib.parse.urlencode([("scope", scope), *(("name", name) for name in names)])
-        reply = self._exchange(urllib.request.Request(f"{self._place(key)}?{query}"))
+        reply = self._exchange(f"{_quoted(key)}?{query}")
         if reply is None:
             return None
         files = reply.get("files")
@@ -73,27 +75,22 @@ class RemoteArtifacts:
         if len(data) > MAX_BYTES or time.monotonic() < self._refuses_until:
             return None
         query = urllib.parse.urlencode({"name": name, "scope": scope, "sha256": hashlib.sha256(data).hexdigest()})
-        headers = {"Content-Type": "application/octet-stream"}
-        request = urllib.request.Request(f"{self._place(key)}?{query}", data, headers, method="PUT")
-        reply = self._exchange(request)
+        reply = self._exchange(f"{_quoted(key)}?{query}", data)
         return None if reply is None else str(reply.get("sha256") or "") or None
 
     def keys(self) -> tuple[str, ...] | None:
         """Every key that has artifacts; ``None`` where the service is away."""
-        reply = self._exchange(urllib.request.Request(self._base))
+        reply = self._exchange("")
         return None if reply is None else tuple(str(key) for key in reply.get("keys") or ())
 
-    def _place(self, key: str) -> str:
-        return f"{self._base}/{urllib.parse.quote(key, safe='')}"
-
-    def _exchange(self, request: urllib.request.Request) -> dict[str, Any] | None:
+    def _exchange(self, path: str, data: bytes | None = None) -> dict[str, Any] | None:
+        """The reply to GET, or to PUT of ``data``, at ``path``; ``None`` where there is none to be used."""
         if not self._url or time.monotonic() < self._away_until:
             return None
         try:
-            body = within(self._timeout_s, lambda: _read(request, self._timeout_s))
-            reply = json.loads(body)
+            reply = json.loads(within(self._timeout_s, lambda: _read(self._base + path, data, self._timeout_s)))
         except urllib.error.HTTPError as error:
-            if request.get_method() == "PUT":  # a store that is full or read-only still serves what it has
+            if data is not None:  # a store that is full or read-only still serves what it has
                 self._refuses_until = time.monotonic() + self._pause_s
                 warn_once(f"warpplan: {self._url} keeps no artifacts of this job: it answers {error.code}")
             else:
@@ -170,7 +167,13 @@ def _opened(name: str, kept: object) -> bytes | None:
     return None
 
 
-def _read(request: urllib.request.Request, timeout_s: float) -> bytes:
+def _quoted(key: str) -> str:
+    return f"/{urllib.parse.quote(key, safe='')}"
+
+
+def _read(url: str, data: bytes | None, timeout_s: float) -> bytes:
+    headers = {} if data is None else {"Content-Type": "application/octet-stream"}
+    request = urllib.request.Request(url, data, headers, method="GET" if data is None else "PUT")
     with urllib.request.urlopen(request, timeout=timeout_s) as reply:
         return bytes(reply.read())
 

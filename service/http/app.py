@@ -82,9 +82,7 @@ def create_app(
     for routes in (config_routes, measurement_routes, plan_routes, decision_routes, artifact_routes):
         app.include_router(routes.router)
     # The last one added comes first.
-    app.add_middleware(
-        BodyLimit, max_body_bytes=max_body_bytes, larger={artifact_routes.router.prefix: MAX_BYTES}
-    )
+    app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes, larger={artifact_routes.router.prefix: MAX_BYTES})
     app.add_middleware(TrustedHosts, allowed=tuple(allowed_hosts))
     app.add_middleware(AnswerHeaders)
     app.add_middleware(Counted, metrics=state.metrics)

@@ -16,8 +16,7 @@ from warpplan.service.store.database import Database, insert_new, now
 ARTIFACTS = table("artifacts", *(column(name) for name in (*ARTIFACT, "created_at", "checksum")))
 _A = ARTIFACTS.c
 MAX_TOTAL_BYTES = 4 << 30
-"""Bytes of all bodies as they are kept. Beyond, the oldest keys are given up: some hundred thousand compiled kernels fit,
-and what is lost is compiled again."""
+"""Bytes of all bodies as they are kept. Beyond, the oldest keys are given up: what is lost is compiled again."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class ArtifactKey:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file: ``body`` as it is kept and sent (compressed, base64), ``size_bytes`` and ``sha256`` of the file itself."""
+    """A file: ``body`` as it is kept and sent (zlib, base64), ``size_bytes`` and ``sha256`` of the file itself."""
 
     name: str
     body: str
