@@ -1,0 +1,129 @@
+"""Torch's own lookups and lists of configurations, asked on a machine without a GPU.
+
+Inductor asks CUDA for the GPU's name and limits before it looks anything up: :func:`pretending` answers for the GPU that
+a table is for, while it is made and verified. Needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from warpplan.planner.values.device import Device
+from warpplan.service.feeds.inductor.mm_problem import MmProblem
+from warpplan.service.feeds.inductor.table_file import Table
+
+TEMPLATE = "triton::mm"
+ATEN = {"mm": "aten::mm", "addmm": "aten::addmm"}
+
+
+@dataclass(frozen=True)
+class MmTile:
+    """A configuration of Inductor's ``mm`` template."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    group_m: int = 8
+
+
+@contextmanager
+def pretending(gpu: Device) -> Iterator[None]:
+    """``torch.cuda`` as it is on a machine with ``gpu``, as far as Inductor asks before it compiles."""
+    from torch._inductor.lookup_table.choices import LookupTableChoices
+
+    major, minor = divmod(gpu.capability, 10)
+    properties = SimpleNamespace(
+        name=gpu.name, gcnArchName=gpu.name, major=major, minor=minor, multi_processor_count=gpu.sm_count,
+        shared_memory_per_block_optin=gpu.smem_bytes_per_block, regs_per_multiprocessor=gpu.registers_per_sm,
+        warp_size=32, max_threads_per_multi_processor=32 * gpu.warps_per_sm, total_memory=1 << 36,
+    )  # fmt: skip
+    answers = {
+        "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
+        "get_device_properties": lambda *_: properties, "get_device_capability": lambda *_: (major, minor),
+        "get_device_name": lambda *_: gpu.name,
+    }  # fmt: skip
+    # It remembers the names of devices: another GPU may have been asked for before, and the real one after.
+    LookupTableChoices._get_device_key.cache_clear()
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch(f"torch.cuda.{name}", answer))
+        try:
+            yield
+        finally:
+            LookupTableChoices._get_device_key.cache_clear()
+
+
+def listed_tiles(problem: MmProblem) -> tuple[MmTile, ...]:
+    """Inductor's own candidates for ``problem``, in its order. Call it while :func:`pretending`."""
+    import torch
+    from torch._inductor.template_heuristics.registry import get_template_heuristic
+
+    heuristic = get_template_heuristic(TEMPLATE, "cuda", problem.operation)
+    size = getattr(torch, problem.dtype).itemsize
+    found = heuristic.get_mm_configs()(problem.m, problem.n, problem.k, dtype_size=size, op_name=problem.operation)
+    tiles = (
+        MmTile(
+            c.kwargs["BLOCK_M"], c.kwargs["BLOCK_N"], c.kwargs["BLOCK_K"], c.num_warps, c.num_stages,
+            c.kwargs.get("GROUP_M", 8),
+        )
+        for c in found
+    )  # fmt: skip
+    return tuple(dict.fromkeys(tiles))
+
+
+def template_hash() -> str:
+    """The digest of the template's source by which Inductor drops entries made for another."""
+    from torch._inductor.kernel.mm import mm_template
+
+    return str(mm_template.src_hash)
+
+
+def looked_up(table: Table, problems: Sequence[MmProblem]) -> list[list[dict[str, Any]]]:
+    """What Inductor's own reader, with our choices on, returns for each of ``problems``: the keyword arguments of each
+    template that it would compile; none on a miss. Call it while :func:`pretending`."""
+    import sympy
+    import torch
+    from torch._inductor import config, ir
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.kernel.mm import aten_addmm, aten_mm, mm_template
+    from torch._inductor.kernel_inputs import MMKernelInputs
+    from torch._inductor.virtualized import V
+
+    from warpplan.service.feeds.inductor.choices import PlannedChoices
+
+    device = torch.device("cuda", 0)
+
+    def node(name: str, problem: MmProblem, at: int) -> Any:
+        its = problem.inputs[at]
+        sizes, strides = ([sympy.Integer(v) for v in values] for values in (its.sizes, its.strides))
+        layout = ir.FixedLayout(device, getattr(torch, its.dtype), sizes, strides)
+        return ir.InputBuffer(name=name, layout=layout)
+
+    found = []
+    choices = PlannedChoices(table)
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    with V.set_graph_handler(graph), V.set_choices_handler(choices), config.patch(max_autotune_gemm=True):
+        for problem in problems:
+            nodes = [node(f"in{i}", problem, i) for i in range(len(problem.inputs))]
+            scalars = dict(_scalar(part) for part in problem.scalars.split("&") if part)
+            last = len(nodes) - 1
+            inputs = MMKernelInputs(nodes, scalars, mat1_idx=last - 1, mat2_idx=last)
+            templates = [aten_mm if problem.operation == "mm" else aten_addmm, mm_template]
+            hashes = {t.uid: getattr(t, "src_hash", None) for t in templates}
+            uids = [t.uid for t in templates]
+            entries = choices.lookup_template_configs(inputs, problem.operation, uids, hashes)
+            found.append([{"template_id": uid, **entry} for uid, group in entries.items() for entry in group])
+    return found
+
+
+def _scalar(text: str) -> tuple[str, float | int]:
+    name, _, value = text.partition("=")
+    number = float(value)
+    return name, int(number) if number.is_integer() and "." not in value else number
