@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,16 +16,39 @@ from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, o
 
 if TYPE_CHECKING:
     from warpplan.service.config_request import ConfigRequest
-    from warpplan.service.feeds import ExportRow, Options
+    from warpplan.service.feeds import ExportRow, FeedRequest, Options
     from warpplan.service.workflow.configure import Workflow
 
 Shapes = Annotated[
     str | None,
     typer.Argument(help="A .csv or .jsonl file of shapes, or the word: bundled. Without it: all shapes in --store."),
 ]
-TargetName = Annotated[str, typer.Option(help="The cache format.")]
-ConsumerSpec = Annotated[str, typer.Option(help="The job's autotuned kernel: FILE.py:function or module:function.")]
-CacheFolder = Annotated[Path, typer.Option(help="The consumer's cache folder, such as $TRITON_CACHE_DIR.")]
+TargetName = Annotated[str, typer.Option(help="Whose cache: triton, vllm or sglang.")]
+ConsumerSpec = Annotated[
+    str,
+    typer.Option(
+        help="The job's autotuned kernel, FILE.py:function or module:function; for vllm and sglang the folder that "
+        "holds the package, where it is not this environment's."
+    ),
+]
+CacheFolder = Annotated[
+    Path,
+    typer.Option(
+        help="The folder that the consumer reads: $TRITON_CACHE_DIR, $VLLM_TUNED_CONFIG_FOLDER, $SGLANG_MOE_CONFIG_DIR."
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        help='For vllm and sglang: a public model, or "experts=256 hidden=7168 intermediate=2048 top-k=8".'
+    ),
+]
+TensorParallel = Annotated[int, typer.Option("--tp", help="For vllm and sglang: ranks that share each expert.")]
+SchemeName = Annotated[
+    str | None, typer.Option(help="For vllm and sglang: how the layer is quantised; the published checkpoint's.")
+]
+JobTriton = Annotated[str | None, typer.Option(help="The job's Triton release, where it is not installed here.")]
+Untested = Annotated[bool, typer.Option("--untested", help="Go on with a consumer's version that was not tested.")]
 StoreName = Annotated[str | None, typer.Option(help="Take the shapes from this store.", envvar="WARPPLAN_STORE")]
 KernelOption = Annotated[str, typer.Option(help="The warpplan kernel that the consumer computes.")]
 Renames = Annotated[list[str] | None, typer.Option("--rename", help="Plan name=consumer's name, such as BLOCK_M=BM.")]
@@ -35,10 +59,15 @@ OnlyListed = Annotated[bool, typer.Option("--only-listed", help="Keep to configu
 
 
 def export(
-    consumer: ConsumerSpec,
     out: CacheFolder,
     shapes: Shapes = None,
+    consumer: ConsumerSpec = "",
     target: TargetName = "triton",
+    model: ModelName = None,
+    tp: TensorParallel = 1,
+    dtype: SchemeName = None,
+    job_triton: JobTriton = None,
+    untested: Untested = False,
     store: StoreName = None,
     kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
@@ -53,9 +82,11 @@ def export(
     """Write plans as cache entries that an unmodified consumer reads, so that it tunes nothing."""
     from warpplan.service import feeds
 
-    chosen = feeds.target(target)
     options = _options(kernel, rename, key, tensor, values, only_listed)
-    report = chosen.export(consumer, _rows(shapes, store, kernel, device, profile), out, options)
+    settings = _settings(model, tp, dtype, job_triton)
+    rows = partial(_rows, shapes, store, kernel, device, profile)
+    request = _request(out, consumer, rows, options, settings, device, profile, untested)
+    report = feeds.target(target).export(request)
     if as_json:
         return print_json(_plain(report))
     for line in report.lines():
@@ -64,10 +95,15 @@ def export(
 
 
 def verify(
-    consumer: ConsumerSpec,
     out: CacheFolder,
     shapes: Shapes = None,
+    consumer: ConsumerSpec = "",
     target: TargetName = "triton",
+    model: ModelName = None,
+    tp: TensorParallel = 1,
+    dtype: SchemeName = None,
+    job_triton: JobTriton = None,
+    untested: Untested = False,
     store: StoreName = None,
     kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
@@ -83,9 +119,11 @@ def verify(
     # The options are those of ``export``, written again: Typer reads a command's options off its own signature.
     from warpplan.service import feeds
 
-    chosen = feeds.target(target)
     options = _options(kernel, rename, key, tensor, values, only_listed)
-    report = chosen.verify(consumer, _rows(shapes, store, kernel, device, profile), out, options)
+    settings = _settings(model, tp, dtype, job_triton)
+    rows = partial(_rows, shapes, store, kernel, device, profile)
+    request = _request(out, consumer, rows, options, settings, device, profile, untested)
+    report = feeds.target(target).verify(request)
     if as_json:
         print_json(_plain(report))
     else:
@@ -93,6 +131,26 @@ def verify(
             print(line)
     if not report.all_hit:
         raise typer.Exit(1)
+
+
+def _settings(model: str | None, tp: int, dtype: str | None, job_triton: str | None) -> dict[str, str]:
+    """What was given of the words that only some targets know."""
+    given = {"model": model, "tp": str(tp), "dtype": dtype, "triton": job_triton}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _request(
+    out: Path, consumer: str, rows: Callable[[], Sequence[ExportRow]], options: Options, settings: dict[str, str],
+    device: str | None, profile: Path | None, untested: bool,
+) -> FeedRequest:  # fmt: skip
+    from warpplan.service.feeds import FeedRequest
+    from warpplan.service.workflow.profiles import planner_version
+
+    profiles = open_workflow(None, profile, device=device).profiles
+    name = profiles.default_device
+    return FeedRequest(
+        out, name, profiles.of(name).profile, consumer, rows, settings, untested, options, planner_version()
+    )
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""Caches that training jobs already read, one module per format.
+"""Caches that training and serving jobs already read, one module per format, and the routed layers' tables in a folder.
 
 Importing it needs neither triton nor torch; a target that needs one says so when it is used. What training jobs import
 themselves (:mod:`~warpplan.service.feeds.triton_remote`) needs the standard library only, so the names below are

@@ -15,12 +15,14 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from warpplan.planner.errors import UnknownName
 from warpplan.planner.values.profile import Profile
 from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
-from warpplan.service.feeds.triton_autotune import Options
+
+if TYPE_CHECKING:
+    from warpplan.service.feeds.triton_autotune import Options
 
 TARGETS: dict[str, str] = {
     "triton": "warpplan.service.feeds.triton_autotune",
@@ -53,6 +55,7 @@ class FeedRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     untested: bool = False
     options: Options | None = None
+    planner: str = ""
 
 
 class FeedTarget(Protocol):

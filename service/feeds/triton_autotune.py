@@ -37,8 +37,10 @@ from warpplan.service.feeds.feed_report import (
     shape_text,
 )
 from warpplan.service.feeds.paper_launch import read_entry, target_of, tuning_of, write_entry
+from warpplan.service.feeds.targets import FeedRequest
 
 TARGET = "triton"
+DESCRIPTION = "disk cache of @triton.autotune(cache_results=True)"
 EVERY_PLAN = 1_000_000
 
 Identity = tuple[tuple[str, str], ...]
@@ -60,6 +62,25 @@ class Options:
     tensors: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, Scalar] = field(default_factory=dict)
     only_listed: bool = False
+
+
+def export(request: FeedRequest) -> ExportReport:
+    """The request's rows for the kernel that it names; see :func:`export_triton`."""
+    return export_triton(_consumer(request), request.rows(), request.out, request.options)
+
+
+def verify(request: FeedRequest) -> VerifyReport:
+    """The same rows looked up; see :func:`verify_triton`."""
+    return verify_triton(_consumer(request), request.rows(), request.out, request.options)
+
+
+def _consumer(request: FeedRequest) -> str:
+    if not request.consumer:
+        raise InvalidInput(
+            "--target triton needs --consumer: the job's autotuned kernel, FILE.py:function or module:function",
+            field="consumer",
+        )
+    return request.consumer
 
 
 def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> ExportReport:

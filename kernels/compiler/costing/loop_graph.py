@@ -102,7 +102,7 @@ def loop_graph(
         consumed.append(op)
         waits[op.id] = op.latency if work.kind == "dot" and work.id not in flying else op.issue
     if not shape.specialized:
-        meet = _meeting(costs)
+        meet = meeting_cycles(costs)
         consumed.append(Operation("meet", None, meet, 0, meet))
         waits["meet"] = meet
     ids = {op.id for op in consumed}
@@ -292,7 +292,7 @@ def handoff(costs: CostTable) -> int:
     return round(max(_median(cost.latency, 60.0) for cost in found))
 
 
-def _meeting(costs: CostTable) -> int:
+def meeting_cycles(costs: CostTable) -> int:
     """What all warps of a block spend on a full barrier and on telling each other that a slot is free."""
     ready = _median(_lookup(costs, "barrier_ready", "group").issue, 60.0)
     return round(ready + _median(_lookup(costs, "handoff", "group_to_group").latency, 70.0))

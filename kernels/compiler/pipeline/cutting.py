@@ -103,7 +103,7 @@ def read(text: str, context: MlirContext) -> MlirModule:
     said: list[str] = []
     with _one_reads, _as_file(text) as path:
         try:
-            with _diagnostics(said):
+            with taken_diagnostics(said):
                 module = ir.parse_mlir_module(path, context)
         except RuntimeError as error:
             raise _malformed("".join(said), path, text) from error
@@ -140,7 +140,7 @@ def _malformed(said: str, path: str, text: str) -> MalformedIR:
 
 
 @contextlib.contextmanager
-def _diagnostics(said: list[str]) -> Iterator[None]:
+def taken_diagnostics(said: list[str]) -> Iterator[None]:
     """Take what MLIR writes to file descriptor 2: it has no other way out of ``parse_mlir_module``. What others write
     there meanwhile is passed on where nothing fails."""
     with tempfile.TemporaryFile() as log:

@@ -1,0 +1,160 @@
+"""What one block of a kernel without a partition takes on an SM: its operations issued in order, priced by a profile.
+
+The warps of such a block run one program: an operation is issued when those before it have been and what it reads is
+there; a unit works for one operation at a time; what was copied ahead is there already (memory that cannot deliver in
+time is :mod:`~warpplan.kernels.compiler.costing.launch_time`'s part). Played for a few iterations, the cycles between
+two ends are the loop's *serial* interval: the least with one block on the SM. Several blocks fill each other's waits
+until a unit is full, which ``busy`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.analysis.operation_kinds import UNIT
+from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts, LoopFacts, WorkFacts
+from warpplan.kernels.compiler.costing.loop_graph import Cost, meeting_cycles
+from warpplan.kernels.compiler.costing.pointer_costs import missing_points, price
+from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.profile import Profile
+
+PLAYED = 6
+"""Iterations that are played; the interval is the mean of the last half. Doubled: the same, to a cycle."""
+
+
+@dataclass(frozen=True)
+class LoopPrice:
+    """Of one iteration, in SM cycles and bytes: ``busy`` of the unit with most work; ``ring_bytes`` copied ahead,
+    ``loaded_bytes`` read in all; latencies of the slowest copy. ``products`` is whether wgmma multiplies them."""
+
+    serial_cycles: float
+    busy_cycles: float
+    ring_bytes: int
+    loaded_bytes: int
+    latency_l2: float
+    latency_dram: float
+    wgmma: bool
+    flops: int
+    element: str
+
+
+@dataclass(frozen=True)
+class BlockPrice:
+    """``prologue_cycles`` until the first loop, ``epilogue_cycles`` from the end of the last, of which the units are
+    busy for ``epilogue_busy``. ``stored_bytes`` of the body. ``missing`` are kinds of
+    :data:`~warpplan.kernels.compiler.costing.pointer_costs.WANTED` that were priced by a fall-back."""
+
+    loops: tuple[LoopPrice, ...]
+    prologue_cycles: float
+    epilogue_cycles: float
+    epilogue_busy: float
+    stored_bytes: int
+    warps: int
+    missing: tuple[str, ...]
+
+
+def block_price(facts: KernelFacts, profile: Profile) -> BlockPrice:
+    """``facts`` priced by ``profile``. Pure."""
+    costs = profile.costs
+    loops = tuple(_loop(loop, costs, facts.warps) for loop in facts.loops)
+    first, end, busy = _body(facts.body, costs, facts.warps)
+    every = (*facts.body, *(w for loop in facts.loops for w in loop.work))
+    missing = {kind for w in every if (kind := missing_points(w, costs)) is not None}
+    stored = sum(w.moved_bytes for w in facts.body if w.kind in ("store", "tma_store"))
+    return BlockPrice(loops, first, end, busy, stored, facts.warps, tuple(sorted(missing)))
+
+
+def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
+    prices = [price(w, costs, warps) for w in loop.work]
+    meeting = float(meeting_cycles(costs)) if loop.ring_bytes else 0.0
+    serial = _serial(loop.work, prices, meeting)
+    busy = _busy(loop.work, prices)
+    ahead = [w for w in loop.work if w.ahead]
+    products = [w.product for w in loop.work if w.product is not None]
+    return LoopPrice(
+        serial, max(busy.values(), default=0.0), loop.ring_bytes, loop.loaded_bytes,
+        max((price(w, costs, warps, "l2").latency for w in ahead), default=0.0),
+        max((price(w, costs, warps, "dram").latency for w in ahead), default=0.0),
+        loop.uses_wgmma, sum(p.flops for p in products), products[0].element if products else "",
+    )  # fmt: skip
+
+
+def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for w, cost in zip(work, prices, strict=True):
+        found[UNIT[w.kind]] = found.get(UNIT[w.kind], 0.0) + cost.occupancy
+    return found
+
+
+def _serial(work: Sequence[WorkFacts], prices: Sequence[Cost], meeting: float) -> float:
+    """Cycles an iteration of a block that has the SM to itself."""
+    ends = []
+    ready: dict[tuple[int, int], float] = {}
+    free: dict[str, float] = {}
+    clock = 0.0
+    for r in range(PLAYED):
+        clock += meeting
+        for i, (w, cost) in enumerate(zip(work, prices, strict=True)):
+            for j, distance in w.needs:
+                if not (i == j and w.flying) and not work[j].ahead:
+                    clock = max(clock, ready.get((r - distance, j), 0.0))
+            unit = UNIT[w.kind]
+            begin = max(clock, free.get(unit, 0.0)) if cost.occupancy else clock
+            free[unit] = begin + cost.occupancy
+            ready[r, i] = begin + cost.latency
+            clock += cost.issue
+        ends.append(max(clock, *free.values(), 0.0) if free else clock)
+    half = PLAYED // 2
+    return (ends[-1] - ends[-1 - half]) / half
+
+
+def _body(work: Sequence[WorkFacts], costs: CostTable, warps: int) -> tuple[float, float, float]:
+    """Cycles until the first loop begins, from the last one's end, and the busiest unit's after it."""
+    prices = [price(w, costs, warps) for w in work]
+    loops = [i for i, w in enumerate(work) if w.kind == "loop"]
+    first, last = (loops[0], loops[-1]) if loops else (len(work), len(work))
+    needed = _needed_by(work, loops)
+    before = [i for i in range(len(work)) if i in needed or (loops and i < first and not _after(work, i, loops))]
+    after = [i for i in range(len(work)) if i > last and i not in needed]
+    begin = _play(work, prices, before)
+    if not loops:
+        return begin, 0.0, 0.0
+    units: dict[str, float] = {}
+    for i in after:
+        units[UNIT[work[i].kind]] = units.get(UNIT[work[i].kind], 0.0) + prices[i].occupancy
+    return begin, _play(work, prices, after), max(units.values(), default=0.0)
+
+
+def _needed_by(work: Sequence[WorkFacts], targets: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    waiting = list(targets)
+    while waiting:
+        for j, distance in work[waiting.pop()].needs:
+            if distance == 0 and j not in found:
+                found.add(j)
+                waiting.append(j)
+    return found - set(targets)
+
+
+def _after(work: Sequence[WorkFacts], at: int, loops: Sequence[int]) -> bool:
+    """Whether ``at`` depends on a loop."""
+    return bool(set(loops) & _needed_by(work, [at]))
+
+
+def _play(work: Sequence[WorkFacts], prices: Sequence[Cost], chosen: Sequence[int]) -> float:
+    """Cycles that ``chosen`` take in order: until the last is issued, units are free and what was loaded is there."""
+    clock = 0.0
+    ready: dict[int, float] = {}
+    free: dict[str, float] = {}
+    for i in chosen:
+        for j, distance in work[i].needs:
+            if distance == 0:
+                clock = max(clock, ready.get(j, 0.0))
+        unit = UNIT[work[i].kind]
+        begin = max(clock, free.get(unit, 0.0))
+        free[unit] = begin + prices[i].occupancy
+        ready[i] = begin + prices[i].latency
+        clock += prices[i].issue
+    loaded = (ready[i] for i in chosen if work[i].kind == "load")
+    return max([clock, *free.values(), *loaded])

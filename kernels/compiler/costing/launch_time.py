@@ -1,0 +1,218 @@
+"""The time of one launch of a kernel as Triton compiles it, without a partition: pure, from facts and a profile.
+
+    interval(x) = ‖ serial, x · busy, x · bytes / the SM's share of L2, latency / slots in flight ‖_p     x blocks on an SM
+    block(x)    = start + prologue + first copy + Σ trips · interval(x) + epilogue
+    SM          = ⌊q / b⌋ · block(b) + block(q mod b)        q blocks for the busiest SM, b of them resident
+    time        = launch + ‖ SM, power, DRAM ‖
+
+The norms, and the scales of latency, L2, DRAM and power, are the residual constants that were fitted on TMA GEMMs
+(:mod:`warpplan.planner.predict.time_model`). Nothing was fitted on kernels that load through pointers, and no measured
+launch of one is recorded: predictions are meant for ranking configurations of one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from warpplan.kernels.compiler.costing.block_time import BlockPrice, LoopPrice, block_price
+from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts
+from warpplan.kernels.compiler.costing.loop_graph import THREADS
+from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, TMA_BYTES_PER_CYCLE, Prediction
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
+
+BLOCK_START_CYCLES = 600.0
+"""From a block's launch to its first instruction's end, index arithmetic aside. Estimated, in the range of what was
+fitted for pipelined GEMMs (``start_cycles.pipelined4`` and ``pipelined8``). Doubled: small tiles rank lower."""
+IDLE_BLOCK_CYCLES = 400.0
+"""Of a block that reads one number and returns. Estimated. Doubled: launches with many such blocks look slower, alike
+for every configuration of one tile."""
+PLAIN_REGISTERS = 40
+"""A thread's counters and constants beside its tiles and addresses, as fitted for pipelined GEMMs; kernels compiled
+for the tests are within a fifth of it."""
+BARRIER_BYTES = 1_024
+"""Shared memory that the driver keeps of each block (CUDA C++ Programming Guide, "Compute Capability 9.x")."""
+REGISTER_UNIT = 8
+"""Registers a thread are allocated in eights."""
+MOST_BLOCKS_PER_SM = 32
+SPILL_BYTES_PER_CYCLE = 64.0
+"""L1's rate for spilled registers, there and back. Estimated."""
+LEAST_SLOTS = 0.5
+"""Slots in flight of a loop that copies nothing ahead: its load's whole latency, twice over. As in ``KernelModel``."""
+ELEMENT_RATE = {"f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn", "f16": "float16", "i8": "float8_e4m3fn"}
+"""Whose sustained tensor rate stands for an element's; bfloat16's for the others."""
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """How a kernel is launched, and what that asks of memory.
+
+    ``blocks`` are programs that work, ``idle_blocks`` those that return at once; ``trips`` the iterations of each loop
+    of the facts in one program, on average, those of loops around it multiplied in. ``registers``, ``spill_bytes`` (a
+    thread) and ``shared_bytes`` (a block) as compiled, or ``None`` where estimates have to do. ``dram_bytes`` must come
+    from or go to device memory, ``cold`` is the part of loads that L2 does not have, ``loaded`` the part of a loop's tiles
+    that masks let through.
+    """
+
+    blocks: float
+    trips: tuple[float, ...]
+    stages: int
+    idle_blocks: float = 0.0
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+    dram_bytes: float = 0.0
+    cold: float = 1.0
+    loaded: float = 1.0
+
+
+@dataclass(frozen=True)
+class LaunchTime:
+    """``parts`` are (term, µs) before they are combined; ``resident`` blocks on an SM, ``rounds`` of them one after the
+    other. ``fits`` is false where not even one block does: the time is then infinite."""
+
+    time_us: float
+    bound_by: str
+    parts: tuple[tuple[str, float], ...]
+    resident: int
+    rounds: float
+    fits: bool = True
+
+    def prediction(self, flops: float) -> Prediction:
+        """The same in the planner's words; ``flops`` of the whole launch."""
+        return Prediction(self.time_us, flops / self.time_us * 1e-6, self.bound_by, self.parts)
+
+
+def launch_time(facts: KernelFacts, launch: LaunchFacts, profile: Profile, device: Device) -> LaunchTime:
+    """The predicted time of ``launch``. Deterministic; raises
+    :class:`~warpplan.planner.errors.MissingCosts` where the profile lacks what nothing can stand for."""
+    return LaunchModel(facts, profile, device).time(launch)
+
+
+def estimated_registers(facts: KernelFacts) -> int:
+    """Registers a thread before any limit."""
+    return PLAIN_REGISTERS + facts.live_registers
+
+
+def ring_bytes(facts: KernelFacts, stages: int) -> int:
+    """Shared memory of a block whose loops copy ``stages`` deep: wgmma reads a slot while the others fill, mma.sync has
+    moved its operands to registers and has one slot less (Triton 3.6 to 3.9)."""
+    total = 0
+    for loop in facts.loops:
+        slots = max(1, stages if loop.uses_wgmma else stages - 1)
+        total += loop.ring_bytes * slots
+    return max(total, facts.staged_bytes)
+
+
+class LaunchModel:
+    """One kernel priced once, for launches of many shapes and depths."""
+
+    def __init__(self, facts: KernelFacts, profile: Profile, device: Device) -> None:
+        self.facts, self.profile, self.device = facts, profile, device
+        calibration = profile.calibration("gemm")
+        fitted: Mapping[str, float] = dict(calibration.constants) if calibration is not None else {}
+        self.constants = {**GLOBAL_DEFAULTS, **{k: v for k, v in fitted.items() if k in GLOBAL_DEFAULTS}}
+        have = {name: rate.p50 for name, rate in profile.ceilings}
+        # Published rates of an H100 where a profile has no ceilings: 5.5 TB/s of L2, 3.35 TB/s of DRAM.
+        self.clock_hz = have.get("clock_hz_idle", device.boost_clock_hz)
+        self.l2_bytes_per_s = have.get("l2_bytes_per_s", 5.5e12)
+        self.dram_bytes_per_s = have.get("read_bytes_per_s", 3.35e12)
+        self.launch_us = have.get("launch_us", 1.0)
+        self.tensor_flops = {n.removeprefix("tensor_flops_"): v for n, v in have.items() if "tensor_flops" in n}
+
+    @cached_property
+    def price(self) -> BlockPrice:
+        return block_price(self.facts, self.profile)
+
+    def time(self, launch: LaunchFacts) -> LaunchTime:
+        """The predicted time of ``launch``."""
+        resident = self.resident(launch)
+        if not resident:
+            return LaunchTime(math.inf, "shared memory", (), 0, 0.0, False)
+        sms = self.device.sm_count
+        most = max(1, math.ceil(launch.blocks / sms - 1e-9))
+        together = min(resident, most)
+        active = min(float(sms), max(1.0, launch.blocks))
+        whole, left = divmod(most, together)
+        cycles = whole * self._block(launch, together, active) + (self._block(launch, left, active) if left else 0.0)
+        cycles += launch.idle_blocks / sms / resident * IDLE_BLOCK_CYCLES
+        us = 1e6 / self.clock_hz
+        c = self.constants
+        power = c["power_scale"] * self._flops(launch) / self._sustained() * 1e6
+        dram = c["dram_ramp_us"] + c["dram_scale"] * launch.dram_bytes / self.dram_bytes_per_s * 1e6
+        body = _norm(c["memory_norm"], _norm(c["power_norm"], cycles * us, power), dram)
+        parts = (("blocks", cycles * us), ("power", power), ("dram", dram), ("launch", self.launch_us))
+        bound = max(parts[:3], key=lambda part: part[1])[0]
+        return LaunchTime(body + self.launch_us, bound, parts, together, most / together)
+
+    def resident(self, launch: LaunchFacts) -> int:
+        """Blocks on one SM; 0 where shared memory does not hold one."""
+        shared = launch.shared_bytes if launch.shared_bytes is not None else ring_bytes(self.facts, launch.stages)
+        if shared > self.device.smem_bytes_per_block:
+            return 0
+        warps = max(1, self.facts.warps)
+        registers = launch.registers if launch.registers is not None else estimated_registers(self.facts)
+        registers = min(self.device.registers_per_thread, -(-registers // REGISTER_UNIT) * REGISTER_UNIT)
+        by_registers = self.device.registers_per_sm // (registers * THREADS * warps)
+        by_memory = self.device.smem_bytes_per_sm // (shared + BARRIER_BYTES)
+        return max(0, min(by_registers, by_memory, self.device.warps_per_sm // warps, MOST_BLOCKS_PER_SM))
+
+    def spilled_bytes(self, launch: LaunchFacts) -> int:
+        """Bytes a thread that leave its registers and come back."""
+        if launch.spill_bytes is not None:
+            return launch.spill_bytes
+        return 8 * max(0, estimated_registers(self.facts) - self.device.registers_per_thread)
+
+    def _block(self, launch: LaunchFacts, together: int, active: float) -> float:
+        """Cycles of ``together`` blocks on one SM, begun and ended together."""
+        price = self.price
+        spills = self.spilled_bytes(launch) * THREADS * self.facts.warps / SPILL_BYTES_PER_CYCLE
+        steady = sum(
+            trips * self._interval(loop, launch, together, active, spills)
+            for loop, trips in zip(price.loops, launch.trips, strict=True)
+        )
+        fill = max((self._latency(loop, launch) for loop in price.loops), default=0.0)
+        epilogue = max(price.epilogue_cycles, together * price.epilogue_busy)
+        return BLOCK_START_CYCLES + price.prologue_cycles + fill + steady + epilogue
+
+    def _interval(
+        self, loop: LoopPrice, launch: LaunchFacts, together: int, active: float, spills: float
+    ) -> float:  # fmt: skip
+        c = self.constants
+        share = min(self.l2_bytes_per_s / active / self.clock_hz, TMA_BYTES_PER_CYCLE)
+        transfer = c["l2_scale"] * together * launch.loaded * loop.loaded_bytes / share
+        serial = loop.serial_cycles + spills
+        if not loop.ring_bytes:
+            return _norm(c["block_norm"], max(serial, together * loop.busy_cycles), transfer)
+        arrival = c["latency_scale"] * self._latency(loop, launch) + c["transfer_scale"] * transfer
+        busy = max(serial, together * (loop.busy_cycles + spills))
+        return _norm(c["block_norm"], busy, transfer, arrival / slots_in_flight(loop, launch.stages))
+
+    def _latency(self, loop: LoopPrice, launch: LaunchFacts) -> float:
+        """Of one copy, in the mix of L2 and DRAM."""
+        return loop.latency_l2 + launch.cold * (loop.latency_dram - loop.latency_l2)
+
+    def _flops(self, launch: LaunchFacts) -> float:
+        return launch.blocks * sum(l.flops * t for l, t in zip(self.price.loops, launch.trips, strict=True))
+
+    def _sustained(self) -> float:
+        """The slowest sustained tensor rate of the loops' elements, in FLOP/s."""
+        names = {ELEMENT_RATE.get(loop.element, "bfloat16") for loop in self.price.loops if loop.element}
+        # The H100's published dense rate for bfloat16 where a profile has none.
+        return min((self.tensor_flops.get(name, 989e12) for name in names or {"bfloat16"}), default=989e12)
+
+
+def slots_in_flight(loop: LoopPrice, stages: int) -> float:
+    """Copies that are on their way while one is multiplied: wgmma's slot is refilled after the next product began, so
+    it has ``stages`` − 2 as in :mod:`~warpplan.kernels.compiler.costing.kernel_model`; mma.sync's one more."""
+    return max(LEAST_SLOTS, stages - 2 if loop.wgmma else stages - 1)
+
+
+def _norm(p: float, *terms: float) -> float:
+    largest = max(terms)
+    if largest <= 0.0:
+        return 0.0
+    return float(largest * sum((term / largest) ** p for term in terms) ** (1.0 / p))

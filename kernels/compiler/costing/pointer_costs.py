@@ -1,0 +1,127 @@
+"""Costs of what a kernel without TMA does: cp.async copies, loads into registers, mma.sync on tiles from shared memory.
+
+A profile is asked for the kinds named in :data:`WANTED` first. None of the profiles that ship has all of them yet, so
+each has a fall-back made from what every profile has, and what was priced by a fall-back is said
+(:func:`missing_points`):
+
+- ``gather_load`` (bytes, source: rows copied by cp.async, :mod:`~warpplan.profiler.probes.gather`): the latency of a
+  TMA box of as many bytes from the same place; an instruction copies 16 bytes a thread and leaves a warp after 4 cycles (32 lanes of 16 bytes at 128
+  bytes a cycle, CUDA C++ Programming Guide, "Shared Memory"); the load-store unit is held for bytes / 128.
+- ``global_load`` (bytes): as ``gather_load``. Such a load waits where it stands.
+- ``ldmatrix``: the profile's ``shared_load``.
+- ``mma`` (m16n8k16 on register operands): half of the rate of wgmma, in proportion to its rows, 16 at least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
+from warpplan.kernels.compiler.costing.kernel_facts import WorkFacts
+from warpplan.kernels.compiler.costing.loop_graph import MMA_ROWS, THREADS, Cost, Shape, cost_of
+from warpplan.planner.errors import MissingCosts
+from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
+
+WANTED: dict[str, str] = {
+    "gather_load": "bytes=8192 … 32768, source=l2|dram: the probe is there (warpplan profile --add gather)",
+    "global_load": "bytes=512 … 16384, source=l2|dram: a tile into registers, used at once",
+    "ldmatrix": "bytes=2048 … 32768: operands of mma.sync out of a swizzled tile",
+    "mma": "m16n8k16 and m16n8k32, n=16 … 256: back to back on one accumulator",
+}
+"""Points that a profile should have for kernels that load through pointers: kind → parameters and what is timed."""
+LSU_BYTES_PER_CYCLE = 128.0
+"""Shared memory's and L1's width an SM (CUDA C++ Programming Guide, "Shared Memory")."""
+COPY_BYTES = 16
+"""Of a thread's widest copy; :data:`COPY_ISSUE_CYCLES` until the warp goes on."""
+COPY_ISSUE_CYCLES = 4.0
+MMA_LEAST_ROWS = 16
+"""mma.sync's m (PTX ISA, "mma.m16n8k16"): fewer rows take as long."""
+LEAST_ELEMENTS, MEASURED_ELEMENTS = 128, 1024
+"""One element a thread of four warps, and the smallest tile whose arithmetic was measured: what lies between is in
+proportion."""
+STAGED_KINDS = {"load": "global_load", "ahead": "gather_load"}
+
+
+def price(work: WorkFacts, costs: CostTable, warps: int, source: str = "l2") -> Cost:
+    """What ``work`` costs a block of ``warps`` warps, in SM cycles; loads come from ``source``, "l2" or "dram"."""
+    if work.kind == "loop":
+        return Cost()
+    if work.product is not None:
+        return _product(work, costs, warps)
+    if work.kind == "tma_load":
+        found = _lookup(costs, "tma_load", work.moved_bytes, source)
+        return Cost(_p50(found.latency), _p50(found.occupancy), _p50(found.issue))
+    if work.kind in ("load", "store"):
+        return _moved(work, costs, warps, source)
+    return _scaled(work, cost_of(_as_work(work), costs, Shape(1, warps, specialized=False)))
+
+
+def _scaled(work: WorkFacts, cost: Cost) -> Cost:
+    """``cost`` in proportion to a tile that is smaller than any that was measured."""
+    size = max((part.size for part in work.parts), default=0)
+    if work.kind not in ("elementwise", "sfu", "reduce") or size >= MEASURED_ELEMENTS:
+        return cost
+    share = max(LEAST_ELEMENTS, size) / MEASURED_ELEMENTS
+    return replace(cost, occupancy=share * cost.occupancy, issue=share * cost.issue)
+
+
+def missing_points(work: WorkFacts, costs: CostTable) -> str | None:
+    """The kind of :data:`WANTED` that ``costs`` lacks for ``work``, if it needs one."""
+    kind = None
+    if work.product is not None:
+        kind = "mma" if work.product.cores == "mma" else None
+    elif work.kind == "load":
+        kind = "gather_load" if work.ahead else "global_load"
+    elif work.kind == "convert_layout" and [p.kind for p in work.parts] == ["shared_load"]:
+        kind = "ldmatrix"
+    return kind if kind is not None and not _has(costs, kind) else None
+
+
+def _moved(work: WorkFacts, costs: CostTable, warps: int, source: str) -> Cost:
+    size = max(1, work.moved_bytes)
+    issue = COPY_ISSUE_CYCLES * -(-size // (COPY_BYTES * THREADS * warps))
+    if work.kind == "store":
+        found = _lookup(costs, "tma_store", size, None)
+        return Cost(issue, _p50(found.occupancy, size / 32.0), issue)
+    kind = STAGED_KINDS["ahead" if work.ahead else "load"]
+    if _has(costs, kind):
+        measured = costs.lookup(kind, size, source=source)
+        return Cost(_p50(measured.latency), _p50(measured.occupancy), _p50(measured.issue, issue))
+    latency = _p50(_lookup(costs, "tma_load", size, source).latency, 600.0)
+    return Cost(latency, size / LSU_BYTES_PER_CYCLE, issue, estimated=True)
+
+
+def _product(work: WorkFacts, costs: CostTable, warps: int) -> Cost:
+    product = work.product
+    assert product is not None
+    cost = cost_of(_as_work(work), costs, Shape(1, warps, specialized=False))
+    if product.cores != "mma":
+        return cost
+    # cost_of counts 64 rows for fewer; mma.sync has 16, and the warps that issue it are busy as long as it takes.
+    rows = max(MMA_LEAST_ROWS, product.m)
+    share = min(1.0, rows / MMA_ROWS)
+    busy = share * cost.occupancy
+    return replace(cost, occupancy=busy, issue=busy, latency=busy + max(0.0, cost.latency - cost.occupancy))
+
+
+def _as_work(work: WorkFacts) -> LoopWork:
+    product = work.product
+    shape = (product.m, product.n) if product is not None else ()
+    return LoopWork(
+        "", work.kind, (), "", (), shape, work.parts, product.as_product() if product is not None else None
+    )
+
+
+def _has(costs: CostTable, kind: str) -> bool:
+    return any(entry.kind == kind for entry in costs.entries)
+
+
+def _lookup(costs: CostTable, kind: str, size: int, source: str | None) -> OperationCost:
+    try:
+        return costs.lookup(kind, size, **({"source": source} if source else {}))
+    except MissingCosts:
+        return OperationCost()
+
+
+def _p50(quantiles: Quantiles | None, otherwise: float = 0.0) -> float:
+    return quantiles.p50 if quantiles is not None else otherwise

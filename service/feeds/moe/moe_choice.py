@@ -1,0 +1,110 @@
+"""The configuration of a routed layer for each number of tokens: every one of the space predicted, the least time
+taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.costing.launch_time import LaunchModel
+from warpplan.planner.errors import Infeasible
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
+from warpplan.service.feeds.moe.moe_kernels import MoeTile
+from warpplan.service.feeds.moe.moe_launch import MoeProduct, down_product, launch_facts, up_product
+from warpplan.service.feeds.moe.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe.model_shapes import MoeLayer
+from warpplan.service.feeds.moe.routing import RoutedBlocks, routed, unsorted
+from warpplan.service.feeds.moe.tile_facts import KernelSource
+from warpplan.service.feeds.moe.tuning_space import STAGES, MoeConfig, groups_worth
+
+UNSORTED_SHARE = 4
+"""vLLM skips the sorting where there are four times as many experts as rows (``fused_moe.py``, 0.33.0)."""
+
+
+@dataclass(frozen=True)
+class PredictedConfig:
+    """Predicted times in µs of the two products of one layer, each a launch."""
+
+    config: MoeConfig
+    up_us: float
+    down_us: float
+
+    @property
+    def total_us(self) -> float:
+        return self.up_us + self.down_us
+
+
+@dataclass(frozen=True)
+class ChosenPair:
+    """A configuration for each product; the row blocks are alike, for both are launched on one sorting."""
+
+    up: MoeConfig
+    down: MoeConfig
+    up_us: float
+    down_us: float
+
+
+class MoeChooser:
+    """Chooses for one kernel, scheme, profile and device. ``sorts_always`` is false for a consumer that launches few
+    tokens unsorted; ``shared`` experts take every token."""
+
+    def __init__(
+        self, source: KernelSource, scheme: MoeScheme, profile: Profile, device: Device, *, sorts_always: bool,
+        shared: int = 0,
+    ) -> None:  # fmt: skip
+        self.source, self.scheme, self.device = source, scheme, device
+        self.sorts_always, self.shared = sorts_always, shared
+        self.models = {tile: LaunchModel(found.facts, profile, device) for tile, found in source.tiles.items()}
+
+    def predicted(self, layer: MoeLayer, tokens: int) -> Iterator[PredictedConfig]:
+        """Every configuration that fits the device, in the space's order."""
+        up, down = up_product(layer), down_product(layer)
+        for tile in self.models:
+            blocks = self._blocks(layer, tokens, tile)
+            for stages in STAGES:
+                for group in groups_worth(blocks.row_blocks):
+                    config = MoeConfig(tile, group, stages)
+                    up_us = self._time(up, config, blocks)
+                    if up_us != float("inf"):
+                        yield PredictedConfig(config, up_us, self._time(down, config, blocks))
+
+    def best(self, layer: MoeLayer, tokens: int) -> PredictedConfig:
+        """One configuration for both products. Raises :class:`Infeasible` where none fits the device."""
+        return min(self._some(layer, tokens), key=lambda p: _order(p.total_us, p.config))
+
+    def best_pair(self, layer: MoeLayer, tokens: int) -> ChosenPair:
+        """One configuration for each product, of equal row blocks. Raises as :meth:`best`."""
+        every = self._some(layer, tokens)
+        pairs = []
+        for rows in sorted({p.config.tile.m for p in every}):
+            alike = [p for p in every if p.config.tile.m == rows]
+            up = min(alike, key=lambda p: _order(p.up_us, p.config))
+            down = min(alike, key=lambda p: _order(p.down_us, p.config))
+            pairs.append(ChosenPair(up.config, down.config, up.up_us, down.down_us))
+        return min(pairs, key=lambda pair: (pair.up_us + pair.down_us, pair.up.tile.m))
+
+    def _some(self, layer: MoeLayer, tokens: int) -> list[PredictedConfig]:
+        found = list(self.predicted(layer, tokens))
+        if not found:
+            raise Infeasible(f"no configuration of {self.source.origin} fits {self.device.name}", field="device")
+        return found
+
+    def _blocks(self, layer: MoeLayer, tokens: int, tile: MoeTile) -> RoutedBlocks:
+        if not self.sorts_always and tokens * layer.top_k * UNSORTED_SHARE <= layer.experts:
+            return unsorted(tokens, layer.experts, layer.top_k)
+        return routed(tokens, layer.experts, layer.top_k, tile.m, shared=self.shared)
+
+    def _time(self, product: MoeProduct, config: MoeConfig, blocks: RoutedBlocks) -> float:
+        found = self.source.tiles[config.tile]
+        launch = launch_facts(
+            product, self.scheme, config, blocks, found.facts, self.device,
+            registers=found.registers, spill_bytes=found.spill_bytes,
+        )  # fmt: skip
+        return self.models[config.tile].time(launch).time_us
+
+
+def _order(time_us: float, config: MoeConfig) -> tuple[float, ...]:
+    """By time to a thousandth; of equals the one that takes least of an SM."""
+    tile = config.tile
+    return (round(time_us, 3), config.stages, tile.m * tile.n * tile.k, tile.warps, config.group_m, tile.m, tile.n)

@@ -1,0 +1,241 @@
+"""Export and verification of routed layers' tables, for any consumer that reads them by file name.
+
+What differs from one consumer to the next is in a :class:`MoeConsumer`; :mod:`~warpplan.service.feeds.vllm_moe` and
+:mod:`~warpplan.service.feeds.sglang_moe` have theirs.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from warpplan.planner.errors import InvalidInput
+from warpplan.planner.values import codec
+from warpplan.planner.values.device import Device, device
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.moe.installed_consumer import InstalledConsumer, find_consumer, require_tested
+from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, layer_of, model_named, with_shared
+from warpplan.service.feeds.moe.moe_choice import MoeChooser
+from warpplan.service.feeds.moe.moe_kernels import MoeKernel
+from warpplan.service.feeds.moe.moe_schemes import MoeScheme, scheme
+from warpplan.service.feeds.moe.table_files import (
+    TableKey,
+    WrittenTable,
+    difference,
+    digest_of,
+    record,
+    recorded,
+    write_table,
+)
+from warpplan.service.feeds.moe.tile_facts import KernelSource, kernel_source
+from warpplan.service.feeds.targets import FeedRequest
+
+Table = dict[int, dict[str, object]]
+"""Tokens → an entry of a file."""
+Reader = Callable[[InstalledConsumer | None, Path, TableKey, Mapping[str, str]], Mapping[int, Mapping[str, object]] | None]
+"""What a consumer finds in the folder for a key; its own unmodified reader where it is installed. Raises what that
+raises."""
+VERSION, KERNEL, TRITON, PROFILE = "consumer version", "kernel", "triton", "profile"
+STALE_IF_CHANGED = (VERSION, KERNEL, TRITON, PROFILE, "device")
+"""What of a table's provenance makes it stale where it is another today."""
+
+
+@dataclass(frozen=True)
+class PlannedTable:
+    """A table before it is written; ``times_us`` are predicted, by tokens."""
+
+    key: TableKey
+    layer: MoeLayer
+    table: Table
+    times_us: dict[int, float]
+
+
+@dataclass(frozen=True)
+class MoeConsumer:
+    """One consumer. ``schemes`` are those that its reader tells apart; ``place`` is where below the folder a table
+    lies; ``plan`` chooses a layer's tables; ``shares`` whether shared experts may run as routed ones."""
+
+    name: str
+    tested: tuple[str, ...]
+    schemes: tuple[str, ...]
+    kernel: MoeKernel
+    sorts_always: bool
+    shares: bool
+    place: Callable[[TableKey, Mapping[str, str]], str]
+    plan: Callable[[MoeChooser, MoeLayer, TableKey], tuple[PlannedTable, ...]]
+    read: Reader
+    triton: Callable[[InstalledConsumer | None, Mapping[str, str]], str]
+    device_name: Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A request understood."""
+
+    consumer: MoeConsumer
+    request: FeedRequest
+    model: MoeModel
+    scheme: MoeScheme
+    tp: int
+    device: Device
+    installed: InstalledConsumer | None
+    source: KernelSource
+
+    @property
+    def identity(self) -> tuple[tuple[str, str], ...]:
+        version = self.installed.version if self.installed is not None else self.consumer.tested[-1]
+        return (
+            (VERSION, version),
+            (KERNEL, self.source.digest),
+            (TRITON, self.consumer.triton(self.installed, self.request.settings)),
+            (PROFILE, codec.key(self.request.profile)[:16]),
+            ("device", self.device.name),
+        )
+
+    @property
+    def title(self) -> str:
+        return f"{self.model.name or self.request.settings['model']} tp={self.tp} {self.scheme.name}"
+
+    def tables(self) -> tuple[PlannedTable, ...]:
+        """Every table of the model's layer, planned."""
+        layer = layer_of(self.model, self.tp, self.scheme)
+        layers = [(layer, 0)]
+        if self.consumer.shares and self.model.shared_experts:
+            layers.append((with_shared(layer, self.model.shared_experts), self.model.shared_experts))
+        found: list[PlannedTable] = []
+        for each, shared in layers:
+            chooser = MoeChooser(
+                self.source, self.scheme, self.request.profile, self.device,
+                sorts_always=self.consumer.sorts_always, shared=shared,
+            )  # fmt: skip
+            key = TableKey(
+                each.experts, each.intermediate, self.consumer.device_name(self.device.name), self.scheme.selector,
+                self.scheme.block, self.scheme.per_channel,
+            )  # fmt: skip
+            found += self.consumer.plan(chooser, each, key)
+        return tuple(found)
+
+
+def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
+    """Plan and write every table of the requested layer, and their provenance.
+
+    Raises :class:`InvalidInput` for a request that is not understood or a consumer that was not tested,
+    :class:`~warpplan.planner.errors.UnknownName` for a model, dtype or device that is not known,
+    :class:`~warpplan.planner.errors.StoreError` where the folder cannot be written.
+    """
+    job = _understood(consumer, request)
+    today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
+    more = {"planner": request.planner, "date": today, "facts": job.source.origin, "layer": job.title}
+    written: dict[str, WrittenTable] = {}
+    entries: list[ExportedEntry] = []
+    for planned in job.tables():
+        place = consumer.place(planned.key, request.settings)
+        digest = write_table(request.out / place, planned.table)
+        written[place] = WrittenTable(digest, {**dict(job.identity), **more})
+        for tokens, entry in planned.table.items():
+            entries.append(
+                ExportedEntry(
+                    _shape(planned.layer, tokens), job.scheme.name, job.device.name, (place,),
+                    str(request.out / place), tuning_of_entry(entry), planned.times_us[tokens],
+                )  # fmt: skip
+            )
+    record(request.out, consumer.name, written)
+    return ExportReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
+
+
+def verify_tables(consumer: MoeConsumer, request: FeedRequest) -> VerifyReport:
+    """Would the consumer take our entry for every number of tokens? Writes nothing. Raises as :func:`export_tables`.
+
+    A table that is missing, damaged, stale or not ours is a miss for all of its tokens, with the reason.
+    """
+    job = _understood(consumer, request)
+    known = recorded(request.out, consumer.name)
+    entries: list[VerifiedEntry] = []
+    for planned in job.tables():
+        place = consumer.place(planned.key, request.settings)
+        path = request.out / place
+        read, reason = _read(job, planned, place, known.get(place))
+        for tokens, today in planned.table.items():
+            entry = None if read is None else _nearest(read, tokens)
+            told = reason
+            if entry is not None and not reason and dict(entry) != today:
+                told = "not today's plan: an older one"
+            entries.append(
+                VerifiedEntry(
+                    _shape(planned.layer, tokens), job.scheme.name, job.device.name, read is not None and not reason,
+                    str(path), None if entry is None else tuning_of_entry(entry), told,
+                )  # fmt: skip
+            )
+    return VerifyReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
+
+
+def _understood(consumer: MoeConsumer, request: FeedRequest) -> _Job:
+    settings = request.settings
+    if "model" not in settings:
+        raise InvalidInput(
+            f"--target {consumer.name} needs --model: a name such as deepseek-v3, or "
+            '"experts=256 hidden=7168 intermediate=2048 top-k=8"',
+            field="model",
+        )
+    model = model_named(settings["model"])
+    chosen = scheme(settings.get("dtype") or model.scheme, consumer.schemes)
+    tp = settings.get("tp", "1")
+    if not tp.isdigit():
+        raise InvalidInput(f"--tp {tp}: expected a whole number from 1 on", field="tp", value=tp)
+    layer_of(model, int(tp), chosen)
+    installed = find_consumer(consumer.name, request.consumer)
+    if installed is not None:
+        require_tested(installed, consumer.tested, untested=request.untested)
+    source = kernel_source(consumer.kernel, chosen, installed)
+    return _Job(consumer, request, model, chosen, int(tp), device(request.device), installed, source)
+
+
+def _read(
+    job: _Job, planned: PlannedTable, place: str, known: WrittenTable | None
+) -> tuple[Mapping[int, Mapping[str, object]] | None, str]:
+    """What the consumer reads for ``planned``, and why that is no hit."""
+    path = job.request.out / place
+    try:
+        read = job.consumer.read(job.installed, job.request.out, planned.key, job.request.settings)
+    except Exception as error:  # the consumer's own reader runs here and may raise anything
+        return None, f"the consumer fails on it ({type(error).__name__}: {error}): remove {path}"
+    if not path.is_file():
+        near = difference(path.name, path.parent)
+        elsewhere = "; the consumer falls back to a table elsewhere" if read is not None else ""
+        return None, f"no {path.name}{f'; {near}' if near else ''}{elsewhere}"
+    if read is None:
+        return None, f"the consumer does not read {path.name}: its version names tables otherwise, or tuning is off"
+    if known is None or known.digest != digest_of(path.read_bytes()):
+        return read, "not ours, or changed since it was exported: the consumer reads it all the same; export again"
+    if dict(read) != {int(k): v for k, v in json.loads(path.read_bytes()).items() if k.isdigit()}:
+        return read, "the consumer takes another table than this one"
+    now = dict(job.identity)
+    changed = [
+        f"{name} {known.provenance.get(name, 'unknown')}, here {now[name]}"
+        for name in STALE_IF_CHANGED if known.provenance.get(name) != now[name]
+    ]  # fmt: skip
+    return read, f"stale, and read all the same: exported for {'; '.join(changed)}: export again" if changed else ""
+
+
+def _nearest(table: Mapping[int, Mapping[str, object]], tokens: int) -> Mapping[str, object] | None:
+    """As both consumers choose: the first of the nearest numbers of tokens."""
+    return table[min(table, key=lambda known: abs(known - tokens))] if table else None
+
+
+def _shape(layer: MoeLayer, tokens: int) -> tuple[int | str, ...]:
+    return (tokens, layer.hidden, layer.intermediate, f"experts={layer.experts}", f"top-k={layer.top_k}")
+
+
+def tuning_of_entry(entry: Mapping[str, object]) -> TuningConfig:
+    """An entry of a file as our value; what a foreign one lacks is 0."""
+
+    def number(name: str) -> int:
+        value = entry.get(name, 0)
+        return value if isinstance(value, int) else 0
+
+    kwargs = {name: value for name, value in entry.items() if name not in ("num_warps", "num_stages")}
+    return TuningConfig(tuple(kwargs.items()), number("num_warps"), number("num_stages"))  # type: ignore[arg-type]

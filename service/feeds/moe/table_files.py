@@ -1,0 +1,139 @@
+"""Tuning tables as files: their names, written whole or not at all, and beside them who wrote them from what.
+
+The readers open exact names only, so a file of another name in the folder is never in their way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpplan.planner.errors import StoreError
+
+PROVENANCE_SCHEMA = "warpplan/feed-1"
+Provenance = Mapping[str, str]
+"""What a table was made from and for, (name, value) by name."""
+
+
+@dataclass(frozen=True)
+class TableKey:
+    """What both consumers look a table up by. ``columns`` are the second weight's, a rank's share of an expert;
+    ``device`` as in a file's name; ``selector`` "" for no ``dtype=``."""
+
+    experts: int
+    columns: int
+    device: str
+    selector: str = ""
+    block: tuple[int, int] | None = None
+    per_channel: bool = False
+    down: bool = False
+
+    def file_name(self, *, spaced: bool) -> str:
+        """``E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json``; ``spaced`` has a blank
+        within the brackets."""
+        dtype = f",dtype={self.selector}" if self.selector else ""
+        comma = ", " if spaced else ","
+        block = f",block_shape=[{comma.join(map(str, self.block))}]" if self.block else ""
+        channel = ",per_channel_quant=True" if self.per_channel else ""
+        down = "_down" if self.down else ""
+        return f"E={self.experts},N={self.columns},device_name={self.device}{dtype}{block}{channel}{down}.json"
+
+
+@dataclass(frozen=True)
+class WrittenTable:
+    """A table as it was written: the digest of its bytes, and its provenance."""
+
+    digest: str
+    provenance: dict[str, str]
+
+
+def write_table(path: Path, table: Mapping[int, Mapping[str, object]]) -> str:
+    """``table``, tokens → entry, in ``path``, in one step: a reader sees the old file or the new one. Answers the
+    digest of its bytes. Raises :class:`StoreError`."""
+    text = json.dumps({str(tokens): dict(entry) for tokens, entry in table.items()}, indent=4) + "\n"
+    _replace(path, text)
+    return digest_of(text.encode())
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".warpplan-", suffix=".tmp")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)  # mkstemp's own is for this user alone; the job may be another
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        reason = error.strerror or str(error)
+        raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(path.parent)) from error
+
+
+def provenance_path(out: Path, consumer: str) -> Path:
+    return out / f"warpplan-{consumer}.json"
+
+
+def record(out: Path, consumer: str, written: Mapping[str, WrittenTable]) -> None:
+    """Add ``written``, path below ``out`` → table, to the folder's provenance. Raises :class:`StoreError`."""
+    known = {**recorded(out, consumer), **written}
+    tables = {
+        name: {"sha256": table.digest, "provenance": dict(table.provenance)} for name, table in sorted(known.items())
+    }
+    text = json.dumps({"schema": PROVENANCE_SCHEMA, "consumer": consumer, "tables": tables}, indent=2) + "\n"
+    _replace(provenance_path(out, consumer), text)
+
+
+def recorded(out: Path, consumer: str) -> dict[str, WrittenTable]:
+    """The tables that were written into ``out``; none where the file is missing or is none of ours."""
+    try:
+        plain = json.loads(provenance_path(out, consumer).read_text(encoding="utf-8"))
+        if plain["schema"] != PROVENANCE_SCHEMA:
+            return {}
+        return {
+            str(name): WrittenTable(str(table["sha256"]), {str(k): str(v) for k, v in table["provenance"].items()})
+            for name, table in plain["tables"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def difference(wanted: str, folder: Path) -> str:
+    """How the table in ``folder`` whose name is most like ``wanted`` differs from it, in words; "" where there is
+    none."""
+    asked = _fields(wanted)
+    others = sorted(path.name for path in folder.glob("*.json")) if folder.is_dir() else []
+    best: tuple[int, str] | None = None
+    for name in others:
+        found = _fields(name)
+        if not found or name == wanted:
+            continue
+        unlike = [k for k in sorted({*asked, *found}) if asked.get(k) != found.get(k)]
+        told = ", ".join(f"{k} {found.get(k, 'none')}, asked {asked.get(k, 'none')}" for k in unlike)
+        if best is None or len(unlike) < best[0]:
+            best = len(unlike), f"nearest is {name}: {told or 'written otherwise'}"
+    return "" if best is None else best[1]
+
+
+def _fields(name: str) -> dict[str, Any]:
+    """The keys in a table's name."""
+    stem, down = name.removesuffix(".json"), "no"
+    if stem.endswith("_down"):
+        stem, down = stem.removesuffix("_down"), "yes"
+    pairs = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,]+)", stem))
+    if "E" not in pairs:
+        return {}
+    return {**{k: v.replace(" ", "") for k, v in pairs.items()}, "down": down}
