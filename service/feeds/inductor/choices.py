@@ -3,8 +3,8 @@
     import warpplan.service.feeds.inductor.choices    # reads $WARPPLAN_INDUCTOR_TABLE
 
 or :func:`install`. Products that the table does not hold are chosen as Inductor does without us; with
-``WARPPLAN_INDUCTOR_KEYS=FILE`` they are written there, for ``warpplan export --target inductor --set keys=FILE``. A table
-that is damaged, or was made for another GPU, driver, torch or Triton, is not used, and a warning says why.
+``WARPPLAN_INDUCTOR_KEYS=FILE`` they are written there, for ``warpplan export --target inductor --consumer FILE``. A
+table that is damaged, or was made for another GPU, driver, torch or Triton, is not used, and a warning says why.
 
 Source: torch 2.11 and 2.13, ``_inductor/lookup_table/choices.py`` and ``config.inductor_choices_class``.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ PACKAGES = ("torch", "triton")
 
 
 class PlannedChoices(LookupTableChoices):  # type: ignore[misc]  # torch is untyped here
-    """Inductor's choices with ``table`` in the place of its configuration's; ``keys`` is the file for what is missing."""
+    """Inductor's choices with ``table`` in the place of its configuration's; ``keys`` is the file for what it lacks."""
 
     def __init__(self, table: Table, keys: Path | None = None) -> None:
         super().__init__()
@@ -112,10 +113,8 @@ def usable_table(path: Path, machine: Machine, versions: Callable[[], Mapping[st
 def installed_versions() -> dict[str, str]:
     """The packages whose change makes a table stale."""
     found = {"torch": str(torch.__version__).partition("+")[0]}
-    try:
+    with suppress(metadata.PackageNotFoundError):
         found["triton"] = metadata.version("triton").partition("+")[0]
-    except metadata.PackageNotFoundError:
-        pass
     return found
 
 

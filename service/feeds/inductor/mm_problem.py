@@ -57,7 +57,7 @@ class MmProblem:
 
     @property
     def layout(self) -> str:
-        """How the operands lie, as the option ``layout`` of ``gemm`` has it: "n" for rows after one another, "t" for columns."""
+        """How the operands lie, as the option ``layout`` of ``gemm`` has it: "n" by rows, "t" by columns."""
         return "".join("t" if node.strides[0] == 1 and node.sizes[1] > 1 else "n" for node in self.inputs[-2:])
 
     def key(self, device: str = "") -> str:

@@ -1,7 +1,7 @@
 """Torch's own lookups and lists of configurations, asked on a machine without a GPU.
 
-Inductor asks CUDA for the GPU's name and limits before it looks anything up: :func:`pretending` answers for the GPU that
-a table is for, while it is made and verified. Needs torch.
+Inductor asks CUDA for the GPU's name and limits before it looks anything up: :func:`pretending` answers for the GPU
+that a table is for, while it is made and verified. Needs torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from unittest import mock
 
 from warpplan.planner.values.device import Device
 from warpplan.service.feeds.inductor.mm_problem import MmProblem
-from warpplan.service.feeds.inductor.table_file import Table
 
 TEMPLATE = "triton::mm"
 ATEN = {"mm": "aten::mm", "addmm": "aten::addmm"}
@@ -64,10 +63,14 @@ def listed_tiles(problem: MmProblem) -> tuple[MmTile, ...]:
     """Inductor's own candidates for ``problem``, in its order. Call it while :func:`pretending`."""
     import torch
     from torch._inductor.template_heuristics.registry import get_template_heuristic
+    from torch._inductor.virtualized import V
 
     heuristic = get_template_heuristic(TEMPLATE, "cuda", problem.operation)
     size = getattr(torch, problem.dtype).itemsize
-    found = heuristic.get_mm_configs()(problem.m, problem.n, problem.k, dtype_size=size, op_name=problem.operation)
+    with V.set_graph_handler(_empty_graph()):
+        found = list(
+            heuristic.get_mm_configs()(problem.m, problem.n, problem.k, dtype_size=size, op_name=problem.operation)
+        )
     tiles = (
         MmTile(
             c.kwargs["BLOCK_M"], c.kwargs["BLOCK_N"], c.kwargs["BLOCK_K"], c.num_warps, c.num_stages,
@@ -85,18 +88,15 @@ def template_hash() -> str:
     return str(mm_template.src_hash)
 
 
-def looked_up(table: Table, problems: Sequence[MmProblem]) -> list[list[dict[str, Any]]]:
-    """What Inductor's own reader, with our choices on, returns for each of ``problems``: the keyword arguments of each
-    template that it would compile; none on a miss. Call it while :func:`pretending`."""
+def looked_up(choices: Any, problems: Sequence[MmProblem]) -> list[list[dict[str, Any]]]:
+    """What ``choices`` (a ``LookupTableChoices``) finds for each of ``problems``: the keyword arguments of each
+    template that Inductor would compile; none on a miss. Call it while :func:`pretending`."""
     import sympy
     import torch
     from torch._inductor import config, ir
-    from torch._inductor.graph import GraphLowering
     from torch._inductor.kernel.mm import aten_addmm, aten_mm, mm_template
     from torch._inductor.kernel_inputs import MMKernelInputs
     from torch._inductor.virtualized import V
-
-    from warpplan.service.feeds.inductor.choices import PlannedChoices
 
     device = torch.device("cuda", 0)
 
@@ -107,9 +107,7 @@ def looked_up(table: Table, problems: Sequence[MmProblem]) -> list[list[dict[str
         return ir.InputBuffer(name=name, layout=layout)
 
     found = []
-    choices = PlannedChoices(table)
-    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
-    with V.set_graph_handler(graph), V.set_choices_handler(choices), config.patch(max_autotune_gemm=True):
+    with V.set_graph_handler(_empty_graph()), V.set_choices_handler(choices), config.patch(max_autotune_gemm=True):
         for problem in problems:
             nodes = [node(f"in{i}", problem, i) for i in range(len(problem.inputs))]
             scalars = dict(_scalar(part) for part in problem.scalars.split("&") if part)
@@ -121,6 +119,14 @@ def looked_up(table: Table, problems: Sequence[MmProblem]) -> list[list[dict[str
             entries = choices.lookup_template_configs(inputs, problem.operation, uids, hashes)
             found.append([{"template_id": uid, **entry} for uid, group in entries.items() for entry in group])
     return found
+
+
+def _empty_graph() -> Any:
+    """What Inductor asks whether sizes are known."""
+    import torch
+    from torch._inductor.graph import GraphLowering
+
+    return GraphLowering(torch.fx.symbolic_trace(lambda x: x))
 
 
 def _scalar(text: str) -> tuple[str, float | int]:

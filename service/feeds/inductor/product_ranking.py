@@ -1,8 +1,8 @@
 """Tiles of a product that loads through pointers, ranked by predicted time: for kernels in the manner of Inductor's
 ``mm``, which compile without a partition.
 
-The kernel that is priced is our own (:mod:`~.product_kernel`), captured for the device with Triton's own passes; no GPU is
-needed. What it predicts is meant for ranking, not as a time.
+The kernel that is priced is our own (:mod:`~.product_kernel`), captured for the device with Triton's own passes; no GPU
+is needed. What it predicts is meant for ranking, not as a time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _facts(
     dtype: str, layout: str, block_m: int, block_n: int, block_k: int, warps: int, even_k: bool,
     divisible: tuple[bool, ...], capability: int,
 ) -> KernelFacts:  # fmt: skip
-    """The kernel compiled up to the cut. Raises :class:`InvalidInput` where there is no Triton or it does not compile."""
+    """The kernel compiled up to the cut. Raises :class:`InvalidInput` without Triton and where it does not compile."""
     try:
         from triton.backends.compiler import GPUTarget
     except ImportError:
@@ -87,7 +87,7 @@ def _facts(
     along_a = ("i32:16" if divisible[2] else "i32", "1") if layout[0] == "n" else ("1", sizes["M"])
     along_b = (sizes["N"], "1") if layout[1] == "n" else ("1", sizes["K"])
     signature = {
-        **{name: f"*{element}" for name in ("a_ptr", "b_ptr", "c_ptr")}, **sizes,
+        **dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), f"*{element}"), **sizes,
         "stride_am": along_a[0], "stride_ak": along_a[1], "stride_bk": along_b[0], "stride_bn": along_b[1],
         "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": 8, "EVEN_K": even_k,
     }  # fmt: skip
@@ -99,5 +99,7 @@ def _facts(
     except Exception as error:  # Triton's front end and passes raise types of their own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         tile = f"{block_m}x{block_n}x{block_k}, {warps} warps"
-        raise InvalidInput(f"the product of tile {tile} does not compile: {reason}", field="tiles", value=tile) from None
+        raise InvalidInput(
+            f"the product of tile {tile} does not compile: {reason}", field="tiles", value=tile
+        ) from None
     return facts_of(capture(text))
