@@ -7,14 +7,13 @@ that a table is for, while it is made and verified. Needs torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from warpplan.planner.values.device import Device
 from warpplan.service.feeds.inductor.mm_problem import MmProblem
+from warpplan.service.feeds.paper_cuda import paper_cuda
 
 TEMPLATE = "triton::mm"
 ATEN = {"mm": "aten::mm", "addmm": "aten::addmm"}
@@ -37,22 +36,9 @@ def pretending(gpu: Device) -> Iterator[None]:
     """``torch.cuda`` as it is on a machine with ``gpu``, as far as Inductor asks before it compiles."""
     from torch._inductor.lookup_table.choices import LookupTableChoices
 
-    major, minor = divmod(gpu.capability, 10)
-    properties = SimpleNamespace(
-        name=gpu.name, gcnArchName=gpu.name, major=major, minor=minor, multi_processor_count=gpu.sm_count,
-        shared_memory_per_block_optin=gpu.smem_bytes_per_block, regs_per_multiprocessor=gpu.registers_per_sm,
-        warp_size=32, max_threads_per_multi_processor=32 * gpu.warps_per_sm, total_memory=1 << 36,
-    )  # fmt: skip
-    answers = {
-        "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
-        "get_device_properties": lambda *_: properties, "get_device_capability": lambda *_: (major, minor),
-        "get_device_name": lambda *_: gpu.name,
-    }  # fmt: skip
     # It remembers the names of devices: another GPU may have been asked for before, and the real one after.
     LookupTableChoices._get_device_key.cache_clear()
-    with ExitStack() as stack:
-        for name, answer in answers.items():
-            stack.enter_context(mock.patch(f"torch.cuda.{name}", answer))
+    with paper_cuda(gpu):
         try:
             yield
         finally:
