@@ -59,12 +59,10 @@ class Provenance:
 
 
 def planned(
-    target: str, data: bytes, *, device: str, driver: str, profile: str, planner: str, versions: Mapping[str, str]
+    target: str, *, device: str, driver: str, profile: str, planner: str, versions: Mapping[str, str]
 ) -> Provenance:
-    """The provenance, of today, of an entry whose file holds ``data`` and that a plan made."""
-    return Provenance(
-        target, digest_of(data), device, driver, profile, planner, tuple(sorted(versions.items())), _today()
-    )
+    """The provenance, of today, of an entry that a plan made; its digest is for who writes it to add."""
+    return Provenance(target, "", device, driver, profile, planner, tuple(sorted(versions.items())), _today())
 
 
 def measured(target: str, data: bytes, machine: Machine) -> Provenance:

@@ -29,10 +29,15 @@ def rank_configs(launch: RecordedLaunch, profile: Profile, device: Device) -> tu
     Raises :class:`Infeasible` where none is left, with the reason of the first.
     """
     timed: list[tuple[Any, float]] = []
+    models: dict[tuple[object, ...], LaunchModel] = {}
     reason = "its list is empty"
     for config in launch.candidates():
+        # The cut lies before Triton's pipeliner: depths of one tile are compiled once.
+        tile = (config.num_warps, *sorted(config.kwargs.items()))
         try:
-            time_us = _time_us(launch, config, profile, device)
+            if tile not in models:
+                models[tile] = _model(launch, config, profile, device)
+            time_us = _time_us(launch, config, models[tile])
         except Exception as error:  # Triton's front end and passes raise types of their own
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             continue
@@ -48,14 +53,17 @@ def rank_configs(launch: RecordedLaunch, profile: Profile, device: Device) -> tu
     return tuple(sorted(timed, key=lambda found: found[1]))
 
 
-def _time_us(launch: RecordedLaunch, config: Any, profile: Profile, device: Device) -> float:
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    facts = facts_of(capture(cut(_source(launch, config), target_of(device), options).text))
+def _model(launch: RecordedLaunch, config: Any, profile: Profile, device: Device) -> LaunchModel:
+    at_cut = cut(_source(launch, config), target_of(device), {"num_warps": config.num_warps})
+    return LaunchModel(facts_of(capture(at_cut.text)), profile, device)
+
+
+def _time_us(launch: RecordedLaunch, config: Any, model: LaunchModel) -> float:
     sizes = [value.numel() * value.element_size() for value in launch.arguments.values() if hasattr(value, "numel")]
     described = LaunchFacts(
-        float(launch.programs(config)), _trips(facts), config.num_stages, dram_bytes=float(sum(sizes))
+        float(launch.programs(config)), _trips(model.facts), config.num_stages, dram_bytes=float(sum(sizes))
     )
-    return LaunchModel(facts, profile, device).time(described).time_us
+    return model.time(described).time_us
 
 
 def _trips(facts: KernelFacts) -> tuple[float, ...]:

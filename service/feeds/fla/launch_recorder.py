@@ -73,7 +73,9 @@ def record_launches(consumer: str, gpu: Device) -> tuple[RecordedLaunch, ...]:
     """
     found: dict[tuple[str, str], RecordedLaunch] = {}
 
-    def note(tuner: Autotuner, *positional: object, grid: Grid = (1,), warmup: bool = False, **keywords: object) -> None:
+    def note(
+        tuner: Autotuner, *positional: object, grid: Grid = (1,), warmup: bool = False, **keywords: object
+    ) -> None:
         from fla.ops.utils.cache import AutotuneKey
 
         key = AutotuneKey.build(tuner.arg_names, tuner.keys, positional, keywords)
@@ -121,7 +123,7 @@ def _kernels_replaced(note: Callable[..., None]) -> Iterator[None]:
     from fla.ops.utils.cache import CachedAutotuner
     from triton.runtime.jit import JITFunction
 
-    with mock.patch.object(CachedAutotuner, "run", note), mock.patch.object(JITFunction, "run", lambda *_, **__: None):
+    with mock.patch.object(CachedAutotuner, "run", note), mock.patch.object(JITFunction, "run", return_value=None):
         yield
 
 

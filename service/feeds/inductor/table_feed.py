@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +199,10 @@ def _aten(problem: MmProblem) -> str:
 def _provenance(request: FeedRequest, wanted: _Wanted) -> Provenance:
     here = machine_here()
     driver = here.driver if wanted.gpu.name in here.gpus else ""
-    today = datetime.now(UTC).isoformat(timespec="seconds")
-    versions = tuple(sorted(wanted.versions.items()))
-    return Provenance(TARGET, "", wanted.gpu.name, driver, codec.key(request.profile), request.planner, versions, today)
+    return planned(
+        TARGET, device=wanted.gpu.name, driver=driver, profile=codec.key(request.profile), planner=request.planner,
+        versions=wanted.versions,
+    )  # fmt: skip
 
 
 def _with_older(path: Path, made: Provenance, table: dict[str, Sequence[Entry]]) -> TableFile:
