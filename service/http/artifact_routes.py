@@ -39,7 +39,7 @@ Scope = Annotated[str, Query(description="the machine that the files are for; em
 
 @router.get("/{consumer}")
 async def keys(consumer: ConsumerName, request: Request) -> dict[str, Any]:
-    """The keys under which files are kept, the first ten thousand."""
+    """The keys under which files are kept, newest first, at most ten thousand."""
     _key_pattern(consumer)
     found = await _pool(request).read(partial(_artifacts(request).keys, consumer, MAX_KEYS))
     return {"keys": list(found)}

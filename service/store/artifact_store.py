@@ -94,8 +94,9 @@ class Artifacts:
         return artifact, True
 
     def keys(self, consumer: str, most: int) -> tuple[str, ...]:
-        """The keys of ``consumer`` that have files, the first ``most`` in their order."""
-        query = select(_A.key).where(_A.consumer == consumer).distinct().order_by(_A.key).limit(most)
+        """The keys of ``consumer`` that have files, the ``most`` newest, newest first."""
+        newest = func.max(_A.created_at).desc()
+        query = select(_A.key).where(_A.consumer == consumer).group_by(_A.key).order_by(newest, _A.key).limit(most)
         with self._database.reading() as connection:
             return tuple(connection.execute(query).scalars())
 

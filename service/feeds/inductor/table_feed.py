@@ -25,7 +25,7 @@ from warpplan.service.feeds.inductor.mm_problem import MmProblem, plain_product,
 from warpplan.service.feeds.inductor.table_file import FILE_NAME, Entry, TableFile, digest, load_table, save_table
 from warpplan.service.feeds.machine_here import machine_here
 from warpplan.service.feeds.moe.installed_consumer import find_consumer, require_tested
-from warpplan.service.feeds.provenance import Provenance
+from warpplan.service.feeds.provenance import Provenance, planned
 from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "Inductor's GEMM lookup table, $WARPPLAN_INDUCTOR_TABLE, for shapes or for the keys a job asked for"
