@@ -96,7 +96,7 @@ class RemoteArtifacts:
             else:
                 self._left_alone(f"answers {error.code}")
             return None
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
             self._left_alone(f"does not answer: {getattr(error, 'reason', None) or error or type(error).__name__}")
             return None
         return reply if isinstance(reply, dict) else None
