@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
@@ -78,17 +79,17 @@ class LoopFacts:
     trips: int | None
     work: tuple[WorkFacts, ...]
 
-    @property
+    @cached_property
     def ring_bytes(self) -> int:
         """What one iteration copies ahead."""
         return sum(w.moved_bytes for w in self.work if w.ahead)
 
-    @property
+    @cached_property
     def loaded_bytes(self) -> int:
         """What one iteration reads from device memory, L2 included."""
         return sum(w.moved_bytes for w in self.work if w.kind in ("load", "tma_load"))
 
-    @property
+    @cached_property
     def uses_wgmma(self) -> bool:
         return any(w.product is not None and w.product.cores == "wgmma" for w in self.work)
 

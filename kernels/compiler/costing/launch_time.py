@@ -141,7 +141,7 @@ class LaunchModel:
         cycles += launch.idle_blocks / sms / resident * IDLE_BLOCK_CYCLES
         us = 1e6 / self.clock_hz
         c = self.constants
-        power = c["power_scale"] * self._flops(launch) / self._sustained() * 1e6
+        power = c["power_scale"] * self._flops(launch) / self._sustained * 1e6
         dram = c["dram_ramp_us"] + c["dram_scale"] * launch.dram_bytes / self.dram_bytes_per_s * 1e6
         body = _norm(c["memory_norm"], _norm(c["power_norm"], cycles * us, power), dram)
         parts = (("blocks", cycles * us), ("power", power), ("dram", dram), ("launch", self.launch_us))
@@ -154,17 +154,21 @@ class LaunchModel:
         if shared > self.device.smem_bytes_per_block:
             return 0
         warps = max(1, self.facts.warps)
-        registers = launch.registers if launch.registers is not None else estimated_registers(self.facts)
+        registers = launch.registers if launch.registers is not None else self._estimated
         registers = min(self.device.registers_per_thread, -(-registers // REGISTER_UNIT) * REGISTER_UNIT)
         by_registers = self.device.registers_per_sm // (registers * THREADS * warps)
         by_memory = self.device.smem_bytes_per_sm // (shared + BARRIER_BYTES)
         return max(0, min(by_registers, by_memory, self.device.warps_per_sm // warps, MOST_BLOCKS_PER_SM))
 
+    @cached_property
+    def _estimated(self) -> int:
+        return estimated_registers(self.facts)
+
     def spilled_bytes(self, launch: LaunchFacts) -> int:
         """Bytes a thread that leave its registers and come back."""
         if launch.spill_bytes is not None:
             return launch.spill_bytes
-        return 8 * max(0, estimated_registers(self.facts) - self.device.registers_per_thread)
+        return 8 * max(0, self._estimated - self.device.registers_per_thread)
 
     def _block(self, launch: LaunchFacts, together: int, active: float) -> float:
         """Cycles of ``together`` blocks on one SM, begun and ended together."""
@@ -198,6 +202,7 @@ class LaunchModel:
     def _flops(self, launch: LaunchFacts) -> float:
         return launch.blocks * sum(l.flops * t for l, t in zip(self.price.loops, launch.trips, strict=True))
 
+    @cached_property
     def _sustained(self) -> float:
         """The slowest sustained tensor rate of the loops' elements, in FLOP/s."""
         names = {ELEMENT_RATE.get(loop.element, "bfloat16") for loop in self.price.loops if loop.element}
@@ -215,4 +220,4 @@ def _norm(p: float, *terms: float) -> float:
     largest = max(terms)
     if largest <= 0.0:
         return 0.0
-    return float(largest * sum((term / largest) ** p for term in terms) ** (1.0 / p))
+    return float(largest * sum([(term / largest) ** p for term in terms]) ** (1.0 / p))

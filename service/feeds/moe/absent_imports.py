@@ -12,7 +12,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -91,7 +91,7 @@ def run_file(path: Path, absent: Sequence[str], given: Mapping[str, Mapping[str,
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with _one_runs, _absent(frozenset(absent), given or {}):
+    with absent_packages(absent, given):
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
@@ -103,14 +103,22 @@ def run_file(path: Path, absent: Sequence[str], given: Mapping[str, Mapping[str,
 
 
 @contextlib.contextmanager
-def _absent(roots: frozenset[str], given: Mapping[str, Mapping[str, object]]) -> Iterator[None]:
+def absent_packages(absent: Sequence[str], given: Mapping[str, Mapping[str, object]] | None = None) -> Iterator[None]:
+    """While open, imports from the packages ``absent`` give :class:`Nothing`, but for the names that are ``given`` by
+    module. For one thread at a time: others wait. For calling what imports as it runs."""
+    roots = frozenset(absent)
+
     def ours(name: str) -> bool:
         return name.partition(".")[0] in roots
 
+    with _one_runs:
+        yield from _without(ours, _Finder(roots, given or {}))
+
+
+def _without(ours: Callable[[str], bool], finder: _Finder) -> Iterator[None]:
     kept = {name: module for name, module in sys.modules.items() if ours(name)}
     for name in kept:
         del sys.modules[name]
-    finder = _Finder(roots, given)
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
     try:
         yield

@@ -4,9 +4,9 @@ taken."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from warpplan.kernels.compiler.costing.launch_time import LaunchModel
+from warpplan.kernels.compiler.costing.launch_time import LaunchFacts, LaunchModel
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -15,8 +15,9 @@ from warpplan.service.feeds.moe.moe_launch import MoeProduct, down_product, laun
 from warpplan.service.feeds.moe.moe_schemes import MoeScheme
 from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.routing import RoutedBlocks, routed, unsorted
+from warpplan.service.feeds.moe.shipped_facts import TileFacts
 from warpplan.service.feeds.moe.tile_facts import KernelSource
-from warpplan.service.feeds.moe.tuning_space import STAGES, MoeConfig, groups_worth
+from warpplan.service.feeds.moe.tuning_space import STAGES, MoeConfig, groups_by_preference
 
 UNSORTED_SHARE = 4
 """vLLM skips the sorting where there are four times as many experts as rows (``fused_moe.py``, 0.33.0)."""
@@ -58,16 +59,33 @@ class MoeChooser:
         self.models = {tile: LaunchModel(found.facts, profile, device) for tile, found in source.tiles.items()}
 
     def predicted(self, layer: MoeLayer, tokens: int) -> Iterator[PredictedConfig]:
-        """Every configuration that fits the device, in the space's order."""
+        """Every configuration that fits the device; of groups that read as much from DRAM, the preferred one."""
         up, down = up_product(layer), down_product(layer)
-        for tile in self.models:
+        for tile, found in self.source.tiles.items():
+            model = self.models[tile]
             blocks = self._blocks(layer, tokens, tile)
-            for stages in STAGES:
-                for group in groups_worth(blocks.row_blocks):
-                    config = MoeConfig(tile, group, stages)
-                    up_us = self._time(up, config, blocks)
-                    if up_us != float("inf"):
-                        yield PredictedConfig(config, up_us, self._time(down, config, blocks))
+            for group, launches in self._launches((up, down), tile, found, blocks).items():
+                for stages in STAGES:
+                    times = [model.time(replace(launch, stages=stages)) for launch in launches]
+                    if all(time.fits for time in times):
+                        yield PredictedConfig(MoeConfig(tile, group, stages), times[0].time_us, times[1].time_us)
+
+    def _launches(
+        self, products: tuple[MoeProduct, ...], tile: MoeTile, found: TileFacts, blocks: RoutedBlocks
+    ) -> dict[int, list[LaunchFacts]]:
+        """The launches of ``products`` by group, without groups that are like one before them."""
+        made: dict[int, list[LaunchFacts]] = {}
+        for group in groups_by_preference(blocks.blocks_an_expert):
+            launches = [
+                launch_facts(
+                    product, self.scheme, MoeConfig(tile, group, STAGES[0]), blocks, found.facts, self.device,
+                    registers=found.registers, spill_bytes=found.spill_bytes,
+                )  # fmt: skip
+                for product in products
+            ]
+            if launches not in made.values():
+                made[group] = launches
+        return made
 
     def best(self, layer: MoeLayer, tokens: int) -> PredictedConfig:
         """One configuration for both products. Raises :class:`Infeasible` where none fits the device."""
@@ -94,14 +112,6 @@ class MoeChooser:
         if not self.sorts_always and tokens * layer.top_k * UNSORTED_SHARE <= layer.experts:
             return unsorted(tokens, layer.experts, layer.top_k)
         return routed(tokens, layer.experts, layer.top_k, tile.m, shared=self.shared)
-
-    def _time(self, product: MoeProduct, config: MoeConfig, blocks: RoutedBlocks) -> float:
-        found = self.source.tiles[config.tile]
-        launch = launch_facts(
-            product, self.scheme, config, blocks, found.facts, self.device,
-            registers=found.registers, spill_bytes=found.spill_bytes,
-        )  # fmt: skip
-        return self.models[config.tile].time(launch).time_us
 
 
 def _order(time_us: float, config: MoeConfig) -> tuple[float, ...]:

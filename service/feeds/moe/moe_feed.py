@@ -10,18 +10,20 @@ import datetime
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device, device
+from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
 from warpplan.service.feeds.moe.installed_consumer import InstalledConsumer, find_consumer, require_tested
 from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, layer_of, model_named, with_shared
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_kernels import MoeKernel
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme, scheme
+from warpplan.service.feeds.moe.moe_schemes import MoeScheme, scheme_named
 from warpplan.service.feeds.moe.table_files import (
     TableKey,
     WrittenTable,
@@ -102,22 +104,30 @@ class _Job:
 
     def tables(self) -> tuple[PlannedTable, ...]:
         """Every table of the model's layer, planned."""
-        layer = layer_of(self.model, self.tp, self.scheme)
-        layers = [(layer, 0)]
-        if self.consumer.shares and self.model.shared_experts:
-            layers.append((with_shared(layer, self.model.shared_experts), self.model.shared_experts))
-        found: list[PlannedTable] = []
-        for each, shared in layers:
-            chooser = MoeChooser(
-                self.source, self.scheme, self.request.profile, self.device,
-                sorts_always=self.consumer.sorts_always, shared=shared,
-            )  # fmt: skip
-            key = TableKey(
-                each.experts, each.intermediate, self.consumer.device_name(self.device.name), self.scheme.selector,
-                self.scheme.block, self.scheme.per_channel,
-            )  # fmt: skip
-            found += self.consumer.plan(chooser, each, key)
-        return tuple(found)
+        return _tables(
+            self.consumer, self.model, self.scheme, self.tp, self.device, self.request.profile, self.source
+        )
+
+
+@lru_cache(maxsize=16)
+def _tables(
+    consumer: MoeConsumer, model: MoeModel, scheme: MoeScheme, tp: int, device: Device, profile: Profile,
+    source: KernelSource,
+) -> tuple[PlannedTable, ...]:  # fmt: skip
+    """Planning takes seconds, and verification after an export asks for the same."""
+    layer = layer_of(model, tp, scheme)
+    layers = [(layer, 0)]
+    if consumer.shares and model.shared_experts:
+        layers.append((with_shared(layer, model.shared_experts), model.shared_experts))
+    found: list[PlannedTable] = []
+    for each, shared in layers:
+        chooser = MoeChooser(source, scheme, profile, device, sorts_always=consumer.sorts_always, shared=shared)
+        key = TableKey(
+            each.experts, each.intermediate, consumer.device_name(device.name), scheme.selector, scheme.block,
+            scheme.per_channel,
+        )  # fmt: skip
+        found += consumer.plan(chooser, each, key)
+    return tuple(found)
 
 
 def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
@@ -182,7 +192,7 @@ def _understood(consumer: MoeConsumer, request: FeedRequest) -> _Job:
             field="model",
         )
     model = model_named(settings["model"])
-    chosen = scheme(settings.get("dtype") or model.scheme, consumer.schemes)
+    chosen = scheme_named(settings.get("dtype") or model.scheme, consumer.schemes)
     tp = settings.get("tp", "1")
     if not tp.isdigit():
         raise InvalidInput(f"--tp {tp}: expected a whole number from 1 on", field="tp", value=tp)

@@ -39,7 +39,7 @@ SCHEMES = {
 """float16 layers read bfloat16's table in both consumers."""
 
 
-def scheme(name: str, known: tuple[str, ...]) -> MoeScheme:
+def scheme_named(name: str, known: tuple[str, ...]) -> MoeScheme:
     """The scheme called ``name`` among those that a consumer reads, ``known``; "float16" is bfloat16's.
 
     Raises :class:`UnknownName` listing them.

@@ -1,6 +1,6 @@
 """Capture and compile a consumer's kernel over its tuning space and write the facts that ship: ``make moe-facts``.
 
-``python -m warpplan.service.feeds.moe.record_facts CONSUMER SITE OUT SCHEME…``: SITE is a folder that the consumer's
+``python -m warpplan.service.feeds.moe.record_facts CONSUMER SITE OUT SCHEME… [--bare]``: SITE is a folder that the consumer's
 wheel was installed into. Needs Triton, no GPU; a second or two a tile.
 """
 
@@ -19,10 +19,12 @@ from warpplan.service.feeds.moe.shipped_facts import RecordedFacts, TileFacts, d
 from warpplan.service.feeds.moe.tuning_space import tiles
 
 COMPILED_STAGES = 3
+BARE = "--bare"
+"""Captures only."""
 
 
-def record(consumer: str, site: Path, scheme_name: str) -> RecordedFacts:
-    """The facts of every tile of ``scheme_name``."""
+def record(consumer: str, site: Path, scheme_name: str, *, compile_too: bool = True) -> RecordedFacts:
+    """The facts of every tile of ``scheme_name``; without ``compile_too`` registers are left to be estimated."""
     import triton
 
     kernel = {"vllm": VLLM, "sglang": SGLANG}[consumer]
@@ -34,11 +36,14 @@ def record(consumer: str, site: Path, scheme_name: str) -> RecordedFacts:
         except WarpplanError as error:
             print(error, flush=True)  # this Triton cannot: no job with it can run the tile either
             continue
+        found[tile] = TileFacts(facts)
+        if not compile_too:
+            continue
         try:
             report = compiled(kernel, function, scheme, tile, COMPILED_STAGES)
             found[tile] = TileFacts(facts, report.registers, report.spill_bytes)
-        except WarpplanError:
-            found[tile] = TileFacts(facts)
+        except WarpplanError as error:
+            print(error, flush=True)
     version = next(d.version for d in distributions(path=[str(site)]) if d.name == consumer)
     digest = kernel_digest(site / kernel.path, kernel.function)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
@@ -46,9 +51,9 @@ def record(consumer: str, site: Path, scheme_name: str) -> RecordedFacts:
 
 
 def main(words: list[str]) -> None:
-    consumer, site, out, *schemes = words
+    consumer, site, out, *schemes = (word for word in words if word != BARE)
     for name in schemes:
-        text = dumps(record(consumer, Path(site), name))
+        text = dumps(record(consumer, Path(site), name, compile_too=BARE not in words))
         # mtime=0: the same facts are the same bytes.
         (Path(out) / file_name(consumer, name)).write_bytes(gzip.compress(text, mtime=0))
         print(f"{consumer} {name}: {len(text)} bytes", flush=True)

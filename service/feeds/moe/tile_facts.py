@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from warpplan.planner.errors import InvalidConfig, InvalidInput
@@ -18,11 +18,13 @@ from warpplan.service.feeds.moe.tuning_space import tiles
 
 @dataclass(frozen=True)
 class KernelSource:
-    """``tiles`` with their facts; ``origin`` says in words where they are from; ``digest`` of the kernel."""
+    """``tiles`` with their facts; ``origin`` says in words where they are from; ``digest`` of the kernel. Two of one
+    kernel and origin are equal."""
 
-    tiles: Mapping[MoeTile, TileFacts]
+    tiles: Mapping[MoeTile, TileFacts] = field(compare=False)
     origin: str
     digest: str
+    scheme: str
 
 
 def kernel_source(kernel: MoeKernel, scheme: MoeScheme, installed: InstalledConsumer | None) -> KernelSource:
@@ -35,7 +37,7 @@ def kernel_source(kernel: MoeKernel, scheme: MoeScheme, installed: InstalledCons
     digest = kernel_digest(installed.site / kernel.path, kernel.function) if installed is not None else ""
     if recorded is not None and (installed is None or digest == recorded.kernel):
         origin = f"{recorded.consumer} {recorded.version}, captured with triton {recorded.triton} on {recorded.date}"
-        return KernelSource(recorded.tiles, origin, recorded.kernel)
+        return KernelSource(recorded.tiles, origin, recorded.kernel, scheme.name)
     if installed is None:
         raise InvalidInput(
             f"no facts of {kernel.consumer}'s kernel for {scheme.name} ship: install {kernel.consumer} and triton here, "
@@ -56,4 +58,4 @@ def kernel_source(kernel: MoeKernel, scheme: MoeScheme, installed: InstalledCons
         with contextlib.suppress(InvalidConfig):  # what this Triton does not compile, the job's does not run
             found[tile] = TileFacts(captured(kernel, function, scheme, tile))
     origin = f"{kernel.consumer} {installed.version}, captured here with triton {triton.__version__}"
-    return KernelSource(found, origin, digest)
+    return KernelSource(found, origin, digest, scheme.name)

@@ -60,11 +60,7 @@ def tiles(scheme: MoeScheme) -> tuple[MoeTile, ...]:
     return tuple(tile for tile in every if valid(scheme, tile))
 
 
-def groups_worth(row_blocks: float) -> tuple[int, ...]:
-    """The groups that launch ``row_blocks`` row blocks in different orders: one that holds them all is like another."""
-    found = []
-    for group in GROUPS:
-        found.append(group)
-        if group >= row_blocks:
-            break
-    return tuple(found)
+def groups_by_preference(blocks_an_expert: float) -> tuple[int, ...]:
+    """The groups, those first that one would take if nothing else told them apart: all of an expert's row blocks in
+    one group, and no more than that."""
+    return tuple(sorted(GROUPS, key=lambda group: (group < blocks_an_expert, abs(group - blocks_an_expert))))

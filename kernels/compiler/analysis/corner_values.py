@@ -1,0 +1,92 @@
+"""Index arithmetic computed at a tile's first element: whole numbers, and where a pointer or a descriptor points.
+
+A value is an ``int``, a :class:`Place`, or ``None`` for what depends on data, or on arithmetic that is not on indices.
+A tile is its first element's value: ``tl.arange(16, 32)`` is 16, a splat or a broadcast what it repeats.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.ttgir.ir import IrOperation
+
+
+@dataclass(frozen=True)
+class Place:
+    """``base`` is the argument that a pointer or descriptor came from; ``offset`` in elements, ``None`` where it is
+    looked up in memory."""
+
+    base: str
+    offset: int | None = 0
+
+
+Corner = int | Place | None
+
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "arith.addi": operator.add, "arith.subi": operator.sub, "arith.muli": operator.mul, "arith.andi": operator.and_,
+    "arith.ori": operator.or_, "arith.xori": operator.xor, "arith.shli": operator.lshift, "arith.shrsi": operator.rshift,
+    "arith.shrui": operator.rshift, "arith.minsi": min, "arith.minui": min, "arith.maxsi": max, "arith.maxui": max,
+    "arith.divsi": lambda a, b: _quotient(a, b), "arith.divui": lambda a, b: _quotient(a, b),
+    "arith.floordivsi": operator.floordiv, "arith.ceildivsi": lambda a, b: -(-a // b),
+    "arith.remsi": lambda a, b: a - b * _quotient(a, b), "arith.remui": operator.mod,
+}  # fmt: skip
+_PREDICATES: dict[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq, "ne": operator.ne, "slt": operator.lt, "sle": operator.le, "sgt": operator.gt,
+    "sge": operator.ge, "ult": operator.lt, "ule": operator.le, "ugt": operator.gt, "uge": operator.ge,
+}  # fmt: skip
+_SAME = frozenset({
+    "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "ttg.convert_layout", "tt.bitcast",
+    "arith.bitcast", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.make_tensor_descriptor",
+    "tt.unsplat",
+})  # fmt: skip
+MOST_SHIFT = 64
+
+
+def corner(operation: IrOperation, read: Sequence[Corner]) -> Corner:
+    """The result of ``operation`` on ``read``; ``None`` where it is no index arithmetic or not defined."""
+    name = operation.name
+    if name == "arith.constant":
+        return _constant(operation)
+    if name == "tt.make_range":
+        return int(operation.attributes["start"].split()[0])
+    if not read:
+        return None
+    if name in _SAME:
+        return read[0]
+    if name == "tt.addptr" and isinstance(read[0], Place):
+        known = read[0].offset is not None and isinstance(read[1], int)
+        return Place(read[0].base, read[0].offset + read[1] if known else None)  # type: ignore[operator]
+    if name == "arith.select" and len(read) > 2:
+        return None if not isinstance(read[0], int) else read[1] if read[0] else read[2]
+    if len(read) != 2 or not all(isinstance(value, int) for value in read):
+        return None
+    a, b = read
+    assert isinstance(a, int)
+    assert isinstance(b, int)
+    return _number(operation, a, b)
+
+
+def _number(operation: IrOperation, a: int, b: int) -> int | None:
+    name = operation.name
+    if name == "arith.cmpi":
+        return int(_PREDICATES[operation.tokens[0].rstrip(",")](a, b))
+    undefined = (name.startswith(("arith.div", "arith.rem", "arith.floordiv", "arith.ceildiv")) and b == 0) or (
+        name.startswith("arith.sh") and not 0 <= b < MOST_SHIFT
+    )
+    return None if name not in _ARITHMETIC or undefined else _ARITHMETIC[name](a, b)
+
+
+def _quotient(a: int, b: int) -> int:
+    """C's, which rounds to zero."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _constant(operation: IrOperation) -> int | None:
+    text = "".join(operation.tokens)
+    found = re.match(r"(?:dense<)?(-?\d+|true|false)(?:>|\s*:|\{|$)", text)
+    if found is None:
+        return None
+    return int(found[1] == "true") if found[1] in ("true", "false") else int(found[1])

@@ -1,0 +1,153 @@
+"""Programs of a kernel run on paper: how often loops go round, and which tiles of memory they begin at.
+
+What a kernel does to indices is computed at the first element of each tile, for one program id and the sizes of a
+launch. Of a loop's iterations the first is run: what its loads touch there, and how long it is, is what a launch's
+time needs. Addresses that are looked up in memory are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from warpplan.kernels.compiler.analysis.corner_values import Corner, Place, corner
+from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS, TMA_STORES, result_types
+from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop
+from warpplan.kernels.compiler.ttgir.functions import arguments
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
+from warpplan.kernels.compiler.ttgir.names import unique_names
+from warpplan.kernels.compiler.ttgir.parsing import parse
+from warpplan.kernels.compiler.ttgir.printed_shapes import operand_list
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
+
+UNKNOWN_TRIPS = 32
+"""Iterations of a loop whose bounds are not known, as in
+:data:`~warpplan.kernels.compiler.costing.kernel_model.NOMINAL_TRIPS`."""
+AXES = {"x": 0, "y": 1, "z": 2}
+
+
+@dataclass(frozen=True)
+class TileAccess:
+    """One load or store in the first iteration of the loops around it, which it is done ``times`` often in one program.
+    ``at`` tells tiles of one operation apart; ``None`` where the address is not known. ``operation`` numbers it."""
+
+    operation: int
+    base: str
+    at: tuple[int, ...] | None
+    moved_bytes: int
+    store: bool
+    times: float
+
+
+@dataclass
+class PaperProgram:
+    """What one program did: iterations by loop, in the capture's order, and its accesses."""
+
+    trips: list[float]
+    accesses: list[TileAccess] = field(default_factory=list)
+
+
+class PaperKernel:
+    """The cut ``text`` of a kernel, for launches of given sizes. Raises
+    :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR`."""
+
+    def __init__(self, text: str) -> None:
+        self.function = unique_names(parse(text).function)
+        every = list(self.function.walk())
+        self.numbers = {id(operation): i for i, operation in enumerate(every)}
+        self.operands = {id(operation): operand_list(operation) for operation in every}
+        self.loops = {id(o): i for i, o in enumerate(o for o in every if o.name in ("scf.for", "scf.while"))}
+        self.arguments = arguments(self.function)
+
+    def run(self, sizes: Mapping[str, int], ids: Sequence[int], grid: Sequence[int]) -> PaperProgram:
+        """One program: ``ids`` are its three program ids of ``grid``, ``sizes`` the integer arguments by name."""
+        done = PaperProgram([0.0] * len(self.loops))
+        names: dict[str, Corner] = {}
+        for name, kind in self.arguments.items():
+            plain = name.lstrip("%")
+            points = "tensordesc" in kind or "!tt.ptr" in kind
+            names[name] = Place(plain) if points else sizes.get(plain)
+        _Reader(self, done, ids, grid).region(self.function.regions[0], names, 1.0)
+        return done
+
+
+class _Reader:
+    def __init__(self, kernel: PaperKernel, done: PaperProgram, ids: Sequence[int], grid: Sequence[int]) -> None:
+        self.kernel, self.done, self.ids, self.grid = kernel, done, ids, grid
+
+    def region(self, region: Region, names: dict[str, Corner], times: float) -> list[Corner]:
+        """Run ``region``, which is entered ``times`` often; what its end hands on."""
+        for operation in region.operations:
+            if operation.name in ("scf.yield", "scf.condition"):
+                return [names.get(name) for name in operation.operands]
+            self._operation(operation, names, times)
+        return []
+
+    def _operation(self, operation: IrOperation, names: dict[str, Corner], times: float) -> None:
+        name = operation.name
+        if name == "scf.for":
+            self._loop(operation, names, times)
+        elif name == "scf.if":
+            self._branch(operation, names, times)
+        elif name == "scf.while":
+            self.done.trips[self.kernel.loops[id(operation)]] += times * UNKNOWN_TRIPS
+        elif name == "tt.get_program_id":
+            names[operation.result] = self.ids[AXES[operation.tokens[0]]]
+        elif name == "tt.get_num_programs":
+            names[operation.result] = self.grid[AXES[operation.tokens[0]]]
+        else:
+            read = [names.get(value) for value in self.kernel.operands[id(operation)]]
+            if name in ("tt.load", "tt.store") or name in TMA_LOADS | TMA_STORES:
+                self._access(operation, read, times)
+            elif len(operation.defined) == 1:
+                names[operation.result] = corner(operation, read)
+
+    def _loop(self, operation: IrOperation, names: dict[str, Corner], times: float) -> None:
+        loop = read_loop(operation)
+        start, end, step = (names.get(value) for value in (loop.lower, loop.upper, loop.step))
+        trips: float = UNKNOWN_TRIPS
+        if isinstance(start, int) and isinstance(end, int) and isinstance(step, int) and step > 0:
+            trips = max(0, -(-(end - start) // step))
+        self.done.trips[self.kernel.loops[id(operation)]] += times * trips
+        names[loop.variable] = start
+        for inside, initial, _, result in loop.carried:
+            names[inside] = names.get(initial)
+            names[result] = None
+        if trips:
+            self.region(loop.body, names, times * trips)
+
+    def _branch(self, operation: IrOperation, names: dict[str, Corner], times: float) -> None:
+        branch = read_branch(operation)
+        condition = names.get(branch.condition)
+        if isinstance(condition, int):
+            taken = branch.then if condition else branch.otherwise
+        else:  # the way that does more: the other is an early end, or an edge
+            taken = max(branch.then, branch.otherwise, key=lambda way: sum(1 for _ in way.walk()))
+        for (_, result), value in zip(branch.results, self.region(taken, names, times), strict=False):
+            names[result] = value
+
+    def _access(self, operation: IrOperation, read: list[Corner], times: float) -> None:
+        store = operation.name == "tt.store" or operation.name in TMA_STORES
+        tile = _stored(operation) if store else next(iter(result_types(operation)), None)
+        if tile is None or not tile.shape:
+            return
+        place = next((value for value in read if isinstance(value, Place)), Place("unknown", None))
+        at: tuple[int, ...] | None = None
+        if place.offset is not None:
+            # A descriptor's tile begins at coordinates, which are its other operands.
+            coordinates = () if operation.name in ("tt.load", "tt.store") else read
+            known = [value for value in coordinates if not isinstance(value, Place)]
+            numbers = tuple(value for value in known if isinstance(value, int))
+            wanted = len(known) - (1 if store else 0)
+            at = (place.offset, *numbers) if operation.name in ("tt.load", "tt.store") or len(numbers) == wanted else None
+        number = self.kernel.numbers[id(operation)]
+        self.done.accesses.append(TileAccess(number, place.base, at, tile.bytes, store, times))
+
+
+def _stored(operation: IrOperation) -> ShapedType | None:
+    """The tile that a store writes: the pointers' shape and element, or its value's."""
+    types = [found for text in find_types(operation.signature) if (found := parse_type(text)) is not None]
+    for found in types:
+        if found.kind == "tensor" and found.element.startswith("!tt.ptr<"):
+            return ShapedType("tensor", found.shape, found.element[len("!tt.ptr<") : -1], found.rest)
+    return next((found for found in types if found.kind == "tensor"), None)

@@ -1,0 +1,93 @@
+"""What a launch moves between DRAM and the SMs, from programs run on paper in the order in which they start.
+
+Tiles that two programs of the launch begin at alike are one tile of memory: what all programs touch between them has to
+come from DRAM once. Programs that run at once share what they load; if all that a launch reads does not fit in L2,
+each round of programs reads its own share again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel, PaperProgram, TileAccess
+from warpplan.planner.values.device import Device
+
+MOST_PROGRAMS = 192
+"""Programs of a launch that are run on paper: spread over it where there are more. Chosen by hand. Doubled: twice the
+time; for a product of matrices more of its rows and columns are seen."""
+GOLDEN = 0.6180339887498949
+"""Multiples of it, without their whole part, spread evenly and follow no power of two, as programs' numbers do."""
+REUSED_SHARE = 0.5
+"""Of a sample's tiles: where more than this part are different ones, so are those of the programs in between."""
+USABLE_L2 = 0.6
+"""Of L2 that one launch's tiles keep; chosen by hand, as in ``service/feeds/moe/moe_launch.py``."""
+
+
+@dataclass(frozen=True)
+class LaunchMemory:
+    """``trips`` of each loop in one program, on average; bytes of the whole launch: ``loaded`` by the SMs, ``dram`` in
+    both directions. ``known`` is whether every address was."""
+
+    trips: tuple[float, ...]
+    loaded_bytes: float
+    dram_bytes: float
+    dram_loaded_bytes: float
+    known: bool
+
+
+def launch_memory(
+    kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], device: Device, at_once: int
+) -> LaunchMemory:  # fmt: skip
+    """``kernel`` launched with ``sizes`` over ``grid``; ``at_once`` programs run on the device at a time."""
+    count = grid[0] * grid[1] * grid[2]
+    every = count <= MOST_PROGRAMS
+    chosen = range(count) if every else sorted({int(i * GOLDEN % 1.0 * count) for i in range(MOST_PROGRAMS)})
+    spread = [_run(kernel, sizes, grid, i) for i in chosen]
+    together = min(at_once, count, MOST_PROGRAMS)
+    first = spread[:together] if every else [_run(kernel, sizes, grid, i) for i in range(together)]
+    trips = tuple(sum(p.trips[i] for p in spread) / len(spread) for i in range(len(kernel.loops)))
+    loads, stores = _by_operation(spread, False), _by_operation(spread, True)
+    each = count / len(spread)
+    loaded = each * sum(_moved(found) for found in loads.values())
+    needed = sum(_distinct(found, each) for found in loads.values())
+    written = sum(_distinct(found, each) for found in stores.values())
+    read = needed
+    if needed > USABLE_L2 * device.l2_bytes:
+        in_round = _by_operation(first, False)
+        share = sum(_distinct(found, 1.0) for found in in_round.values())
+        whole = sum(_moved(found) for found in in_round.values())
+        read = max(needed, loaded * share / whole if whole else 0.0)
+    known = all(access.at is not None for found in (*loads.values(), *stores.values()) for access in found)
+    return LaunchMemory(trips, loaded, read + written, read, known)
+
+
+def _run(kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], number: int) -> PaperProgram:
+    """Program ``number``: blocks start along x first (CUDA C++ Programming Guide leaves the order open; this is what
+    GPUs do)."""
+    x, rest = number % grid[0], number // grid[0]
+    return kernel.run(sizes, (x, rest % grid[1], rest // grid[1]), grid)
+
+
+def _by_operation(programs: Sequence[PaperProgram], store: bool) -> dict[int, list[TileAccess]]:
+    found: dict[int, list[TileAccess]] = defaultdict(list)
+    for program in programs:
+        for access in program.accesses:
+            if access.store == store:
+                found[access.operation].append(access)
+    return found
+
+
+def _moved(accesses: Sequence[TileAccess]) -> float:
+    return sum(access.moved_bytes * access.times for access in accesses)
+
+
+def _distinct(accesses: Sequence[TileAccess], each: float) -> float:
+    """Bytes of the different tiles that one operation touches; every run program stands for ``each``."""
+    tiles = {(access.base, access.at): access for access in accesses if access.at is not None}
+    unknown = [access for access in accesses if access.at is None]
+    bytes_ = sum(access.moved_bytes * access.times for access in tiles.values())
+    known = len(accesses) - len(unknown)
+    scale = each if known and len(tiles) > REUSED_SHARE * known else 1.0
+    return scale * bytes_ + each * _moved(unknown)

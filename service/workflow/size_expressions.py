@@ -1,0 +1,53 @@
+"""Sizes as people write them: ``cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)``, whole numbers and names only."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+
+from warpplan.planner.errors import InvalidInput
+
+MOST_LETTERS = 500
+MOST_VALUE = 1 << 62
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+
+
+def evaluate(text: str, names: Mapping[str, int], field: str) -> int:
+    """The whole number that ``text`` is with ``names``. Operators are + - * // %, functions ``cdiv``, ``min``, ``max``.
+
+    Raises :class:`InvalidInput` naming ``field`` for anything else, a name that is not known, or a division by 0.
+    """
+    if len(text) > MOST_LETTERS:
+        raise InvalidInput(f"{field}: longer than {MOST_LETTERS} letters", field=field, limit=MOST_LETTERS)
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        value = _value(tree, names)
+    except (SyntaxError, ValueError, RecursionError, TypeError) as error:
+        told = "no expression" if isinstance(error, SyntaxError | RecursionError) else str(error)
+        raise InvalidInput(f"{field} {text!r}: {told}", field=field, value=text) from error
+    except ZeroDivisionError:
+        raise InvalidInput(f"{field} {text!r}: divides by 0", field=field, value=text) from None
+    if abs(value) > MOST_VALUE:
+        raise InvalidInput(f"{field} {text!r}: {value} is beyond 64 bits", field=field, value=text, limit=MOST_VALUE)
+    return value
+
+
+def _value(node: ast.expr, names: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        if node.id not in names:
+            raise ValueError(f"no value for {node.id}: known are {', '.join(sorted(names))}")
+        return names[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, names)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+        return _FUNCTIONS[node.func.id](*(_value(argument, names) for argument in node.args))
+    raise ValueError("expected whole numbers, names, + - * // %, cdiv(), min() and max()")

@@ -1,0 +1,270 @@
+"""What ``warpplan tune`` does: every configuration of somebody's kernel predicted for a shape, without a partition.
+
+Each configuration is captured at the cut as Triton compiles it for the GPU, its programs are run on paper for their
+loops' lengths and the tiles that they share, and the launch is priced. Needs Triton, no GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts, facts_of
+from warpplan.kernels.compiler.costing.launch_memory import launch_memory
+from warpplan.kernels.compiler.costing.launch_time import LaunchFacts, LaunchModel, LaunchTime
+from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.feeds.consumer_kernel import find
+from warpplan.service.workflow.size_expressions import evaluate
+
+MOST_CONFIGS = 2_000
+"""Configurations at most: each takes a few tenths of a second."""
+HOPPER = 90
+SMS = "NUM_SMS"
+"""The name that a grid may use for the device's SMs."""
+OPTIONS = ("num_warps", "num_stages", "num_ctas")
+
+
+@dataclass(frozen=True)
+class TuningTask:
+    """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a shape
+    does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes. ``grid`` is up to three
+    expressions of sizes and a configuration's constants, separated by commas outside of brackets."""
+
+    spec: str
+    signature: str
+    grid: str
+    configs: tuple[TuningConfig, ...]
+
+
+@dataclass(frozen=True)
+class TunedConfig:
+    """``time`` as predicted; ``traffic_known`` whether every address was, or loads that are looked up in memory were
+    counted as touching nothing twice."""
+
+    config: TuningConfig
+    time: LaunchTime
+    programs: int
+    dram_bytes: float
+    traffic_known: bool
+
+
+@dataclass(frozen=True)
+class TunedShape:
+    """``ranked`` best first; ``refused`` are configurations that do not compile or do not fit, with the reason.
+    ``missing`` are costs that no profile point stood for."""
+
+    shape: dict[str, int]
+    ranked: tuple[TunedConfig, ...]
+    refused: tuple[tuple[TuningConfig, str], ...]
+    missing: tuple[str, ...]
+
+
+def listed_configs(spec: str) -> tuple[TuningConfig, ...]:
+    """The list that the kernel's own ``@triton.autotune`` has; empty without one. Importing it runs its module."""
+    found = find(spec)
+    while not hasattr(found, "params"):
+        if hasattr(found, "configs"):
+            return tuple(
+                TuningConfig(tuple(c.kwargs.items()), c.num_warps, c.num_stages, c.num_ctas, c.maxnreg)
+                for c in found.configs
+            )
+        if not hasattr(found, "fn"):
+            break
+        found = found.fn
+    return ()
+
+
+def space(text: str) -> tuple[TuningConfig, ...]:
+    """The configurations of ``"BLOCK_M=64,128 BLOCK_N=128 num_warps=4,8 num_stages=3"``: every combination.
+
+    Raises :class:`InvalidInput` for a word that is none, and for more than :data:`MOST_CONFIGS`.
+    """
+    lists: dict[str, list[int]] = {}
+    for word in text.split():
+        name, equals, values = word.partition("=")
+        if not equals or not name.isidentifier() or name in lists or not all(v.isdigit() for v in values.split(",")):
+            raise InvalidInput(
+                f"--space {word!r}: expected NAME=NUMBER,NUMBER once a name, such as BLOCK_M=64,128", field="space",
+                value=word,
+            )  # fmt: skip
+        lists[name] = list(dict.fromkeys(map(int, values.split(","))))
+    if (count := math.prod(map(len, lists.values()))) > MOST_CONFIGS:
+        raise InvalidInput(
+            f"--space: {count} configurations, at most {MOST_CONFIGS}", field="space", value=count, limit=MOST_CONFIGS
+        )
+    found = []
+    for values in product(*lists.values()):
+        one = dict(zip(lists, values, strict=True))
+        kwargs = tuple((name, value) for name, value in one.items() if name not in OPTIONS)
+        found.append(TuningConfig(kwargs, one.get("num_warps", 4), one.get("num_stages", 3), one.get("num_ctas", 1)))
+    return tuple(found)
+
+
+class Tuner:
+    """One task over several shapes: a configuration is captured once for all that specialise alike."""
+
+    def __init__(self, task: TuningTask, kernel: Any, profile: Profile, device: Device) -> None:
+        self.task, self.kernel, self.profile, self.device = task, kernel, profile, device
+        self._captured: dict[tuple[str, int, int], tuple[KernelFacts, Any] | str] = {}
+
+    def rank(self, shape: Mapping[str, int]) -> TunedShape:
+        """Every configuration for ``shape``. Raises :class:`InvalidInput` for a signature, grid or shape that does not
+        fit the kernel."""
+        ranked: list[TunedConfig] = []
+        refused: list[tuple[TuningConfig, str]] = []
+        missing: set[str] = set()
+        for config in self.task.configs:
+            found = self._predicted(shape, config, missing)
+            if isinstance(found, str):
+                refused.append((config, found))
+            else:
+                ranked.append(found)
+        # Python's sort is stable: of equals, the one that is listed first.
+        ranked.sort(key=lambda tuned: round(tuned.time.time_us, 3))
+        return TunedShape(dict(shape), tuple(ranked), tuple(refused), tuple(sorted(missing)))
+
+    def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
+        """The launch's programs along each axis."""
+        constants = {name: value for name, value in config.kwargs if isinstance(value, int)}
+        names = {SMS: self.device.sm_count, **constants, **shape}
+        sizes = [evaluate(part, names, "grid") for part in _split(self.task.grid)]
+        if not 1 <= len(sizes) <= 3 or any(size < 1 for size in sizes):
+            raise InvalidInput(
+                f"grid {self.task.grid!r} is {tuple(sizes)}: expected one to three sizes from 1 on", field="grid",
+                value=self.task.grid,
+            )  # fmt: skip
+        x, y, z = (*sizes, 1, 1)[:3]
+        return x, y, z
+
+    def _predicted(self, shape: Mapping[str, int], config: TuningConfig, missing: set[str]) -> TunedConfig | str:
+        text, sizes = self.arguments(shape, config)
+        grid = self.grid(shape, config)
+        captured = self._capture(text, config)
+        if isinstance(captured, str):
+            return captured
+        facts, paper = captured
+        model = LaunchModel(facts, self.profile, self.device)
+        programs = math.prod(grid)
+        launch = LaunchFacts(float(programs), (0.0,) * len(facts.loops), config.num_stages)
+        resident = model.resident(launch)
+        if not resident:
+            return f"needs more than {self.device.smem_bytes_per_block} bytes of shared memory"
+        memory = launch_memory(paper, sizes, grid, self.device, resident * self.device.sm_count)
+        missing |= set(model.price.missing)
+        cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
+        launch = LaunchFacts(
+            float(programs), memory.trips, config.num_stages, dram_bytes=memory.dram_bytes, cold=cold
+        )
+        return TunedConfig(config, model.time(launch), programs, memory.dram_bytes, memory.known)
+
+    def arguments(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[str, dict[str, int]]:
+        """The kernel's signature for ``shape`` and ``config``, and its whole-number arguments by name."""
+        from warpplan.kernels.compiler.inspection.signature import parse_signature
+
+        given = dict(parse_signature(self.task.signature)) if self.task.signature.strip() else {}
+        constants: dict[str, Any] = dict(config.kwargs)
+        parameters = {parameter.name: parameter for parameter in self.kernel.params}
+        unknown = next((name for name in constants if name not in parameters), None)
+        if unknown is not None:
+            raise InvalidConfig(
+                f"a configuration sets {unknown}: the kernel's parameters are {', '.join(parameters)}", field="config",
+                value=unknown,
+            )  # fmt: skip
+        pieces: list[str] = []
+        sizes: dict[str, int] = {}
+        for name, parameter in parameters.items():
+            if name in constants:
+                pieces.append(f"{name}={constants[name]!r}")
+            elif name in given or name in shape:
+                word = given.get(name, str(shape.get(name)))
+                number = _number(word, shape)
+                if number is not None and not parameter.is_constexpr:
+                    sizes[name] = number
+                    word = _specialised(number)
+                elif number is not None:
+                    word = str(number)
+                pieces.append(f"{name}={word}")
+        left_over = next((name for name in given if name not in parameters), None)
+        if left_over is not None:
+            pieces.append(f"{left_over}={given[left_over]}")  # refused by the reader of signatures, with the list
+        return ", ".join(pieces), sizes
+
+    def _capture(self, text: str, config: TuningConfig) -> tuple[KernelFacts, Any] | str:
+        key = (text, config.num_warps, config.num_ctas)
+        if key not in self._captured:
+            self._captured[key] = self._fresh(text, config)
+        return self._captured[key]
+
+    def _fresh(self, text: str, config: TuningConfig) -> tuple[KernelFacts, Any] | str:
+        from triton.backends.compiler import GPUTarget
+
+        from warpplan.kernels.compiler.analysis.capture import capture
+        from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel
+        from warpplan.kernels.compiler.inspection.signature import source_of
+        from warpplan.kernels.compiler.pipeline.cutting import cut, taken_diagnostics
+
+        source = source_of(self.kernel, text)
+        options = {"num_warps": config.num_warps, "num_ctas": config.num_ctas}
+        try:
+            with taken_diagnostics([]):
+                at_cut = cut(source, GPUTarget("cuda", self.device.capability, 32), options).text
+        except WarpplanError:
+            raise
+        except Exception as error:  # Triton's front end and passes raise types of their own
+            while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+                error = error.__cause__
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            return f"does not compile: {lines[-1] if lines else type(error).__name__}"
+        return facts_of(capture(at_cut)), PaperKernel(at_cut)
+
+
+def _number(word: str, shape: Mapping[str, int]) -> int | None:
+    """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
+    if word.lstrip("-").isdigit():
+        return int(word)
+    if any(name in shape for name in _words(word)):
+        return evaluate(word, shape, "signature")
+    return None
+
+
+def _words(text: str) -> list[str]:
+    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
+
+
+def _specialised(number: int) -> str:
+    """The type of an argument as Triton specialises a launch on its value."""
+    if number == 1:
+        return "1"
+    kind = "i32" if -(1 << 31) <= number < 1 << 31 else "i64"
+    return f"{kind}:16" if number % 16 == 0 else kind
+
+
+def _split(text: str) -> list[str]:
+    """``text`` cut at its commas outside of brackets."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part for part in parts if part.strip()]
+
+
+def shape_named(words: Sequence[str]) -> dict[str, int]:
+    """``["M=4096", "N=4096"]`` as sizes by name. Raises :class:`InvalidInput`."""
+    found: dict[str, int] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier() or not value.isdigit() or name in found:
+            raise InvalidInput(
+                f"--shapes: {word!r}: expected NAME=NUMBER once a name, such as M=4096", field="shapes", value=word
+            )
+        found[name] = int(value)
+    return found
