@@ -22,9 +22,10 @@ from helion.autotuner.remote_cache import RemoteAutotuneCache
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from warpplan.planner.values.device import device
-from warpplan.service.feeds import helion_remote, remote_artifacts
+from warpplan.service.feeds import remote_artifacts
 from warpplan.service.feeds.fla.launch_recorder import fla_on_paper
-from warpplan.service.feeds.helion_remote import Backend
+from warpplan.service.feeds.helion import helion_remote
+from warpplan.service.feeds.helion.helion_remote import Backend
 from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.http.app import create_app
 from warpplan.service.workflow.configure import Workflow
@@ -60,7 +61,7 @@ def job(
 ) -> Callable[..., None]:
     """What follows runs as job number N on a machine, with a folder of its own."""
     url = serve(create_app(workflow))
-    monkeypatch.setenv("HELION_REMOTE_CACHE_BACKEND", "warpplan.service.feeds.helion_remote.Backend")
+    monkeypatch.setenv("HELION_REMOTE_CACHE_BACKEND", "warpplan.service.feeds.helion.helion_remote.Backend")
     monkeypatch.setattr(remote_artifacts, "_warned", set())
 
     def begun(number: int, machine: Machine = H200, at: str = url) -> None:

@@ -1,7 +1,7 @@
 """Helion's remote autotuning cache, kept by a warpplan service: what one job tuned, no other tunes again.
 
     HELION_AUTOTUNE_CACHE=RemoteAutotuneCache
-    HELION_REMOTE_CACHE_BACKEND=warpplan.service.feeds.helion_remote.Backend
+    HELION_REMOTE_CACHE_BACKEND=warpplan.service.feeds.helion.helion_remote.Backend
     WARPPLAN_URL=http://planner:8000
 
 Helion writes what it gets to ``$HELION_CACHE_DIR/<key>.best_config`` and reads that where the service is away. Its key
