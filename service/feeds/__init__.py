@@ -44,6 +44,12 @@ def __getattr__(name: str) -> object:
 
 EXPORTS = {
     "consumer_kernel": ("find",),
-    "remote_artifacts": ("MAX_BYTES", "packed"),
+    "feed_report": ("ExportedEntry", "ExportReport", "SkippedRow", "VerifiedEntry", "VerifyReport"),
+    "machine_here": ("Machine", "machine_here"),
+    "paper_cuda": ("paper_cuda",),
+    "paper_launch": ("target_of", "tuning_of"),
+    "provenance": ("*",),
+    "remote_artifacts": ("MAX_BYTES", "packed", "RemoteArtifacts", "warn_once"),
+    "targets": ("FeedRequest",),
     "triton_remote": ("TUNED_SUFFIX",),
 }

@@ -23,7 +23,7 @@ SCHEMA = "warpplan/provenance-1"
 
 
 @dataclass(frozen=True)
-class Provenance:
+class EntryProvenance:
     """``target`` names the feed; ``digest`` is the entry's SHA-256; ``device`` the GPU that it is for; ``driver`` the
     driver of the machine that it is for, as far as known; ``profile`` the key of the profile and ``planner`` the
     version of the planner that it comes from, empty where it was measured; ``versions`` the consumer's packages,
@@ -60,15 +60,15 @@ class Provenance:
 
 def planned(
     target: str, *, device: str, driver: str, profile: str, planner: str, versions: Mapping[str, str]
-) -> Provenance:
+) -> EntryProvenance:
     """The provenance, of today, of an entry that a plan made; its digest is for who writes it to add."""
-    return Provenance(target, "", device, driver, profile, planner, tuple(sorted(versions.items())), _today())
+    return EntryProvenance(target, "", device, driver, profile, planner, tuple(sorted(versions.items())), _today())
 
 
-def measured(target: str, data: bytes, machine: Machine) -> Provenance:
+def measured(target: str, data: bytes, machine: Machine) -> EntryProvenance:
     """The provenance of an entry that a job on ``machine`` measured now; which of several unlike GPUs is not known."""
     device = machine.gpus[0] if len(machine.gpus) == 1 else ""
-    return Provenance(target, digest_of(data), device, machine.driver, date=_today())
+    return EntryProvenance(target, digest_of(data), device, machine.driver, date=_today())
 
 
 def digest_of(data: bytes) -> str:
@@ -81,7 +81,7 @@ def beside(entry: Path) -> Path:
     return entry.with_name(entry.name + SUFFIX)
 
 
-def write_beside(entry: Path, provenance: Provenance) -> None:
+def write_beside(entry: Path, provenance: EntryProvenance) -> None:
     """Keep ``provenance`` beside ``entry``, replacing it atomically. A folder that cannot be written keeps none."""
     fields = {"schema": SCHEMA, **asdict(provenance), "versions": dict(provenance.versions)}
     try:
@@ -90,7 +90,7 @@ def write_beside(entry: Path, provenance: Provenance) -> None:
         return
 
 
-def read_beside(entry: Path) -> Provenance | None:
+def read_beside(entry: Path) -> EntryProvenance | None:
     """The provenance of the file ``entry``; ``None`` where there is none, or it is of an earlier state of that file."""
     try:
         fields: Any = json.loads(beside(entry).read_bytes())
@@ -101,7 +101,7 @@ def read_beside(entry: Path) -> Provenance | None:
         return None
     try:
         versions = tuple(sorted((str(k), str(v)) for k, v in fields.pop("versions").items()))
-        found = Provenance(versions=versions, **{str(name): str(value) for name, value in fields.items()})
+        found = EntryProvenance(versions=versions, **{str(name): str(value) for name, value in fields.items()})
     except (KeyError, TypeError, AttributeError):
         return None
     return found if found.digest == digest_of(data) else None

@@ -13,7 +13,6 @@ from fastapi.concurrency import run_in_threadpool
 
 from warpplan.service.feeds.remote_artifacts import MAX_BYTES
 from warpplan.service.http import (
-    artifact_routes,
     config_routes,
     decision_routes,
     measurement_routes,
@@ -21,6 +20,7 @@ from warpplan.service.http import (
     plan_routes,
     problem_json,
 )
+from warpplan.service.http.artifacts import artifact_routes
 from warpplan.service.http.guards import AnswerHeaders, BodyLimit, Counted, TrustedHosts
 from warpplan.service.metrics import Metrics
 from warpplan.service.solving.plan_queue import Plans

@@ -123,7 +123,7 @@ def _entry(launch: RecordedLaunch, config: Any) -> tuple[str, Fields]:
     return str(AutotuneKey.key_hash(key)), {"autotune_key": plain, "config": fields}
 
 
-def _write(path: Path, kernel: str, entries: Mapping[str, Fields], made: provenance.Provenance) -> None:
+def _write(path: Path, kernel: str, entries: Mapping[str, Fields], made: provenance.EntryProvenance) -> None:
     older = provenance.read_beside(path)
     kept: Fields = {}
     if older is not None and replace(older, digest="", date=made.date) == made:
@@ -141,7 +141,7 @@ def _write(path: Path, kernel: str, entries: Mapping[str, Fields], made: provena
     provenance.write_beside(path, replace(made, digest=provenance.digest_of(data)))
 
 
-def _made(request: FeedRequest, gpu: Device, versions: Mapping[str, str]) -> provenance.Provenance:
+def _made(request: FeedRequest, gpu: Device, versions: Mapping[str, str]) -> provenance.EntryProvenance:
     here = machine_here()
     return provenance.planned(
         TARGET, device=gpu.name, driver=here.driver if gpu.name in here.gpus else "",

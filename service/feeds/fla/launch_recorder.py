@@ -35,7 +35,7 @@ class RecordedLaunch:
     grid: Grid
 
     @property
-    def arguments(self) -> dict[str, object]:
+    def arguments(self) -> dict[str, Any]:
         """By the names of the kernel's parameters."""
         return {**dict(zip(self.tuner.arg_names, self.positional, strict=False)), **self.keywords}
 

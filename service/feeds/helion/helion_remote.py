@@ -1,7 +1,7 @@
 """Helion's remote autotuning cache, kept by a warpplan service: what one job tuned, no other tunes again.
 
     HELION_AUTOTUNE_CACHE=RemoteAutotuneCache
-    HELION_REMOTE_CACHE_BACKEND=warpplan.service.feeds.helion.helion_remote.Backend
+    HELION_REMOTE_CACHE_BACKEND=warpplan.service.feeds.helion.helion_remote.HelionRecords
     WARPPLAN_URL=http://planner:8000
 
 Helion writes what it gets to ``$HELION_CACHE_DIR/<key>.best_config`` and reads that where the service is away. Its key
@@ -28,7 +28,7 @@ MOST_LISTED = 64
 """Records that a search may be warmed with, where it does not say how many: one exchange each."""
 
 
-class Backend(HelionBackend):  # type: ignore[misc]  # helion is untyped here
+class HelionRecords(HelionBackend):  # type: ignore[misc]  # helion is untyped here
     """Records under Helion's keys, for machines and versions like this one."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from warpplan.service.feeds.inductor.mm_problem import MmProblem, plain_product,
 from warpplan.service.feeds.inductor.table_file import FILE_NAME, Entry, TableFile, digest, load_table, save_table
 from warpplan.service.feeds.machine_here import machine_here
 from warpplan.service.feeds.moe.installed_consumer import find_consumer, require_tested
-from warpplan.service.feeds.provenance import Provenance, planned
+from warpplan.service.feeds.provenance import EntryProvenance, planned
 from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "Inductor's GEMM lookup table, $WARPPLAN_INDUCTOR_TABLE, for shapes or for the keys a job asked for"
@@ -196,7 +196,7 @@ def _aten(problem: MmProblem) -> str:
     return f"aten::{problem.operation}"
 
 
-def _provenance(request: FeedRequest, wanted: _Wanted) -> Provenance:
+def _provenance(request: FeedRequest, wanted: _Wanted) -> EntryProvenance:
     here = machine_here()
     driver = here.driver if wanted.gpu.name in here.gpus else ""
     return planned(
@@ -205,7 +205,7 @@ def _provenance(request: FeedRequest, wanted: _Wanted) -> Provenance:
     )  # fmt: skip
 
 
-def _with_older(path: Path, made: Provenance, table: dict[str, Sequence[Entry]]) -> TableFile:
+def _with_older(path: Path, made: EntryProvenance, table: dict[str, Sequence[Entry]]) -> TableFile:
     """``table`` and what an older file has beside it, where that was made from the same for the same."""
     try:
         older = load_table(path)
@@ -225,7 +225,7 @@ def _why_missing(found: TableFile | None, problem: MmProblem, gpu: Device) -> st
     return "no entry for these sizes, strides and dtypes: export them"
 
 
-def _not_today(provenance: Provenance, request: FeedRequest) -> str:
+def _not_today(provenance: EntryProvenance, request: FeedRequest) -> str:
     if provenance.profile != codec.key(request.profile):
         return "planned from another profile than today's"
     return "" if provenance.planner == request.planner else f"planned by {provenance.planner}, not today's planner"

@@ -17,7 +17,7 @@ from typing import Any
 
 from warpplan.planner.errors import MalformedFile
 from warpplan.service.feeds.machine_here import Machine
-from warpplan.service.feeds.provenance import Provenance, write_whole
+from warpplan.service.feeds.provenance import EntryProvenance, write_whole
 
 SCHEMA = "warpplan/inductor-table-1"
 FILE_NAME = "inductor_table.json"
@@ -29,7 +29,7 @@ Table = Mapping[str, Sequence[Entry]]
 class TableFile:
     """``table`` in Inductor's own form; ``provenance.device`` is the GPU that it is for."""
 
-    provenance: Provenance
+    provenance: EntryProvenance
     table: Table
 
     def stale(self, machine: Machine, versions: Mapping[str, str]) -> str:
@@ -66,8 +66,8 @@ def load_table(path: Path) -> TableFile:
     if not isinstance(table, dict) or digest(table) != fields.get("digest"):
         raise MalformedFile(path, "is cut short or was edited: its digest does not match; export it again")
     versions = fields.get("versions")
-    texts = {name: fields.get(name) for name in ("device", "driver", "profile", "planner", "date")}
-    if not isinstance(versions, dict) or not all(isinstance(text, str) for text in texts.values()):
+    texts = {name: str(fields.get(name)) for name in ("device", "driver", "profile", "planner", "date")}
+    if not isinstance(versions, dict) or not all(isinstance(fields.get(name), str) for name in texts):
         raise MalformedFile(path, "does not say what it is for: export it again", field="versions")
     pairs = tuple(sorted((str(name), str(version)) for name, version in versions.items()))
-    return TableFile(Provenance("inductor", str(fields["digest"]), versions=pairs, **texts), table)
+    return TableFile(EntryProvenance("inductor", str(fields["digest"]), versions=pairs, **texts), table)

@@ -1,4 +1,4 @@
-"""Provenance beside an entry: read back as written, gone with the entry's next state, and what makes it stale."""
+"""EntryProvenance beside an entry: read back as written, gone with the entry's next state, and what makes it stale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.feeds.provenance import (
-    Provenance,
+    EntryProvenance,
     beside,
     digest_of,
     measured,
@@ -27,7 +27,7 @@ PLANNED = planned(
 )
 
 
-def written(path: Path, found: Provenance, data: bytes = b"entry") -> Path:
+def written(path: Path, found: EntryProvenance, data: bytes = b"entry") -> Path:
     path.write_bytes(data)
     write_beside(path, replace(found, digest=digest_of(data)))
     return path

@@ -25,7 +25,7 @@ from warpplan.planner.values.device import device
 from warpplan.service.feeds import remote_artifacts
 from warpplan.service.feeds.fla.launch_recorder import fla_on_paper
 from warpplan.service.feeds.helion import helion_remote
-from warpplan.service.feeds.helion.helion_remote import Backend
+from warpplan.service.feeds.helion.helion_remote import HelionRecords
 from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.http.app import create_app
 from warpplan.service.workflow.configure import Workflow
@@ -61,7 +61,7 @@ def job(
 ) -> Callable[..., None]:
     """What follows runs as job number N on a machine, with a folder of its own."""
     url = serve(create_app(workflow))
-    monkeypatch.setenv("HELION_REMOTE_CACHE_BACKEND", "warpplan.service.feeds.helion.helion_remote.Backend")
+    monkeypatch.setenv("HELION_REMOTE_CACHE_BACKEND", "warpplan.service.feeds.helion.helion_remote.HelionRecords")
     monkeypatch.setattr(remote_artifacts, "_warned", set())
 
     def begun(number: int, machine: Machine = H200, at: str = url) -> None:
@@ -92,8 +92,8 @@ def test_another_job_hits_every_key(searches: list[Any], job: Callable[..., None
     assert [dict(c.config)["num_warps"] for c in got] == [dict(c.config)["num_warps"] for c in put]
     assert len(list((tmp_path / "2").glob("*.best_config"))) == 24
     assert [LocalAutotuneCache(search).get() for search in searches] == got, "and its files, which it wrote"
-    assert len(list(Backend().list())) == 24
-    assert len(list(Backend().list(max_results=3))) == 3
+    assert len(list(HelionRecords().list())) == 24
+    assert len(list(HelionRecords().list(max_results=3))) == 3
     job(2, at="http://127.0.0.1:1")
     with pytest.warns(RuntimeWarning, match="does not answer"):
         assert RemoteAutotuneCache(searches[0]).get() == got[0], "the files answer where the service is away"
@@ -105,7 +105,7 @@ def test_another_driver_or_gpu_is_a_miss(searches: list[Any], job: Callable[...,
     RemoteAutotuneCache(searches[0]).put(config_of(searches[0], 4))
     job(2, machine)
     assert RemoteAutotuneCache(searches[0]).get() is None
-    assert list(Backend().list()) == []
+    assert list(HelionRecords().list()) == []
 
 
 def test_another_version_is_a_miss(
@@ -123,6 +123,6 @@ def test_what_is_no_record_is_a_miss_that_is_said(searches: list[Any], job: Call
     """Helion itself raises on it."""
     job(1)
     cache = RemoteAutotuneCache(searches[0])
-    Backend().put(cache.key.stable_hash(), record)
+    HelionRecords().put(cache.key.stable_hash(), record)
     with pytest.warns(RuntimeWarning, match="no record of Helion"):
         assert cache.get() is None

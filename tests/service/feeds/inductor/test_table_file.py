@@ -13,7 +13,7 @@ from warpplan.planner.errors import InvalidInput, MalformedFile
 from warpplan.service.feeds.inductor.mm_problem import InputNode, MmProblem, plain_product, problem_of
 from warpplan.service.feeds.inductor.table_file import TableFile, digest, load_table, save_table
 from warpplan.service.feeds.machine_here import Machine
-from warpplan.service.feeds.provenance import Provenance
+from warpplan.service.feeds.provenance import EntryProvenance
 
 SIZES = st.integers(1, 1 << 20)
 KEY = "((torch.bfloat16, [4096, 512], [512, 1]), (torch.bfloat16, [512, 1024], [1, 512]))+mm"
@@ -22,7 +22,9 @@ BIASED = (
     "+alpha=1&beta=1+addmm"
 )
 TABLE = {f"NVIDIA H200+{KEY}": [{"template_id": "triton::mm", "BLOCK_M": 64}]}
-MADE = Provenance("inductor", digest(TABLE), "NVIDIA H200", "570.86", "p", "1", (("torch", "2.13.0"),), "2026-01-02")
+MADE = EntryProvenance(
+    "inductor", digest(TABLE), "NVIDIA H200", "570.86", "p", "1", (("torch", "2.13.0"),), "2026-01-02"
+)
 
 
 @given(SIZES, SIZES, SIZES, st.sampled_from(["nt", "nn", "tn", "tt"]))
