@@ -20,8 +20,11 @@ IMPORTS := build/imports
 ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
+# Consumers whose readers the feeds were tested with, and those tests.
+FEED_WHEELS := triton==3.9.0 fla-core==0.6.0 helion==1.5.1
+FEED_TESTS := tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion
 
-.PHONY: help run test docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: help run test test-feeds docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +35,9 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+test-feeds: build/feeds/.ready  ## each consumer's own reader on what is exported for it: torch, FLA, Helion; no GPU
+	build/feeds/bin/python -m pytest -q -p no:cacheprovider $(FEED_TESTS) $(PYTEST_ARGS)
 
 docs: $(VENV)/.docs  ## the pages under docs/ as HTML in build/docs; a dead link or an unknown name fails
 	$(BIN)/python -m sphinx -W -n --keep-going -q -b html docs build/docs
@@ -170,6 +176,13 @@ $(VENV)/.examples: pyproject.toml | $(VENV)/.made
 build/triton-%/.ready: pyproject.toml
 	"$(PYTHON)" -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet -e ".[matrix]" "triton==$*"
+	@touch $@
+
+# torch pins a Triton of its own, and the others would bring what their readers do not need.
+build/feeds/.ready: pyproject.toml tests/service/feeds/torch_consumers.txt
+	"$(PYTHON)" -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet -e ".[matrix]" -r tests/service/feeds/torch_consumers.txt
+	$(@D)/bin/python -m pip install --quiet --no-deps $(FEED_WHEELS)
 	@touch $@
 
 # --clear: an interrupted creation leaves a folder without pip.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -23,18 +24,20 @@ Shapes = Annotated[
     str | None,
     typer.Argument(help="A .csv or .jsonl file of shapes, or the word: bundled. Without it: all shapes in --store."),
 ]
-TargetName = Annotated[str, typer.Option(help="Whose cache: triton, vllm or sglang.")]
+TargetName = Annotated[str, typer.Option(help="Whose cache: triton, vllm, sglang, inductor or fla.")]
 ConsumerSpec = Annotated[
     str,
     typer.Option(
-        help="The job's autotuned kernel, FILE.py:function or module:function; for vllm and sglang the folder that "
-        "holds the package, where it is not this environment's."
+        help="The job's autotuned kernel, FILE.py:function or module:function; for fla a function that runs its layers "
+        "on CPU tensors; for inductor a file of keys; for vllm and sglang the folder that holds the package, where it "
+        "is not this environment's."
     ),
 ]
 CacheFolder = Annotated[
     Path,
     typer.Option(
-        help="The folder that the consumer reads: $TRITON_CACHE_DIR, $VLLM_TUNED_CONFIG_FOLDER, $SGLANG_MOE_CONFIG_DIR."
+        help="The folder that the consumer reads: $TRITON_CACHE_DIR, $VLLM_TUNED_CONFIG_FOLDER, "
+        "$SGLANG_MOE_CONFIG_DIR, $FLA_CONFIG_DIR, $WARPPLAN_INDUCTOR_TABLE."
     ),
 ]
 ModelName = Annotated[
@@ -53,6 +56,9 @@ Renames = Annotated[list[str] | None, typer.Option("--rename", help="Plan name=c
 Keys = Annotated[list[str] | None, typer.Option("--key", help="Consumer's parameter=dimension, such as num_rows=M.")]
 Tensors = Annotated[list[str] | None, typer.Option("--tensor", help="Consumer's parameter=its dtype, or =none.")]
 Values = Annotated[list[str] | None, typer.Option("--set", help="Consumer's parameter=value, for its other arguments.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit 1 also where a hit is not today's plan, or a shape was left out.")
+]
 OnlyListed = Annotated[bool, typer.Option("--only-listed", help="Keep to configurations in the consumer's own list.")]
 
 
@@ -111,9 +117,10 @@ def verify(
     tensor: Tensors = None,
     values: Values = None,
     only_listed: OnlyListed = False,
+    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
-    """Will the consumer find an entry for each shape? Exit 1 where one would miss."""
+    """Will the consumer find an entry for each shape? Exit 1 where one would miss, or is stale."""
     # The options are those of ``export``, written again: Typer reads a command's options off its own signature.
     from warpplan.service import feeds
 
@@ -127,6 +134,9 @@ def verify(
     else:
         for line in report.lines():
             print(line)
+    if strict and not report.all_current:
+        print(report.summary(), file=sys.stderr)
+        raise typer.Exit(1)
     if not report.all_hit:
         raise typer.Exit(1)
 

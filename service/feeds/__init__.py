@@ -1,13 +1,19 @@
 """Caches that training and serving jobs already read, one module per format, and the routed layers' tables in a folder.
 
-Importing it needs neither triton nor torch; a target that needs one says so when it is used.
+Importing it needs neither triton nor torch; a target that needs one says so when it is used. What training jobs import
+themselves (:mod:`~warpplan.service.feeds.triton_remote`) needs the standard library only, so the names below are
+imported when they are first used.
 """
 
 from __future__ import annotations
 
-from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
-from warpplan.service.feeds.targets import TARGETS, FeedRequest, FeedTarget, target
-from warpplan.service.feeds.triton_autotune import Options, export_triton, verify_triton
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
+    from warpplan.service.feeds.targets import TARGETS, FeedRequest, FeedTarget, target
+    from warpplan.service.feeds.triton_autotune import Options, export_triton, verify_triton
 
 __all__ = [
     "TARGETS",
@@ -22,8 +28,28 @@ __all__ = [
     "verify_triton",
 ]
 
+_MODULES = {
+    "feed_report": ("ExportReport", "ExportRow", "VerifyReport"),
+    "targets": ("TARGETS", "FeedRequest", "FeedTarget", "target"),
+    "triton_autotune": ("Options", "export_triton", "verify_triton"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 EXPORTS = {
     "consumer_kernel": ("find",),
-    "feed_report": ("ExportedEntry", "ExportReport", "VerifiedEntry", "VerifyReport"),
+    "feed_report": ("ExportedEntry", "ExportReport", "SkippedRow", "VerifiedEntry", "VerifyReport"),
+    "machine_here": ("Machine", "machine_here"),
+    "paper_cuda": ("paper_cuda",),
+    "paper_launch": ("target_of", "tuning_of"),
+    "provenance": ("*",),
+    "remote_artifacts": ("MAX_BYTES", "packed", "RemoteArtifacts", "warn_once"),
     "targets": ("FeedRequest",),
+    "triton_remote": ("TUNED_SUFFIX",),
 }

@@ -101,6 +101,20 @@ class VerifyReport:
     def all_hit(self) -> bool:
         return all(e.hit for e in self.entries)
 
+    @property
+    def all_current(self) -> bool:
+        """Whether every row hits, each hit is what would be exported today, and no row was left out."""
+        return self.all_hit and not self.skipped and not any(e.reason for e in self.entries)
+
+    def summary(self) -> str:
+        """One line that counts what ``--strict`` counts as a miss."""
+        misses = sum(not e.hit for e in self.entries)
+        other = sum(e.hit and bool(e.reason) for e in self.entries)
+        return (
+            f"strict: of {len(self.entries) + len(self.skipped)} rows {misses} miss, {other} hit what would not be "
+            f"exported today, {len(self.skipped)} were left out"
+        )
+
     def lines(self) -> tuple[str, ...]:
         """The report for people: hits counted, then a line a row."""
         hits = sum(e.hit for e in self.entries)

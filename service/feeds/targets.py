@@ -28,6 +28,8 @@ TARGETS: dict[str, str] = {
     "triton": "warpplan.service.feeds.triton_autotune",
     "vllm": "warpplan.service.feeds.vllm_moe",
     "sglang": "warpplan.service.feeds.sglang_moe",
+    "inductor": "warpplan.service.feeds.inductor.table_feed",
+    "fla": "warpplan.service.feeds.fla.config_feed",
 }
 """Name of a target → its module."""
 

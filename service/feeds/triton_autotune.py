@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,8 +24,10 @@ from warpplan.kernels import registry
 from warpplan.kernels.declaration import options_of
 from warpplan.kernels.registry import Kernel
 from warpplan.planner.errors import Infeasible, InvalidInput, StoreError
+from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.tuning import Scalar, TuningConfig
+from warpplan.service.feeds import provenance
 from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, call, load, rename
 from warpplan.service.feeds.feed_report import (
     ExportedEntry,
@@ -36,6 +38,7 @@ from warpplan.service.feeds.feed_report import (
     VerifyReport,
     shape_text,
 )
+from warpplan.service.feeds.machine_here import machine_here
 from warpplan.service.feeds.paper_launch import read_entry, target_of, tuning_of, write_entry
 from warpplan.service.feeds.targets import FeedRequest
 
@@ -66,7 +69,7 @@ class Options:
 
 def export(request: FeedRequest) -> ExportReport:
     """The request's rows for the kernel that it names; see :func:`export_triton`."""
-    return export_triton(_consumer(request), request.rows(), request.out, request.options)
+    return export_triton(_consumer(request), request.rows(), request.out, request.options, planner=request.planner)
 
 
 def verify(request: FeedRequest) -> VerifyReport:
@@ -83,12 +86,15 @@ def _consumer(request: FeedRequest) -> str:
     return request.consumer
 
 
-def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> ExportReport:
+def export_triton(
+    consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None, *, planner: str = ""
+) -> ExportReport:
     """Write an entry for each row into ``out``, the consumer's ``$TRITON_CACHE_DIR``; existing entries are replaced. A
     row with an option of its shape is skipped: the consumer's key tells it from no other.
 
     ``consumer`` is ``FILE.py:function`` or ``package.module:function``; importing it runs its module. Needs triton, no
     GPU and no torch (unless the consumer's module imports it). Each entry is written atomically: ``out`` may be in use.
+    Beside it lies its provenance, with ``planner``, the version that chose it.
 
     Raises :class:`InvalidInput` (no triton; a consumer that cannot be loaded or mapped, or that Triton would not cache;
     two rows that fall on one entry with unlike configurations: nothing is written then), :class:`Infeasible` (no plan
@@ -115,6 +121,7 @@ def export_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     for row, config, time_us in chosen:
         written = write_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), config, time_us, out)
         entries.append(ExportedEntry(row.shape, row.dtype, row.device, written.key, written.path, config, time_us))
+        _note_provenance(Path(written.path), row, planner)
     identity = _identity(loaded, [row.device for row, _, _ in chosen])
     _write_manifest(loaded, out, identity)
     return ExportReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
@@ -140,10 +147,38 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
         elif found.config is None:
             reason = _why_missing(loaded, out, identity)
         else:
-            reason = "" if found.config == planned else "not today's plan: an older one, or measured by the job"
-        hit = found.config is not None
-        entries.append(VerifiedEntry(row.shape, row.dtype, row.device, hit, found.path, found.config, reason))
+            reason = _why_stale(Path(found.path), row)
+        hit = found.config is not None and not reason
+        if hit and found.config != planned:
+            reason = "not today's plan: an older one, or measured by the job"
+        config = found.config if hit else None
+        entries.append(VerifiedEntry(row.shape, row.dtype, row.device, hit, found.path, config, reason))
     return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
+
+
+def _note_provenance(entry: Path, row: ExportRow, planner: str) -> None:
+    """What Triton's own key does not hold, beside the entry: GPU, driver, profile, planner and date."""
+    import triton
+
+    here = machine_here()
+    made = provenance.planned(
+        TARGET, device=row.device, driver=here.driver if row.device in here.gpus else "",
+        profile=codec.key(row.profile), planner=planner, versions={"triton": triton.__version__},
+    )  # fmt: skip
+    provenance.write_beside(entry, replace(made, digest=provenance.digest_of(entry.read_bytes())))
+
+
+def _why_stale(entry: Path, row: ExportRow) -> str:
+    """Why Triton would take an entry that no longer holds; empty where it holds, or where a job has measured it since
+    and nobody knows on what."""
+    found = provenance.read_beside(entry)
+    if found is None:
+        return ""
+    if found.device and found.device != row.device:
+        return (
+            f"Triton would take the entry for {found.device}, whose architecture is the same: export for {row.device}"
+        )
+    return found.stale(machine_here(), {})
 
 
 def _plain(rows: Iterable[ExportRow]) -> tuple[list[ExportRow], tuple[SkippedRow, ...]]:

@@ -2,5 +2,6 @@
 
 EXPORTS = {
     "app": ("create_app", "SOLVERS"),
+    "config_schemas": ("*",),
     "server": ("*",),
 }

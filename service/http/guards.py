@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -26,7 +26,10 @@ class TooManyBodies(StoreError):
 
 
 class BodyLimit:
-    """Refuses a body as soon as it is known to be too large, or too much beside the others; the rest is not read."""
+    """Refuses a body as soon as it is known to be too large, or too much beside the others; the rest is not read.
+
+    ``larger`` are prefixes of paths with limits of their own.
+    """
 
     def __init__(
         self,
@@ -34,8 +37,10 @@ class BodyLimit:
         max_body_bytes: int,
         max_bodies_bytes: int = MAX_BODIES_BYTES,
         max_bodies: int = MAX_BODIES,
+        larger: Mapping[str, int] | None = None,
     ) -> None:
         self._app = app
+        self._larger = dict(larger or {})
         self._most, self._most_together, self._most_bodies = max_body_bytes, max_bodies_bytes, max_bodies
         self._held_bytes = self._receiving = 0
 
@@ -44,8 +49,9 @@ class BodyLimit:
             return await self._app(scope, receive, send)
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._most:
-            return await self._refuse(self._too_large(), scope, receive, send)
+        most = next((n for prefix, n in self._larger.items() if scope["path"].startswith(prefix)), self._most)
+        if declared.isdigit() and int(declared) > most:
+            return await self._refuse(self._too_large(most), scope, receive, send)
         if declared == b"0" and b"transfer-encoding" not in headers:
             return await self._app(scope, receive, send)
         mine = 0
@@ -62,8 +68,8 @@ class BodyLimit:
                         return None
                     part = message.get("body", b"")
                     more = message.get("more_body", False)
-                    if len(body) + len(part) > self._most:
-                        return await self._refuse(self._too_large(), scope, receive, send)
+                    if len(body) + len(part) > most:
+                        return await self._refuse(self._too_large(most), scope, receive, send)
                     if self._held_bytes + len(part) > self._most_together:
                         return await self._refuse(self._too_many(), scope, receive, send)
                     body += part
@@ -75,10 +81,8 @@ class BodyLimit:
         finally:
             self._held_bytes -= mine
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(
-            f"the body has more than {self._most} bytes: send fewer items at once", field="body", limit=self._most
-        )
+    def _too_large(self, most: int) -> TooLarge:
+        return TooLarge(f"the body has more than {most} bytes: send fewer items at once", field="body", limit=most)
 
     def _too_many(self) -> TooManyBodies:
         return TooManyBodies(

@@ -3,6 +3,7 @@ the text that rows hold for values."""
 
 EXPORTS = {
     "answer_store": ("Kept", "kept_plan", "Measurement", "Store"),
+    "artifact_store": ("artifact", "ArtifactKey", "Artifacts"),
     "checksums": ("checksum", "digest", "intact", "SOLVE"),
     "database": ("Database", "insert_new", "now"),
     "decision_store": ("KernelPlans",),

@@ -21,9 +21,10 @@ MEASUREMENT = (
 )  # fmt: skip
 SOLVE = ("id", "name", "planner", "status", "outcome", "failure")
 KERNEL_PLAN = ("id", "kernel", "body")
+ARTIFACT = ("consumer", "key", "name", "scope", "size_bytes", "sha256", "kept_bytes", "body")
 
 BY_TABLE = {"configs": CONFIG, "measurements": MEASUREMENT, "solves": SOLVE, "kernel_plans": KERNEL_PLAN}
-"""The columns that each table's checksum covers."""
+"""The columns that the checksum of each table of schema 4 covers."""
 
 
 def checksum(columns: tuple[str, ...], row: Row) -> str:

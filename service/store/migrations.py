@@ -90,6 +90,21 @@ MIGRATIONS = (
         tuple(f"ALTER TABLE {name} ADD COLUMN checksum TEXT" for name in BY_TABLE),
         fill_checksums,
     ),
+    Migration(
+        5,
+        "artifacts of consumers' caches",
+        (
+            # Scope is the machine that a tuning result is for, empty for what holds everywhere. The body is text, in
+            # base64, because the two databases name columns of bytes unlike.
+            """CREATE TABLE artifacts (
+                consumer TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, scope TEXT NOT NULL,
+                size_bytes INTEGER NOT NULL, sha256 TEXT NOT NULL, kept_bytes INTEGER NOT NULL,
+                created_at TEXT NOT NULL, checksum TEXT NOT NULL, body TEXT NOT NULL,
+                PRIMARY KEY (consumer, key, scope, name))""",
+            # Covers the question how much is kept and since when, which every new file asks.
+            "CREATE INDEX artifacts_age ON artifacts (consumer, key, created_at, kept_bytes)",
+        ),
+    ),
 )
 
 _ADVISORY_LOCK = 0x77617270

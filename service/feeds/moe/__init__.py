@@ -5,7 +5,7 @@ their provenance.
 
 EXPORTS = {
     "absent_imports": ("run_file",),
-    "installed_consumer": ("InstalledConsumer",),
+    "installed_consumer": ("find_consumer", "InstalledConsumer", "require_tested"),
     "model_shapes": ("MoeLayer",),
     "moe_choice": ("MoeChooser",),
     "moe_feed": ("export_tables", "MoeConsumer", "PlannedTable", "Table", "verify_tables"),

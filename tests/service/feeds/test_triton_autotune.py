@@ -21,12 +21,15 @@ from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.planner.errors import Infeasible, InvalidInput, StoreError, UnknownName
 from warpplan.planner.predict.ranking import RankedPlan
 from warpplan.planner.predict.time_model import Prediction
+from warpplan.planner.values import codec
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Identity, Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service import feeds
-from warpplan.service.feeds import ExportRow, Options, export_triton, verify_triton
+from warpplan.service.feeds import ExportRow, Options, export_triton, triton_autotune, verify_triton
+from warpplan.service.feeds.machine_here import Machine
+from warpplan.service.feeds.provenance import read_beside
 
 pytest.importorskip("triton", reason="needs triton (no GPU) to compute its cache keys")
 
@@ -315,6 +318,50 @@ class TestHit:
         assert dict(os.environ) == environment
         assert knobs.cache.dir == "elsewhere"
         assert knobs.cache.manager_class is None
+
+
+class TestStale:
+    """What Triton's key does not hold: it would take the entry, so ``verify`` says that it must not."""
+
+    def test_the_other_gpu_of_the_architecture(self, planner: FixedKernel, cache: Path) -> None:
+        export_triton(SPEC, [H200_ROW], cache)
+        (entry,) = verify_triton(SPEC, [H200_ROW._replace(device="NVIDIA H100 80GB HBM3")], cache).entries
+        assert (entry.hit, entry.config) == (False, None)
+        assert "Triton would take the entry for NVIDIA H200" in entry.reason
+
+    @pytest.mark.parametrize(
+        ("here", "changed"),
+        [
+            (Machine(("NVIDIA H100 80GB HBM3",), "570.86"), "the GPU (was NVIDIA H200"),
+            (Machine(("NVIDIA H200",), "580.10"), "the driver (was 570.86, is 580.10)"),
+        ],
+    )
+    def test_another_gpu_or_driver_since(
+        self, planner: FixedKernel, cache: Path, here: Machine, changed: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made_on = Machine(("NVIDIA H200",), "570.86")
+        monkeypatch.setattr(triton_autotune, "machine_here", lambda: made_on)
+        export_triton(SPEC, [H200_ROW], cache, planner="1.0")
+        assert verify_triton(SPEC, [H200_ROW], cache).all_current
+        monkeypatch.setattr(triton_autotune, "machine_here", lambda: here)
+        report = verify_triton(SPEC, [H200_ROW], cache)
+        assert not report.all_hit
+        assert changed in report.entries[0].reason
+        assert "of 1 rows 1 miss" in report.summary()
+
+    def test_an_older_plan_hits_and_is_not_current(self, planner: FixedKernel, cache: Path) -> None:
+        export_triton(SPEC, [H200_ROW], cache)
+        planner.plans[SHAPE] = (plan_config(BLOCK_M=64),)
+        report = verify_triton(SPEC, [H200_ROW], cache)
+        assert (report.all_hit, report.all_current) == (True, False)
+        assert "1 hit what would not be exported today" in report.summary()
+
+    def test_provenance_lies_beside_the_entry(self, planner: FixedKernel, cache: Path) -> None:
+        (entry,) = export_triton(SPEC, [H200_ROW], cache, planner="1.0").entries
+        found = read_beside(Path(entry.path))
+        assert found is not None
+        assert (found.device, found.planner, found.profile) == ("NVIDIA H200", "1.0", codec.key(PROFILE))
+        assert found.date.startswith("20")
 
 
 class TestVerify:

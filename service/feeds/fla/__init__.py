@@ -1,0 +1,2 @@
+"""Entries for FLA (flash-linear-attention): a job's launches recorded without a GPU, their configurations ranked, the
+files that FLA reads, and its own reader asked whether it would hit."""

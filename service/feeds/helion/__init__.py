@@ -1,0 +1,1 @@
+"""Helion's remote autotuning cache, kept by the service."""

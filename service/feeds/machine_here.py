@@ -1,0 +1,51 @@
+"""Which GPUs and which driver this process would run on, read from the kernel module's files: no CUDA call, so that
+nothing is initialised in a training job before its time. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc/driver/nvidia")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """``gpus`` are the models by the driver's names, such as "NVIDIA H200", sorted, each once; ``driver`` its version.
+    Both are empty where there is no GPU, or where a container hides the files."""
+
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+
+    @property
+    def label(self) -> str:
+        """``NVIDIA H200, driver 570.86``; empty where nothing is known. What was measured under one label says nothing
+        about another."""
+        parts = [*self.gpus, *([f"driver {self.driver}"] if self.driver else [])]
+        return ", ".join(parts)
+
+
+def machine_here(proc: Path = PROC) -> Machine:
+    """The machine that the files under ``proc`` describe. Never raises."""
+    models = {
+        found[1].strip()
+        for path in _folders(proc / "gpus")
+        if (found := re.search(r"^Model:\s*(.+)$", _text(path / "information"), re.MULTILINE))
+    }
+    version = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _text(proc / "version"))
+    return Machine(tuple(sorted(models)), version[1] if version else "")
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

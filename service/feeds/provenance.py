@@ -1,0 +1,125 @@
+"""What an entry of a consumer's cache was made from and for, in a file beside it: ``ENTRY.warpplan.json``.
+
+Consumers compare little: Triton's key has no driver and no GPU model, vLLM's file name no Triton. What they do not
+compare is compared by ``verify`` and by our own backends. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from warpplan.service.feeds.machine_here import Machine
+
+SUFFIX = ".warpplan.json"
+SCHEMA = "warpplan/provenance-1"
+
+
+@dataclass(frozen=True)
+class EntryProvenance:
+    """``target`` names the feed; ``digest`` is the entry's SHA-256; ``device`` the GPU that it is for; ``driver`` the
+    driver of the machine that it is for, as far as known; ``profile`` the key of the profile and ``planner`` the
+    version of the planner that it comes from, empty where it was measured; ``versions`` the consumer's packages,
+    sorted; ``date`` in UTC, ISO 8601."""
+
+    target: str
+    digest: str
+    device: str = ""
+    driver: str = ""
+    profile: str = ""
+    planner: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    date: str = ""
+
+    def stale(self, machine: Machine, versions: Mapping[str, str] | None = None) -> str:
+        """Why the entry no longer holds on ``machine`` with the packages ``versions``; empty where it does. What is not
+        known on either side is not compared."""
+        changed = []
+        if self.device and machine.gpus and self.device not in machine.gpus:
+            changed.append(f"the GPU (was {self.device}, is {', '.join(machine.gpus)})")
+        if self.driver and machine.driver and self.driver != machine.driver:
+            changed.append(f"the driver (was {self.driver}, is {machine.driver})")
+        for name, version in self.versions:
+            now = (versions or {}).get(name, version)
+            if now != version:
+                changed.append(f"{name} (was {version}, is {now})")
+        return f"stale since {self.date[:10]}, changed: {'; '.join(changed)}" if changed else ""
+
+    def line(self) -> str:
+        """For people: what it comes from and when."""
+        origin = f"profile {self.profile[:12]}, planner {self.planner}" if self.profile else "measured by the job"
+        return f"{origin}, {self.date[:10]}"
+
+
+def planned(
+    target: str, *, device: str, driver: str, profile: str, planner: str, versions: Mapping[str, str]
+) -> EntryProvenance:
+    """The provenance, of today, of an entry that a plan made; its digest is for who writes it to add."""
+    return EntryProvenance(target, "", device, driver, profile, planner, tuple(sorted(versions.items())), _today())
+
+
+def measured(target: str, data: bytes, machine: Machine) -> EntryProvenance:
+    """The provenance of an entry that a job on ``machine`` measured now; which of several unlike GPUs is not known."""
+    device = machine.gpus[0] if len(machine.gpus) == 1 else ""
+    return EntryProvenance(target, digest_of(data), device, machine.driver, date=_today())
+
+
+def digest_of(data: bytes) -> str:
+    """The SHA-256 by which an entry is known again."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def beside(entry: Path) -> Path:
+    """Where the provenance of the file ``entry`` lies."""
+    return entry.with_name(entry.name + SUFFIX)
+
+
+def write_beside(entry: Path, provenance: EntryProvenance) -> None:
+    """Keep ``provenance`` beside ``entry``, replacing it atomically. A folder that cannot be written keeps none."""
+    fields = {"schema": SCHEMA, **asdict(provenance), "versions": dict(provenance.versions)}
+    try:
+        write_whole(beside(entry), json.dumps(fields, indent=2).encode() + b"\n")
+    except OSError:
+        return
+
+
+def read_beside(entry: Path) -> EntryProvenance | None:
+    """The provenance of the file ``entry``; ``None`` where there is none, or it is of an earlier state of that file."""
+    try:
+        fields: Any = json.loads(beside(entry).read_bytes())
+        data = entry.read_bytes()
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.pop("schema", None) != SCHEMA:
+        return None
+    try:
+        versions = tuple(sorted((str(k), str(v)) for k, v in fields.pop("versions").items()))
+        found = EntryProvenance(versions=versions, **{str(name): str(value) for name, value in fields.items()})
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return found if found.digest == digest_of(data) else None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` so that a reader finds all of the old file or all of the new. Raises ``OSError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _today() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
