@@ -19,11 +19,15 @@ CONFIG = ("kernel", "shape", "dtype", "device", "profile", "planner", "config", 
 MEASUREMENT = (
     "id", "kernel", "shape", "dtype", "device", "config", "time_us", "samples", "environment", "run", "created_at",
 )  # fmt: skip
+MEASURED_TIME = (
+    "series", "problem", "kernel", "shape", "dtype", "device", "config", "environment", "time_us", "kept", "reports",
+    "samples", "newest",
+)  # fmt: skip
 SOLVE = ("id", "name", "planner", "status", "outcome", "failure")
 KERNEL_PLAN = ("id", "kernel", "body")
 
 BY_TABLE = {"configs": CONFIG, "measurements": MEASUREMENT, "solves": SOLVE, "kernel_plans": KERNEL_PLAN}
-"""The columns that each table's checksum covers."""
+"""The columns that each table's checksum covers, of the tables that were there before checksums were."""
 
 
 def checksum(columns: tuple[str, ...], row: Row) -> str:

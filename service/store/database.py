@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
-from sqlalchemy.sql.expression import TableClause
 
 from warpplan.planner.errors import StoreError
 from warpplan.service.store.migrations import MIGRATIONS, migrate, require_known, version
@@ -97,15 +95,16 @@ class Database:
             raise
 
     def _require_whole(self) -> None:
-        """Raise :class:`StoreError` where SQLite finds measurements damaged.
+        """Raise :class:`StoreError` where SQLite finds measured times damaged.
 
         An answer that was not planned before is planned again, so a lost row of ``configs`` costs time only. A
-        measurement that a damaged index no longer finds would change an answer without a word.
+        measured time that a damaged index no longer finds would change an answer without a word. Reports are not looked
+        through: of 10⁶ that would take seconds, and none is read for an answer.
         """
         if self.engine.dialect.name != "sqlite":
             return
         with self.engine.connect() as connection:
-            found = connection.execute(text("PRAGMA integrity_check(measurements)")).scalars().first()
+            found = connection.execute(text("PRAGMA integrity_check(measured_times)")).scalars().first()
         if found != "ok":
             raise StoreError(
                 f"store {self.name} is damaged ({' '.join(str(found).split())[:120]}): restore it from a copy, or move "
@@ -141,23 +140,6 @@ class Database:
             connection.begin(),
         ):
             yield connection
-
-
-def insert_new(connection: Connection, into: TableClause) -> postgresql.Insert | sqlite.Insert:
-    """INSERT … ON CONFLICT DO NOTHING, in the database's own words."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(into).on_conflict_do_nothing()
-    return sqlite.insert(into).on_conflict_do_nothing()
-
-
-def insert_or_replace(
-    connection: Connection, into: TableClause, key: Sequence[str], rest: Sequence[str]
-) -> postgresql.Insert | sqlite.Insert:
-    """INSERT … ON CONFLICT on the columns ``key`` DO UPDATE of the columns ``rest``."""
-    statement: postgresql.Insert | sqlite.Insert
-    statement = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(into)
-    new = {name: statement.excluded[name] for name in rest}
-    return statement.on_conflict_do_update(index_elements=list(key), set_=new)
 
 
 def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
