@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import ArgumentError, DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from warpplan.planner.errors import StoreError
 from warpplan.service.store.migrations import MIGRATIONS, migrate, require_known, version
@@ -162,7 +164,11 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
             connection.execute("PRAGMA synchronous=NORMAL")
         return connection
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    # To open a connection takes longer than a lookup. One that reads a file which nobody writes is not worth keeping.
+    engine = create_engine("sqlite://", creator=connect, **({"poolclass": NullPool} if readonly else _POOLED))
+    if not readonly:
+        _reopen_where_replaced(engine, path)
+        _reopen_after_fork(engine)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -171,6 +177,43 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+def _reopen_where_replaced(engine: Engine, path: Path) -> None:
+    """Give up a kept connection whose file was moved away, or replaced by another, since it was opened."""
+
+    def inode() -> int:
+        try:
+            return os.stat(path).st_ino
+        except OSError:
+            return 0
+
+    @event.listens_for(engine, "connect")
+    def _opened(_: object, record: ConnectionPoolEntry) -> None:
+        record.info["inode"] = inode()
+
+    @event.listens_for(engine, "checkout")
+    def _taken(_: object, record: ConnectionPoolEntry, __: object) -> None:
+        if record.info["inode"] != inode():
+            raise DisconnectionError(f"{path} is another file now")
+
+
+def _reopen_after_fork(engine: Engine) -> None:
+    """A child opens connections of its own. Those that it inherits stay open: to close them is the parent's."""
+    known = weakref.ref(engine)
+
+    def forget() -> None:
+        inherited = known()
+        if inherited is not None:
+            _INHERITED.append(inherited.pool)
+            inherited.dispose(close=False)
+
+    os.register_at_fork(after_in_child=forget)
+
+
+_INHERITED: list[object] = []
+_POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 8, "max_overflow": -1}
+"""Eight connections are kept for as many threads; further ones are closed after use."""
 
 
 def _lenient_text(raw: bytes) -> str:

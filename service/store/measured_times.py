@@ -20,7 +20,7 @@ from sqlalchemy import column, table
 from warpplan.planner.errors import UnknownName, WarpplanError
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest, canonical_json
-from warpplan.service.store.checksums import MEASURED_TIME, MEASUREMENT, Row, checksum, intact
+from warpplan.service.store.checksums import MEASUREMENT, Row, checksum, intact, quick_checksum
 from warpplan.service.store.stored_values import (
     Environment,
     Unreadable,
@@ -31,8 +31,11 @@ from warpplan.service.store.stored_values import (
 )
 
 MEASUREMENTS = table("measurements", *(column(name) for name in (*MEASUREMENT, "series", "checksum")))
-MEASURED_TIMES = table("measured_times", *(column(name) for name in (*MEASURED_TIME, "checksum")))
-TIME_REST = tuple(name for name in (*MEASURED_TIME, "checksum") if name != "series")
+PROBLEM = ("kernel", "shape", "dtype", "device")
+TIME = ("series", "config", "environment", "time_us", "kept", "reports", "samples", "newest")
+"""What the checksum of a series' row covers, in this order; the series' name digests its problem."""
+MEASURED_TIMES = table("measured_times", *(column(name) for name in (*TIME, *PROBLEM, "problem", "checksum")))
+TIME_REST = tuple(c.name for c in MEASURED_TIMES.c if c.name != "series")
 
 MOST_REPORTS = 512
 """Reports kept of one series. Chosen by hand: the median of the newest 512 follows a card whose clock changes, and
@@ -160,11 +163,12 @@ def read_report(problem: ConfigRequest | None, row: Row) -> Measurement:
 
 def time_row(name: str, time: MeasuredTime) -> dict[str, Any]:
     row = {
-        "series": name, "problem": name[:_HALF], **problem_row(time.problem), "config": config_text(time.config),
-        "environment": environment_text(time.environment), "time_us": time.time_us, "kept": time.kept,
-        "reports": time.reports, "samples": time.samples, "newest": time.newest,
+        "series": name, "config": config_text(time.config), "environment": environment_text(time.environment),
+        "time_us": float(time.time_us), "kept": time.kept, "reports": time.reports, "samples": time.samples,
+        "newest": time.newest,
     }  # fmt: skip
-    return {**row, "checksum": checksum(MEASURED_TIME, row)}
+    guard = quick_checksum(tuple(row.values()))
+    return {**row, **problem_row(time.problem), "problem": name[:_HALF], "checksum": guard}
 
 
 def damaged_time_row(name: str, report: Row) -> dict[str, Any]:
@@ -174,15 +178,24 @@ def damaged_time_row(name: str, report: Row) -> dict[str, Any]:
     return {"series": name, "problem": name[:_HALF], **same, **nothing, "checksum": None}
 
 
-def read_time(problem: ConfigRequest | None, row: Row) -> MeasuredTime:
-    """The series in ``row``, of ``problem`` where that is known. Raises :class:`Unreadable` where it is damaged."""
-    if not intact(MEASURED_TIME, row) or (problem is not None and row["shape"] != problem.shape_json):
+def read_time(problem: ConfigRequest, name: str, row: Sequence[Any]) -> MeasuredTime:
+    """The series in ``row``, which has :data:`TIME` and the checksum; ``name`` is that of its problem. Raises
+    :class:`Unreadable` where it is damaged."""
+    *values, guard = row
+    if guard != quick_checksum(tuple(values)) or values[0][:_HALF] != name:
         raise Unreadable("its checksum is another")
-    found = problem or ConfigRequest.read(row["kernel"], row["shape"], row["dtype"], row["device"])
+    _, config, environment, time_us, kept, reports, samples, newest = values
     return MeasuredTime(
-        found, read_config(row["config"]), read_environment(row["environment"]), row["time_us"], row["kept"],
-        row["reports"], row["samples"], row["newest"],
-    )  # fmt: skip
+        problem, read_config(config), read_environment(environment), time_us, kept, reports, samples, newest
+    )
+
+
+def read_problem(row: Sequence[Any]) -> ConfigRequest:
+    """The problem in ``row``, which has :data:`PROBLEM`. Raises :class:`Unreadable` where there is none."""
+    try:
+        return ConfigRequest.read(*row)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Unreadable(str(error)) from None
 
 
 def problem_row(problem: ConfigRequest) -> dict[str, Any]:
