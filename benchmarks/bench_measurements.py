@@ -9,6 +9,7 @@ No GPU: the configurations are the GEMM's own candidates, the times their predic
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -29,15 +30,12 @@ DEVICE = "NVIDIA H200"
 CONFIGS, SHAPES = 20, 1000
 ENVIRONMENT = embedded(DEVICE).identity
 ENVIRONMENTS = tuple(
-    tuple(
-        sorted(
-            {"driver": d, "cuda": ENVIRONMENT.cuda, "triton": ENVIRONMENT.triton, "torch": ENVIRONMENT.torch}.items()
-        )
-    )
+    tuple(sorted({name: getattr(ENVIRONMENT, name) for name in ("cuda", "triton", "torch")}.items() | {("driver", d)}))
     for d in (ENVIRONMENT.driver, "550.54.15")
 )
 BATCH = 10_000
 LOOKUPS = 2_000
+SPREAD = ("median_us", "p10_us", "p99_us", "cpu_us")
 
 
 def items() -> list[Item]:
@@ -88,13 +86,17 @@ def filled(store: Store, workflow: Workflow, count: int) -> float:
 
 
 def spread_us(call: Callable[[int], object], rounds: int) -> dict[str, float]:
-    """Median and 99th percentile of ``call(0)``, ``call(1)``, … in microseconds."""
-    taken = []
+    """Median and 99th percentile of ``call(0)``, ``call(1)``, … in microseconds by the clock, the fastest tenth's
+    limit, which another process on the machine disturbs least, and the mean of the processor's time."""
+    taken, used = [], time.process_time()
     for number in range(rounds):
         began = time.perf_counter_ns()
         call(number)
         taken.append((time.perf_counter_ns() - began) / 1e3)
-    return {"median_us": round(statistics.median(taken), 1), "p99_us": round(statistics.quantiles(taken, n=100)[98], 1)}
+    used = 1e6 * (time.process_time() - used) / rounds
+    parts = statistics.quantiles(taken, n=100)
+    median = statistics.median(taken)
+    return {name: round(v, 1) for name, v in zip(SPREAD, (median, parts[9], parts[98], used), strict=True)}
 
 
 def measure(place: str, count: int) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def measure(place: str, count: int) -> dict[str, Any]:
     return {
         "kernel": "gemm", "reports": count, "shapes": SHAPES, "series_of_a_shape": series,
         "store_bytes": size, "lookup": lookup, "record_one": one, "record_all_s": round(write_s, 1),
-        "open_s": round(open_s, 3),
+        "open_s": round(open_s, 3), "load_average": os.getloadavg()[0],
     }  # fmt: skip
 
 

@@ -163,7 +163,7 @@ class BatchAnswer(BaseModel):
 
 class MeasurementRequest(_Strict):
     """The median of ``samples`` runs. Times are compared within one ``environment`` only (such as driver, cuda, triton,
-    torch; a ``gpu`` there is the device); ``run`` tells equal reports of different jobs apart: a repeated report is kept
+    torch; a ``gpu`` there is the device); ``run`` tells equal reports of different jobs apart: a repeated one is kept
     once. A time counts for its shape alone, options included."""
 
     kernel: WholeText

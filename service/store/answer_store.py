@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, column, select, table
-from sqlalchemy.sql.expression import TableClause
+from sqlalchemy import Connection, bindparam, column, select, table
 
 from warpplan.planner.errors import StoreError
 from warpplan.planner.predict.time_model import Prediction
@@ -34,6 +33,15 @@ from warpplan.service.store.upserts import insert_new, insert_or_replace
 PLANS = table("plans", column("id"), column("body"))
 CONFIGS = table("configs", *(column(name) for name in (*CONFIG, "created_at", "checksum")))
 CONFIG_KEY = ("kernel", "shape", "dtype", "device", "profile", "planner")
+
+# Made once: SQLAlchemy takes longer to make a statement than SQLite to run it.
+_KEPT = (
+    select(*CONFIGS.c, PLANS.c.body)
+    .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
+    .where(*(CONFIGS.c[name] == bindparam(name) for name in CONFIG_KEY if name != "shape"))
+)
+_KEPT_OF_ONE = _KEPT.where(CONFIGS.c.shape == bindparam("shape"))
+_KEPT_OF_SHAPES = _KEPT.where(CONFIGS.c.shape.in_(bindparam("shapes", expanding=True)))
 
 _IN_LIMIT = 500
 """Shapes asked for in one statement; old SQLite takes 999 parameters."""
@@ -106,15 +114,14 @@ class Store:
         self, connection: Connection, problems: Iterable[ConfigRequest], profile: str, planner: str
     ) -> dict[ConfigRequest, Kept]:
         found: dict[ConfigRequest, Kept] = {}
-        for group, chosen in _chunks(problems):
-            query = (
-                select(*CONFIGS.c, PLANS.c.body)
-                .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
-                .where(*_same(CONFIGS, group), CONFIGS.c.profile == profile, CONFIGS.c.planner == planner)
-                .where(CONFIGS.c.shape.in_([p.shape_json for p in chosen]))
-            )
+        for (kernel, dtype, device), chosen in _chunks(problems):
             by_shape = {p.shape_json: p for p in chosen}
-            for row in connection.execute(query).mappings():
+            given = {"kernel": kernel, "dtype": dtype, "device": device, "profile": profile, "planner": planner}
+            if len(by_shape) == 1:
+                rows = connection.execute(_KEPT_OF_ONE, {**given, "shape": next(iter(by_shape))}).mappings()
+            else:
+                rows = connection.execute(_KEPT_OF_SHAPES, {**given, "shapes": list(by_shape)}).mappings()
+            for row in rows:
                 problem = by_shape.get(row["shape"])
                 if problem is None:
                     continue
@@ -220,10 +227,6 @@ def _chunks(problems: Iterable[ConfigRequest]) -> Iterator[tuple[Group, list[Con
         unique = list(members)
         for start in range(0, len(unique), _IN_LIMIT):
             yield group, unique[start : start + _IN_LIMIT]
-
-
-def _same(of: TableClause, group: Group) -> tuple[Any, ...]:
-    return (of.c.kernel == group[0], of.c.dtype == group[1], of.c.device == group[2])
 
 
 def kept_plan(outcome: Outcome) -> Outcome:

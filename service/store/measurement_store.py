@@ -44,6 +44,7 @@ _log = logging.getLogger(__name__)
 # Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 _NAMES = bindparam("names", expanding=True)
 _TIMES_OF_PROBLEMS = select(_T.problem, *_TIME_COLUMNS).where(_T.problem.in_(_NAMES)).order_by(_T.problem, _T.series)
+_TIMES_OF_PROBLEM = select(_T.problem, *_TIME_COLUMNS).where(_T.problem == bindparam("name")).order_by(_T.series)
 _TIMES_OF_SERIES = select(*_TIME_COLUMNS).where(_T.series.in_(_NAMES))
 _REPORTS_OF_SERIES = select(MEASUREMENTS).where(_M.series.in_(_NAMES)).order_by(_M.created_at, _M.id)
 # Names are hexadecimal digits: "g" follows all that begin with a problem's name.
@@ -119,7 +120,11 @@ class Measurements:
         by_name = {problem_name(problem): problem for problem in problems}
         rows: dict[str, list[Sequence[Any]]] = {}
         for names in _chunks(list(by_name)):
-            for row in connection.execute(_TIMES_OF_PROBLEMS, {"names": names}):
+            if len(names) == 1:
+                found = connection.execute(_TIMES_OF_PROBLEM, {"name": names[0]})
+            else:
+                found = connection.execute(_TIMES_OF_PROBLEMS, {"names": names})
+            for row in found:
                 rows.setdefault(row[0], []).append(row[1:])
         return {
             problem: self._read_times(connection, problem, name, rows[name])
