@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from results_file import head, write
 from warpplan.profiler.embedded import embedded
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.measured_times import Measurement
+from warpplan.service.workflow.calibrate import calibrate
 from warpplan.service.workflow.configure import Workflow
+from warpplan.service.workflow.profiles import Profiles
 from warpplan.service.workflow.request import Item
 
 DEVICE = "NVIDIA H200"
@@ -49,20 +52,19 @@ def items() -> list[Item]:
 
 
 def reports(workflow: Workflow, count: int) -> Iterator[Measurement]:
-    """``count`` reports, the shapes one after the other as a job meets them."""
+    """``count`` reports, those of a series together."""
     pick = np.random.default_rng(81)
-    ranked = [workflow.candidates(item, CONFIGS) for item in items()]
-    of_each = -(-count // (SHAPES * CONFIGS * len(ENVIRONMENTS)))
+    of_each = count // (SHAPES * CONFIGS * len(ENVIRONMENTS)) or 1
     made = 0
-    for run in range(of_each):
-        for problem, candidates in ranked:
-            for candidate in candidates:
-                for environment in ENVIRONMENTS:
-                    if made == count:
-                        return
-                    made += 1
-                    time_us = round(float(candidate.prediction.time_us * np.exp(pick.normal(0, 0.03))), 4)
-                    yield Measurement(problem, candidate.config, time_us, 50, environment, f"job-{run}")
+    for item in items():
+        problem, candidates = workflow.candidates(item, CONFIGS)
+        for candidate, environment in product(candidates, ENVIRONMENTS):
+            scatter = np.exp(pick.normal(0, 0.03, of_each)) * candidate.prediction.time_us
+            for run, time_us in enumerate(scatter.round(4).tolist()):
+                if made == count:
+                    return
+                made += 1
+                yield Measurement(problem, candidate.config, time_us, 50, environment, f"job-{run}")
 
 
 def filled(store: Store, workflow: Workflow, count: int) -> float:
@@ -119,13 +121,19 @@ def measure(place: str, count: int) -> dict[str, Any]:
     one = spread_us(
         lambda i: store.record(Measurement(problems[i % 100], config, 5.0 + i, 1, ENVIRONMENTS[0], "one")), 200
     )
+    began_fit = time.perf_counter(), time.process_time()
+    found = calibrate(store, Profiles().of(DEVICE))
+    calibrated = {
+        "seconds": round(time.perf_counter() - began_fit[0], 1),
+        "cpu_seconds": round(time.process_time() - began_fit[1], 1), "configurations": found.used,
+    }  # fmt: skip
     size = sum(Path(f"{place}{end}").stat().st_size for end in ("", "-wal") if Path(f"{place}{end}").exists())
     store.close()
     print(f"{count} reports: {time.perf_counter() - began:.0f} s", flush=True)
     return {
         "kernel": "gemm", "reports": count, "shapes": SHAPES, "series_of_a_shape": series,
         "store_bytes": size, "lookup": lookup, "record_one": one, "record_all_s": round(write_s, 1),
-        "open_s": round(open_s, 3), "load_average": os.getloadavg()[0],
+        "open_s": round(open_s, 3), "calibrate": calibrated, "load_average": os.getloadavg()[0],
     }  # fmt: skip
 
 

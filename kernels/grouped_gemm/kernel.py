@@ -11,7 +11,7 @@ import numpy as np
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.graph import sustained_ii
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES, ROW_ALIGNMENT_BYTES, GemmConfig
-from warpplan.kernels.gemm.work import SolvedTable, loop_of, solve_table, structure
+from warpplan.kernels.gemm.work import SolvedTable, calibrations, loop_of, solve_table, structure
 from warpplan.kernels.grouped_gemm.candidates import table, tabulated
 from warpplan.kernels.grouped_gemm.distribution import DISTRIBUTIONS, GroupedShape, group_sizes
 from warpplan.kernels.grouped_gemm.explain import race, ranked_loop
@@ -30,10 +30,10 @@ from warpplan.kernels.grouped_gemm.space import (
     tuning,
 )
 from warpplan.kernels.grouped_gemm.work import constants, work
-from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts
+from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
-from warpplan.planner.predict.time_model import Prediction, Rates, predictions, terms
+from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
@@ -177,6 +177,37 @@ class GroupedGemm:
             all_work, Rates.of(profile, dtype), constants(profile, dtype, asked.scales, all_work.structures)
         )
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
+
+    def device_work(
+        self, configs: Sequence[TuningConfig], shape: Shape, dtype: str, device: Device, profile: Profile
+    ) -> tuple[list[int], DeviceWork]:
+        """What ``configs`` ask of the device at ``shape``, and the positions of those that are in it: the others cannot
+        run, or the profile lacks an operation of theirs."""
+        asked = grouped_shape(shape)
+        kept: list[int] = []
+        found: list[GemmConfig] = []
+        for position, config in enumerate(configs):
+            try:
+                candidate = config_of(config)
+                require_valid(candidate, dtype, device, asked.product)
+            except InvalidConfig:
+                continue
+            kept.append(position)
+            found.append(candidate)
+        solved = solve_table(dtype, device, profile.costs, tabulated(found, device))
+        known = np.flatnonzero(solved.known)
+        return [kept[i] for i in known.tolist()], work(solved, dtype, device, asked)[0].take(known)
+
+    def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]:
+        """The name under which the time model is calibrated for ``shape``, then those that it begins at."""
+        promoted = _chosen(shape)[1] == "block"
+        return (*calibrations("grouped_gemm", dtype, promoted), *calibrations("gemm", dtype, promoted))
+
+    def time_constants(
+        self, shape: Shape, dtype: str, profile: Profile, structures: tuple[str, ...]
+    ) -> Mapping[str, float]:
+        """The constants that predictions of ``shape`` are made with."""
+        return constants(profile, dtype, _chosen(shape)[1], structures)
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``, for the product of

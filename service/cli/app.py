@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service.cli import explain_command, export_command, pack_command, solve_command, warm_command, ws_command
+from warpplan.service.cli import (
+    calibrate_command,
+    explain_command,
+    export_command,
+    pack_command,
+    solve_command,
+    warm_command,
+    ws_command,
+)
 from warpplan.service.cli.shared_options import (
     DeviceName,
     Dtype,
@@ -313,6 +321,7 @@ def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, o
 # At the end: these modules add their commands to the application above.
 app.command()(export_command.export)
 app.command()(export_command.verify)
+app.command()(calibrate_command.calibrate)
 app.command()(solve_command.solve)
 app.command()(pack_command.pack)
 app.command()(explain_command.explain)
