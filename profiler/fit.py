@@ -80,13 +80,13 @@ def fit(
     source: str,
     *,
     prior: Calibration | None = None,
-    most_steps: int | None = None,
+    tolerance: float = 1e-8,
 ) -> Calibration:
     """The calibration of ``kernel`` from ``measured``.
 
     With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them, so that
-    few shapes suffice; structures that were not measured keep its residuals. ``most_steps`` ends the search early.
-    Raises ``ValueError`` where nothing was measured.
+    few shapes suffice; structures that were not measured keep its residuals. The search ends with a step that gains
+    less than ``tolerance`` of the loss. Raises ``ValueError`` where nothing was measured.
     """
     if not measured:
         raise ValueError("no measured shapes to fit")
@@ -130,7 +130,7 @@ def fit(
 
     solved = least_squares(
         residuals, start, jacobian, bounds=(low, high), x_scale=scale, loss="soft_l1", f_scale=0.05,
-        max_nfev=most_steps,
+        ftol=tolerance,
     )  # fmt: skip
     constants = dict(zip(names, map(float, solved.x), strict=True))
     constants |= _structure_residuals(measured, weights, rates, constants, known)

@@ -20,8 +20,8 @@ FOLDS = 5
 """Parts into which the shapes are dealt. More take longer, and each fold's fit resembles the final one more."""
 LEAST_SHAPES = 5
 """Fewer shapes cannot be dealt into folds, and say little about others."""
-MOST_STEPS = 40
-"""Steps of one fit. The recorded table of GEMMs needs 20 to 40 from constants that are 15 % off."""
+TOLERANCE = 1e-3
+"""Of the loss, what a step has to gain: constants are refitted to predict by a tenth of a per cent, not to be known."""
 REGRET_NOISE = 0.002
 """How much slower, as a part of the best time, the first choice may become on unseen shapes: repeated readings of one
 configuration differ as much. Doubled, constants that rank worse could be taken for the sake of better times."""
@@ -74,7 +74,7 @@ def recalibrate(
     prior = next((found for name in names if (found := profile.calibration(name))), None)
 
     def fitted(shapes: Sequence[MeasuredShape]) -> tuple[Calibration, Profile]:
-        made = fit(names[0], shapes, rates, source, prior=prior, most_steps=MOST_STEPS)
+        made = fit(names[0], shapes, rates, source, prior=prior, tolerance=TOLERANCE)
         return made, with_calibration(profile, made)
 
     old: list[tuple[float, float]] = []
