@@ -34,7 +34,7 @@ from warpplan.kernels.gemm.work import (
     structure,
     work,
 )
-from warpplan.planner.errors import Infeasible, InvalidShape, MissingCosts, UnknownName
+from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
 from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
@@ -173,6 +173,35 @@ class Gemm:
         constants = calibrated_constants(profile, self.calibrations(shape, dtype, profile), all_work.structures)
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
+
+    def device_work(
+        self, configs: Sequence[TuningConfig], shape: Shape, dtype: str, device: Device, profile: Profile
+    ) -> tuple[list[int], DeviceWork]:
+        """What ``configs`` ask of the device at ``shape``, and the positions of those that are in it: the others cannot
+        run, or the profile lacks an operation of theirs."""
+        kept: list[int] = []
+        found: list[GemmConfig] = []
+        for position, config in enumerate(configs):
+            try:
+                candidate = self.config_of(config)
+                self.require_valid(candidate, dtype, device, shape)
+            except InvalidConfig:
+                continue
+            kept.append(position)
+            found.append(candidate)
+        solved = self.solve(tabulate(found, [0] * len(found), device), shape, dtype, device, profile.costs)
+        known = np.flatnonzero(solved.known)
+        return [kept[i] for i in known.tolist()], self.work(solved, shape, dtype, device)[0].take(known)
+
+    def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]:
+        """The name under which the time model is calibrated for ``shape``, then those that it begins at."""
+        return calibrations(self.declaration.name, dtype, is_promoted(shape))
+
+    def time_constants(
+        self, shape: Shape, dtype: str, profile: Profile, structures: tuple[str, ...]
+    ) -> Mapping[str, float]:
+        """The constants that predictions of ``shape`` are made with."""
+        return calibrated_constants(profile, self.calibrations(shape, dtype, profile), structures)
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""

@@ -93,6 +93,9 @@ class GemmBiasAct(Gemm):
         """The GEMM's whole calibration until there is one of this kernel: they share everything but the epilogue."""
         return (GEMM_BIAS_ACT.name if profile.calibration(GEMM_BIAS_ACT.name) else "gemm",)
 
+    def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]:
+        return GEMM_BIAS_ACT.name, "gemm"
+
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """As :meth:`Gemm.floor_us`, with the C and the residual that there are."""
         m, n, k = GEMM_BIAS_ACT.sizes(shape)

@@ -147,6 +147,10 @@ class GroupedGemm(Gemm):
         own, gemms = (calibrations(kernel, dtype, scales == "block") for kernel in (GROUPED_GEMM.name, "gemm"))
         return own if any(map(profile.calibration, own)) else gemms
 
+    def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]:
+        promoted = _chosen(shape)[1] == "block"
+        return (*calibrations(GROUPED_GEMM.name, dtype, promoted), *calibrations("gemm", dtype, promoted))
+
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """What the measured ceilings allow at best: the products at the tensor cores' rate, or each element of A, C and
         the B of groups with rows crossing L2 once. 0 where a ceiling is missing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from warpplan.planner.later_fields import LATER, shows_later_fields
 from warpplan.planner.values.costs import CostTable
 
 
@@ -58,11 +59,14 @@ class Calibration:
     source: str
 
 
+@shows_later_fields
 @dataclass(frozen=True)
 class Profile:
     """``ceilings`` are sorted (name, Rate) pairs: ``copy_bytes_per_s``, ``read_bytes_per_s``, ``l2_bytes_per_s``,
     ``tensor_flops_bfloat16``, ``tensor_flops_float16``, ``clock_hz_idle`` (short kernel), ``clock_hz_tensor``
-    (sustained tensor load), ``launch_us`` (back-to-back graph launches of an empty kernel)."""
+    (sustained tensor load), ``launch_us`` (back-to-back graph launches of an empty kernel).
+
+    ``parent`` is the key of the profile that this one was calibrated from, empty for one that was measured."""
 
     identity: Identity
     costs: CostTable
@@ -70,6 +74,7 @@ class Profile:
     calibrations: tuple[Calibration, ...] = ()
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    parent: str = field(default="", repr=False, metadata=LATER)
 
     def __hash__(self) -> int:
         """The identity's hash: cheap, and equal for equal profiles (solved loops are kept under the profile)."""

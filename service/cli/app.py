@@ -15,6 +15,7 @@ import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.service.cli import (
+    calibrate_command,
     explain_command,
     export_command,
     pack_command,
@@ -322,6 +323,7 @@ def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, o
 app.command()(export_command.export)
 app.command()(export_command.verify)
 app.command()(tune_command.tune)
+app.command()(calibrate_command.calibrate)
 app.command()(solve_command.solve)
 app.command()(pack_command.pack)
 app.command()(explain_command.explain)

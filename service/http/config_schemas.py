@@ -163,8 +163,8 @@ class BatchAnswer(BaseModel):
 
 class MeasurementRequest(_Strict):
     """The median of ``samples`` runs. Times are compared within one ``environment`` only (such as driver, cuda, triton,
-    torch); ``run`` tells equal reports of different jobs apart: a repeated report is kept once. A time counts for its
-    shape alone, options included."""
+    torch; a ``gpu`` there is the device); ``run`` tells equal reports of different jobs apart: a repeated one is kept
+    once. A time counts for its shape alone, options included."""
 
     kernel: WholeText
     shape: dict[str, Any]
@@ -175,6 +175,7 @@ class MeasurementRequest(_Strict):
     samples: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 1
     environment: Annotated[dict[WholeText, WholeText], Field(max_length=16)] = {}
     run: Annotated[WholeText, Field(max_length=200)] = ""
+    measured_at: Annotated[WholeText, Field(max_length=40, description="ISO 8601; now if empty.")] = ""
 
     def item(self) -> Item:
         return Item(self.kernel, tuple(self.shape.items()), self.dtype, self.device)

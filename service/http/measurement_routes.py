@@ -12,7 +12,7 @@ from warpplan.kernels import registry
 from warpplan.service.http import config_schemas
 from warpplan.service.http.config_routes import item_of_query
 from warpplan.service.metrics import Metrics
-from warpplan.service.store.answer_store import Measurement
+from warpplan.service.store.measured_times import Measurement
 from warpplan.service.store.stored_values import environment_of
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool
@@ -38,6 +38,7 @@ async def record(
     keep = partial(
         _workflow(request).record, body.item(), body.config.tuning(), body.time_us,
         samples=body.samples, environment=environment_of(body.environment), run=body.run,
+        measured_at=body.measured_at,
     )  # fmt: skip
     measurement, fresh = await to_thread.run_sync(keep, limiter=_writers(request))
     if fresh:

@@ -35,7 +35,8 @@ from warpplan.planner.errors import StoreError, UnknownName, WarpplanError
 from warpplan.service.config_request import canonical_json
 from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.store.checksums import SOLVE, checksum, digest, intact
-from warpplan.service.store.database import Database, insert_new, now
+from warpplan.service.store.database import Database, now
+from warpplan.service.store.upserts import insert_new
 
 State = Literal["queued", "running", "done", "failed"]
 STATES: tuple[State, ...] = get_args(State)

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, column, delete, select, table
-from sqlalchemy.sql.expression import TableClause
+from sqlalchemy import Connection, bindparam, column, select, table
 
-from warpplan.planner.errors import StoreError, UnknownName, WarpplanError
+from warpplan.planner.errors import StoreError
 from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.config_request import ConfigRequest, canonical_json
-from warpplan.service.store.checksums import CONFIG, MEASUREMENT, Row, checksum, digest, intact
-from warpplan.service.store.database import Database, insert_new, insert_or_replace, now
+from warpplan.service.config_request import ConfigRequest
+from warpplan.service.store.checksums import CONFIG, Row, checksum, digest, intact
+from warpplan.service.store.database import Database, now
+from warpplan.service.store.measured_times import MeasuredTime, Measurement, problem_row
+from warpplan.service.store.measurement_store import Measurements
 from warpplan.service.store.stored_values import (
-    Environment,
     Unreadable,
     config_text,
-    environment_text,
     plan_text,
     prediction_text,
     read_config,
-    read_environment,
     read_plan,
     read_prediction,
 )
+from warpplan.service.store.upserts import insert_new, insert_or_replace
 
 PLANS = table("plans", column("id"), column("body"))
 CONFIGS = table("configs", *(column(name) for name in (*CONFIG, "created_at", "checksum")))
-MEASUREMENTS = table("measurements", *(column(name) for name in (*MEASUREMENT, "checksum")))
 CONFIG_KEY = ("kernel", "shape", "dtype", "device", "profile", "planner")
+
+# Made once: SQLAlchemy takes longer to make a statement than SQLite to run it.
+_KEPT = (
+    select(*CONFIGS.c, PLANS.c.body)
+    .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
+    .where(*(CONFIGS.c[name] == bindparam(name) for name in CONFIG_KEY if name != "shape"))
+)
+_KEPT_OF_ONE = _KEPT.where(CONFIGS.c.shape == bindparam("shape"))
+_KEPT_OF_SHAPES = _KEPT.where(CONFIGS.c.shape.in_(bindparam("shapes", expanding=True)))
 
 _IN_LIMIT = 500
 """Shapes asked for in one statement; old SQLite takes 999 parameters."""
@@ -60,54 +65,13 @@ class Kept:
     prediction: Prediction
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What a job measured for ``config``: the median of ``samples`` runs in microseconds.
-
-    Times of unlike ``environment`` are not compared; ``run`` tells two reports of equal content apart.
-    """
-
-    problem: ConfigRequest
-    config: TuningConfig
-    time_us: float
-    samples: int = 1
-    environment: Environment = ()
-    run: str = ""
-    created_at: str = ""
-
-    @cached_property
-    def id(self) -> str:
-        """SHA-256 of everything but the clock."""
-        p = self.problem
-        content = [
-            p.kernel,
-            p.shape,
-            p.dtype,
-            p.device,
-            config_text(self.config),
-            self.time_us,
-            self.samples,
-            environment_text(self.environment),
-            self.run,
-        ]
-        return hashlib.sha256(canonical_json(content)).hexdigest()
-
-
-class UnknownMeasurement(UnknownName):
-    """No measurement has this id, or it was removed."""
-
-    def __init__(self, measurement_id: str) -> None:
-        WarpplanError.__init__(
-            self, f"there is no measurement {measurement_id[:80]!r}", field="id", value=measurement_id
-        )
-
-
 class Store:
     """Answers and measurements in one ``database``. Every method may raise :class:`StoreError`; writing to a read-only
     one raises ``ReadOnlyStore``."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.measurements = Measurements(database)
         self._damaged: set[tuple[ConfigRequest, str, str]] = set()
 
     @classmethod
@@ -140,25 +104,24 @@ class Store:
 
     def look_up(
         self, problems: Iterable[ConfigRequest], profile: str, planner: str
-    ) -> tuple[dict[ConfigRequest, Kept], dict[ConfigRequest, tuple[Measurement, ...]]]:
-        """:meth:`find`, and :meth:`measured` of what was found: an answer's two parts over one connection."""
+    ) -> tuple[dict[ConfigRequest, Kept], dict[ConfigRequest, tuple[MeasuredTime, ...]]]:
+        """:meth:`find`, and :meth:`times` of what was found: an answer's two parts over one connection."""
         with self.database.reading() as connection:
             found = self._find(connection, problems, profile, planner)
-            return found, self._measured(connection, found) if found else {}
+            return found, self.measurements.times(connection, found) if found else {}
 
     def _find(
         self, connection: Connection, problems: Iterable[ConfigRequest], profile: str, planner: str
     ) -> dict[ConfigRequest, Kept]:
         found: dict[ConfigRequest, Kept] = {}
-        for group, chosen in _chunks(problems):
-            query = (
-                select(*CONFIGS.c, PLANS.c.body)
-                .select_from(CONFIGS.outerjoin(PLANS, CONFIGS.c.plan == PLANS.c.id))
-                .where(*_same(CONFIGS, group), CONFIGS.c.profile == profile, CONFIGS.c.planner == planner)
-                .where(CONFIGS.c.shape.in_([p.shape_json for p in chosen]))
-            )
+        for (kernel, dtype, device), chosen in _chunks(problems):
             by_shape = {p.shape_json: p for p in chosen}
-            for row in connection.execute(query).mappings():
+            given = {"kernel": kernel, "dtype": dtype, "device": device, "profile": profile, "planner": planner}
+            if len(by_shape) == 1:
+                rows = connection.execute(_KEPT_OF_ONE, {**given, "shape": next(iter(by_shape))}).mappings()
+            else:
+                rows = connection.execute(_KEPT_OF_SHAPES, {**given, "shapes": list(by_shape)}).mappings()
+            for row in rows:
                 problem = by_shape.get(row["shape"])
                 if problem is None:
                     continue
@@ -197,50 +160,20 @@ class Store:
 
     def record(self, measurement: Measurement) -> bool:
         """Keep a measurement; False where the same report is already there."""
-        row = {
-            "id": measurement.id, **_row(measurement.problem), "config": config_text(measurement.config),
-            "time_us": measurement.time_us, "samples": measurement.samples,
-            "environment": environment_text(measurement.environment), "run": measurement.run,
-            "created_at": measurement.created_at or now(),
-        }  # fmt: skip
-        row["checksum"] = checksum(MEASUREMENT, row)
-        with self.database.writing() as connection:
-            fresh = insert_new(connection, MEASUREMENTS).values(row).returning(MEASUREMENTS.c.id)
-            return connection.execute(fresh).first() is not None
+        return self.measurements.record([measurement])[0]
 
     def measured(self, problems: Iterable[ConfigRequest]) -> dict[ConfigRequest, tuple[Measurement, ...]]:
-        """All measurements of each problem that has any, oldest first.
+        """The kept reports of each problem that has any, oldest first; :class:`StoreError` for a damaged one."""
+        return self.measurements.listed(problems)
 
-        A damaged one cannot be measured anew here, and without it the answer would be another: :class:`StoreError`.
-        """
+    def times(self, problems: Iterable[ConfigRequest]) -> dict[ConfigRequest, tuple[MeasuredTime, ...]]:
+        """What was measured of each problem that has anything, a value for each configuration and environment."""
         with self.database.reading() as connection:
-            return self._measured(connection, problems)
-
-    def _measured(
-        self, connection: Connection, problems: Iterable[ConfigRequest]
-    ) -> dict[ConfigRequest, tuple[Measurement, ...]]:
-        found: dict[ConfigRequest, list[Measurement]] = {}
-        m = MEASUREMENTS.c
-        for group, chosen in _chunks(problems):
-            by_shape = {p.shape_json: p for p in chosen}
-            query = (
-                select(MEASUREMENTS)
-                .where(*_same(MEASUREMENTS, group), m.shape.in_(list(by_shape)))
-                .order_by(m.created_at, m.id)
-            )
-            for row in connection.execute(query).mappings():
-                problem = by_shape.get(row["shape"])
-                if problem is None:
-                    raise self._measurement_damaged(row)
-                found.setdefault(problem, []).append(self._read_measurement(problem, row))
-        return {problem: tuple(rows) for problem, rows in found.items()}
+            return self.measurements.times(connection, problems)
 
     def forget_measurement(self, measurement_id: str) -> None:
         """Remove a measurement: it outranks nothing any more. Raises :class:`UnknownMeasurement`."""
-        with self.database.writing() as connection:
-            done = connection.execute(delete(MEASUREMENTS).where(MEASUREMENTS.c.id == measurement_id))
-            if done.rowcount == 0:
-                raise UnknownMeasurement(measurement_id)
+        self.measurements.forget(measurement_id)
 
     def problems(self) -> tuple[ConfigRequest, ...]:
         """Every problem with a planned answer, of any profile and planner, in a fixed order."""
@@ -257,25 +190,6 @@ class Store:
                     )  # fmt: skip
                 found[ConfigRequest.read(row["kernel"], row["shape"], row["dtype"], row["device"])] = None
         return tuple(found)
-
-    def _read_measurement(self, problem: ConfigRequest, row: Row) -> Measurement:
-        if intact(MEASUREMENT, row):
-            try:
-                config, environment = read_config(row["config"]), read_environment(row["environment"])
-                return Measurement(
-                    problem, config, row["time_us"], row["samples"], environment, row["run"], row["created_at"]
-                )
-            except Unreadable:
-                pass
-        raise self._measurement_damaged(row)
-
-    def _measurement_damaged(self, row: Row) -> StoreError:
-        name = str(row["id"])[:80]
-        return StoreError(
-            f"store {self.name} is damaged: measurement {name} does not match its checksum: restore the store from a "
-            f"copy, or give the measurement up with DELETE /v1/measurements/{name}",
-            field="store", value=self.name,
-        )  # fmt: skip
 
 
 Group = tuple[str, str, str]
@@ -298,7 +212,7 @@ def _read_kept(problem: ConfigRequest, row: Row, profile: str, planner: str) -> 
 
 def _config_row(answer: Kept, at: str) -> dict[str, Any]:
     row = {
-        **_row(answer.problem), "profile": answer.profile, "planner": answer.planner,
+        **problem_row(answer.problem), "profile": answer.profile, "planner": answer.planner,
         "config": config_text(answer.config), "plan": None if answer.plan is None else digest(plan_text(answer.plan)),
         "prediction": prediction_text(answer.prediction), "created_at": at,
     }  # fmt: skip
@@ -313,16 +227,6 @@ def _chunks(problems: Iterable[ConfigRequest]) -> Iterator[tuple[Group, list[Con
         unique = list(members)
         for start in range(0, len(unique), _IN_LIMIT):
             yield group, unique[start : start + _IN_LIMIT]
-
-
-def _same(of: TableClause, group: Group) -> tuple[Any, ...]:
-    return (of.c.kernel == group[0], of.c.dtype == group[1], of.c.device == group[2])
-
-
-def _row(problem: ConfigRequest) -> dict[str, Any]:
-    return {
-        "kernel": problem.kernel, "shape": problem.shape_json, "dtype": problem.dtype, "device": problem.device,
-    }  # fmt: skip
 
 
 def kept_plan(outcome: Outcome) -> Outcome:

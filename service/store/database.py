@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import NullPool
-from sqlalchemy.sql.expression import TableClause
+from sqlalchemy.exc import ArgumentError, DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from warpplan.planner.errors import StoreError
 from warpplan.service.store.migrations import MIGRATIONS, migrate, require_known, version
@@ -97,15 +97,16 @@ class Database:
             raise
 
     def _require_whole(self) -> None:
-        """Raise :class:`StoreError` where SQLite finds measurements damaged.
+        """Raise :class:`StoreError` where SQLite finds measured times damaged.
 
         An answer that was not planned before is planned again, so a lost row of ``configs`` costs time only. A
-        measurement that a damaged index no longer finds would change an answer without a word.
+        measured time that a damaged index no longer finds would change an answer without a word. Reports are not looked
+        through: of 10⁶ that would take seconds, and none is read for an answer.
         """
         if self.engine.dialect.name != "sqlite":
             return
         with self.engine.connect() as connection:
-            found = connection.execute(text("PRAGMA integrity_check(measurements)")).scalars().first()
+            found = connection.execute(text("PRAGMA integrity_check(measured_times)")).scalars().first()
         if found != "ok":
             raise StoreError(
                 f"store {self.name} is damaged ({' '.join(str(found).split())[:120]}): restore it from a copy, or move "
@@ -143,23 +144,6 @@ class Database:
             yield connection
 
 
-def insert_new(connection: Connection, into: TableClause) -> postgresql.Insert | sqlite.Insert:
-    """INSERT … ON CONFLICT DO NOTHING, in the database's own words."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(into).on_conflict_do_nothing()
-    return sqlite.insert(into).on_conflict_do_nothing()
-
-
-def insert_or_replace(
-    connection: Connection, into: TableClause, key: Sequence[str], rest: Sequence[str]
-) -> postgresql.Insert | sqlite.Insert:
-    """INSERT … ON CONFLICT on the columns ``key`` DO UPDATE of the columns ``rest``."""
-    statement: postgresql.Insert | sqlite.Insert
-    statement = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(into)
-    new = {name: statement.excluded[name] for name in rest}
-    return statement.on_conflict_do_update(index_elements=list(key), set_=new)
-
-
 def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
     made_wal = False
 
@@ -180,7 +164,11 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
             connection.execute("PRAGMA synchronous=NORMAL")
         return connection
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    # To open a connection takes longer than a lookup. One that reads a file which nobody writes is not worth keeping.
+    engine = create_engine("sqlite://", creator=connect, **({"poolclass": NullPool} if readonly else _POOLED))
+    if not readonly:
+        _reopen_where_replaced(engine, path)
+        _reopen_after_fork(engine)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -189,6 +177,43 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+def _reopen_where_replaced(engine: Engine, path: Path) -> None:
+    """Give up a kept connection whose file was moved away, or replaced by another, since it was opened."""
+
+    def inode() -> int:
+        try:
+            return os.stat(path).st_ino
+        except OSError:
+            return 0
+
+    @event.listens_for(engine, "connect")
+    def _opened(_: object, record: ConnectionPoolEntry) -> None:
+        record.info["inode"] = inode()
+
+    @event.listens_for(engine, "checkout")
+    def _taken(_: object, record: ConnectionPoolEntry, __: object) -> None:
+        if record.info["inode"] != inode():
+            raise DisconnectionError(f"{path} is another file now")
+
+
+def _reopen_after_fork(engine: Engine) -> None:
+    """A child opens connections of its own. Those that it inherits stay open: to close them is the parent's."""
+    known = weakref.ref(engine)
+
+    def forget() -> None:
+        inherited = known()
+        if inherited is not None:
+            _INHERITED.append(inherited.pool)
+            inherited.dispose(close=False)
+
+    os.register_at_fork(after_in_child=forget)
+
+
+_INHERITED: list[object] = []
+_POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 8, "max_overflow": -1}
+"""Eight connections are kept for as many threads; further ones are closed after use."""
 
 
 def _lenient_text(raw: bytes) -> str:

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, column, delete, select, table
 from warpplan.kernels.compiler.launching.decisions import Decision, from_json, to_json
 from warpplan.planner.errors import InvalidInput, UnknownName, WarpplanError
 from warpplan.service.store.checksums import KERNEL_PLAN, checksum, intact
-from warpplan.service.store.database import Database, insert_new, now
+from warpplan.service.store.database import Database, now
+from warpplan.service.store.upserts import insert_new
 
 KERNEL_PLANS = table(
     "kernel_plans", column("id"), column("kernel"), column("body"), column("created_at"),

@@ -9,11 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, select, text
 
 from warpplan.planner.errors import StoreError
-from warpplan.service.store.checksums import BY_TABLE, CONFIG, checksum
+from warpplan.service.store.checksums import BY_TABLE, CONFIG, MEASUREMENT, Row, checksum
+from warpplan.service.store.measured_times import (
+    MEASURED_TIMES,
+    MEASUREMENTS,
+    TIME_REST,
+    damaged_time_row,
+    of_series,
+    read_report,
+    series_name,
+    time_row,
+)
+from warpplan.service.store.upserts import insert_or_replace
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,28 @@ def fill_checksums(connection: Connection) -> None:
         values = [{f"key_{part}": row[part] for part in key} | {"checksum": checksum(columns, row)} for row in rows]
         if values:
             connection.execute(text(f"UPDATE {name} SET checksum = :checksum WHERE {where}"), values)
+
+
+def fill_measured_times(connection: Connection) -> None:
+    """The series of every report, and what sums each up. Of a series with a damaged report nothing is summed up: its
+    row has no checksum, so that a lookup says which report it is."""
+    m = MEASUREMENTS.c
+    columns = (*(m[name] for name in MEASUREMENT), m.checksum)
+    of_one = (m.kernel, m.shape, m.dtype, m.device, m.config, m.environment)
+    query = select(*columns).order_by(*of_one, m.created_at, m.id)
+    streamed = connection.execute(query, execution_options={"stream_results": True, "max_row_buffer": 1000}).mappings()
+    for name, rows in groupby(streamed, key=series_name):
+        found = list(rows)
+        values = [{"id": row["id"], "series": name} for row in found]
+        connection.execute(text("UPDATE measurements SET series = :series WHERE id = :id"), values)
+        connection.execute(insert_or_replace(connection, MEASURED_TIMES, ("series",), TIME_REST), _summed(name, found))
+
+
+def _summed(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    try:
+        return time_row(name, of_series([read_report(None, row) for row in rows]))
+    except ValueError:
+        return damaged_time_row(name, rows[0])
 
 
 MIGRATIONS = (
@@ -104,6 +139,26 @@ MIGRATIONS = (
             # Covers the question how much is kept and since when, which every new file asks.
             "CREATE INDEX artifacts_age ON artifacts (consumer, key, created_at, kept_bytes)",
         ),
+    ),
+    Migration(
+        6,
+        "a median for each measured configuration",
+        (
+            "ALTER TABLE measurements ADD COLUMN series TEXT",
+            # What lookups read: a row for each problem, configuration and environment, however many reports it has.
+            """CREATE TABLE measured_times (
+                series TEXT PRIMARY KEY, problem TEXT NOT NULL,
+                kernel TEXT NOT NULL, shape TEXT NOT NULL, dtype TEXT NOT NULL, device TEXT NOT NULL,
+                config TEXT NOT NULL, environment TEXT NOT NULL,
+                time_us DOUBLE PRECISION NOT NULL, kept INTEGER NOT NULL, reports BIGINT NOT NULL,
+                samples BIGINT NOT NULL, newest TEXT NOT NULL, checksum TEXT)""",
+            # A series begins with its problem, so this finds the reports of either.
+            "CREATE INDEX measurements_series ON measurements (series)",
+            "CREATE INDEX measured_times_problem ON measured_times (problem)",
+            "CREATE INDEX measured_times_kernel ON measured_times (kernel, device)",
+            "DROP INDEX measurements_problem",
+        ),
+        fill_measured_times,
     ),
 )
 

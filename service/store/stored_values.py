@@ -75,10 +75,12 @@ def read_prediction(text: str) -> Prediction:
         raise Unreadable(str(error)) from None
 
 
+@lru_cache(maxsize=4096)
 def environment_text(environment: Environment) -> str:
     return canonical_json(dict(environment)).decode()
 
 
+@lru_cache(maxsize=4096)
 def read_environment(text: str) -> Environment:
     """The inverse of :func:`environment_text`; raises :class:`Unreadable`."""
     return environment_of(_object(text))

@@ -4,6 +4,7 @@ EXPORTS = {
     "answers": ("ConfigAnswer",),
     "buffer_files": ("*",),
     "bundled_shapes": ("bundled",),
+    "calibrate": ("calibrate", "CalibrationReport", "environment_line"),
     "configure": ("Workflow",),
     "list_inspection": ("inspect_list", "InspectedConfig", "list_of"),
     "planning_pool": ("PLANNERS", "PlanningPool"),

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from statistics import median
 from typing import Any, Literal
 
 from warpplan.planner.predict.time_model import Prediction
@@ -14,7 +13,7 @@ from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Identity
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest, canonical_json
-from warpplan.service.store.answer_store import Measurement
+from warpplan.service.store.measured_times import MeasuredTime
 from warpplan.service.store.stored_values import config_text, plan_fields, prediction_fields
 
 Kind = Literal["exact", "planned"]
@@ -108,7 +107,7 @@ _plan_fields = lru_cache(maxsize=4096)(plan_fields)
 
 
 def fastest(
-    planned: TuningConfig, predicted_us: float, measurements: Sequence[Measurement]
+    planned: TuningConfig, predicted_us: float, times: Sequence[MeasuredTime]
 ) -> tuple[TuningConfig, Measured | None]:
     """The configuration to serve: the planned one, or a measured one that beats it.
 
@@ -116,18 +115,11 @@ def fastest(
     time stands. Times of unlike environments are not compared: those of the newest report's environment count. Ties go
     to the measured, then to the smaller text, so that every rank gets the same answer.
     """
-    if not measurements:
+    if not times:
         return planned, None
-    environment = max(measurements, key=lambda m: (m.created_at, m.id)).environment
-    reports: dict[TuningConfig, list[Measurement]] = {}
-    for m in measurements:
-        if m.environment == environment:
-            reports.setdefault(m.config, []).append(m)
-    measured = [
-        Measured(config, median(m.time_us for m in ms), sum(m.samples for m in ms), max(m.created_at for m in ms))
-        for config, ms in reports.items()
-    ]
-    best = min(measured, key=lambda m: (m.time_us, config_text(m.config)))
-    if planned not in reports and predicted_us < best.time_us:
+    environment = max(times, key=lambda t: (t.newest, t.environment)).environment
+    current = [t for t in times if t.environment == environment]
+    best = min(current, key=lambda t: (t.time_us, config_text(t.config)))
+    if predicted_us < best.time_us and all(t.config != planned for t in current):
         return planned, None
-    return best.config, best
+    return best.config, Measured(best.config, best.time_us, best.samples, best.newest)

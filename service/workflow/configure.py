@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from threading import Lock
@@ -19,10 +20,11 @@ from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest
-from warpplan.service.store.answer_store import Kept, Measurement, Store, kept_plan
+from warpplan.service.store.answer_store import Kept, Store, kept_plan
+from warpplan.service.store.measured_times import MeasuredTime, Measurement
 from warpplan.service.store.stored_values import Environment
 from warpplan.service.workflow.answers import ConfigAnswer, Measured, fastest
-from warpplan.service.workflow.plausibility import require_plausible
+from warpplan.service.workflow.plausibility import checked_date, require_plausible, require_same_gpu
 from warpplan.service.workflow.profiles import Profiles, ProfileSource, planner_version
 from warpplan.service.workflow.recent_values import RecentValues
 from warpplan.service.workflow.request import Item, check
@@ -130,17 +132,21 @@ class Workflow:
         samples: int = 1,
         environment: Environment = (),
         run: str = "",
+        measured_at: str = "",
     ) -> tuple[Measurement, bool]:
-        """Keep what a job measured; False where the same report was there already.
+        """Keep what a job measured, ``measured_at`` (ISO 8601; now if empty); False where the same report was there
+        already.
 
         Raises :class:`InvalidConfig` where the kernel cannot run ``config``, :class:`InvalidInput` for a time that the
-        device cannot reach, :class:`StoreError` where nothing is kept.
+        device cannot reach, another GPU's, or one from the future, :class:`StoreError` where nothing is kept.
         """
         q = self.check(item)
         store = self._store_of_measurements()
+        at = checked_date(measured_at, datetime.now(UTC)) if measured_at else ""
+        require_same_gpu(environment, q.device)
         q.kernel.plan(config, q.problem.dtype, q.device, q.source.profile, q.problem.canonical)
         require_plausible(q.kernel, q.problem, q.device, q.source.profile, time_us)
-        measurement = Measurement(q.problem, config, time_us, samples, environment, run)
+        measurement = Measurement(q.problem, config, time_us, samples, environment, run, at)
         fresh = store.record(measurement)
         self._memory.drop(q.problem)
         return measurement, fresh
@@ -204,7 +210,7 @@ class Workflow:
                 except WarpplanError as error:
                     outcomes[problem] = error
         notice = self._keep(list(fresh.values()), must_keep)
-        measured = self.store.measured(fresh) if self.store and fresh else {}
+        measured = self.store.times(fresh) if self.store and fresh else {}
         for problem, kept in fresh.items():
             answer = self._answer(unique[problem], kept, measured.get(problem, ()))
             outcomes[problem] = replace(answer, kind="planned", kept=not notice, notice=notice)
@@ -219,7 +225,7 @@ class Workflow:
         if self.store is None:
             return {}
         kept: dict[ConfigRequest, Kept] = {}
-        measured: dict[ConfigRequest, tuple[Measurement, ...]] = {}
+        measured: dict[ConfigRequest, tuple[MeasuredTime, ...]] = {}
         for key in {q.source.key for q in questions}:
             mine = [q.problem for q in questions if q.source.key == key]
             rows, reports = self.store.look_up(mine, key, planner_version())
@@ -261,15 +267,15 @@ class Workflow:
         return ""
 
     @overload
-    def _answer(self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement]) -> ConfigAnswer: ...
+    def _answer(self, q: CheckedItem, kept: Kept, times: Sequence[MeasuredTime]) -> ConfigAnswer: ...
     @overload
     def _answer(
-        self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement], *, plan: bool
+        self, q: CheckedItem, kept: Kept, times: Sequence[MeasuredTime], *, plan: bool
     ) -> ConfigAnswer | None: ...
     def _answer(
-        self, q: CheckedItem, kept: Kept, measurements: Sequence[Measurement], *, plan: bool = True
+        self, q: CheckedItem, kept: Kept, times: Sequence[MeasuredTime], *, plan: bool = True
     ) -> ConfigAnswer | None:
-        config, measured = fastest(kept.config, kept.prediction.time_us, measurements)
+        config, measured = fastest(kept.config, kept.prediction.time_us, times)
         loop: Outcome | None = kept.plan
         prediction: Prediction | None = kept.prediction
         if measured is not None and config != kept.config:
@@ -279,7 +285,7 @@ class Workflow:
                 loop, prediction = self._measured_plan(q, measured)
             except InvalidConfig:
                 # Measured under an earlier release; today's kernel cannot run it.
-                return self._answer(q, kept, [m for m in measurements if m.config != config], plan=plan)
+                return self._answer(q, kept, [t for t in times if t.config != config], plan=plan)
         return ConfigAnswer(
             q.problem, config, loop, prediction, measured, "exact", True, kept.profile, q.source.profile.identity,
             kept.planner,

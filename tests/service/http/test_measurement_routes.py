@@ -36,6 +36,33 @@ def test_a_time_that_the_device_cannot_reach(http: httpx.Client, time_us: float)
     assert http.get(GEMM, params=SIZES).json()["measured"] is None
 
 
+@pytest.mark.parametrize(
+    ("more", "field", "said"),
+    [
+        ({"time_us": 3e6}, "time_us", "takes no more than 2.107e+06 us"),
+        ({"environment": {"gpu": "NVIDIA B200"}}, "environment.gpu", "the measurement is for NVIDIA H200"),
+        ({"measured_at": "2999-01-01T00:00:00Z"}, "measured_at", "is in the future"),
+        ({"measured_at": "2026-01-01T00:00:00"}, "measured_at", "with the offset from UTC"),
+        ({"measured_at": "9999-12-31T23:59:59-23:59"}, "measured_at", "expected ISO 8601"),
+        ({"measured_at": "yesterday"}, "measured_at", "expected ISO 8601"),
+    ],
+)
+def test_what_cannot_be_a_measurement(http: httpx.Client, more: dict[str, Any], field: str, said: str) -> None:
+    reply = report(http, **{"time_us": 300.0} | more)
+    assert (reply.status_code, reply.headers["content-type"]) == (422, "application/problem+json")
+    body = reply.json()
+    assert (body["field"], said in body["detail"]) == (field, True), body
+    assert body["value"] is not None
+    assert http.get(GEMM, params=SIZES).json()["measured"] is None
+
+
+def test_a_date_of_the_job_is_kept_in_utc(http: httpx.Client) -> None:
+    at = "2026-01-31T13:00:00+01:00"
+    assert report(http, 300.0, measured_at=at, environment={"gpu": "NVIDIA H200"}).status_code == 201
+    (listed,) = http.get(MEASUREMENTS, params={"kernel": "gemm", **SIZES}).json()["measurements"]
+    assert listed["created_at"] == "2026-01-31T12:00:00.000000+00:00"
+
+
 @pytest.mark.parametrize("time_us", [180.0, 1e6])
 def test_times_as_they_are_measured(http: httpx.Client, time_us: float) -> None:
     assert report(http, time_us).status_code == 201

@@ -15,7 +15,8 @@ from warpplan.planner.predict.time_model import Prediction
 from warpplan.planner.values.plan import Outcome, Placement, Plan, Schedule
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest
-from warpplan.service.store.answer_store import Kept, Measurement, Store
+from warpplan.service.store.answer_store import Kept, Store
+from warpplan.service.store.measured_times import Measurement
 from warpplan.service.store.store_failures import ReadOnlyStore
 
 EIGHT_WARPS = TuningConfig.of({"BLOCK_M": 128}, num_warps=8, num_stages=1)

@@ -15,8 +15,9 @@ from warpplan.kernels.declaration import MAX_LIST_CHARACTERS
 from warpplan.planner.errors import StoreError
 from warpplan.service.solving.plan_queue import Plans
 from warpplan.service.solving.plan_request import PlanRequest
-from warpplan.service.store.answer_store import Measurement, Store
+from warpplan.service.store.answer_store import Store
 from warpplan.service.store.checksums import BY_TABLE
+from warpplan.service.store.measured_times import Measurement
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
 
@@ -72,12 +73,37 @@ def test_a_damaged_row_is_planned_anew_and_replaced(store: Store, gemm: Callable
 
 
 def test_a_store_from_before_checksums(url: str, store: Store, gemm: Callable[..., Item]) -> None:
+    ranked = Workflow(store).candidates(gemm(512, 64, 64), 2)[1]
+    for run in "ab":
+        Workflow(store).record(gemm(512, 64, 64), ranked[1].config, 2.5, run=run)
     before = Workflow(store).configure(gemm(512, 64, 64))
+    assert before.measured is not None
     with store.database.engine.begin() as connection:
         for name in BY_TABLE:
             connection.execute(text(f"ALTER TABLE {name} DROP COLUMN checksum"))
-        connection.execute(text("DELETE FROM warpplan_schema WHERE version = 4"))
+        for undone in (
+            "DROP TABLE measured_times",
+            "ALTER TABLE measurements DROP COLUMN series",
+            "CREATE INDEX measurements_problem ON measurements (kernel)",
+            "DELETE FROM warpplan_schema WHERE version >= 4",
+        ):
+            connection.execute(text(undone))
     assert Workflow(Store.open(url)).configure(gemm(512, 64, 64)) == replace(before, kind="exact")
+
+
+def test_reports_of_one_series_at_once_are_all_counted(store: Store, url: str, gemm: Callable[..., Item]) -> None:
+    answer = Workflow(store).configure(gemm(512, 64, 64))
+
+    def write(number: int) -> None:
+        mine = Store.open(url)
+        for m in range(20):
+            assert mine.record(Measurement(answer.problem, answer.config, 5.0 + m, run=f"{number}"))
+        mine.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    (time,) = store.times([answer.problem])[answer.problem]
+    assert (time.time_us, time.kept, time.reports) == (14.5, 80, 80)
 
 
 def test_writers_at_once(store: Store, url: str, gemm: Callable[..., Item]) -> None:

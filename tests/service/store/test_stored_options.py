@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpplan.service.config_request import ConfigRequest
-from warpplan.service.store.answer_store import Measurement, Store
+from warpplan.service.store.answer_store import Store
+from warpplan.service.store.measured_times import Measurement
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item, check
 
