@@ -11,7 +11,8 @@ from sqlalchemy import Connection, column, delete, func, select, table
 
 from warpplan.planner.errors import InvalidInput, UnknownName, WarpplanError
 from warpplan.service.store.checksums import ARTIFACT, checksum, intact
-from warpplan.service.store.database import Database, insert_new, now
+from warpplan.service.store.database import Database, now
+from warpplan.service.store.upserts import insert_new
 
 ARTIFACTS = table("artifacts", *(column(name) for name in (*ARTIFACT, "created_at", "checksum")))
 _A = ARTIFACTS.c

@@ -7,7 +7,7 @@ EXPORTS = {
     "free_problem": ("certificates",),
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
-    "kernel_model": ("NOMINAL_TRIPS", "RankedStrategy"),
+    "kernel_model": ("RankedStrategy",),
     "loop_graph": ("Cost", "cost_of", "estimated", "in_flight", "meeting_cycles", "MMA_ROWS", "Shape", "THREADS"),
     "trip_counts": ("trip_counts",),
     "whole_launch": ("launch_bound", "LaunchSize"),

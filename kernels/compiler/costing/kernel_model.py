@@ -25,13 +25,12 @@ from warpplan.kernels.compiler.costing.pressure import live_registers, shared_by
 from warpplan.kernels.compiler.costing.trip_counts import Trips
 from warpplan.kernels.compiler.costing.whole_launch import (
     NOMINAL_FLOP,
-    NOMINAL_TRIPS,
     LaunchRates,
     LaunchSize,
     iterations,
     waves,
 )
-from warpplan.kernels.compiler.sizes.gain_model import StrategyTerms
+from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS, StrategyTerms
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
 from warpplan.planner.solve import solve

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.operation_kinds import DOTS, LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.costing.trip_counts import Trips
+from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 
-NOMINAL_TRIPS = 32
-"""Iterations of a loop whose bounds are not known: 32 blocks of 64 or 128 are sizes of 2048 to 4096."""
 NOMINAL_FLOP = 1e12
 """Work of a launch whose loops cannot be counted. Any number: times of one kernel's configurations scale with it."""
 FLOP_PER_CYCLE = 2 * 64 * 32 * 2

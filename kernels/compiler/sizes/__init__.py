@@ -3,7 +3,7 @@ evaluated in microseconds. Imports no planner and no Triton: launches use it.
 """
 
 EXPORTS = {
-    "gain_model": ("basis_from_json", "GainBasis", "GainModel", "model_from_json", "StrategyTerms"),
+    "gain_model": ("basis_from_json", "GainBasis", "GainModel", "model_from_json", "NOMINAL_TRIPS", "StrategyTerms"),
     "loop_trips": ("loop_trips",),
     "size_expressions": ("LaunchSizes",),
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import describe
+from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.launching.autotuned.front_end import FrontEnd, front_end
 from warpplan.kernels.compiler.launching.autotuned.job_pool import cores, run_jobs
 from warpplan.kernels.compiler.launching.autotuned.list_choice import Candidate, ranked, to_try, within_bounds
@@ -24,7 +25,7 @@ from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDec
 from warpplan.kernels.compiler.launching.autotuned.list_jobs import COMPILE, RANK
 from warpplan.kernels.compiler.launching.autotuned.trial_child import TrialChild
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings, TunedLaunch, resets_of
-from warpplan.kernels.compiler.launching.decide import GAIN, MOST_CHILDREN, Decider
+from warpplan.kernels.compiler.launching.decide import MOST_CHILDREN, Decider
 from warpplan.kernels.compiler.launching.decisions import Compiled, Decision, Situation
 from warpplan.kernels.compiler.launching.dispatch import Call
 from warpplan.kernels.triton_types import Json, TunerConfig
