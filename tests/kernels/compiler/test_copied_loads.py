@@ -51,7 +51,7 @@ LEVELS = {"routed": {1: [8]}, "both_gathered": {1: [8, 8]}, "scaled": {1: [8], 2
           "attended": {1: [8, 8]}}  # fmt: skip
 """By level, the elements that one copy brings of each load."""
 ARGUMENTS = {
-    "M": 200, "N": 80, "K": 208, "stride_am": 224, "stride_bn": 224, "stride_bk": 224, "stride_cm": 80, "stride_s": 4,
+    "M": 200, "N": 80, "K": 208, "stride_am": 224, "stride_bn": 224, "stride_bk": 224, "stride_cm": 136, "stride_s": 4,
     "stride_qk": 224, "L": 187, "scale": 0.125, "stride_m": 64,
 }  # fmt: skip
 POINTERS = {
