@@ -2,5 +2,6 @@
 
 EXPORTS = {
     "dead_values": ("without_dead_values",),
+    "early_lookups": ("with_early_lookups",),
     "narrow_layouts": ("with_warps",),
 }
