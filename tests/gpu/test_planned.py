@@ -17,6 +17,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "compiler"))
 
+import copied_kernels as copied  # noqa: E402
 import kernels_under_test as kernels  # noqa: E402
 import lowered_kernels as lowered  # noqa: E402
 import pointer_kernels as pointers  # noqa: E402
@@ -147,6 +148,37 @@ def two_stage_case(kernel: Any, batch: int = 2, heads: int = 8, length: int = 20
     return run, o, torch.softmax(scores.masked_fill(later, float("-inf")), dim=-1) @ v.double()
 
 
+def routed_case(kernel: Any, m: int = 1000, n: int = 1376, k: int = 2064) -> Case:
+    """Rows by a list, some of them past the end; columns are padded with NaN, which nobody may read."""
+    padded = [torch.full((rows, k + 48), float("nan"), device="cuda", dtype=torch.bfloat16) for rows in (m, n)]
+    a, b = (tensor[:, :-48] for tensor in padded)
+    for tensor in (a, b):
+        tensor.copy_(_random(*tensor.shape))
+    c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    rows = torch.randint(0, m + 100, (triton.cdiv(m, 128) * 128,), device="cuda", dtype=torch.int32)
+    grid = (triton.cdiv(m, 128), triton.cdiv(n, 128))
+    taken = torch.where((rows < m)[:m, None], a[(rows[:m] // 2).clamp(max=m - 1).long()].double(), 0.0)
+
+    def run() -> Any:
+        strides = a.stride(0), b.stride(0), c.stride(0)
+        return kernel[grid](a, b, c, rows, m, n, k, *strides, BM=128, BN=128, BK=64, num_warps=8)
+
+    return run, c, taken @ b.double().T
+
+
+def paged_case(kernel: Any, length: int = 1000, d: int = 64) -> Case:
+    """Attention over keys and values in the order of a table."""
+    q, k, v = _random(128, d), _random(2048, d), _random(2048, d)
+    o, slots = torch.empty_like(q), torch.randperm(2048, device="cuda", dtype=torch.int32)
+    scores = q.double() @ k[slots[:length].long()].double().T * 0.125 * math.log(2)
+    run = lambda: kernel[(1,)](q, k, v, o, slots, length, 0.125, d, BM=128, BN=64, D=d, num_warps=8)  # noqa: E731
+    return run, o, torch.softmax(scores, dim=-1) @ v[slots[:length].long()].double()
+
+
+COPIED: dict[str, Callable[[], Case]] = {
+    "rows by a list": lambda: routed_case(_fresh(copied.routed)),
+    "keys by a table": lambda: paged_case(_fresh(copied.attended)),
+}
 CASES: dict[str, Callable[[], Case]] = {
     "gemm": lambda: gemm_case(_fresh(kernels.gemm)),
     "gemm ragged": lambda: gemm_case(_fresh(kernels.gemm), 1000, 1368, 2056),
@@ -204,6 +236,27 @@ def test_a_plan_is_right(name: str, scheme: HopperStrategy) -> None:
     said = [str(w.message) for w in caught if issubclass(w.category, PlanWarning)]
     if said:
         pytest.skip(said[0])
+    assert warps == scheme.consumers * scheme.warps + 4
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        HopperStrategy(1, (4,), 4, copies=1),
+        HopperStrategy(2, (3,), copies=1),
+        HopperStrategy(1, (3,), 8, copies=1),
+        HopperStrategy(2, (3,), persistent=1, copies=1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", COPIED)
+def test_a_producer_that_copies_is_right(name: str, scheme: HopperStrategy) -> None:
+    case = COPIED[name]()
+    with planned(scheme, measure=False), warnings.catch_warnings():
+        warnings.simplefilter("error", PlanWarning)
+        run(case)
+        for _ in range(3):
+            warps = run(case).metadata.num_warps
     assert warps == scheme.consumers * scheme.warps + 4
 
 

@@ -120,6 +120,13 @@ def capture_module(module: Module) -> Captured:
     alone = _captured(module, 0)
     if alone.capability // 10 != HOPPER or not any(body.of_kind("load") for body in alone.loops):
         return alone
+    try:
+        return _with_copied(alone, module)
+    except (AssertionError, IndexError, KeyError, StopIteration, ValueError):
+        return alone  # addresses in a form that is not read: their loads stay with the consumers
+
+
+def _with_copied(alone: Captured, module: Module) -> Captured:
     named = with_copies(module, 0)
     found = copyable(named)
     locations = SourceLocations(named)

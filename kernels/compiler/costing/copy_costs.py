@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from warpplan.kernels.compiler.analysis.capture import Body, Captured
+from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
 from warpplan.kernels.compiler.analysis.copies.producer_size import WARP, producer_registers
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.planner.errors import MissingCosts
@@ -44,3 +44,17 @@ def copies_of(bodies: Iterable[Body]) -> list[int]:
 def registers_of_producer(captured: Captured) -> int:
     """Registers a thread of the producer that ``captured`` has when it is specialised."""
     return producer_registers(copies_of((captured.body, *captured.loops)))
+
+
+def lookups(loop: Body) -> frozenset[str]:
+    """What is read through pointers for the addresses of copies, and what its own addresses need: an iteration ahead,
+    as :mod:`~...lowering.slices.early_lookups` writes it and Triton's own pipeline does. None of a loop that does not
+    count."""
+    if loop.kind != "scf.for" or not loop.of_kind("copy_load"):
+        return frozenset()
+    needed = {work.id for work in loop.of_kind("load")} & producer_slice(loop)
+    while True:
+        more = {flow.src for flow in loop.flows if flow.dst in needed and not flow.distance} - needed
+        if not more:
+            return frozenset(needed)
+        needed |= more

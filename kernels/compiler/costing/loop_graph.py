@@ -19,7 +19,7 @@ from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
 from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, UNIT, Part, Product
-from warpplan.kernels.compiler.costing.copy_costs import copy_cost
+from warpplan.kernels.compiler.costing.copy_costs import copy_cost, lookups
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.problem.clones import MARK, data_partition
@@ -177,20 +177,6 @@ def lookahead_product(loop: Body) -> str | None:
     carried = any(flow.src == first.id and flow.distance for flow in loop.flows)
     kept = any(flow.src == last.id and flow.distance for flow in loop.flows)
     return first.id if only_loads and not shared and not carried and kept else None
-
-
-def lookups(loop: Body) -> frozenset[str]:
-    """What is read through pointers for the addresses of copies, and what its own addresses need: an iteration ahead,
-    as :mod:`~...lowering.slices.early_lookups` writes it and Triton's own pipeline does. None of a loop that does not
-    count."""
-    if loop.kind != "scf.for" or not loop.of_kind("copy_load"):
-        return frozenset()
-    needed = {work.id for work in loop.of_kind("load")} & producer_slice(loop)
-    while True:
-        more = {flow.src for flow in loop.flows if flow.dst in needed and not flow.distance} - needed
-        if not more:
-            return frozenset(needed)
-        needed |= more
 
 
 def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:

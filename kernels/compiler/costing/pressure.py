@@ -80,9 +80,9 @@ def staged_bytes(body: Body) -> int:
     return max(sum(held), max(moved, default=0))
 
 
-def loads_alike(loop: Body) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Equal for loops whose rings take tiles of the same shapes and sizes in the same order."""
-    return tuple((load.shape, load.buffer_bytes) for load in loop.of_kind(*RING_KINDS))
+def loads_alike(loop: Body) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    """Equal for loops whose rings are filled alike, by TMA or by copies, with tiles of the same shapes and sizes."""
+    return tuple((load.kind, load.shape, load.buffer_bytes) for load in loop.of_kind(*RING_KINDS))
 
 
 def _copied_bytes(body: Body) -> list[int]:
