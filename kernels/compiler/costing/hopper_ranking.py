@@ -44,8 +44,8 @@ WORTH_A_BLOCK = 0.97
 """Factor on a kernel's time that one block more on an SM must reach, for each comes with its own prologue and fewer
 registers. Chosen by hand."""
 MORE_REGISTERS = 52
-"""Registers beside a loop's values that a consumer must have where several blocks run on an SM: kernels with descriptors
-took 22 to 57 (ptxas of Triton 3.6.0 for sm_90), and a block more is no gain where its consumers spill."""
+"""Registers beside a loop's values that a consumer must have where several blocks run on an SM. ptxas of Triton 3.6.0
+gives kernels with descriptors 22 to 57; a block more is no gain where its consumers spill."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -188,6 +188,7 @@ class HopperModel(KernelModel):
             slots = (shape.blocks * (d - 1) for d in depths)
             terms = [self.interval(*each) for each in zip(loops, intervals, slots, strict=True)]
             cycles = self.tile(terms, shape)
+            cycles += self.beside(shape.warps * shape.consumers, shape.blocks, pipelined=False)
             for persistent in (0, 1) if self.captured.walks else (0,):
                 scheme = HopperStrategy(
                     shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, shape.blocks

@@ -81,11 +81,28 @@ def multiplies_registers(loop: Body) -> bool:
     return cores == {"mma"}
 
 
+def loads_for_products(loop: Body) -> frozenset[str]:
+    """The loads through pointers that reach an operand of a product of ``loop`` in the same iteration: those that
+    Triton pipelines (its AssignLatencies pass). What scales a result is none of them."""
+    sources: dict[str, set[str]] = {}
+    for flow in loop.flows:
+        if flow.distance == 0 and flow.kind == "data" and not flow.accumulates:
+            sources.setdefault(flow.dst, set()).add(flow.src)
+    seen: set[str] = set()
+    waiting = [work.id for work in loop.of_kind("dot")]
+    while waiting:
+        found = sources.get(waiting.pop(), set()) - seen
+        seen |= found
+        waiting += found
+    return frozenset(work.id for work in loop.of_kind("load") if work.id in seen)
+
+
 class KernelModel:
     """Predicts a captured kernel's time on one SM, left alone; generations add how it is specialised."""
 
     def __init__(self, captured: Captured, profile: Profile, device: Device, stages: int) -> None:
         self.captured, self.profile, self.device, self.stages = captured, profile, device, stages
+        self._alone_or_beside: dict[tuple[str, int, bool], tuple[Outcome, int]] = {}
         calibration = profile.calibration("gemm")
         self.constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
         ceilings = dict(profile.ceilings)
@@ -103,18 +120,40 @@ class KernelModel:
         blocks = self.resident(shape)
         intervals, plans, terms = [], [], []
         for loop in self.captured.loading:
-            graph, _ = self.graph(loop, shape, 1 << 30)
-            # ptxas decides about registers, by spilling; the time that takes is not counted.
-            graph = replace(graph, ops=tuple(replace(op, registers=0) for op in graph.ops))
-            options = SolveOptions(SOLVE_SECONDS, depth=max(1, self.stages))
-            outcome = solve(graph, options)
-            assert outcome.plan is not None  # no limit binds
-            ii = max(busiest_unit(graph), -(-ii_of(outcome) // blocks))
+            outcome, ii = self._together(loop, shape.warps, blocks, pipelined=True)
+            assert outcome.plan is not None
             intervals.append(ii)
             plans.append(outcome.plan)
             terms.append(self.interval(loop, ii, max(0.5, self.stages - 2 + multiplies_registers(loop)) * blocks))
         reason = f"{self.captured.warps} warps, {self.stages} stages: {outcome.reason}"
-        return RankedStrategy(None, tuple(plans), tuple(intervals), self.tile(terms, shape), 1.0, reason)
+        cycles = self.tile(terms, shape) + self.beside(shape.warps, blocks, pipelined=True)
+        return RankedStrategy(None, tuple(plans), tuple(intervals), cycles, 1.0, reason)
+
+    def beside(self, warps: int, blocks: int, *, pipelined: bool) -> float:
+        """Cycles of the loops that multiply what they load through pointers, which no producer runs ahead of. Triton
+        pipelines them in a kernel that is left alone; in a specialised one each load is waited for."""
+        total = 0.0
+        for loop in self.captured.loops:
+            if loop.of_kind("dot") and loads_for_products(loop) and not loop.of_kind("tma_load", "loop"):
+                _, ii = self._together(loop, warps, blocks, pipelined=pipelined)
+                total += ii * (loop.trips if loop.trips is not None else NOMINAL_TRIPS)
+        return total
+
+    def _together(self, loop: Body, warps: int, blocks: int, *, pipelined: bool) -> tuple[Outcome, int]:
+        """``loop`` run by one partition: the outcome, and the interval with ``blocks`` on the SM. ``pipelined``: what
+        it loads for a product through pointers is copied to shared memory iterations ahead, as Triton does."""
+        key = loop.id, warps, pipelined
+        if key not in self._alone_or_beside:
+            graph, _ = self.graph(loop, Shape(1, warps, specialized=False), 1 << 30)
+            ahead = loads_for_products(loop) if pipelined and self.stages > 1 else frozenset()
+            # ptxas decides about registers, by spilling; the time that takes is not counted.
+            ops = (replace(op, registers=0, latency=op.issue if op.id in ahead else op.latency) for op in graph.ops)
+            graph = replace(graph, ops=tuple(ops))
+            outcome = solve(graph, SolveOptions(SOLVE_SECONDS, depth=max(1, self.stages)))
+            assert outcome.plan is not None  # no limit binds
+            self._alone_or_beside[key] = outcome, busiest_unit(graph)
+        outcome, busiest = self._alone_or_beside[key]
+        return outcome, max(busiest, -(-ii_of(outcome) // blocks))
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""
