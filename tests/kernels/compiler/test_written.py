@@ -41,6 +41,8 @@ def test_what_is_printed_is_read_as_the_same(strategy: Strategy) -> None:
     [
         ("2x4:3", HopperStrategy(2, (3,))),
         ("1x8:3/2:0:persistent", HopperStrategy(1, (3, 2), 8, 0, 1)),
+        ("1x4:3:2blocks", HopperStrategy(1, (3,), blocks=2)),
+        ("1x4:3:1:persistent:4blocks", HopperStrategy(1, (3,), persistent=1, blocks=4)),
         (" apart:3:single ", BlackwellStrategy("apart", 3, double=0)),
         ("found:2", BlackwellStrategy("found", 2)),
     ],
