@@ -1,3 +1,7 @@
 """A kernel at the cut rewritten as a strategy says, text to text: on Hopper into partitions with rings of our own, on
 Blackwell with attributes that steer Triton's own warp specialisation.
 """
+
+EXPORTS = {
+    "register_shares": ("consumer_registers", "PRODUCER_REGISTERS", "starting_registers", "WARP"),
+}

@@ -6,7 +6,7 @@ are kept, and what it is as JSON. :mod:`~.stage_hook` puts any of them into Trit
 
 EXPORTS = {
     "blackwell": ("APART", "BlackwellStrategy", "FOUND", "REST", "TOGETHER"),
-    "hopper": ("HopperStrategy", "MOST_CONSUMER_WARPS", "PRODUCER"),
+    "hopper": ("HopperStrategy", "MOST_BLOCKS", "MOST_CONSUMER_WARPS", "PRODUCER"),
     "protocol": ("MOST_DEPTH", "Strategy"),
     "recorded": ("strategy_from_json", "strategy_text"),
     "stage_hook": ("*",),

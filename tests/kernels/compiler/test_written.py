@@ -22,6 +22,7 @@ HOPPER = st.builds(
     st.sampled_from([4, 8]),
     FLAGS,
     FLAGS,
+    st.integers(1, 4),
 )
 LINES = st.sampled_from(["mine.py:12", "a b (2).py:7", "x, y.py:100"])
 STAGES = st.dictionaries(LINES, st.integers(0, 3)).map(lambda stages: tuple(stages.items()))
