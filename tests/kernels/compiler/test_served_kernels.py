@@ -34,6 +34,7 @@ POINTERS = "q_ptr=*bf16, k_ptr=*bf16, v_ptr=*bf16, o_ptr=*fp32, "
 SIGNATURES = {
     "decode": f"{POINTERS}scale=fp32, L=i32, stride_z=i32:16, BM=16, BN=64, D=64",
     "listed_blocks": f"{POINTERS}list_ptr=*i32, scale=fp32, count=i32, stride_m=i32:16, BM=64, BN=64, D=64",
+    "two_passes": "x_ptr=*bf16, w_ptr=*bf16, out_ptr=*fp32, N=i32:16, stride=i32:16, BM=16, BN=64",
     "row_sums": "x_ptr=*bf16, w_ptr=*bf16, out_ptr=*fp32, N=i32:16, stride=i32:16, BM=16, BN=64",
 }
 OPTIONS = {"num_warps": 4, "num_stages": 2}
@@ -103,6 +104,8 @@ def test_what_every_program_reads_for_itself_streams() -> None:
     streamed = {load.line: load.streamed for load in loop.of_kind("load")}
     assert len(streamed) == 2
     assert all(found == line.endswith(own) for line, found in streamed.items())
+    _, inner = capture(at_cut("two_passes").text).loops
+    assert [load.streamed for load in inner.of_kind("load")] == [False, False]
 
 
 def _line(text: str) -> int:
