@@ -249,15 +249,18 @@ def _constants(function: IrOperation) -> dict[str, int]:
 
 def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], locations: SourceLocations) -> list[Obstacle]:
     if not loops:
-        return [Obstacle("no loop: there is nothing for a producer to run ahead of")]
+        why = "no loop: there is nothing for a producer to run ahead of"
+        return [Obstacle(why, function.name, str(locations.of(function)))]
     if not any(operation.name in (*TMA_LOADS, COPY_LOAD) for operation in function.walk()):
         load = next((o for o in function.walk() if o.name == "tt.load"), None)
         if load is None:
-            return [Obstacle("no loop loads anything")]
+            return [Obstacle("no loop loads anything", loops[0].kind, loops[0].line)]
         why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
         return [Obstacle(why, "tt.load", str(locations.of(load)))]
     if not any(loop.of_kind(*RING_KINDS) for loop in loops):
-        return [Obstacle("its TMA loads are outside of its loops: there is nothing for a producer to run ahead of")]
+        outside = next(operation for operation in function.walk() if operation.name in (*TMA_LOADS, COPY_LOAD))
+        why = "its TMA loads are outside of its loops: there is nothing for a producer to run ahead of"
+        return [Obstacle(why, outside.name, str(locations.of(outside)))]
     return []
 
 

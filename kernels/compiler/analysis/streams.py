@@ -3,16 +3,16 @@ program brings it into the L2 cache.
 
 Shown where the address depends on all of the program ids that the kernel asks for, and none of them goes through an
 operation that gives several programs one value: a division or a remainder, as of heads that share keys, a smaller or
-larger of two, a table. Decoding attention, norms and losses stream; the operands of a GEMM are shared by a row or a
-column of its tiles.
+larger of two, a table; and on each loop around the load, for what one of them reads again is in the cache by then.
+Decoding attention and norms stream; the operands of a GEMM are shared by a row or a column of its tiles.
 """
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, TMA_LOADS
+from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.value_flow import VARIABLE, Definition, definitions
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import IrOperation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 
 _MERGES = frozenset({
     "arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.remsi", "arith.remui", "arith.minsi",
@@ -29,18 +29,31 @@ def streamed_loads(function: IrOperation) -> frozenset[str]:
         return frozenset()
     reader = _ProgramReader(definitions(function))
     found: set[str] = set()
-    for operation in function.walk():
-        through_pointers = operation.name in ("tt.load", COPY_LOAD)
-        if operation.name in TMA_LOADS or through_pointers:
-            # A pointer's mask says what is left out, not what is read.
-            address = operation.operands[:1] if through_pointers else operation.operands
-            if reader.programs(address) == programs:
-                found.update(operation.defined)
+
+    def visit(region: Region, around: frozenset[str]) -> None:
+        for operation in region.operations:
+            through_pointers = operation.name in ("tt.load", COPY_LOAD)
+            if operation.name in TMA_LOADS or through_pointers:
+                # A pointer's mask says what is left out, not what is read.
+                address = operation.operands[:1] if through_pointers else operation.operands
+                if reader.programs(address) == programs | around:
+                    found.update(operation.defined)
+            inside = around | {_of_loop(operation)} if operation.name in LOOPS else around
+            for inner in operation.regions:
+                visit(inner, inside)
+
+    visit(function.regions[0], frozenset())
     return frozenset(found)
 
 
+def _of_loop(loop: IrOperation) -> str:
+    """What stands for the iterations of ``loop``."""
+    return f"loop {id(loop)}"
+
+
 class _ProgramReader:
-    """Which program ids a value is made of; :data:`_MIXED` where one of them is merged on the way."""
+    """Which program ids, and which loops' iterations, a value is made of; :data:`_MIXED` where one of them is merged on
+    the way."""
 
     def __init__(self, defined: dict[str, Definition]) -> None:
         self.defined = defined
@@ -65,8 +78,10 @@ class _ProgramReader:
         if operation.name == "tt.get_program_id":
             return frozenset((_axis(operation),))
         if made.kind == VARIABLE:
-            return self._of(control.read_loop(operation).lower)
+            return self._of(control.read_loop(operation).lower) | {_of_loop(operation)}
         sources = made.sources
+        if operation.name in LOOPS:
+            return self.programs(sources) | ({_of_loop(operation)} if value not in operation.defined else set())
         if operation.name == "tt.make_tensor_descriptor":
             sources = sources[:1]  # its sizes say what is outside
         elif operation.name == "arith.select":

@@ -57,8 +57,8 @@ WORTH_A_BLOCK = 0.97
 """Factor on a kernel's time that one block more on an SM must reach, for each comes with its own prologue and fewer
 registers. Chosen by hand."""
 MORE_REGISTERS = 52
-"""Registers beside a loop's values that a consumer must have where several blocks run on an SM: kernels with
-descriptors took 22 to 57 (ptxas of Triton 3.6.0 for sm_90), and a block more is no gain where its consumers spill."""
+"""Registers beside a loop's values that a consumer must have where several blocks run on an SM. ptxas of Triton 3.6.0
+gives kernels with descriptors 22 to 57; a block more is no gain where its consumers spill."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -122,9 +122,8 @@ def rank(
     alone = stock.alone()
     found = []
     for way in ways:
-        model, waited = HopperModel(way, profile, device, stages, launch), waiting_cycles(stock, alone, way)
-        made = (s for shape in _shapes(way) for s in model.crowded(shape))
-        found += [replace(s, predicted_cycles=s.predicted_cycles + waited) for s in made]
+        model = HopperModel(way, profile, device, stages, launch)
+        found += [s for shape in _shapes(way) for s in model.crowded(shape)]
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
     if not ranked:
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
@@ -147,14 +146,6 @@ def _stock(ways: Sequence[Captured]) -> Captured:
 def no_fit(captured: Captured, device: Device) -> Obstacle:
     """Why no scheme fits ``captured``, for which :func:`rank` found none."""
     return misfit(captured, [replace(shape, in_flight=False) for shape in _shapes(captured)], device)
-
-
-def waiting_cycles(stock: HopperModel, alone: RankedStrategy, way: Captured) -> float:
-    """Cycles of the loops that ``stock`` copies ahead for and that have no producer in ``way``: its consumers load in
-    them as they go, and wait for each iteration's loads, which nothing pipelines any more."""
-    ahead = {loop.id for loop in way.loading}
-    intervals = zip(stock.captured.loading, alone.ii_cycles, strict=True)
-    return sum(stock.interval(loop, ii, 1.0) * stock.trips(loop) for loop, ii in intervals if loop.id not in ahead)
 
 
 def _obstacle(captured: Captured) -> Obstacle | None:
@@ -251,13 +242,14 @@ class HopperModel(KernelModel):
             intervals = tuple(max(b, -(-ii // shape.blocks)) for b, ii in zip(busiest, intervals, strict=True))
             slots = (shape.blocks * (d - 1) for d in depths)
             terms = [self.interval(*each) for each in zip(loops, intervals, slots, strict=True)]
-            cycles = self.tile(terms, shape)
+            beside = self.beside(shape.warps * shape.consumers, shape.blocks, pipelined=False)
+            cycles = self.tile(terms, shape) + beside
             for persistent in (0, 1) if self.captured.walks else (0,):
                 level = self.captured.copies
                 scheme = HopperStrategy(
                     shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level, shape.blocks
                 )
-                outside = self.tile([0.0] * len(loops), shape) - saved[persistent]
+                outside = self.tile([0.0] * len(loops), shape) - saved[persistent] + beside
                 once = self.first_fill(shape) if persistent or self.nested() else 0.0
                 sized = StrategyTerms(tuple(terms), outside, once)
                 ranked = RankedStrategy(

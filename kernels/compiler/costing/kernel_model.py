@@ -95,6 +95,22 @@ def multiplies_registers(loop: Body) -> bool:
     return cores == {"mma"}
 
 
+def loads_for_products(loop: Body) -> frozenset[str]:
+    """The loads through pointers that reach an operand of a product of ``loop`` in the same iteration: those that
+    Triton pipelines (its AssignLatencies pass). What scales a result is none of them."""
+    sources: dict[str, set[str]] = {}
+    for flow in loop.flows:
+        if flow.distance == 0 and flow.kind == "data" and not flow.accumulates:
+            sources.setdefault(flow.dst, set()).add(flow.src)
+    seen: set[str] = set()
+    waiting = [work.id for work in loop.of_kind("dot")]
+    while waiting:
+        found = sources.get(waiting.pop(), set()) - seen
+        seen |= found
+        waiting += found
+    return frozenset(work.id for work in loop.of_kind("load") if work.id in seen)
+
+
 class KernelModel:
     """Predicts a captured kernel's time on one SM, left alone; generations add how it is specialised. ``launch`` is
     what is known of the launch, where one is meant."""
@@ -104,6 +120,7 @@ class KernelModel:
     ) -> None:
         self.captured, self.profile, self.device, self.stages = captured, profile, device, stages
         self.launch = launch
+        self._alone_or_beside: dict[tuple[str, int, bool], tuple[Outcome, int]] = {}
         calibration = profile.calibration("gemm")
         self.constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
         ceilings = dict(profile.ceilings)
@@ -119,46 +136,63 @@ class KernelModel:
         """The kernel as Triton pipelines it: one partition, resident as often as registers and memory allow."""
         shape = self._unspecialized()
         blocks = self.resident(shape)
-        outcomes = self._solved_alone(shape)
-        intervals = tuple(ii for ii, _ in self._alone_intervals(outcomes, shape, blocks))
-        terms = [term for _, term in self._alone_intervals(outcomes, shape, blocks)]
+        outcomes = [self._together(loop, shape.warps, 1, pipelined=True)[0] for loop in self.captured.loading]
+        found = self._alone_intervals(shape, blocks)
         plans = tuple(outcome.plan for outcome in outcomes if outcome.plan is not None)
         reason = f"{self.captured.warps} warps, {self.stages} stages: {outcomes[-1].reason}"
-        return RankedStrategy(None, plans, intervals, self.tile(terms, shape), 1.0, reason, self.captured.copies)
+        cycles = self.tile([term for _, term in found], shape) + self.beside(shape.warps, blocks, pipelined=True)
+        intervals = tuple(ii for ii, _ in found)
+        return RankedStrategy(None, plans, intervals, cycles, 1.0, reason, self.captured.copies)
 
     def alone_terms(self) -> tuple[StrategyTerms, ...]:
         """The kernel's own terms with 1, 2, … resident blocks on an SM, as many as there can be."""
         shape = self._unspecialized()
-        outcomes = self._solved_alone(shape)
-        outside = self.tile([0.0] * len(outcomes), shape)
+        outside = self.tile([0.0] * len(self.captured.loading), shape)
         return tuple(
-            StrategyTerms(tuple(term for _, term in self._alone_intervals(outcomes, shape, blocks)), outside)
+            StrategyTerms(
+                tuple(term for _, term in self._alone_intervals(shape, blocks)),
+                outside + self.beside(shape.warps, blocks, pipelined=True),
+            )
             for blocks in range(1, self.resident(shape) + 1)
         )
 
     def _unspecialized(self) -> Shape:
         return Shape(1, max(4, self.captured.warps), specialized=False)
 
-    def _solved_alone(self, shape: Shape) -> list[Outcome]:
-        """The solved loops of the kernel as it is."""
-        solved = []
-        for loop in self.captured.loading:
-            graph, _ = self.graph(loop, shape, 1 << 30)
-            # ptxas decides about registers, by spilling; the time that takes is not counted.
-            graph = replace(graph, ops=tuple(replace(op, registers=0) for op in graph.ops))
-            solved.append(solve(graph, SolveOptions(SOLVE_SECONDS, depth=max(1, self.stages))))
-            assert solved[-1].plan is not None  # no limit binds
-        return solved
-
-    def _alone_intervals(self, outcomes: list[Outcome], shape: Shape, blocks: int) -> list[tuple[int, float]]:
+    def _alone_intervals(self, shape: Shape, blocks: int) -> list[tuple[int, float]]:
         """Each loop's interval without and with what memory adds, ``blocks`` being resident."""
         found = []
-        for loop, outcome in zip(self.captured.loading, outcomes, strict=True):
-            graph, _ = self.graph(loop, shape, 1 << 30)
-            ii = max(busiest_unit(graph), -(-ii_of(outcome) // blocks))
+        for loop in self.captured.loading:
+            _, ii = self._together(loop, shape.warps, blocks, pipelined=True)
             slots = max(0.5, self.stages - 2 + multiplies_registers(loop)) * blocks
             found.append((ii, self.interval(loop, ii, slots)))
         return found
+
+    def beside(self, warps: int, blocks: int, *, pipelined: bool) -> float:
+        """Cycles of the loops that multiply what they load through pointers, which no producer runs ahead of. Triton
+        pipelines them in a kernel that is left alone; in a specialised one each load is waited for."""
+        total = 0.0
+        for loop in self.captured.loops:
+            if loop.of_kind("dot") and loads_for_products(loop) and not loop.of_kind(*RING_KINDS, "loop"):
+                _, ii = self._together(loop, warps, blocks, pipelined=pipelined)
+                total += ii * self.trips(loop)
+        return total
+
+    def _together(self, loop: Body, warps: int, blocks: int, *, pipelined: bool) -> tuple[Outcome, int]:
+        """``loop`` run by one partition: the outcome, and the interval with ``blocks`` on the SM. ``pipelined``: what
+        it loads for a product through pointers is copied to shared memory iterations ahead, as Triton does."""
+        key = loop.id, warps, pipelined
+        if key not in self._alone_or_beside:
+            graph, _ = self.graph(loop, Shape(1, warps, specialized=False), 1 << 30)
+            ahead = loads_for_products(loop) if pipelined and self.stages > 1 else frozenset()
+            # ptxas decides about registers, by spilling; the time that takes is not counted.
+            ops = (replace(op, registers=0, latency=op.issue if op.id in ahead else op.latency) for op in graph.ops)
+            graph = replace(graph, ops=tuple(ops))
+            outcome = solve(graph, SolveOptions(SOLVE_SECONDS, depth=max(1, self.stages)))
+            assert outcome.plan is not None  # no limit binds
+            self._alone_or_beside[key] = outcome, busiest_unit(graph)
+        outcome, busiest = self._alone_or_beside[key]
+        return outcome, max(busiest, -(-ii_of(outcome) // blocks))
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""

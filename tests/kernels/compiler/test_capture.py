@@ -134,7 +134,7 @@ def test_nested_loops_name_the_one_around() -> None:
     [
         ("pointers", "loads through pointers", "tt.load"),
         ("swiglu", "loads through pointers", "tt.load"),
-        ("dropout", "no loop", ""),
+        ("dropout", "no loop", "tt.func"),
     ],
 )
 def test_what_cannot_be_planned_is_said_with_operation_and_line(name: str, why: str, operation: str) -> None:
