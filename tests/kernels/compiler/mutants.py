@@ -51,7 +51,9 @@ def _broken(lines: Lines, i: int) -> Iterator[tuple[str, str]]:
             yield "coordinates swapped", _with(lines, i, swapped)
     found = _INDEX.search(line)
     if found is not None and int(found[4]) > 1:
-        made = f"%other_c = arith.constant {int(found[4])} : i32 loc(#loc1)\n%one_c = arith.constant 1 : i32 loc(#loc1)\n"
+        made = (
+            f"%other_c = arith.constant {int(found[4])} : i32 loc(#loc1)\n%one_c = arith.constant 1 : i32 loc(#loc1)\n"
+        )
         made += f"%other_n = arith.addi {found[2]}, %one_c : i32 loc(#loc1)\n"
         made += "%other_s = arith.remsi %other_n, %other_c : i32 loc(#loc1)\n"
         yield "other slot", _with(lines, i, made + f"{found[1]}[%other_s]{found[3]}")

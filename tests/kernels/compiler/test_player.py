@@ -71,7 +71,10 @@ def stored_by_tma() -> PlayedInputs:
 @pytest.mark.parametrize("launched", [1, 2, 5])
 def test_what_tma_stores_from_its_staging_memory_is_equal_for_any_number_of_programs(launched: int) -> None:
     changed = (("c", (128, 64)),)
-    before, text = cut("early_stored", changed), finished("early_stored", HopperStrategy(2, (2,), persistent=1), changed)
+    before, text = (
+        cut("early_stored", changed),
+        finished("early_stored", HopperStrategy(2, (2,), persistent=1), changed),
+    )
     inputs = stored_by_tma()
     wanted = play(before, inputs, (5,), fences=False)
     for seed in range(4):

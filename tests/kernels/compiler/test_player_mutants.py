@@ -25,7 +25,9 @@ HARMLESS = "other slot", "no release", "released twice"
 producer waits for: it waits for them in order, so a later one is only stricter."""
 
 
-def survivors(text: str, wanted: np.ndarray, inputs: PlayedInputs, launched: int | None, grid: tuple[int, ...]) -> dict[str, list[str]]:
+def survivors(
+    text: str, wanted: np.ndarray, inputs: PlayedInputs, launched: int | None, grid: tuple[int, ...]
+) -> dict[str, list[str]]:
     """By whether they were noticed, the mutants of ``text``."""
     found: dict[str, list[str]] = {"noticed": [], "alive": []}
     for told, mutant in mutants(text):

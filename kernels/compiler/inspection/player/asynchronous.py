@@ -99,7 +99,10 @@ def local_load(partition: PlayedPartition, operation: ReadyOperation) -> None:
 
 
 def local_store(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    value, view = partition.value(operation.operands[0], operation), view_of(partition, operation, operation.operands[1])
+    value, view = (
+        partition.value(operation.operands[0], operation),
+        view_of(partition, operation, operation.operands[1]),
+    )
     write_tile(partition, operation, view, partition.actor(operation))
     view.array[...] = value
 

@@ -40,7 +40,10 @@ class Compared:
 
 
 def compare(
-    wanted: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray], elements: Mapping[str, str], coarsest: ElementType
+    wanted: Mapping[str, np.ndarray],
+    found: Mapping[str, np.ndarray],
+    elements: Mapping[str, str],
+    coarsest: ElementType,
 ) -> Compared:
     """``wanted`` and ``found`` are buffers of bytes; ``elements`` names each one's element type as TTGIR prints it."""
     roundings, equal = 0.0, True

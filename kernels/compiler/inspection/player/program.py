@@ -208,5 +208,3 @@ class PlayedProgram:
         ):  # fmt: skip
             if left:
                 raise KernelFault("unwaited", f"{told} is not waited for at the end", partition=partition.name)
-
-

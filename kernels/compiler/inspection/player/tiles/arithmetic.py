@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from scipy.special import erf
 
-from warpplan.kernels.compiler.inspection.player.tiles.element_types import Array, decoded, element_type, encoded, rounded
+from warpplan.kernels.compiler.inspection.player.tiles.element_types import (
+    Array,
+    decoded,
+    element_type,
+    encoded,
+    rounded,
+)
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import PrintedType, ReadyOperation
 
 Compute = Callable[[ReadyOperation, list[Any]], Any]

@@ -16,7 +16,9 @@ FaultKind = Literal["race", "hang", "bounds", "fence", "barrier", "unwaited", "d
 class KernelFault(WarpplanError):
     """What a played kernel does wrong: ``kind``, in ``partition``, at source ``line``, by ``operation``."""
 
-    def __init__(self, kind: FaultKind, message: str, *, partition: str = "", operation: str = "", line: str = "") -> None:
+    def __init__(
+        self, kind: FaultKind, message: str, *, partition: str = "", operation: str = "", line: str = ""
+    ) -> None:
         where = ", ".join(part for part in (partition, operation, line) if part)
         super().__init__(f"{kind}: {message}" + f" ({where})" * bool(where), field="ttgir", value=operation or None)
         self.kind, self.partition, self.operation, self.line = kind, partition, operation, line
