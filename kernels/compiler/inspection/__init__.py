@@ -4,7 +4,16 @@ line with the partition, stage and buffer that it got, and signatures for compil
 
 EXPORTS = {
     "barrier_check": ("BarrierReport", "check_barriers"),
-    "finished": ("finished_text",),
+    "finished": (
+        "completed",
+        "DEFAULT",
+        "finished_text",
+        "plain_operands",
+        "read_copy",
+        "SPECIALIZE",
+        "warps_of",
+        "workers",
+    ),
     "instrument": ("KINDS",),
     "signature": ("source_of",),
     "where": ("Placed", "placed"),

@@ -1,7 +1,7 @@
 """Blocks of kernels at the cut, lowered or finished, run by the player: what they store, element by element.
 
-Here a pointer is a number, ``buffer · 2³² + element``, and buffers hold float64: the kernel's own types decide which bytes
-they are.
+Here a pointer is a number, ``buffer · 2³² + element``, and buffers hold float64: the kernel's own types decide which
+bytes they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from warpplan.kernels.compiler.inspection.player.program import (
+from warpplan.kernels.compiler.inspection.player.played_program import (
     BufferArgument,
     DescribedArgument,
     PlayedArgument,
@@ -110,7 +110,7 @@ def _numbers_after(code: ReadyCode, name: str, rank: int) -> int:
     """How many of a descriptor's sizes and strides are parameters of their own."""
     names = [parameter for parameter, _ in code.parameters]
     at = names.index(name) + 1
-    return sum(other.startswith(f"{name}_") or other.startswith(f"{name}.") for other in names[at : at + 2 * rank])
+    return sum(other.startswith((f"{name}_", f"{name}.")) for other in names[at : at + 2 * rank])
 
 
 def _bytes(kinds: dict[int, ElementType], buffers: list[np.ndarray]) -> dict[str, np.ndarray]:

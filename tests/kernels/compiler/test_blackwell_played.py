@@ -69,5 +69,5 @@ def test_a_product_that_is_not_waited_for_is_seen() -> None:
     at = finished.index("ttng.wait_barrier", finished.index("scf.for", finished.index("default {")))
     line = finished[finished.rindex("\n", 0, at) : finished.index("\n", at)]
     module = parsing.parse(finished.replace(line, "", 1))
-    with pytest.raises(KernelFault, match="race: .*ttng.tmem_load"):
+    with pytest.raises(KernelFault, match=r"race: .*ttng\.tmem_load"):
         Partition(module, values, buffers, (1, 0, 0), 0, grid).run()

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from warpplan.kernels.compiler.inspection.finished import read_copy
+from warpplan.kernels.compiler.inspection.player.global_operations import boxed, described, nothing, unboxed
+from warpplan.kernels.compiler.inspection.player.interleaving import GO_ON, Landing, Pause, Steps
+from warpplan.kernels.compiler.inspection.player.partition import FlyingProduct, PlayedPartition
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import poison
 from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed
-from warpplan.kernels.compiler.inspection.player.global_operations import boxed, described, nothing, unboxed
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
-from warpplan.kernels.compiler.inspection.player.partition import FlyingProduct, PlayedPartition
-from warpplan.kernels.compiler.inspection.player.schedule import GO_ON, Landing, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.tiles.shared_tiles import PlayedBarrier, SharedAllocation, SharedView
 from warpplan.kernels.compiler.inspection.player.tiles.tile_operations import constant_index, multiply
 from warpplan.kernels.compiler.inspection.player.tiles.vector_clocks import Actor, Clock

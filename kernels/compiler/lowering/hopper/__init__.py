@@ -5,6 +5,7 @@ consumer does arithmetic: by :mod:`~.lookahead` or by :mod:`~.overlap`, both on 
 """
 
 EXPORTS = {
+    "load_rings": ("ROWS",),
     "persistent": ("launched", "MARK"),
     "specialize": ("specialize",),
 }

@@ -144,7 +144,7 @@ def poison(shape: tuple[int, ...], kind: ElementType) -> np.ndarray:
     """An array that nobody wrote."""
     if kind.is_float:
         return np.full(shape, np.nan, kind.held)
-    if kind.held == bool:
+    if kind.held.kind == "b":
         return np.ones(shape, bool)
     return np.full(shape, int.from_bytes(bytes([GARBAGE]) * kind.held.itemsize, "little"), kind.held)
 
