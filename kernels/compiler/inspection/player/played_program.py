@@ -145,8 +145,8 @@ class PlayedProgram:
     waiting = {**GLOBAL_WAITING, **SHARED_WAITING, **TENSOR_CORES}  # noqa: RUF012
 
     def __init__(
-        self, code: ReadyCode, memory: DeviceMemory, place: tuple[int, ...], grid: tuple[int, ...], schedule: Interleaving,
-        agents: AgentNumbers, fences: bool,
+        self, code: ReadyCode, memory: DeviceMemory, place: tuple[int, ...], grid: tuple[int, ...],
+        schedule: Interleaving, agents: AgentNumbers, fences: bool,
     ) -> None:  # fmt: skip
         self.code, self.memory, self.place, self.grid = code, memory, place, grid
         self.schedule, self.agents, self.fences = schedule, agents, fences

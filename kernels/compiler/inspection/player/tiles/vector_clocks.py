@@ -86,9 +86,8 @@ class AccessLog:
                     return "race", f"{actor.told} overwrites shared memory that {other.told} may still be {kind}"
         self.reads = [r for r in self.reads if not _within(r.box, box)]
         self.writes = [w for w in self.writes if not _within(w.box, box)]
-        self.writes.append(
-            TileAccess(actor.agent, actor.clock[actor.agent], box, actor.told, fenced=actor.asynchronous)
-        )
+        time = actor.clock[actor.agent]
+        self.writes.append(TileAccess(actor.agent, time, box, actor.told, fenced=actor.asynchronous))
         return None
 
     def fence(self, clock: Clock) -> None:
