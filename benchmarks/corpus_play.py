@@ -1,8 +1,8 @@
-"""Planned kernels of the corpus played in numpy: what the lowered kernel computes, beside what the kernel as written does.
+"""Planned kernels of the corpus played in numpy: what the lowered kernel computes, beside the kernel as written.
 
-Sizes are made small, with ragged ends where the entry takes them, but such that Triton would specialise the kernel as it
-does for the benchmark's: then what is played is the very code that is planned. A few programs of the grid are played,
-the first and the last among them.
+Sizes are made small, with ragged ends where the entry takes them, but such that Triton would specialise the kernel as
+it does for the benchmark's: then what is played is the very code that is planned. A few programs of the grid are
+played, the first and the last among them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,11 @@ def filled(tensor: Tensor, draw: np.random.Generator) -> np.ndarray:
 
 def inputs(entry: Entry, problem: Problem, constants: Any, seed: int) -> Any:
     """Buffers and arguments of a play."""
-    from warpplan.kernels.compiler.inspection.player.program import BufferArgument, DescribedArgument, PlayedInputs
+    from warpplan.kernels.compiler.inspection.player.played_program import (
+        BufferArgument,
+        DescribedArgument,
+        PlayedInputs,
+    )
 
     draw = np.random.default_rng(seed)
     buffers = {name: filled(tensor, draw) for name, tensor in problem.tensors.items()}
@@ -109,7 +113,7 @@ def computes(entry: Entry, index: int, scheme: Any, target: Any, seeds: Sequence
     """What the kernel planned by ``scheme`` computes, for a row: ``computes`` and the ``played`` sizes."""
     from warpplan.kernels.compiler.inspection.finished import finished_text, written_text
     from warpplan.kernels.compiler.inspection.player import comparison
-    from warpplan.kernels.compiler.inspection.player.program import play, ready
+    from warpplan.kernels.compiler.inspection.player.played_program import play, ready
     from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault, NotPlayed
 
     config = entry.configs[index]
@@ -126,7 +130,7 @@ def computes(entry: Entry, index: int, scheme: Any, target: Any, seeds: Sequence
     else:
         lowered_places = some([(i, 0, 0) for i in range(launched)], MOST_PROGRAMS // 2)
         places = [everywhere[i] for first, _, _ in lowered_places for i in range(first, total, launched)]
-    row: Row = {"played": {name: size for name, size in sizes.items()}, "programs": len(places)}
+    row: Row = {"played": sizes, "programs": len(places)}
     try:
         code = ready(written_text(made, target, options(config)))
         wanted = play(code, given, grid, places=places)

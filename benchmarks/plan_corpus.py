@@ -4,8 +4,8 @@
 
 Each kernel, at one or two configurations of its list, is compiled for sm_90 to the cut, captured, ranked with the
 profile of an H200, lowered under the best strategy that can be, finished, and its barriers are played, as by
-``warpplan ws``. Then the finished kernel is played in numpy at small sizes (``corpus_play.py``), and what it computes is
-compared with the kernel as written. Each in a child with a time limit: a crash or a hang is a row. Prints a table,
+``warpplan ws``. Then the finished kernel is played in numpy at small sizes (``corpus_play.py``), and what it computes
+is compared with the kernel as written. Each in a child with a time limit: a crash or a hang is a row. Prints a table,
 writes ``corpus.json``. A row's ``status``:
 
     planned   a strategy is predicted to gain, was lowered, and its barriers play to the end

@@ -16,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench_corpus
 import corpus_entry
+import corpus_play
 import corpus_registry
 import plan_corpus
 from corpus_entry import STYLES, Box, Entry, Problem, Stride
+from triton.backends.compiler import GPUTarget
 
 ROOT = Path(__file__).parents[1]
 ENTRIES = corpus_registry.entries()
@@ -126,6 +128,8 @@ def test_a_few_kernels_go_through_the_tool_and_every_refusal_has_its_place(
     assert rows["gemm_host_batched"]["status"] == "planned"
     assert rows["gemm_host_batched"]["gain"] > 1
     assert rows["gemm_host_batched"]["waits_played"] > 100
+    assert rows["gemm_host_batched"]["computes"] == "equal"
+    assert written["summary"]["computes"] == {"equal": sum(row["status"] == "planned" for row in rows.values())}
     pointers = rows["gemm_masked"]
     assert pointers["status"] == "planned" or pointers["line"].startswith("gemm_pointers.py:")
     assert rows["attention_backward_delta"]["status"] == "refused"
@@ -133,6 +137,34 @@ def test_a_few_kernels_go_through_the_tool_and_every_refusal_has_its_place(
     assert written["summary"]["defects"] == []
     printed = capsys.readouterr().out
     assert "planned or no gain, of 2 with a product" in printed
+
+
+@pytest.mark.parametrize("name", ["gemm_masked", "fused_moe_down", "attention_pointers", "w8a8_block_scaled"])
+def test_what_is_played_is_small_and_the_code_that_is_planned(name: str) -> None:
+    entry = ENTRIES[name]
+    for config in entry.configs[:2]:
+        sizes = corpus_play.small_sizes(entry, config)
+        before, after = (corpus_entry.source(entry, entry.problem(s), config) for s in (None, sizes))
+        assert corpus_play.key(before) == corpus_play.key(after)
+        assert entry.problem(sizes).bytes < entry.problem().bytes / 2
+
+
+def test_a_lowered_kernel_that_is_wrong_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpplan.kernels.compiler.inspection import finished
+    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+
+    finish = finished.finished_text
+
+    def without_the_first_wait(*arguments: Any) -> str:
+        lines = finish(*arguments).split("\n")
+        lines.pop(next(i for i, text in enumerate(lines) if "ttng.wait_barrier" in text))
+        return "\n".join(lines)
+
+    entry, target = ENTRIES["gemm_host_batched"], GPUTarget("cuda", 90, 32)
+    monkeypatch.setattr(finished, "finished_text", without_the_first_wait)
+    found = corpus_play.computes(entry, 0, HopperStrategy(1, (3,), 8), target, seeds=(0,))
+    assert found["computes"].startswith(corpus_play.WRONG)
+    assert "gemm_descriptors.py:" in found["computes"]
 
 
 def row(kernel: str, status: str, **more: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Blocks of kernels at the cut, lowered or finished, run by the player: what they store, element by element.
 
-Here a pointer is a number, ``buffer · 2³² + element``, and buffers hold float64: the kernel's own types decide which bytes
-they are.
+Here a pointer is a number, ``buffer · 2³² + element``, and buffers hold float64: the kernel's own types decide which
+bytes they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from warpplan.kernels.compiler.inspection.player.program import (
+from warpplan.kernels.compiler.inspection.player.played_program import (
     BufferArgument,
     DescribedArgument,
     PlayedArgument,
@@ -27,7 +27,6 @@ from warpplan.kernels.compiler.inspection.player.tiles.element_types import (
     encoded,
     rounded,
 )
-from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
 from warpplan.kernels.compiler.ttgir.ir import Module
 
@@ -35,6 +34,8 @@ Values = dict[str, Any]
 BUFFER = 1 << 32
 MOST_STORED = 1 << 17
 """Elements of a buffer that a test gives no values of."""
+LISTED = element_type("bf16")
+"""Of the buffers whose addresses are in a table."""
 UNWRITTEN = 96.0
 """What is there before: every type holds it, and it can be added to. No test stores it."""
 
@@ -109,16 +110,20 @@ def _numbers_after(code: ReadyCode, name: str, rank: int) -> int:
     """How many of a descriptor's sizes and strides are parameters of their own."""
     names = [parameter for parameter, _ in code.parameters]
     at = names.index(name) + 1
-    return sum(other.startswith(f"{name}_") or other.startswith(f"{name}.") for other in names[at : at + 2 * rank])
+    return sum(other.startswith((f"{name}_", f"{name}.")) for other in names[at : at + 2 * rank])
 
 
 def _bytes(kinds: dict[int, ElementType], buffers: list[np.ndarray]) -> dict[str, np.ndarray]:
     """The buffers in the kernel's types; those that hold addresses as the player's memory has them."""
+    tables = {n: np.asarray(buffers[n]) for n, kind in kinds.items() if kind.name == "i64" and n < len(buffers)}
+    for place in (int(place) for data in tables.values() for place in data if place >= BUFFER):
+        kinds.setdefault(place // BUFFER, LISTED)
     made = {}
     for number, kind in kinds.items():
         data = buffers[number] if number < len(buffers) else np.full(MOST_STORED, UNWRITTEN)
         made[str(number)] = encoded(rounded(np.asarray(data, float), kind), kind).view(np.uint8)
+    memory = DeviceMemory(made)
+    for number, data in tables.items():
+        places = [memory.address(str(int(p) // BUFFER)) if p >= BUFFER else int(p) for p in data]
+        made[str(number)] = np.array(places, np.int64).view(np.uint8)
     return made
-
-
-__all__ = ["BUFFER", "Block", "Descriptor", "DeviceMemory", "KernelFault", "Values", "element_type", "run_together"]

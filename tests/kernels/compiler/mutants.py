@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 Lines = list[str]
 _WAIT = re.compile(r"(ttng\.wait_barrier %[\w#]+), (%[\w#]+)")
@@ -28,11 +28,11 @@ def _broken(lines: Lines, i: int) -> Iterator[tuple[str, str]]:
     line = lines[i]
     if "wait_barrier" in line:
         yield "no wait", _with(lines, i, "")
-        turned = _WAIT.sub(r"\1, %turned", line)
         phase = _WAIT.search(line)
         assert phase is not None
-        yield "other phase", _with(lines, i, f"%one_more = arith.constant 1 : i32 loc(#loc1)\n"
-                                   f"%turned = arith.xori {phase[2]}, %one_more : i32 loc(#loc1)\n{turned}")  # fmt: skip
+        turned = "%one_more = arith.constant 1 : i32 loc(#loc1)\n"
+        turned += f"%turned = arith.xori {phase[2]}, %one_more : i32 loc(#loc1)\n"
+        yield "other phase", _with(lines, i, turned + _WAIT.sub(r"\1, %turned", line))
     if "arrive_barrier" in line:
         yield "no release", _with(lines, i, "")
         yield "released twice", _with(lines, i, f"{line}\n{line}")
@@ -61,6 +61,3 @@ def _broken(lines: Lines, i: int) -> Iterator[tuple[str, str]]:
 
 def _with(lines: Lines, i: int, line: str) -> str:
     return "\n".join([*lines[:i], line, *lines[i + 1 :]])
-
-
-Mutate = Callable[[str], Iterator[tuple[str, str]]]

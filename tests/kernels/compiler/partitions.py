@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from interpreter import Block, KernelFault, Values
+from interpreter import Block, Values
 
+from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
 from warpplan.kernels.compiler.ttgir.ir import Module
 
 Deadlock = KernelFault

@@ -10,7 +10,7 @@ from played import HOPPER, cut_module
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.inspection.player.comparison import Compared, coarsest_rounding, compare
-from warpplan.kernels.compiler.inspection.player.program import (
+from warpplan.kernels.compiler.inspection.player.played_program import (
     BufferArgument,
     DescribedArgument,
     PlayedArgument,

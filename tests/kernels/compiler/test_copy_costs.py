@@ -16,7 +16,7 @@ from warpplan.kernels.compiler.analysis.capture import Body
 from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, MOST_REGISTERS, producer_registers
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.copy_costs import lookups, registers_of_producer
-from warpplan.kernels.compiler.costing.hopper_ranking import HopperModel, waiting_cycles
+from warpplan.kernels.compiler.costing.hopper_ranking import HopperModel
 from warpplan.kernels.compiler.costing.loop_graph import Shape, cost_of, loop_graph, pinned, registers_for
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import device
@@ -96,7 +96,6 @@ def test_consumers_have_what_the_producer_leaves() -> None:
 
 def test_a_loop_that_loses_its_pipeline_is_not_free() -> None:
     captured = found("both_gathered")
-    stock = HopperModel(captured.at(1), PROFILE, H200, 3)
-    alone = stock.alone()
-    assert waiting_cycles(stock, alone, captured.at(1)) == 0
-    assert waiting_cycles(stock, alone, captured) > alone.ii_cycles[0]
+    copied, waiting = (HopperModel(captured.at(level), PROFILE, H200, 3) for level in (1, 0))
+    assert copied.beside(4, 1, pipelined=False) == 0
+    assert waiting.beside(4, 1, pipelined=False) > copied.alone().ii_cycles[0]

@@ -82,12 +82,12 @@ def case(name: str) -> tuple[Any, dict[str, Any], dict[str, int], dict[str, Any]
         types = {"a_ptr": "*bf16", "b_ptr": "*bf16", "c_ptr": "*bf16", **I32, "BLOCKS": "i32"}
         return kernels.persistent, types, TILE, {**pointers, **SIZES, "BLOCKS": 3}, three, [(0, 0, 0), (1, 0, 0)]
     if name == "normalised":
-        narrow = {"M": M, "N": 100, "K": K}
-        b, b_data = tensor(1, K, 100)
+        narrow = {"M": M, "N": 104, "K": K}
+        b, b_data = tensor(1, K, 104)
         values = {"a": a, "b": b, "c_ptr": 2 * BUFFER, "scale_ptr": 3 * BUFFER, "mean_ptr": 4 * BUFFER}
         values |= {"count_ptr": 5 * BUFFER, **narrow, "eps": 1e-3}
         types = {"a": A, "b": BT, "c_ptr": F32, "scale_ptr": F32, "mean_ptr": F32, "count_ptr": "*i32", **I32}
-        buffers = [a_data, b_data, c_data, tensor(3, 1, 100)[1], np.zeros(M), np.zeros(2)]
+        buffers = [a_data, b_data, c_data, tensor(3, 1, 104)[1], np.zeros(M), np.zeros(2)]
         return kernels.normalised, {**types, "eps": "fp32"}, TILE, values, buffers, [(0, 0, 0), (1, 0, 0)]
     if name == "branches":
         types = {"a": A, "b": BT, "c_ptr": F32, **I32, "relu": "i32"}
@@ -160,7 +160,7 @@ def test_kernels_of_many_kinds_store_the_same_by_rows(name: str) -> None:
             values[parameter.name] = Descriptor(len(buffers) * BUFFER, sizes, strides)
         elif kind.startswith("*"):
             values[parameter.name] = len(buffers) * BUFFER
-        buffers.append(tensor(len(buffers), 3 * M, N)[1])
+        buffers.append(tensor(len(buffers), 6 * M, N)[1])
     text = pipeline.cut(source(name), HOPPER, {**specimen.options, "num_warps": 4}).text
     compare(text, values, buffers, [(1, 1, 1)])
 

@@ -35,7 +35,7 @@ def matrices(*shapes: tuple[int, int], names: str) -> tuple[dict[str, Any], list
 
 def tables() -> tuple[dict[str, Any], list[np.ndarray]]:
     """Three groups, one without depth, behind tables of pointers."""
-    sizes = [(130, 140, 128), (64, 128, 0), (128, 100, 64)]
+    sizes = [(130, 144, 128), (64, 128, 0), (128, 104, 64)]
     shapes = [shape for m, n, k in sizes for shape in ((m, k), (n, k), (m, n))]
     _, data = tensors(*shapes)
     first = 4  # the tables' own buffers come before
@@ -54,16 +54,21 @@ def case(name: str) -> tuple[str, dict[str, Any], list[np.ndarray], tuple[int, i
         values, data = matrices(*[(256, 64)] * 4, names="q_desc k_desc v_desc o_desc")
         return zoo_cut(name), {**values, "m_ptr": 4 * BUFFER, "L": 256, "scale": 0.5}, [*data, np.zeros(256)], (2, 1, 1)
     if name == "dual_swiglu":
-        values, data = matrices((M, K), (100, K), (100, K), (M, 100), names="x_desc gate_desc up_desc y_desc")
+        values, data = matrices((M, K), (104, K), (104, K), (M, 104), names="x_desc gate_desc up_desc y_desc")
         return zoo_cut(name), {**values, "K": K}, data, (2, 2, 1)
     values, data = matrices((M, K), (N, K), (M, N), names="a_desc b_desc c_desc")
     if name == "int8_weights":
-        return zoo_cut(name), {**values, **sizes, "scale_ptr": 3 * BUFFER}, [*data, tensors((1, N))[1][0]], (2, 2, 1)
+        return zoo_cut(name), {**values, **sizes, "scale_ptr": 3 * BUFFER}, [*data, tensors((1, 256))[1][0]], (2, 2, 1)
     if name == "while_loop":
         return zoo_cut(name), {**values, "K": K}, data, (2, 2, 1)
     if name == "stream_k":
         more = {"c_ptr": 2 * BUFFER, "lock_ptr": 3 * BUFFER}
-        return zoo_cut(name, SMS=3), {**values, **more, **sizes}, [*data, np.zeros(8)], (3, 1, 1)
+        return (
+            zoo_cut(name, SMS=3),
+            {**values, **more, **sizes},
+            [*data[:2], np.zeros(256 * 256), np.zeros(8)],
+            (3, 1, 1),
+        )
     return zoo_cut(name, NUM_SMS=3), {**values, **sizes}, data, (3, 1, 1)
 
 

@@ -15,7 +15,7 @@ import gathering_producer as gather
 from played import cut
 from played_kernels import DEPTH, box, compared, finished, product_inputs, tensor, unwritten
 
-from warpplan.kernels.compiler.inspection.player.program import (
+from warpplan.kernels.compiler.inspection.player.played_program import (
     BufferArgument,
     DescribedArgument,
     PlayedInputs,

@@ -16,7 +16,7 @@ from played import cut
 from played_kernels import finished, product_inputs
 from test_player import stored_by_tma
 
-from warpplan.kernels.compiler.inspection.player.program import PlayedInputs, play
+from warpplan.kernels.compiler.inspection.player.played_program import PlayedInputs, play
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 

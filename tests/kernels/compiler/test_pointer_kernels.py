@@ -61,7 +61,7 @@ GRIDS = {
 ARGUMENTS = {
     "M": ROWS, "N": COLUMNS, "K": DEPTH, "stride_am": STRIDE, "stride_bk": STRIDE, "stride_bn": STRIDE,
     "stride_cm": COLUMNS, "BLOCKS": 3, "scale": 0.125, "stride_m": 64, "H": 2, "L": 192,
-    "stride_h": 200 * 64, "stride_z": 400 * 64,
+    "stride_h": 256 * 64, "stride_z": 512 * 64,
 }  # fmt: skip
 POINTERS = {
     "a_ptr": 0,

@@ -14,8 +14,8 @@ import numpy as np
 
 from warpplan.kernels.compiler.inspection.finished import read_copy
 from warpplan.kernels.compiler.inspection.player.global_operations import boxed, described, nothing, unboxed
+from warpplan.kernels.compiler.inspection.player.interleaving import GO_ON, Landing, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.partition import FlyingProduct, PlayedPartition
-from warpplan.kernels.compiler.inspection.player.schedule import GO_ON, Landing, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import poison
 from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed

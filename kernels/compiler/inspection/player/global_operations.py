@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from warpplan.kernels.compiler.inspection.player.interleaving import Steps
 from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
-from warpplan.kernels.compiler.inspection.player.schedule import Steps
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds, TensorMap
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import rounded
 from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed
@@ -106,18 +106,10 @@ def scratch(partition: PlayedPartition, operation: ReadyOperation) -> None:
 def encode_map(partition: PlayedPartition, operation: ReadyOperation) -> None:
     """``ttng.tensormap_create``: written to scratch memory; sizes and strides innermost first, strides in bytes but for
     the innermost."""
-    lists, current, depth = [], [], 0
-    for token in tokenize(operation.text):
-        if token == ":" and depth == 0:
-            break
-        if token == "[":
-            depth, current = 1, []
-        elif token == "]":
-            depth = 0
-            lists.append(current)
-        elif is_value(token):
-            (current if depth else lists).append(token)
-    place, base, _, sizes, strides, _ = lists
+    values = operation.text.partition(" : ")[0].partition("{")[0]
+    head, *brackets = values.split("[")
+    place, base = (name for name in tokenize(head) if is_value(name))
+    _, sizes, strides, _ = ([name for name in tokenize(part.partition("]")[0]) if is_value(name)] for part in brackets)
     element = operation.types[1].pointee
     whole = [int(partition.value(name, operation)) for name in reversed(sizes)]
     steps = [int(partition.value(name, operation)) // element.bytes for name in reversed(strides)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warpplan.kernels.compiler.inspection.player.schedule import Landing, Pause, Steps
+from warpplan.kernels.compiler.inspection.player.interleaving import Landing, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds
 from warpplan.kernels.compiler.inspection.player.tiles.faults import FaultKind, KernelFault, NotPlayed
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
@@ -18,7 +18,7 @@ from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop, read
 from warpplan.kernels.compiler.ttgir.ir import Region
 
 if TYPE_CHECKING:
-    from warpplan.kernels.compiler.inspection.player.program import PlayedProgram
+    from warpplan.kernels.compiler.inspection.player.played_program import PlayedProgram
 
 ENDS = frozenset({"scf.yield", "scf.condition", "ttg.warp_yield", "ttg.warp_return", "tt.return"})
 MOST_TURNS = 20_000

@@ -19,8 +19,8 @@ from warpplan.kernels.compiler.inspection.player.asynchronous import (
     write_tile,
 )
 from warpplan.kernels.compiler.inspection.player.global_operations import nothing
+from warpplan.kernels.compiler.inspection.player.interleaving import GO_ON, Landing, Steps
 from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
-from warpplan.kernels.compiler.inspection.player.schedule import GO_ON, Landing, Steps
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
 from warpplan.kernels.compiler.inspection.player.tiles.shared_tiles import SharedAllocation, SharedView
 from warpplan.kernels.compiler.inspection.player.tiles.tile_operations import multiply

@@ -72,7 +72,7 @@ class DeviceMemory:
         bits = np.zeros(addresses.shape, kind.stored)
         for view, here, places in self._parts(addresses, mask, kind):
             bits[here] = view[places]
-        return decoded(bits, kind)
+        return np.asarray(decoded(bits, kind))
 
     def store(self, addresses: Array, values: Array, mask: Array, kind: ElementType) -> None:
         """Write ``values`` at ``addresses`` where ``mask`` is. Raises :class:`OutOfBounds`."""

@@ -53,8 +53,9 @@ def element_type(name: str) -> ElementType:
         return ElementType(name, 8, np.dtype(bool))
     if name == "index" or name.startswith("!tt.ptr"):
         return ElementType(name, 64, np.dtype(np.int64))
-    if re.fullmatch(r"i(8|16|32|64)", name):
-        return ElementType(name, int(name[1:]), np.dtype(f"int{name[1:]}"))
+    whole = re.fullmatch(r"[su]?i(8|16|32|64)", name)  # a descriptor's have a sign, which operations have
+    if whole is not None:
+        return ElementType(name, int(whole.group(1)), np.dtype(f"int{whole.group(1)}"))
     bits = _FLOATS[name]
     return ElementType(name, bits, np.dtype(np.float64 if bits == 64 else np.float32), is_float=True)
 
@@ -143,7 +144,7 @@ def poison(shape: tuple[int, ...], kind: ElementType) -> np.ndarray:
     """An array that nobody wrote."""
     if kind.is_float:
         return np.full(shape, np.nan, kind.held)
-    if kind.held == bool:
+    if kind.held.kind == "b":
         return np.ones(shape, bool)
     return np.full(shape, int.from_bytes(bytes([GARBAGE]) * kind.held.itemsize, "little"), kind.held)
 

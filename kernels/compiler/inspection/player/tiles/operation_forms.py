@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from warpplan.kernels.compiler.inspection.finished import plain_operands
@@ -62,9 +62,11 @@ def read_type(text: str) -> PrintedType:
     return PrintedType("scalar", (), text)
 
 
-def read_types(text: str) -> list[PrintedType]:
+@cache
+def read_types(text: str) -> tuple[PrintedType, ...]:
     """Every type in ``text``, the outermost ones, in order."""
-    found, tokens, i = [], tokenize(text), 0
+    found: list[PrintedType] = []
+    tokens, i = tokenize(text), 0
     while i < len(tokens):
         if tokens[i] in _KINDS and i + 1 < len(tokens) and tokens[i + 1] == "<":
             depth, j = 0, i + 1
@@ -79,7 +81,19 @@ def read_types(text: str) -> list[PrintedType]:
             if _SCALAR.fullmatch(tokens[i]):
                 found.append(read_type(tokens[i]))
             i += 1
-    return found
+    return tuple(found)
+
+
+@cache
+def _result_types(signature: str) -> tuple[PrintedType, ...]:
+    """The types of the results: those after the arrow, or the last."""
+    tokens = tokenize(signature)
+    depth, start = 0, None
+    for i, token in enumerate(tokens):
+        depth += (token in OPENING) - (token in CLOSING)
+        if depth == 0 and token in ("->", "to"):
+            start = i + 1
+    return read_types(signature)[-1:] if start is None else read_types("".join(tokens[start:]))
 
 
 @dataclass(eq=False)
@@ -122,21 +136,15 @@ class ReadyOperation:
         return found
 
     @cached_property
-    def types(self) -> list[PrintedType]:
+    def types(self) -> tuple[PrintedType, ...]:
         return read_types(self.operation.signature)
 
     @cached_property
-    def results(self) -> list[PrintedType]:
+    def results(self) -> tuple[PrintedType, ...]:
         """The type of each result."""
-        tokens = tokenize(self.operation.signature)
-        depth, start = 0, None
-        for i, token in enumerate(tokens):
-            depth += (token in OPENING) - (token in CLOSING)
-            if depth == 0 and token in ("->", "to"):
-                start = i + 1
         if not self.types:  # `arith.constant true`
-            return [PrintedType("scalar", (), "i1")] * len(self.defined)
-        after = self.types[-1:] if start is None else read_types("".join(tokens[start:]))
+            return (PrintedType("scalar", (), "i1"),) * len(self.defined)
+        after = _result_types(self.operation.signature)
         return after * len(self.defined) if len(after) == 1 else after
 
     @property

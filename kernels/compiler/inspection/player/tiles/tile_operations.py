@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from warpplan.kernels.compiler.inspection.player.tiles.arithmetic import ARITHMETIC, Compute
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import ElementType, poison, rounded
+from warpplan.kernels.compiler.inspection.player.tiles.elementwise import ARITHMETIC, Compute
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
 
 

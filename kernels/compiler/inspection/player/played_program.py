@@ -17,8 +17,8 @@ import numpy as np
 from warpplan.kernels.compiler.inspection.finished import DEFAULT, SPECIALIZE, warps_of, workers
 from warpplan.kernels.compiler.inspection.player.asynchronous import SHARED, SHARED_WAITING
 from warpplan.kernels.compiler.inspection.player.global_operations import GLOBAL, GLOBAL_WAITING
+from warpplan.kernels.compiler.inspection.player.interleaving import Interleaving, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
-from warpplan.kernels.compiler.inspection.player.schedule import Pause, Schedule, Steps
 from warpplan.kernels.compiler.inspection.player.tensor_cores import TENSOR_CORES, TENSOR_MEMORY
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import DeviceMemory, TensorMap
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import element_type
@@ -76,7 +76,8 @@ def play(
     lets it begin.
 
     ``launched``: the kernel walks over the grid itself, which it takes as its last three arguments, on so many
-    programs. ``fences``: a missing proxy fence is a fault; Triton puts its own in after the cut. Raises :class:`KernelFault`, :class:`NotPlayed` for an operation that the player does not know, and
+    programs. ``fences``: a missing proxy fence is a fault; Triton puts its own in after the cut. Raises
+    :class:`KernelFault`, :class:`NotPlayed` for an operation that the player does not know, and
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR`. ``inputs`` are left as they are.
     """
     code = ready(text) if isinstance(text, str) else text
@@ -87,7 +88,7 @@ def play(
         arguments, wide = (*arguments, *wide), (launched, 1, 1)
     values = _bound(code, arguments, memory)
     places = list(places) or [place[::-1] for place in np.ndindex(*wide[::-1])]
-    schedule, agents, waits = Schedule(seed), AgentNumbers(), 0
+    schedule, agents = Interleaving(seed), AgentNumbers()
     programs: list[PlayedProgram] = []
 
     def another() -> bool:
@@ -144,8 +145,8 @@ class PlayedProgram:
     waiting = {**GLOBAL_WAITING, **SHARED_WAITING, **TENSOR_CORES}  # noqa: RUF012
 
     def __init__(
-        self, code: ReadyCode, memory: DeviceMemory, place: tuple[int, ...], grid: tuple[int, ...], schedule: Schedule,
-        agents: AgentNumbers, fences: bool,
+        self, code: ReadyCode, memory: DeviceMemory, place: tuple[int, ...], grid: tuple[int, ...],
+        schedule: Interleaving, agents: AgentNumbers, fences: bool,
     ) -> None:  # fmt: skip
         self.code, self.memory, self.place, self.grid = code, memory, place, grid
         self.schedule, self.agents, self.fences = schedule, agents, fences

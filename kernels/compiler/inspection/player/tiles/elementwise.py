@@ -116,7 +116,7 @@ def _extended(operation: ReadyOperation, operands: list[Any]) -> Any:
 
 def _truncated(operation: ReadyOperation, operands: list[Any]) -> Any:
     held = operation.result.held.held
-    return (operands[0] & 1).astype(bool) if held == bool else operands[0].astype(held)
+    return (operands[0] & 1).astype(bool) if held.kind == "b" else operands[0].astype(held)
 
 
 def _converted(operation: ReadyOperation, operands: list[Any]) -> Any:

@@ -49,7 +49,7 @@ class Landing:
             self.land()
 
 
-class Schedule:
+class Interleaving:
     """Runs partitions to their ends, drawing from ``seed``."""
 
     def __init__(self, seed: int) -> None:
