@@ -7,9 +7,9 @@
 ``compare``: each kernel tuned over its list by Triton, and tuned and planned, in one process; both and the peers are
 checked against torch, then timed in turn with the L2 cache cold (input sets that fill it) and warm (one set).
 ``first``: seconds of the first launch from cold caches, each side in a process of its own, and again in a later process
-with the caches that it left: Triton's own tuning of the list against all that ``planned`` does in its place. ``soak``: a seed draws a
-kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under ``planned(measure=False)``
-must both be right, and nothing around the tensors may be written. Every finished row is kept: a run that was
+with the caches that it left: Triton's own tuning of the list against all that ``planned`` does in its place. ``soak``:
+a seed draws a kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under
+``planned(measure=False)`` must both be right, and nothing around the tensors may be written. Every finished row is kept: a run that was
 interrupted, or that ``--limit-s`` ended, goes on where it stopped. Children have time limits: a hang costs its row.
 """
 

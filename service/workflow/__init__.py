@@ -9,6 +9,6 @@ EXPORTS = {
     "profiles": ("planner_version", "Profiles"),
     "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),
     "shape_files": ("Line", "read_shapes"),
-    "specialization": ("BLACKWELL", "HOPPER", "inspect_kernel", "Inspection", "kernel_at", "to_json"),
+    "specialization": ("BLACKWELL", "HOPPER", "innermost", "inspect_kernel", "Inspection", "layers_at", "to_json"),
     "text_files": ("read_bytes", "require_folder", "source_name", "write_text"),
 }

@@ -6,6 +6,7 @@ EXPORTS = {
     "barrier_check": ("BarrierReport", "check_barriers"),
     "finished": ("finished_text",),
     "instrument": ("KINDS",),
+    "list_inspection": ("inspect_list", "InspectedConfig", "list_of"),
     "signature": ("source_of",),
     "where": ("Placed", "placed"),
 }
