@@ -9,8 +9,9 @@ checked against torch, then timed in turn with the L2 cache cold (input sets tha
 ``first``: seconds of the first launch from cold caches, each side in a process of its own, and again in a later process
 with the caches that it left: Triton's own tuning of the list against all that ``planned`` does in its place. ``soak``:
 a seed draws a kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under
-``planned(measure=False)`` must both be right, and nothing around the tensors may be written. Every finished row is kept: a run that was
-interrupted, or that ``--limit-s`` ended, goes on where it stopped. Children have time limits: a hang costs its row.
+``planned(measure=False)`` must both be right, and nothing around the tensors may be written. Every finished row is
+kept: a run that was interrupted, or that ``--limit-s`` ended, goes on where it stopped. Children have time limits: a
+hang costs its row.
 """
 
 from __future__ import annotations

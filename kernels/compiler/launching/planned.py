@@ -45,6 +45,8 @@ class planned:
     (powers of two).
     ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on every rank. ``profile``
     is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a step of a trial may take.
+    A kernel under ``@triton.autotune`` is decided on over its whole list; ``extend`` tries tiles beside those, too,
+    each compared with the list's own.
 
     No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why.
     """
@@ -52,9 +54,10 @@ class planned:
     __slots__ = ("_arguments", "_found", "_lists")
 
     def __init__(
-        self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0
-    ) -> None:
-        self._arguments = plans, measure, profile, time_limit_s
+        self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0,
+        extend: bool = False,
+    ) -> None:  # fmt: skip
+        self._arguments = plans, measure, profile, time_limit_s, extend
         self._found: LaunchTable | None = None  # looked up at its first launch
         self._lists: ListTable | None = None
 
@@ -140,12 +143,12 @@ class planned:
         from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
         from warpplan.kernels.compiler.launching.decide import Decider
 
-        plans, measure, profile, time_limit_s = self._arguments
-        key = (repr(plans), measure, id(profile), time_limit_s)
+        plans, measure, profile, time_limit_s, extend = self._arguments
+        key = (repr(plans), measure, id(profile), time_limit_s, extend)
         with _lock:
             if key not in _tables:
                 decider = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
-                _tables[key] = (LaunchTable(decider), ListTable(ListDecider(decider)), profile)
+                _tables[key] = (LaunchTable(decider), ListTable(ListDecider(decider, extend=extend)), profile)
             self._found, self._lists, _ = _tables[key]
             return self._found
 
