@@ -96,8 +96,9 @@ bench-compiler: $(VENV)/.gpu  ## GPU: unmodified kernels planned, against themse
 bench-inductor: $(VENV)/.gpu  ## GPU: kernels that torch.compile generates, planned
 	$(BIN)/python benchmarks/bench_inductor.py --out benchmarks/results
 
-corpus: $(VENV)/.test  ## no GPU: what is planned of kernels in the styles of public libraries, and why not where nothing is
+corpus: $(VENV)/.test  ## no GPU: what is planned of kernels in the styles of public libraries, why not, and the best of each list
 	$(BIN)/python benchmarks/plan_corpus.py
+	$(BIN)/python benchmarks/plan_lists.py
 
 bench-corpus: $(VENV)/.gpu  ## GPU: the corpus planned, against itself autotuned and its peers; first launches; a soak
 	$(BIN)/python benchmarks/bench_corpus.py

@@ -2,10 +2,10 @@
 
     python benchmarks/plan_lists.py [WORDS] [--workers N]
 
-Every configuration is bounded by its Triton IR, those that can win are compiled for sm_90 to the cut and ranked with the
-profile of an H200, as `planned(measure=False)` does at a first launch. ``gain`` is the predicted time of the list's best
-as it is over that of the best of all; ``winner_planned`` the same for the best strategy of the configuration that wins
-as it is: what planning the winner of Triton's own tuning would give. Prints a table, writes ``corpus_lists.json``.
+Every configuration is bounded by its Triton IR, those that can win are compiled for sm_90 to the cut and ranked with
+the profile of an H200, as `planned(measure=False)` does at a first launch. ``gain`` is the predicted time of the list's
+best as it is over that of the best of all; ``winner_planned`` the same for the best strategy of the configuration that
+wins as it is: what planning the winner of Triton's own tuning would give. Prints a table, writes ``corpus_lists.json``.
 """
 
 from __future__ import annotations

@@ -225,8 +225,11 @@ def test_rows_of_the_gpu_compare_with_planned() -> None:
     assert summary["with_dot_over_autotuned"] == 1.3
     assert summary["pointer_gemm_over_cublas"] == 0.98
     assert summary["not_compared"] == ["gemm_batched", "gemm_int8"]
-    first = bench_corpus.summarised_first([{"planned_s": 5.0, "autotuned_s": 10.0}, {"planned_s": None}])
-    assert first == {"first_launch_over_autotune": 0.5, "worst": 0.5}
+    first = bench_corpus.summarised_first(
+        [{"planned_s": 5.0, "autotuned_s": 10.0, "planned_again_s": 0.2, "listed": 7}, {"planned_s": None}]
+    )
+    assert (first["first_launch_over_autotune"], first["worst"]) == (0.5, 0.5)
+    assert (first["later_process_s"], first["configurations"]) == (0.2, 7)
     assert bench_corpus.summarised_soak([{"status": "ok"}, {"status": "wrong"}, {"status": "ok"}]) == {
         "ok": 2,
         "wrong": 1,

@@ -13,8 +13,8 @@ from warpplan.service.cli.shared_options import Json, ProfileFile, print_json
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
+    from warpplan.kernels.compiler.inspection.list_inspection import InspectedConfig
     from warpplan.service.views.sections import Section
-    from warpplan.service.workflow.list_inspection import InspectedConfig
     from warpplan.service.workflow.specialization import Inspection
 
 HANGS = 1
@@ -50,8 +50,8 @@ def ws(
     status 1 where one is found. Of a kernel under @triton.autotune whose constexprs the signature leaves open, the list
     is ranked, and the configuration that is predicted best is shown.
     """
+    from warpplan.kernels.compiler.inspection.list_inspection import inspect_list, list_of
     from warpplan.service.views.text import section_lines
-    from warpplan.service.workflow.list_inspection import inspect_list, list_of
     from warpplan.service.workflow.profiles import Profiles
     from warpplan.service.workflow.specialization import (
         BLACKWELL,
@@ -99,7 +99,7 @@ def list_section(listed: Sequence[InspectedConfig]) -> Section:
     rows = tuple(
         (
             each.config.replace("num_ctas: 1, ", "").replace(", maxnreg: None", ""),
-            shortened(str(each.strategy or each.reason or "as it is")), relative(each.planned_us), relative(each.alone_us),
+            shortened(str(each.strategy or each.reason)), relative(each.planned_us), relative(each.alone_us),
         )
         for each in listed
     )  # fmt: skip

@@ -6,7 +6,6 @@ EXPORTS = {
     "bundled_shapes": ("bundled",),
     "calibrate": ("calibrate", "CalibrationReport", "environment_line"),
     "configure": ("Workflow",),
-    "list_inspection": ("inspect_list", "InspectedConfig", "list_of"),
     "planning_pool": ("PLANNERS", "PlanningPool"),
     "profiles": ("planner_version", "Profiles"),
     "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),

@@ -3,10 +3,10 @@
     SM time = waves · tiles of a program · cycles of a tile / clock,  waves = ⌈programs / SMs⌉
     time    = ‖ ‖ SM time, FLOP / sustained tensor rate ‖, bytes of the arguments / DRAM read rate ‖
 
-with the p-norms of :mod:`warpplan.planner.predict.time_model`. Where the grid or a loop's iterations are not known, those of no
-other configuration of the kernel are: times are then those of equal work, :data:`NOMINAL_FLOP`, and compare all the
-same. :func:`launch_bound` needs Triton's IR alone: no configuration is faster than its products on the tensor cores
-and its loads from L2.
+with the p-norms of :mod:`warpplan.planner.predict.time_model`. Where the grid or a loop's iterations are not known,
+those of no other configuration of the kernel are: times are then those of equal work, :data:`NOMINAL_FLOP`, and compare
+all the same. :func:`launch_bound` needs Triton's IR alone: no configuration is faster than its products on the tensor
+cores and its loads from L2.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ L2_BYTES_PER_S = 5.5e12
 
 @dataclass(frozen=True)
 class LaunchSize:
-    """``programs`` of the grid, 0 where it is not known; ``trips`` of each loop of the kernel, outer before inner; ``bytes`` of the tensors that
-    are passed, 0 where they are not known."""
+    """``programs`` of the grid, 0 where it is not known; ``trips`` of each loop of the kernel, outer before inner;
+    ``bytes`` of the tensors that are passed, 0 where they are not known."""
 
     programs: int
     trips: tuple[Trips | None, ...] = ()

@@ -15,6 +15,7 @@ EXPORTS = {
         "workers",
     ),
     "instrument": ("KINDS",),
+    "list_inspection": ("inspect_list", "InspectedConfig", "list_of"),
     "signature": ("parse_signature", "source_of"),
     "where": ("Placed", "placed"),
 }

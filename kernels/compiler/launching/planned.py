@@ -57,6 +57,8 @@ class planned:
 
     ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on every rank. ``profile``
     is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a step of a trial may take.
+    A kernel under ``@triton.autotune`` is decided on over its whole list; ``extend`` tries tiles beside those, too,
+    each compared with the list's own.
 
     No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why. Raises
     :class:`~warpplan.planner.errors.InvalidInput` for a ``gpu_share`` that is none.
@@ -73,10 +75,11 @@ class planned:
         time_limit_s: float = 60.0,
         background: bool = True,
         gpu_share: float = 0.02,
+        extend: bool = False,
     ) -> None:
         if gpu_share != 0.02:  # the default is one
             require_share(gpu_share)
-        self._arguments = plans, measure, profile, time_limit_s, background, gpu_share
+        self._arguments = plans, measure, profile, time_limit_s, background, gpu_share, extend
         self._found: LaunchTable | None = None  # looked up at its first launch
         self._lists: Callable[[], ListTable] | None = None
 
@@ -168,7 +171,13 @@ class planned:
 
 
 def _new_tables(
-    plans: Plans, measure: bool, profile: Profile | None, time_limit_s: float, background: bool, gpu_share: float
+    plans: Plans,
+    measure: bool,
+    profile: Profile | None,
+    time_limit_s: float,
+    background: bool,
+    gpu_share: float,
+    extend: bool,
 ) -> tuple[LaunchTable, Callable[[], ListTable]]:
     """What decides is imported by whoever first waits for it: a launch does not, where trials run beside the job. A
     list of configurations waits, as it does for Triton's own tuning."""
@@ -184,7 +193,7 @@ def _new_tables(
         from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
         from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
 
-        return ListTable(ListDecider(decider()))
+        return ListTable(ListDecider(decider(), extend=extend))
 
     def beside() -> PlanRunner:
         from warpplan.kernels.compiler.launching.background_decider import BackgroundDecider

@@ -3,5 +3,5 @@ Blackwell with attributes that steer Triton's own warp specialisation.
 """
 
 EXPORTS = {
-    "register_shares": ("consumer_registers", "PRODUCER_REGISTERS", "starting_registers", "WARP"),
+    "register_shares": ("consumer_registers", "starting_registers"),
 }

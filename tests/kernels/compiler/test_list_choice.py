@@ -28,6 +28,7 @@ from warpplan.kernels.compiler.launching.autotuned.list_decisions import (
     from_json,
     to_json,
 )
+from warpplan.kernels.compiler.launching.autotuned.list_extend import MOST_ADDED, extended
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.planner.errors import MalformedFile
@@ -151,3 +152,28 @@ def test_lists_are_decided_once_and_measurements_outrank_predictions(tmp_path: P
         folder.load(SITUATION)
     (tmp_path / "file").write_text("")
     assert ListFolder(tmp_path / "file" / "below").settle(DECISION) == DECISION
+
+
+class Config:
+    """As much of a ``triton.Config`` as is read."""
+
+    def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, **more: Any) -> None:
+        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, more.get("num_stages", 3)
+        self.num_ctas, self.maxnreg, self.pre_hook = 1, None, more.get("pre_hook")
+
+
+@given(st.lists(st.tuples(st.sampled_from([16, 64, 128, 256]), st.sampled_from([32, 64])), min_size=2, max_size=6))
+def test_tiles_that_are_added_are_neighbours(tiles: list[tuple[int, int]]) -> None:
+    listed = [Config({"BM": m, "BK": k, "GROUP": 8, "EVEN": True, "SPLIT": 1}, 8, pre_hook=len) for m, k in tiles]
+    found = extended(listed)
+    assert found[: len(listed)] == listed
+    added = found[len(listed) :]
+    assert len(added) <= MOST_ADDED
+    made = [(config.kwargs["BM"], config.kwargs["BK"]) for config in added]
+    assert len({*made, *tiles}) == len(made) + len(set(tiles))
+    for config, (m, k) in zip(added, made, strict=True):
+        assert any((m in (2 * a, a // 2) and k == b) or (m == a and k in (2 * b, b // 2)) for a, b in tiles)
+        assert (config.kwargs["GROUP"], config.kwargs["EVEN"], config.kwargs["SPLIT"]) == (8, True, 1)
+        assert (config.num_warps, config.pre_hook) == (8, len)
+    if len({m for m, _ in tiles}) == 1:
+        assert {m for m, _ in made} <= {m for m, _ in tiles}, "a size that the list does not vary is no tile's"

@@ -68,6 +68,17 @@ def test_a_planned_kernel_is_compared_with_its_own_configuration(tmp_path: Path)
         bench.run_and_check(lambda x, y, count: (y.add_(x.base), count.add_(1)))
 
 
+def test_a_tile_that_was_added_is_compared_with_one_of_the_list(tmp_path: Path) -> None:
+    listed = BenchOnCpu(tmp_path, accumulate)
+    BenchOnCpu(tmp_path, lambda x, y, count: (y.add_(x.base + x.base), count.add_(1))).run_and_check(None, listed)
+    with pytest.raises(CannotPlan, match="first planned launch computes something else"):
+        BenchOnCpu(tmp_path, lambda x, y, count: (y[:60].add_(2 * x.base[:60]), count.add_(1))).run_and_check(
+            None, listed
+        )
+    with pytest.raises(CannotPlan, match="no configuration of the list is left"):
+        list_trial._against({"against": 0}, {1: listed})
+
+
 def test_what_the_tuner_resets_is_reset_before_each_launch(tmp_path: Path) -> None:
     resets = {"zero": ["y"], "restore": ["count"], "integers": False}
     BenchOnCpu(tmp_path, accumulate, resets).run_and_check(once)
@@ -118,7 +129,7 @@ def on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def request(*planned: Any, right: tuple[int, ...] = (), dropped: tuple[int, ...] = ()) -> Json:
-    candidates = [{"kernel": accumulate, "planned": kernel} for kernel in planned]
+    candidates = [{"kernel": accumulate, "planned": kernel, "against": None} for kernel in planned]
     return {"candidates": candidates, "right": right, "dropped": dropped, "resets": NO_RESETS}
 
 

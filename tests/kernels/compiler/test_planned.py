@@ -478,10 +478,10 @@ def test_each_size_class_is_decided(machine: Machine, tmp_path: Path, fresh: Any
 
 
 @pytest.mark.parametrize("decorated", [False, True])
-def test_autotuners_tune_the_kernel_as_it_is_and_plan_the_winner(
-    machine: Machine, tmp_path: Path, fresh: Any, children: Any, decorated: bool
+def test_under_one_plan_autotuners_tune_the_kernel_as_it_is_and_the_winner_is_planned(
+    machine: Machine, fresh: Any, children: Any, decorated: bool
 ) -> None:
-    tried = children(1.5, 1.4)
+    tried = children(1.5)
     warps: list[int] = []
 
     def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
@@ -491,11 +491,8 @@ def test_autotuners_tune_the_kernel_as_it_is_and_plan_the_winner(
 
     configs = [triton.Config({"BM": 128, "BN": 128, "BK": 64}, num_warps=n) for n in (8, 4)]
     tuned = triton.autotune(configs, key=["M"], do_bench=bench)(fresh(kernels.gemm))
-    tuned, scope = (
-        (planned(tmp_path, background=False)(tuned), contextlib.nullcontext())
-        if decorated
-        else (tuned, planned(tmp_path, background=False))
-    )
+    under = planned(SCHEME, background=False)
+    tuned, scope = (under(tuned), contextlib.nullcontext()) if decorated else (tuned, under)
     with scope:
         for _ in range(2):
             tuned[lambda meta: (2, 256 // meta["BN"])](*gemm_arguments()[:6])

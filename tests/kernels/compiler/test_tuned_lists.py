@@ -445,6 +445,28 @@ def test_heuristics_of_each_configuration_are_honoured(
     assert [arguments[-1] for *_, arguments in machine.launches] == [False] * 2
 
 
+def test_tiles_are_added_where_the_user_says_so_and_compared_with_the_lists_own(
+    machine: Machine, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    deep = {(256, 64, 4, None): 21.0, (64, 64, 4, None): 24.0, (128, 64, 4, None): 30.0, (128, 64, 4, TWO): 29.0}
+    tried = children(deep, {**deep, (256, 64, 4, None): 12.0})
+    tuner = tuned([config(SMALL), config(WIDE)])
+    with planned(tmp_path, extend=True):
+        launch(tuner)
+        launch(tuner)
+    assert {tile[:2] for tile in tried.ranked} >= {(64, 64), (128, 64), (256, 64)}
+    (request,) = tried.trials
+    against = {named(c["kernel"])[0]: c["against"] for c in request["candidates"] if c["planned"] is None}
+    assert against == {64: None, 128: None, 256: 0}
+    assert named(request["candidates"][0]["kernel"])[0] == 64, "the best of the list's own"
+    assert [grid for grid, _, _ in machine.launches] == [(16, 64, 1)] * 2
+    assert tuner.best_config.kwargs == {"BM": 256, "BN": 64, "BK": 32}
+    assert len(tuner.configs) == 2
+    with planned(tmp_path, extend=True, measure=False):
+        launch(tuned([config(SMALL), config(WIDE)]))
+    assert machine.launches[-1][0] != (16, 64, 1), "what cannot be compared is not added"
+
+
 def test_a_winner_that_triton_knows_is_the_one_that_is_timed_as_it_is(
     machine: Machine, tuned: Any, children: Any, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
@@ -22,6 +22,7 @@ from warpplan.kernels.compiler.launching.autotuned.front_end import FrontEnd, fr
 from warpplan.kernels.compiler.launching.autotuned.job_pool import cores, run_jobs
 from warpplan.kernels.compiler.launching.autotuned.list_choice import Candidate, ranked, to_try, within_bounds
 from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListFolder, ListSituation, Tried
+from warpplan.kernels.compiler.launching.autotuned.list_extend import extended
 from warpplan.kernels.compiler.launching.autotuned.list_jobs import COMPILE, RANK
 from warpplan.kernels.compiler.launching.autotuned.trial_child import TrialChild
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings, TunedLaunch, resets_of
@@ -64,10 +65,11 @@ class Listed:
 
 
 class ListDecider:
-    """Decides on lists by the terms of ``decider``, which decides on kernels."""
+    """Decides on lists by the terms of ``decider``, which decides on kernels; ``extend`` adds tiles to them, where they
+    can be tried."""
 
-    def __init__(self, decider: Decider) -> None:
-        self._decider = decider
+    def __init__(self, decider: Decider, *, extend: bool = False) -> None:
+        self._decider, self._extend = decider, extend and decider.measures
 
     def __call__(self, launch: TunedLaunch) -> TunerConfig | None:
         """The configuration to launch from now on, whose kernel's own decision is kept for the launch table; ``None``
@@ -81,7 +83,9 @@ class ListDecider:
         first = launch.call(configs[0])
         if self._decider.capability(first.device) // 10 != HOPPER:
             return None
-        known = launch.known_timings(configs)
+        known, own = launch.known_timings(configs), len(configs)
+        if self._extend:
+            configs = extended(configs)
         situation = self._situation(self._decider.situation(first), launch, configs)
         folder = ListFolder(self._decider.folder)
         decision = folder.load(situation)
@@ -90,7 +94,7 @@ class ListDecider:
         if decision is None:
             progress.log.info("%s: %d configurations, its first launch waits", situation.kernel, len(configs))
             began = time.monotonic()
-            decision = folder.settle(self._decide(situation, launch, configs, known))
+            decision = folder.settle(self._decide(situation, launch, configs, own, known))
             progress.log.info("%s (%.1f s)", decision, time.monotonic() - began)
         if decision.config is None:
             return None
@@ -103,8 +107,10 @@ class ListDecider:
         )  # fmt: skip
 
     def _decide(
-        self, situation: ListSituation, launch: TunedLaunch, configs: Sequence[TunerConfig], known: KnownTimings
-    ) -> ListDecision:
+        self, situation: ListSituation, launch: TunedLaunch, configs: Sequence[TunerConfig], own: int,
+        known: KnownTimings,
+    ) -> ListDecision:  # fmt: skip
+        """``own`` are the list's own, the others were added."""
         profile, device = self._decider.predicts_with(situation.device)
         listed = [self._listed(launch, config, profile, device) for config in configs]
         bounds = [each.bound_us for each in listed]
@@ -122,7 +128,7 @@ class ListDecider:
                 return ListDecision(situation, None, reason="; ".join(by_reason(said)))
             if child is None:
                 return self._predicted(situation, listed, candidates)
-            return self._tried(situation, launch, listed, candidates, known, child)
+            return self._tried(situation, launch, listed, own, candidates, known, child)
 
     def _trial_child(self, call: Call) -> contextlib.AbstractContextManager[TrialChild | None]:
         if not self._decider.measures:
@@ -158,26 +164,32 @@ class ListDecider:
         at_once = cores()
         for start in range(0, len(candidates), at_once):
             some = candidates[start : start + at_once]
-            for candidate, files in self._compiled(listed, some, situation).items():
+            # Its first launch is of the kernel as it is: compiled meanwhile.
+            itself = [replace(some[0], scheme=None)]
+            compiled = self._compiled(listed, list(dict.fromkeys([*some, *itself])), situation)
+            for candidate in some:
+                files = compiled[candidate]
                 if "reason" not in files:
                     self._keep(listed[candidate.config], candidate, files, None, None)
                     return ListDecision(situation, candidate.config, candidate.scheme)
         raise CannotPlan("no configuration of its list compiles")
 
     def _tried(
-        self, situation: ListSituation, launch: TunedLaunch, listed: Sequence[Listed],
+        self, situation: ListSituation, launch: TunedLaunch, listed: Sequence[Listed], own: int,
         candidates: Sequence[Candidate], known: KnownTimings, child: TrialChild,
     ) -> ListDecision:  # fmt: skip
         planned, unplanned = to_try(candidates, [each.alike for each in listed], known)
         # What a planned kernel is compared with is its own configuration as it is.
         references = [c for c in candidates if c.scheme is None and c.config in {p.config for p in planned}]
-        wanted = list(dict.fromkeys([*unplanned, *references, *planned]))
+        # What was added is compared with the best of the list's own.
+        first = [c for c in candidates if c.scheme is None and c.config < own][:1]
+        wanted = list(dict.fromkeys([*first, *unplanned, *references, *planned]))
         files = self._compiled(listed, wanted, situation)
         as_it_is = {c.config: files[c] for c in wanted if c.scheme is None and "reason" not in files[c]}
         run = [c for c in wanted if c.config in as_it_is and "reason" not in files[c]]
         refused = {c: str(files[c]["reason"]) for c in wanted if "reason" in files[c]}
         self._decider.finish_work(listed[0].call.device)
-        us, failed = self._timed(launch, listed, run, as_it_is, files, child)
+        us, failed = self._timed(launch, listed, own, run, as_it_is, files, child)
         reasons = {**refused, **failed}
         tried = tuple(Tried(c.config, c.scheme, us.get(c), reasons.get(c, "")) for c in wanted)
         right = [c for c in run if c in us]
@@ -187,13 +199,13 @@ class ListDecider:
         best = min(alone, key=lambda c: us[c])
         fastest = min((c for c in right if c.scheme is not None), key=lambda c: us[c], default=best)
         chosen = fastest if us[best] > GAIN * us[fastest] else best
-        own = next((us[c] for c in alone if c.config == chosen.config), us[best])
-        self._keep(listed[chosen.config], chosen, files[chosen], us[chosen], own)
+        itself = next((us[c] for c in alone if c.config == chosen.config), us[best])
+        self._keep(listed[chosen.config], chosen, files[chosen], us[chosen], itself)
         return ListDecision(situation, chosen.config, chosen.scheme, "", tried)
 
     def _timed(
-        self, launch: TunedLaunch, listed: Sequence[Listed], run: Sequence[Candidate], as_it_is: dict[int, Json],
-        files: dict[Candidate, Json], child: TrialChild,
+        self, launch: TunedLaunch, listed: Sequence[Listed], own: int, run: Sequence[Candidate],
+        as_it_is: dict[int, Json], files: dict[Candidate, Json], child: TrialChild,
     ) -> tuple[dict[Candidate, float], dict[Candidate, str]]:  # fmt: skip
         """Median microseconds of those that are right, and why others are not. Raises :class:`MeasurementFailed`."""
         with tempfile.TemporaryDirectory(prefix="warpplan-") as folder:
@@ -206,6 +218,7 @@ class ListDecider:
                     {
                         "kernel": {**_front(listed[c.config]).packed, "compiled": as_it_is[c.config]},
                         "launch": launches[c], "planned": None if c.scheme is None else files[c],
+                        "against": 0 if c.scheme is None and c.config >= own else None,
                     }
                     for c in run
                 ],

@@ -19,7 +19,7 @@ from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
 from warpplan.kernels.compiler.launching.autotuned.trial_child import waited_for
 from warpplan.kernels.compiler.launching.decisions import Compiled
-from warpplan.kernels.compiler.launching.trial import Bench
+from warpplan.kernels.compiler.launching.trial import Bench, compare
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument
 
 Item = dict[str, Json]
@@ -29,8 +29,9 @@ Candidates = Sequence[dict[str, Json]]
 def list_trial(place: dict[str, Json]) -> Iterator[Item]:
     """Items for the request in the file ``place["request"]``: ``candidates``, each with ``kernel`` (packed, its files
     under ``compiled``), ``launch`` (``arguments``, ``grid``, ``device``) and ``planned`` (files, or ``None`` for the
-    kernel as it is); ``right``, the numbers of those that another child has checked; ``dropped``, of those that are
-    out; ``resets``. The GPU ``place["device"]`` is opened before that file is there."""
+    kernel as it is), ``against`` (the number of the candidate that it is compared with, or ``None``); ``right``, the
+    numbers of those that another child has checked; ``dropped``, of those that are out; ``resets``. The GPU
+    ``place["device"]`` is opened before that file is there."""
     open_gpu(place["device"])
     request = waited_for(place["request"])
     if request is not None:
@@ -56,7 +57,7 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
     for number in [n for n in benches if n not in request["right"]]:
         yield {"step": "check", "candidate": number}
         try:
-            benches[number].run_and_check(_planned(candidates[number]))
+            benches[number].run_and_check(_planned(candidates[number]), _against(candidates[number], benches))
         except Exception as error:
             if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
                 raise  # the context, or the memory, is lost: whatever this process did next would fail for it
@@ -66,6 +67,14 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
             yield {"step": "right", "candidate": number}
     yield {"step": "time"}
     yield {"step": "times", "us": times(benches, {n: _planned(candidates[n]) for n in benches})}
+
+
+def _against(candidate: dict[str, Json], benches: Mapping[int, ListBench]) -> ListBench | None:
+    """The configuration of the list that one that was added to it is compared with."""
+    number = candidate["against"]
+    if number is not None and number not in benches:
+        raise CannotPlan("no configuration of the list is left to compare it with")
+    return None if number is None else benches[number]
 
 
 def benched(candidate: dict[str, Json], resets: dict[str, Json]) -> ListBench:
@@ -89,12 +98,19 @@ class ListBench(Bench):
         self._names, self._resets = list(kernel["arg_names"]), resets
         super().__init__(kernel, launch)
 
-    def run_and_check(self, planned: CompiledKernel | None) -> None:
-        """Run the kernel as it is; compare what ``planned`` computes with it. Raises :class:`CannotPlan`."""
-        if planned is None:
+    def run_and_check(self, planned: CompiledKernel | None, against: ListBench | None = None) -> None:
+        """Run the kernel as it is, and compare what it computes with ``against``; or what ``planned`` computes with
+        it. Raises :class:`CannotPlan`."""
+        if planned is not None:
+            self.check(planned)
+        elif against is None:
             self._launch(self._unplanned, self._copies())
         else:
-            self.check(planned)
+            reference, copies = against._copies(), self._copies()
+            for number in ("first", "second"):
+                against._launch(against._unplanned, reference)
+                self._launch(self._unplanned, copies)
+                compare(reference, copies, number)
 
     def launch_on(self, planned: CompiledKernel | None, copies: Copies) -> None:
         """Launch without waiting."""

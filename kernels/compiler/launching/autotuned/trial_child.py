@@ -15,6 +15,7 @@ from types import TracebackType
 from warpplan.kernels.compiler.launching.decisions import write_whole
 from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.kernels.triton_types import Json
+from warpplan.planner.errors import MeasurementFailed
 
 TRIAL = "warpplan.kernels.compiler.launching.autotuned.list_trial:list_trial"
 WAIT_S = 600.0
@@ -45,9 +46,12 @@ class TrialChild:
             self._give(None)
 
     def run(self, request: dict[str, Json]) -> IsolatedResult:
-        """What comes of ``request``, see :mod:`.list_trial`."""
+        """What comes of ``request``, see :mod:`.list_trial`. Raises :class:`MeasurementFailed` where no process could be
+        started."""
         self._give(request)
         self._thread.join()
+        if not self._results:
+            raise MeasurementFailed("the process of a trial could not be started")
         return self._results[0]
 
     def _give(self, request: dict[str, Json] | None) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from warpplan.kernels.triton_types import Autotuner, Json, TunerConfig
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.planner.values.profile import Profile
 
@@ -40,7 +41,7 @@ class InspectedConfig:
         return min((us for us in (self.planned_us, self.alone_us) if us is not None), default=float("inf"))
 
 
-def list_of(kernel: Any, signature: str) -> list[Any]:
+def list_of(kernel: Autotuner, signature: str) -> list[TunerConfig]:
     """The configurations of the autotuner around ``kernel`` that ``signature`` leaves open; none where it gives all
     that they would, or there is no autotuner."""
     from warpplan.kernels.compiler.inspection.signature import parse_signature
@@ -54,7 +55,9 @@ def list_of(kernel: Any, signature: str) -> list[Any]:
     return []
 
 
-def inspect_list(kernel: Any, configs: Sequence[Any], signature: str, profile: Profile) -> tuple[InspectedConfig, ...]:
+def inspect_list(
+    kernel: Autotuner, configs: Sequence[TunerConfig], signature: str, profile: Profile
+) -> tuple[InspectedConfig, ...]:
     """Every one of ``configs`` for sm_90, best first, those that cannot be ranked last. ``kernel`` is the outermost
     layer, whose heuristics are computed from the configuration and the numbers of the signature.
 
@@ -66,7 +69,7 @@ def inspect_list(kernel: Any, configs: Sequence[Any], signature: str, profile: P
     return tuple(sorted(found, key=lambda each: each.best_us))
 
 
-def completed(kernel: Any, config: Any, signature: str) -> str:
+def completed(kernel: Autotuner, config: TunerConfig, signature: str) -> str:
     """``signature`` with what ``config`` and heuristics give, and names in descriptors' blocks as numbers.
 
     Raises :class:`InvalidInput` for a heuristic that needs what the signature does not say.
@@ -74,7 +77,7 @@ def completed(kernel: Any, config: Any, signature: str) -> str:
     from warpplan.kernels.compiler.inspection.signature import parse_signature
 
     given = parse_signature(signature)
-    values: dict[str, Any] = {name: _read(text) for name, text in given.items()}
+    values: dict[str, Json] = {name: _read(text) for name, text in given.items()}
     values |= config.all_kwargs()
     made = {name: value for name, value in config.kwargs.items() if name not in given}
     layer = kernel
@@ -95,7 +98,7 @@ def completed(kernel: Any, config: Any, signature: str) -> str:
     return ", ".join([*(f"{n}={t}" for n, t in boxes.items()), *(f"{n}={_written(v)}" for n, v in made.items())])
 
 
-def _inspected(kernel: Any, config: Any, signature: str, profile: Profile) -> InspectedConfig:
+def _inspected(kernel: Autotuner, config: TunerConfig, signature: str, profile: Profile) -> InspectedConfig:
     from triton.backends.compiler import GPUTarget
 
     from warpplan.kernels.compiler.analysis.capture import capture
@@ -119,7 +122,7 @@ def _inspected(kernel: Any, config: Any, signature: str, profile: Profile) -> In
         raise
     except Exception as error:  # Triton's front end and passes raise types of their own
         lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
-        return _with(base, reason=f"does not compile: {lines[-1] if lines else type(error).__name__}")
+        return replace(base, reason=f"does not compile: {lines[-1] if lines else type(error).__name__}")
     numbers = {name: value for name, value in map(_number, parse_signature(text).items()) if value is not None}
     counted = trip_counts(parse(at_cut.text).function, numbers, ANY_GRID)
     size = LaunchSize(0, tuple(trips if trips and trips.mean == trips.most else None for trips in counted))
@@ -131,22 +134,16 @@ def _inspected(kernel: Any, config: Any, signature: str, profile: Profile) -> In
     alone = next(r for r in ranked if r.scheme is None)
     best = next((r for r in ranked if r.scheme is not None), None)
     if best is None:
-        return _with(base, reason=alone.reason, alone_us=alone.launch_us)
-    return _with(base, strategy=best.scheme, planned_us=best.launch_us, alone_us=alone.launch_us)
+        return replace(base, reason=alone.reason, alone_us=alone.launch_us)
+    return replace(base, strategy=best.scheme, planned_us=best.launch_us, alone_us=alone.launch_us)
 
 
-def _with(base: InspectedConfig, **changed: Any) -> InspectedConfig:
-    from dataclasses import replace
-
-    return replace(base, **changed)
-
-
-def _options(config: Any) -> dict[str, int]:
+def _options(config: TunerConfig) -> dict[str, int]:
     given = {"num_warps": config.num_warps, "num_stages": config.num_stages, "num_ctas": config.num_ctas}
     return given if config.maxnreg is None else {**given, "maxnreg": config.maxnreg}
 
 
-def _box(text: str, values: Mapping[str, Any]) -> str:
+def _box(text: str, values: Mapping[str, Json]) -> str:
     """``bf16[BM,BK]`` with the numbers that the names stand for."""
     head, bracket, rest = text.partition("[")
     if not bracket:
@@ -154,7 +151,7 @@ def _box(text: str, values: Mapping[str, Any]) -> str:
     return head + bracket + re.sub(r"[A-Za-z_]\w*", lambda name: str(values.get(name[0], name[0])), rest)
 
 
-def _read(text: str) -> Any:
+def _read(text: str) -> Json:
     """What a heuristic sees of an argument: its number where the signature has one."""
     import ast
 
@@ -169,5 +166,5 @@ def _number(pair: tuple[str, str]) -> tuple[str, int | None]:
     return name, int(text) if re.fullmatch(r"-?\d+", text) else None
 
 
-def _written(value: Any) -> str:
+def _written(value: Json) -> str:
     return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else str(value)
