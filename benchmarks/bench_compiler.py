@@ -80,7 +80,7 @@ def compare(case: Case, job: dict[str, Any]) -> dict[str, Any]:
     if "api" in job:
         from warpplan.kernels import planned
 
-        context = planned(decisions)
+        context = planned(decisions, background=False)
         makers["planned()"] = functools.partial(ordinary, case, case.settings[job["api"]])
     sets = [tensors(case, seed) for seed in range(input_sets(case))]
     contenders, found, failed = {}, {}, {}

@@ -97,7 +97,10 @@ def compare(entry: Entry) -> Row:
     count = max(1, min(MOST_SETS, -(-COLD_BYTES // problem.bytes)))
     sets = [Made(problem, seed) for seed in range(count)]
     wanted = problem.reference({name: view.clone() for name, view in sets[0].views.items()})
-    sides: dict[str, Any] = {"autotuned": contextlib.nullcontext(), "planned": planned(tempfile.mkdtemp())}
+    sides: dict[str, Any] = {
+        "autotuned": contextlib.nullcontext(),
+        "planned": planned(tempfile.mkdtemp(), background=False),
+    }
     cold, warm, found, chosen = {}, {}, {}, {}
     estimate = estimate_us(problem)
     for side, context in sides.items():
@@ -142,7 +145,7 @@ def first_launch(entry: Entry, side: str, caches: str) -> Row:
     os.environ["TRITON_CACHE_DIR"] = caches
     from warpplan.kernels import planned
 
-    context: Any = planned() if side == "planned" else contextlib.nullcontext()
+    context: Any = planned(background=False) if side == "planned" else contextlib.nullcontext()
     problem = entry.problem()
     made = Made(problem, 0)
     kernel = fresh(entry)
@@ -186,7 +189,7 @@ def soaked(case: Row) -> Row:
     wait()
     as_is = errors(made.outputs(), wanted)
     said: list[str] = []
-    with planned(tempfile.mkdtemp(), measure=False), warnings.catch_warnings(record=True) as caught:
+    with planned(tempfile.mkdtemp(), measure=False, background=False), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         launch()  # decides, and runs as it is
         wait()

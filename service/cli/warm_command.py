@@ -49,7 +49,7 @@ def warm(
         if not as_json:
             print(line, flush=True)
 
-    with observed(show), planned(plans or None, measure=measure, time_limit_s=time_limit):
+    with observed(show), planned(plans or None, measure=measure, time_limit_s=time_limit, background=False):
         status = _run(script, arguments or [])
     if as_json:
         print_json({"schema": SCHEMA, "decisions": [to_json(decision) for decision in made]})

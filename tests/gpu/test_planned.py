@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
+from warpplan.kernels.compiler.background.watched_kernel import WatchedKernel  # noqa: E402
 from warpplan.kernels.compiler.launching import decide  # noqa: E402
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.triton_compat import release  # noqa: E402
@@ -228,7 +230,7 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_plan_is_right(name: str, scheme: HopperStrategy) -> None:
     """Every scheme that compiles runs as it is; one that does not leaves the kernel, which is right as well."""
     case = CASES[name]()
-    with warnings.catch_warnings(record=True) as caught, planned(scheme, measure=False):
+    with warnings.catch_warnings(record=True) as caught, planned(scheme, measure=False, background=False):
         warnings.simplefilter("always")
         run(case)
         for _ in range(3):
@@ -262,7 +264,7 @@ def test_a_producer_that_copies_is_right(name: str, scheme: HopperStrategy) -> N
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_trials_choose_is_right_and_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         case = CASES[name]()
         for _ in range(3):
             run(case)
@@ -273,11 +275,35 @@ def test_what_trials_choose_is_right_and_kept(name: str, tmp_path: Path, monkeyp
         raise AssertionError("decided twice")
 
     monkeypatch.setattr(decide, "run_isolated", refuse)
-    with warnings.catch_warnings(), planned(tmp_path):
+    with warnings.catch_warnings(), planned(tmp_path, background=False):
         warnings.simplefilter("error", PlanWarning)
         case = CASES[name]()
         for _ in range(2):
             run(case)
+
+
+@pytest.mark.parametrize("name", ["gemm", "attention"])
+def test_beside_a_job_every_launch_is_right_until_one_kernel_is_settled_on(name: str, tmp_path: Path) -> None:
+    """Tried in the background, compared by the launches themselves, at two sizes of one class."""
+    kernel = _fresh(kernels.gemm if name == "gemm" else kernels.attention)
+    cases = [gemm_case(kernel, m) for m in (1024, 1280)] if name == "gemm" else [CASES[name]()]
+    scope, until = planned(tmp_path), time.monotonic() + 240
+    with scope:
+        beside = scope._table()._beside
+        assert beside is not None
+        while time.monotonic() < until:
+            ran = [run(case) for case in cases]
+            if not any(isinstance(kernel, WatchedKernel) for kernel in ran):
+                break
+        else:
+            pytest.fail("nothing was settled on in time")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            cases[0][0]()
+        graph.replay()
+    assert beside.budget.spent_s <= beside.budget.allowed_s + beside.budget.estimate_s
+    assert beside.budget.trials == 1
+    assert '"provisional": false' in next(tmp_path.glob("*.json")).read_text()
 
 
 HANG = """
@@ -325,7 +351,7 @@ def test_the_job_outlives_its_trials(injected: str, said: str, tmp_path: Path, m
     monkeypatch.setattr(decide, "default_folder", lambda: tmp_path / "decisions")
     case = gemm_case(_fresh(kernels.gemm))
     with pytest.warns(PlanWarning, match=said) as caught:
-        launch_twice(planned(HopperStrategy(2, (3,)), time_limit_s=25.0), case)
+        launch_twice(planned(HopperStrategy(2, (3,)), time_limit_s=25.0, background=False), case)
     assert len(caught) == 1
     run(case)
 
@@ -337,19 +363,19 @@ def launch_twice(scope: planned, case: Case) -> None:
 
 
 def test_a_damaged_decision(tmp_path: Path) -> None:
-    with planned(tmp_path, measure=False):
+    with planned(tmp_path, measure=False, background=False):
         run(gemm_case(_fresh(kernels.gemm)))
     (file,) = tmp_path.glob("*.json")
     file.write_text(file.read_text()[:100])
     with pytest.warns(PlanWarning, match="delete it"):
-        launch_twice(planned(tmp_path, measure=False), gemm_case(_fresh(kernels.gemm)))
+        launch_twice(planned(tmp_path, measure=False, background=False), gemm_case(_fresh(kernels.gemm)))
 
 
 def test_graphs_and_streams() -> None:
     case = gemm_case(_fresh(kernels.gemm))
     call, out, _ = case
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with planned(HopperStrategy(2, (3,)), measure=False):
+    with planned(HopperStrategy(2, (3,)), measure=False, background=False):
         unplanned = run(case).metadata.num_warps
         with torch.cuda.graph(graph):
             captured = call()
@@ -368,9 +394,9 @@ def test_nothing_is_planned_in_a_capture() -> None:
     call, *_ = gemm_case(_fresh(kernels.gemm))
     call()
     torch.cuda.synchronize()
-    with planned(HopperStrategy(2, (3,)), measure=False), torch.cuda.graph(torch.cuda.CUDAGraph()):
+    with planned(HopperStrategy(2, (3,)), measure=False, background=False), torch.cuda.graph(torch.cuda.CUDAGraph()):
         captured = call()
-    with planned(HopperStrategy(2, (3,)), measure=False):
+    with planned(HopperStrategy(2, (3,)), measure=False, background=False):
         assert call() is captured, "decided now, from the next launch on"
         assert call() is not captured
 
@@ -389,7 +415,7 @@ def test_a_view_that_no_descriptor_fits_is_right_after_planning(view: str) -> No
         return ran
 
     other = _random(256, 528)[:, 1:513] if view == "misaligned" else _random(1, 512).expand(256, 512)
-    with warnings.catch_warnings(record=True), planned(scheme, measure=False):
+    with warnings.catch_warnings(record=True), planned(scheme, measure=False, background=False):
         warnings.simplefilter("always")
         for _ in range(2):
             launch(_random(256, 512))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +125,48 @@ def test_the_first_item_has_a_limit_of_its_own() -> None:
     assert (result.status, result.items) == ("timeout", (0,))
     late = run_isolated("builtins:eval", ["__import__('time').sleep(2)"], time_limit_s=0.01, start_limit_s=120.0)
     assert late.status == "ok"
+
+
+ONE_THEN_SLEEP = "(__import__('time').sleep(s) or s for s in (0, 600))"
+
+
+def test_a_child_is_stopped_when_the_caller_says_so() -> None:
+    seen: list[object] = []
+    result = run_isolated(
+        "builtins:eval", [ONE_THEN_SLEEP], time_limit_s=60, on_item=seen.append, stop=lambda: bool(seen)
+    )
+    assert (result.status, result.items) == ("stopped", (0,))
+    assert result.seconds < 50
+
+
+def test_the_limit_after_one_item_may_be_another() -> None:
+    result = run_isolated(
+        "builtins:eval", [ONE_THEN_SLEEP], time_limit_s=60, limit_after=lambda item: 0.3 if item == 0 else None
+    )
+    assert (result.status, result.reason) == ("timeout", "no answer for 0.3 s: killed")
+
+
+def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
+    """A parent that is killed kills nobody."""
+    file = tmp_path / "pid"
+    expression = f"open({str(file)!r}, 'w').write(str(__import__('os').getpid())) and __import__('time').sleep(600)"
+    code = (
+        "from warpplan.kernels.isolate import run_isolated\n"
+        f"run_isolated('builtins:eval', [{expression!r}], time_limit_s=60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    try:
+        until(lambda: file.exists() and file.read_text() != "")
+    finally:
+        parent.kill()
+        parent.wait()
+    stat = Path(f"/proc/{file.read_text()}/stat")
+    until(lambda: not stat.exists() or stat.read_text().split()[2] == "Z")  # ended; nobody has asked how
+
+
+def until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)

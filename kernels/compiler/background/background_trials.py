@@ -39,6 +39,9 @@ LEAST_LAUNCHES = 2
 """Launches of a family before a trial is worth it: what is launched once is over."""
 ARM_S = 5.0
 """Seconds that the next launch of a family is waited for, so that a trial has its arguments; then another is chosen."""
+MUCH = 0.25
+"""Share of the time of its family's longest class that a class must take for its launches to be tried. Chosen by hand;
+doubled, a trial waits longer for its launch."""
 EXIT_WAIT_S = 3.0
 """Seconds that an interpreter that ends waits for the thread to kill its child."""
 _log = logging.getLogger("warpplan")
@@ -84,6 +87,7 @@ class BackgroundTrials:
         self._work: deque[BackgroundWork] = deque()
         self._open: dict[int, WatchedKernel] = {}
         self._pooled: dict[int, WatchedKernel] = {}  # those that take part in the comparison of one plan
+        self._left: dict[int, WatchedKernel] = {}  # those that are predicted to gain nothing, by what is known so far
         self._armed: tuple[Hashable, float] | None = None  # the family whose next launch a trial waits for, since when
         self._ready: BackgroundWork | None = None
         self._wakened = threading.Event()
@@ -120,10 +124,13 @@ class BackgroundTrials:
             self.wake()
 
     def _arm(self, chosen: WatchedKernel) -> None:
-        """Let the next launch of the family of ``chosen`` hand over its arguments, of whatever class it is."""
+        """Let the next launch of the family of ``chosen`` hand over its arguments, of whatever class that takes much of
+        the family's time: what is measured where little else than starting takes time says little of the rest."""
         self._armed = chosen.launch.family, self._clock()
+        least_us = chosen.launches * chosen.time_us * MUCH
         for watched in list(self._open.values()):
-            if watched.launch.family == chosen.launch.family and watched.not_before <= self._clock():
+            mine = watched.launch.family == chosen.launch.family and watched.not_before <= self._clock()
+            if mine and watched.launches * watched.time_us >= least_us:
                 watched.want()
 
     def _disarm(self) -> None:
@@ -139,6 +146,7 @@ class BackgroundTrials:
         """A class runs as it is, after a failure."""
         self._open.pop(id(watched), None)
         self._pooled.pop(id(watched), None)
+        self._left.pop(id(watched), None)
 
     def _add(self, work: BackgroundWork) -> None:
         self._work.append(work)
@@ -173,13 +181,14 @@ class BackgroundTrials:
             for watched in self._open.values():  # not launched any more, it seems
                 if watched.launch.family == family:
                     watched.not_before = self._clock() + ARM_S
+        if self.runner.needs_arguments and not self.budget.has_time:
+            return None
         watched_next = self._most_valuable()
         if watched_next is None:
             return None
         if not self.runner.needs_arguments:
             return BackgroundWork("try", watched_next)
-        if self.budget.has_time:
-            self._arm(watched_next)
+        self._arm(watched_next)
         return None
 
     def perform(self, work: BackgroundWork) -> None:
@@ -200,6 +209,8 @@ class BackgroundTrials:
         watched.take(choice)
         if choice.pool is not None and not choice.final:
             self._pooled[id(watched)] = watched
+        elif choice.predicted and choice.kernel is None:
+            self._left[id(watched)] = watched
 
     def _find(self, watched: WatchedKernel, taken: PlanChoice | None) -> None:
         """Look for what is kept, in place of ``taken``, what this process knew already."""
@@ -215,10 +226,11 @@ class BackgroundTrials:
         """Keep what a comparison found. What it says of other sizes is looked up for all that took part in it."""
         assert self.runner is not None
         self.runner.settle(watched.launch, choice, times)
-        for other in list(self._pooled.values()):
-            if other.launch.family == watched.launch.family:
-                del self._pooled[id(other)]
-                self._work.append(BackgroundWork("find", other))
+        for waiting in (self._pooled, self._left):
+            for other in list(waiting.values()):
+                if other.launch.family == watched.launch.family:
+                    del waiting[id(other)]
+                    self._work.append(BackgroundWork("find", other))
 
     def _try(self, watched: WatchedKernel, snapshot: Snapshot) -> None:
         assert self.runner is not None

@@ -9,8 +9,9 @@ from warpplan.kernels.triton_types import KernelArgument
 
 
 def launch_sizes(arguments: Mapping[str, KernelArgument], grid: tuple[int, ...]) -> LaunchSizes:
-    """The integers among ``arguments``, and the grid."""
-    return LaunchSizes(tuple((name, value) for name, value in arguments.items() if type(value) is int), grid)
+    """The integers among ``arguments``, and the grid with all its axes, as a launcher gets it."""
+    x, y, z = (*grid, 1, 1)[:3]
+    return LaunchSizes(tuple((name, value) for name, value in arguments.items() if type(value) is int), (x, y, z))
 
 
 def shared_memory(arguments: Mapping[str, KernelArgument]) -> tuple[str, ...]:

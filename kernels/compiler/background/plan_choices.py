@@ -44,7 +44,8 @@ class PlanChoice:
 
     ``final`` says that nothing is left to compare. ``pool`` is the comparison of all launches for which the plan
     was tried once, at the sizes ``reference``; without one the plan was settled on at other sizes: it is used
-    at once, and compared now and then. ``model`` predicts its times. ``decision`` is what is kept of it.
+    at once, and compared now and then. ``model`` predicts its times. ``decision`` is what is kept of it;
+    ``predicted`` says that no launch was timed for it: another trial may say otherwise.
     """
 
     kernel: CompiledKernel | None
@@ -53,6 +54,7 @@ class PlanChoice:
     model: GainModel | None = None
     reference: LaunchSizes | None = None
     pool: LaunchPairs | None = None
+    predicted: bool = False
 
 
 @dataclass(frozen=True)

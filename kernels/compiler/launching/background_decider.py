@@ -61,7 +61,7 @@ class BackgroundDecider(Decider):
             return None
         origin = self._carried.origin(decision)
         if origin.compiled is None or (decision.scheme is None and not origin.provisional):
-            return PlanChoice(None, final=True, decision=decision)
+            return self._as_it_is(decision)
         kernel = self._loaded.get((launch.call.device, origin.compiled))
         return None if kernel is None else self._chosen(launch, decision, kernel)
 
@@ -148,8 +148,13 @@ class BackgroundDecider(Decider):
             warn_not_planned(launch.call.jit, decision.reason)
         origin = self._carried.origin(decision)
         if decision.scheme is None and (origin.scheme is None or not origin.provisional):
-            return PlanChoice(None, final=True, decision=decision)
+            return self._as_it_is(decision)
         return self._chosen(launch, decision, self._ready(origin, unplanned, launch.call.device))
+
+    @staticmethod
+    def _as_it_is(decision: Decision) -> PlanChoice:
+        predicted = decision.predicted_gain is not None and decision.gain is None
+        return PlanChoice(None, final=True, decision=decision, predicted=predicted)
 
     def _chosen(self, launch: WatchedLaunch, decision: Decision, kernel: CompiledKernel) -> PlanChoice:
         """``kernel`` for launches of ``launch``: compared with the kernel as it is, where nothing has shown yet which

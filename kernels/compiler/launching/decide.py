@@ -242,7 +242,9 @@ class Decider:
     def _known(self, place: TrialLaunch) -> Decision | None:
         """What is decided for ``place``, or carried to it from other sizes, and then kept."""
         known = self._load(place.situation)
-        if known is not None:
+        # Where launches go on, what was carried before may be carried otherwise by what is known since.
+        revisable = known is not None and self.takes_provisional and known.weight == 1
+        if known is not None and not revisable:
             self._carried.add(known)
             return known
         if self._carried.gain(place.situation.family, place.sizes) is None:
@@ -251,8 +253,11 @@ class Decider:
                     self._carried.add(other)
         carried = self._carried.carry(place.situation, place.sizes, place.aliases)
         if carried is None or self._carried.origin(carried).provisional:  # what follows from it is not known yet
+            return carried or known
+        if known is not None and known.scheme != carried.scheme:
+            self._opened().replace(carried)
             return carried
-        return self._opened().settle(carried)
+        return known or self._opened().settle(carried)
 
     def _decide(
         self, place: TrialLaunch, call: Call, kernel: CompiledKernel, description: dict[str, Json] | None

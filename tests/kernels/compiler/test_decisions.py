@@ -26,6 +26,8 @@ from warpplan.kernels.compiler.launching.decisions import (
 from warpplan.kernels.compiler.launching.dispatch import size_class
 from warpplan.kernels.compiler.launching.sources import Given, Service, open_source
 from warpplan.kernels.compiler.launching.sources import given as plan_given
+from warpplan.kernels.compiler.sizes.gain_model import GainBasis, GainModel, LoopTrips, StrategyTerms
+from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 from warpplan.kernels.compiler.strategy.blackwell import BlackwellStrategy
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_text
@@ -38,6 +40,7 @@ SITUATION = Situation("my.gemm", "abc", "(i32, 16)", (8, 9), "NVIDIA H200", "570
 DECISION = Decision(SITUATION, HopperStrategy(2, (3, 2)), measured=True, planned_us=80.5, unplanned_us=100.25)
 LEFT = Decision(SITUATION, None, "softmax has no loop with TMA loads", failed=True)
 
+TERMS = StrategyTerms((570.5,), 2200.0, 1300.0)
 texts = st.text(max_size=20)
 times = st.none() | st.floats(1e-3, 1e9)
 decisions = st.builds(
@@ -49,6 +52,16 @@ decisions = st.builds(
     st.none() | st.builds(HopperStrategy, st.just(2), st.lists(st.integers(1, 8), min_size=1, max_size=3).map(tuple)),
     texts, st.booleans(), st.booleans(), times, times,
     st.none() | st.builds(Compiled, texts, st.lists(st.tuples(texts, texts), max_size=3).map(tuple)),
+    st.booleans(), texts, st.none() | st.floats(1e-3, 1e3),
+    st.none() | st.builds(
+        GainBasis,
+        st.just(GainModel(132, (LoopTrips(("counter", 0, ("argument", "K"), 64)),), (TERMS,), TERMS)),
+        st.builds(
+            LaunchSizes, st.lists(st.tuples(texts, st.integers()), max_size=3).map(tuple),
+            st.lists(st.integers(0, 2**31), max_size=3).map(tuple),
+        ),
+    ),
+    st.lists(texts, max_size=3).map(tuple),
 )  # fmt: skip
 
 
@@ -79,6 +92,8 @@ def test_a_torn_file_is_no_decision(cut: int) -> None:
         ("situation", {**SITUATION.__dict__, "sizes": ["8"]}),
         ("compiled", {"hash": "x"}),
         ("compiled", 3),
+        ("basis", {"model": {}, "sizes": {"integers": [], "grid": [1]}}),
+        ("predicted_gain", -1.0),
     ],
 )
 def test_nonsense_is_no_decision(field: str, value: object) -> None:
@@ -125,6 +140,24 @@ def test_what_was_tried_outranks_a_prediction(tmp_path: Path) -> None:
     assert folder.settle(predicted) == predicted
     assert folder.settle(DECISION) == DECISION
     assert folder.settle(predicted) == folder.settle(LEFT) == DECISION
+
+
+def test_a_decision_without_what_came_later_is_read() -> None:
+    """As written before decisions were carried."""
+    later = ("provisional", "carried_from", "predicted_gain", "basis", "aliases")
+    before = {name: value for name, value in to_json(DECISION).items() if name not in later}
+    assert from_json(before, "here") == DECISION
+
+
+def test_what_was_tried_beside_a_job_is_not_told_before_launches_have_shown_it(
+    shelf: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    service = Service(f"http://127.0.0.1:{shelf.server_port}", Folder(tmp_path))
+    service.settle(replace(DECISION, provisional=True))
+    assert not shelf.kept  # type: ignore[attr-defined]
+    assert service.settle(DECISION) == DECISION
+    assert len(shelf.kept) == 1  # type: ignore[attr-defined]
+    assert service.family(SITUATION) == [DECISION]
 
 
 def test_a_damaged_file_is_named_and_left(tmp_path: Path) -> None:
