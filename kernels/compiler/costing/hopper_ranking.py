@@ -242,14 +242,14 @@ class HopperModel(KernelModel):
             intervals = tuple(max(b, -(-ii // shape.blocks)) for b, ii in zip(busiest, intervals, strict=True))
             slots = (shape.blocks * (d - 1) for d in depths)
             terms = [self.interval(*each) for each in zip(loops, intervals, slots, strict=True)]
-            beside = self.beside(shape.warps * shape.consumers, shape.blocks, pipelined=False)
-            cycles = self.tile(terms, shape) + beside
+            waited = self.beside(shape.warps * shape.consumers, shape.blocks, pipelined=False)
+            cycles = self.tile(terms, shape) + waited
             for persistent in (0, 1) if self.captured.walks else (0,):
                 level = self.captured.copies
                 scheme = HopperStrategy(
                     shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level, shape.blocks
                 )
-                outside = self.tile([0.0] * len(loops), shape) - saved[persistent] + beside
+                outside = self.tile([0.0] * len(loops), shape) - saved[persistent] + waited
                 once = self.first_fill(shape) if persistent or self.nested() else 0.0
                 sized = StrategyTerms(tuple(terms), outside, once)
                 ranked = RankedStrategy(
