@@ -252,7 +252,7 @@ def written(text: str) -> Described:
     return describe_loads(text, nested=True)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(products)
 def test_what_is_rewritten_stores_what_the_kernel_stores(how: dict[str, Any]) -> None:
     text = kernel(how)

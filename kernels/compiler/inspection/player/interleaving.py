@@ -36,11 +36,13 @@ GO_ON = Pause()
 
 @dataclass(eq=False)
 class Landing:
-    """Something under way: ``land`` does it; it cannot be done before ``ready``."""
+    """Something under way: ``land`` does it; it cannot be done before ``ready``. ``awaited`` names what somebody has to
+    wait for, because it writes the program's shared memory."""
 
     land: Callable[[], None]
     ready: Callable[[], bool] = lambda: True
     landed: bool = False
+    awaited: str = ""
 
     def finish(self) -> None:
         """Do it, if that is still to come."""
@@ -93,6 +95,9 @@ class Interleaving:
             if spins > MOST_SPINS:
                 spins = 0
                 another()
+        for landing in self.flying:
+            if landing.awaited and not landing.landed:
+                raise KernelFault("unwaited", f"{landing.awaited} is under way when its program has ended")
 
     def _chosen(self, ready: list[str]) -> str:
         if self.seed == LATE:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.player.played_program import PlayedProgram
 
 ENDS = frozenset({"scf.yield", "scf.condition", "ttg.warp_yield", "ttg.warp_return", "tt.return"})
-MOST_TURNS = 20_000
+MOST_TURNS = 4_000
 """Iterations of an ``scf.while``, after which it is taken to have no end."""
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from warpplan.kernels.compiler.inspection.finished import DEFAULT, SPECIALIZE, warps_of, workers
-from warpplan.kernels.compiler.inspection.player.asynchronous import SHARED, SHARED_WAITING
+from warpplan.kernels.compiler.inspection.player.asynchronous import ASYNCHRONOUS
 from warpplan.kernels.compiler.inspection.player.global_operations import GLOBAL, GLOBAL_WAITING
 from warpplan.kernels.compiler.inspection.player.interleaving import Interleaving, Pause, Steps
 from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
+from warpplan.kernels.compiler.inspection.player.shared_operations import BARRIERS, SHARED
 from warpplan.kernels.compiler.inspection.player.tensor_cores import TENSOR_CORES, TENSOR_MEMORY
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import DeviceMemory, TensorMap
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import element_type
@@ -142,7 +143,7 @@ class PlayedProgram:
     """One program of the grid, at ``place``."""
 
     immediate = {**GLOBAL, **SHARED, **TENSOR_MEMORY}  # noqa: RUF012
-    waiting = {**GLOBAL_WAITING, **SHARED_WAITING, **TENSOR_CORES}  # noqa: RUF012
+    waiting = {**GLOBAL_WAITING, **BARRIERS, **ASYNCHRONOUS, **TENSOR_CORES}  # noqa: RUF012
 
     def __init__(
         self, code: ReadyCode, memory: DeviceMemory, place: tuple[int, ...], grid: tuple[int, ...],
@@ -204,7 +205,8 @@ class PlayedProgram:
     def _left_over(self, partition: PlayedPartition) -> None:
         """At its end a partition has waited for all that it issued: its shared memory is not its own any more."""
         for told, left in (
-            ("a product", partition.products), ("a TMA store", partition.stores), ("a copy", partition.groups),
+            ("a product", partition.products), ("a TMA store", partition.stores),
+            ("a copy", [*partition.groups, *partition.copies]),
         ):  # fmt: skip
             if left:
                 raise KernelFault("unwaited", f"{told} is not waited for at the end", partition=partition.name)

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from warpplan.kernels.compiler.inspection.finished import completed
-from warpplan.kernels.compiler.inspection.player.asynchronous import (
+from warpplan.kernels.compiler.inspection.player.global_operations import nothing
+from warpplan.kernels.compiler.inspection.player.interleaving import GO_ON, Landing, Steps
+from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
+from warpplan.kernels.compiler.inspection.player.shared_operations import (
     arrive_at,
     barrier_of,
     read_tile,
     view_of,
     write_tile,
 )
-from warpplan.kernels.compiler.inspection.player.global_operations import nothing
-from warpplan.kernels.compiler.inspection.player.interleaving import GO_ON, Landing, Steps
-from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
 from warpplan.kernels.compiler.inspection.player.tiles.shared_tiles import SharedAllocation, SharedView
 from warpplan.kernels.compiler.inspection.player.tiles.tile_operations import multiply
