@@ -37,7 +37,7 @@ from warpplan.planner.values.profile import Profile
 HOPPER = 9
 """Major compute capability of the GPUs whose predictions compare between tiles."""
 CANNOT_COMPILE = ("CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError")
-"""Errors of Triton's, by the name of their class, that drop one configuration."""
+"""Errors of Triton's, by the name of their class or of one that it is made of, that drop one configuration."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class ListDecider:
         try:
             return Listed(config, call, front_end(call, profile, device))
         except Exception as error:
-            if type(error).__name__ not in CANNOT_COMPILE:
+            if not any(kind.__name__ in CANNOT_COMPILE for kind in type(error).__mro__):
                 raise
             return Listed(config, call, None, reason_of(error, CannotPlan))
 
