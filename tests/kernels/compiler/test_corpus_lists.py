@@ -19,10 +19,12 @@ import corpus_registry  # noqa: E402
 import plan_lists  # noqa: E402
 from corpus_entry import Box, Entry, Problem, resolved, source  # noqa: E402
 from planned_machine import Dtype, Machine, Tensor, running  # noqa: E402
+from triton import knobs  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.front_end import front_end  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_jobs import compile_one  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import (  # noqa: E402
     TunedLaunch,
     heuristics,
@@ -90,6 +92,22 @@ def test_every_configuration_is_what_triton_would_compile(machine: Machine, name
         assert front.bound_us > 0
         assert front.bytes > 0
         assert json.loads(json.dumps(front.packed))
+
+
+def test_what_a_child_compiles_is_what_the_job_finds_in_its_cache(machine: Machine) -> None:
+    entry = ENTRIES["gemm_host_descriptors"]
+    launch = launched(entry, entry.problem())
+    config = launch.pruned()[-1]
+    launch.hook(config)
+    call = launch.call(config)
+    job = {"kernel": json.loads(json.dumps(front_end(call, PROFILE, H200).packed)), "scheme": None}
+    compiled = compile_one(job, "", H200.smem_bytes_per_block)
+    hits: list[bool] = []
+    with knobs.compilation.scope():
+        knobs.compilation.listener = lambda *, cache_hit, **more: hits.append(cache_hit)
+        run = entry.jit.run(**call.arguments, grid=None, warmup=True, **call.options)
+    assert hits == [True]
+    assert run.hash == compiled["hash"]
 
 
 def test_lists_are_pruned_as_their_authors_say(machine: Machine) -> None:

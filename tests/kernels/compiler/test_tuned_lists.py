@@ -585,6 +585,19 @@ def test_a_list_in_which_nothing_can_be_planned_is_left_to_triton_for_good(
     assert again.do_bench.count == 2
 
 
+def test_children_that_rank_nothing_are_not_remembered(
+    machine: Machine, tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_decide, "run_jobs", lambda t, s, jobs, **k: [{"reason": "killed by SIGKILL"}] * len(jobs))
+    monkeypatch.setattr(trial_child, "run_isolated", lambda *a, **k: IsolatedResult("ok", None, "", 1.0))
+    tuner = tuned([config(SMALL), config(WIDE)])
+    said = r"could be ranked: configuration \d and 1 more: killed by SIGKILL"
+    with planned(tmp_path), pytest.warns(PlanWarning, match=said):
+        launch(tuner)
+    assert tuner.do_bench.count == 2
+    assert not list(tmp_path.glob("*.list.json"))
+
+
 def test_a_kernel_without_products_starts_no_child(machine: Machine, no_children: Any) -> None:
     no_children()
     configs = [triton.Config({}, num_warps=w) for w in (4, 8)]

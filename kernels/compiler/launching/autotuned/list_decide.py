@@ -38,7 +38,7 @@ from warpplan.planner.values.profile import Profile
 HOPPER = 9
 """Major compute capability of the GPUs whose predictions compare between tiles."""
 CANNOT_COMPILE = ("CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError")
-"""Errors of Triton's, by the name of their class, that drop one configuration."""
+"""Errors of Triton's, by the name of their class or of one that it is made of, that drop one configuration."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,10 @@ class ListDecider:
             candidates = ranked(results, bounds, known)
             if not any(candidate.scheme is not None for candidate in candidates):
                 said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
-                return ListDecision(situation, None, reason="; ".join(by_reason(said)))
+                reason = "; ".join(by_reason(said))
+                if all("reason" in result for result in results.values()):  # by the machine's fault, perhaps
+                    raise CannotPlan(f"no configuration of its list could be ranked: {reason}")
+                return ListDecision(situation, None, reason=reason)
             if child is None:
                 return self._predicted(situation, listed, candidates)
             return self._tried(situation, launch, listed, own, candidates, known, child)
@@ -142,7 +145,7 @@ class ListDecider:
         try:
             return Listed(config, call, front_end(call, profile, device))
         except Exception as error:
-            if type(error).__name__ not in CANNOT_COMPILE:
+            if not any(kind.__name__ in CANNOT_COMPILE for kind in type(error).__mro__):
                 raise
             return Listed(config, call, None, reason_of(error, CannotPlan))
 
@@ -182,7 +185,8 @@ class ListDecider:
         # What a planned kernel is compared with is its own configuration as it is.
         references = [c for c in candidates if c.scheme is None and c.config in {p.config for p in planned}]
         # What was added is compared with the best of the list's own.
-        first = [c for c in candidates if c.scheme is None and c.config < own][:1]
+        added = any(c.config >= own for c in (*planned, *unplanned))
+        first = [c for c in candidates if c.scheme is None and c.config < own][:1] if added else []
         wanted = list(dict.fromkeys([*first, *unplanned, *references, *planned]))
         files = self._compiled(listed, wanted, situation)
         as_it_is = {c.config: files[c] for c in wanted if c.scheme is None and "reason" not in files[c]}

@@ -46,8 +46,8 @@ class TrialChild:
             self._give(None)
 
     def run(self, request: dict[str, Json]) -> IsolatedResult:
-        """What comes of ``request``, see :mod:`.list_trial`. Raises :class:`MeasurementFailed` where no process could be
-        started."""
+        """What comes of ``request``, see :mod:`.list_trial`. Raises :class:`MeasurementFailed` where no process could
+        be started."""
         self._give(request)
         self._thread.join()
         if not self._results:
