@@ -5,6 +5,7 @@ its own; and the choice between a kernel and its plan by the times of the job's 
 EXPORTS = {
     "background_trials": ("BackgroundTrials",),
     "gpu_budget": ("require_share",),
+    "launch_comparison": ("GAIN", "KEPT", "LaunchPairs"),
     "launch_memory": ("launch_sizes", "shared_memory"),
-    "plan_choices": ("GAIN", "PlanChoice", "PlanRunner", "PRIOR_GAIN", "Snapshot", "TrialOutcome", "WatchedLaunch"),
+    "plan_choices": ("PlanChoice", "PlanRunner", "PRIOR_GAIN", "Snapshot", "TrialOutcome", "WatchedLaunch"),
 }
