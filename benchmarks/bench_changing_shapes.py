@@ -41,6 +41,7 @@ def simulated(seed: int) -> dict[str, Any]:
         "trials": report.trials, "gpu_trials_s": report.gpu_trials_s, "gpu_launches_s": report.gpu_job_s,
         "gpu_launches_as_they_are_s": report.gpu_job_as_it_is_s,
         "gaining_launches_after_a_tenth": report.gaining, "of_them_planned": report.planned_share,
+        "of_those_that_gain_3_percent_planned": report.clear_planned / max(1, report.clear),
         "launches_under_a_slower_plan": report.lost,
     }  # fmt: skip
 

@@ -47,6 +47,8 @@ CHILD_LAUNCHES = 40
 """Launches of each plan in a child: compared twice beside the kernel, then timed in brief."""
 CHILD_COPIES_S = 0.05
 """Seconds of GPU time of a plan's copies, their comparison and the loading of two kernels."""
+CLEAR_GAIN = 1.03
+"""A gain that is larger than what single launches spread by."""
 BEHIND = 12
 """Launches that the GPU is behind the host: a time is known that much later."""
 
@@ -237,12 +239,14 @@ class SimulatedChild:
 
 @dataclass
 class JobReport:
-    """``gaining`` are launches of classes whose plan is truly faster, after the first tenth of all; ``lost`` those that
-    ran a plan that is truly slower."""
+    """``gaining`` are launches whose plan is truly faster, after the first tenth of all, ``clear`` those of them by
+    more than ``CLEAR_GAIN``; ``lost`` those that ran a plan that is truly slower."""
 
     launches: int = 0
     gaining: int = 0
     gaining_planned: int = 0
+    clear: int = 0
+    clear_planned: int = 0
     lost: int = 0
     classes: int = 0
     gpu_job_s: float = 0.0
@@ -345,6 +349,9 @@ class SimulatedJob:
         if late and alone / planned > GAIN:
             report.gaining += 1
             report.gaining_planned += ran.planned
+            if alone / planned > CLEAR_GAIN:
+                report.clear += 1
+                report.clear_planned += ran.planned
         report.lost += ran.planned and alone < planned
         return took
 

@@ -89,7 +89,7 @@ def run_isolated(
                 assert child.stdin is not None
                 child.stdin.write(request.encode())
                 child.stdin.close()
-            listening = _Listener(reader, time_limit_s, items, on_item, limit_after, stop)
+            listening = _ChildListener(reader, time_limit_s, items, on_item, limit_after, stop)
             status, value, reason = listening.listen(start_limit_s or time_limit_s)
             if status not in ("timeout", "stopped"):
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -109,7 +109,7 @@ def _environment() -> dict[str, str]:
 
 
 @dataclass
-class _Listener:
+class _ChildListener:
     """The parent's side of a child's answers; the fields are those of :func:`run_isolated`."""
 
     reader: int
