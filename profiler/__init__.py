@@ -4,6 +4,9 @@ traces of real kernels are read here too, and recorded profiles ship in ``data/`
 EXPORTS = {
     "collect": ("collect",),
     "embedded": ("embedded",),
+    "fit": ("MeasuredShape",),
+    "profile_files": ("save",),
+    "recalibrate": ("Fit", "recalibrate", "Recalibration", "with_calibration"),
     "records": ("Record",),
     "stability": ("*",),
     "traces": ("Event", "NOMINAL_MHZ", "parse", "summarize", "TraceSummary"),

@@ -178,25 +178,22 @@ class GroupedGemm:
         )
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
-    def device_work(
-        self, configs: Sequence[TuningConfig], shape: Shape, dtype: str, device: Device, profile: Profile
-    ) -> tuple[list[int], DeviceWork]:
-        """What ``configs`` ask of the device at ``shape``, and the positions of those that are in it: the others cannot
-        run, or the profile lacks an operation of theirs."""
-        asked = grouped_shape(shape)
-        kept: list[int] = []
-        found: list[GemmConfig] = []
-        for position, config in enumerate(configs):
+    def device_works(
+        self, configs: Sequence[TuningConfig], shapes: Sequence[Shape], dtype: str, device: Device, profile: Profile
+    ) -> tuple[dict[TuningConfig, int], list[DeviceWork]]:
+        """What ``configs`` ask of the device at each of ``shapes``, which have their options in common, and the row of
+        each configuration. One that cannot run, or of which the profile lacks an operation, has no row."""
+        candidates: dict[TuningConfig, GemmConfig] = {}
+        for config in configs:
             try:
-                candidate = config_of(config)
-                require_valid(candidate, dtype, device, asked.product)
+                candidates[config] = self._candidate(config, dtype, device, shapes[0])
             except InvalidConfig:
                 continue
-            kept.append(position)
-            found.append(candidate)
-        solved = solve_table(dtype, device, profile.costs, tabulated(found, device))
+        solved = solve_table(dtype, device, profile.costs, tabulated(list(candidates.values()), device))
         known = np.flatnonzero(solved.known)
-        return [kept[i] for i in known.tolist()], work(solved, dtype, device, asked)[0].take(known)
+        named = list(candidates)
+        rows = {named[i]: row for row, i in enumerate(known.tolist())}
+        return rows, [work(solved, dtype, device, grouped_shape(shape))[0].take(known) for shape in shapes]
 
     def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]:
         """The name under which the time model is calibrated for ``shape``, then those that it begins at."""

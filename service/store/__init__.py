@@ -2,9 +2,12 @@
 the text that rows hold for values."""
 
 EXPORTS = {
-    "answer_store": ("Kept", "kept_plan", "Measurement", "Store"),
+    "answer_store": ("Kept", "kept_plan", "Store"),
     "checksums": ("checksum", "digest", "intact", "SOLVE"),
-    "database": ("Database", "insert_new", "now"),
+    "database": ("Database", "now"),
     "decision_store": ("KernelPlans",),
+    "measured_times": ("MeasuredTime", "Measurement"),
     "stored_values": ("config_text", "Environment", "environment_of", "plan_fields", "prediction_fields"),
+    "tuning_store": ("TunedTime", "Tunings"),
+    "upserts": ("insert_new",),
 }

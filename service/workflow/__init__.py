@@ -6,7 +6,7 @@ EXPORTS = {
     "bundled_shapes": ("bundled",),
     "configure": ("Workflow",),
     "planning_pool": ("PLANNERS", "PlanningPool"),
-    "profiles": ("planner_version", "Profiles"),
+    "profiles": ("planner_version", "Profiles", "ProfileSource"),
     "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),
     "shape_files": ("Line", "read_shapes"),
     "specialization": ("BLACKWELL", "HOPPER", "inspect_kernel", "Inspection", "kernel_at", "to_json"),

@@ -6,5 +6,5 @@ EXPORTS = {
     "decisions": ("Decision", "from_json", "to_json"),
     "inductor": ("planned_inductor", "tma_templates"),
     "planned": ("planned",),
-    "progress": ("observed",),
+    "progress": ("observed", "TRIAL_LISTENERS"),
 }
