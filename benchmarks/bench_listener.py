@@ -2,7 +2,7 @@
 
     python benchmarks/bench_listener.py --out benchmarks/results
 
-An event is the call that Triton 3.9 makes once a tuning, with 24 configurations. Nobody answers at the listener's URL, and
+An event is the call that Triton 3.9 makes once a tuning, with 24 configurations. Nobody answers at the URL, and
 the queue is full for half of the events: both have to cost the job nothing.
 """
 
