@@ -2,10 +2,10 @@
 
     python benchmarks/bench_calibration.py --out benchmarks/results
 
-Each round has the training shapes and four held-out ones in the store, 40 in all, and judges on the twelve others, which
-the shipped profile was not fitted to either. ``fitted`` is the shipped profile, ``before`` the same with every constant
-15 % too large or too small by chance, ``after`` what ``calibrate`` makes of that one. The last row calibrates the shipped
-profile itself: it must not become worse on the twelve.
+Each round has the training shapes and four held-out ones in the store, 40 in all, and judges on the twelve others,
+which the shipped profile was not fitted to either. ``fitted`` is the shipped profile, ``before`` the same with every
+constant 15 % too large or too small by chance, ``after`` what ``calibrate`` makes of that one. The last row calibrates
+the shipped profile itself: it must not become worse on the twelve.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.fit import MeasuredShape
 from warpplan.profiler.recalibrate import Fit, missed, summed_up, with_calibration
+from warpplan.service.calibration.calibrate import VERSIONS, calibrate
 from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.measured_times import Measurement
-from warpplan.service.workflow.calibrate import VERSIONS, calibrate
 from warpplan.service.workflow.profiles import Profiles
 
 DEVICE = "NVIDIA H200"
@@ -67,8 +67,10 @@ def judge(profile: Profile, shapes: Sequence[SearchedShape]) -> Fit:
     kernel, gpu = Gemm(), device(DEVICE)
     found = []
     for m in shapes:
-        kept, work = kernel.device_work([tuning(c) for c in m.configs], m.shape, m.dtype, gpu, profile)
-        measured = MeasuredShape(m.shape, work, m.time_us[kept])
+        configs = [tuning(c) for c in m.configs]
+        rows, (work,) = kernel.device_works(configs, [m.shape], m.dtype, gpu, profile)
+        kept = [i for i, config in enumerate(configs) if config in rows]
+        measured = MeasuredShape(m.shape, work.take(np.array([rows[configs[i]] for i in kept])), m.time_us[kept])
         constants = kernel.time_constants(m.shape, m.dtype, profile, work.structures)
         found.append(missed(measured, Rates.of(profile, m.dtype), constants))
     return summed_up(found)

@@ -22,9 +22,9 @@ import numpy as np
 from results_file import head, write
 
 from warpplan.profiler.embedded import embedded
+from warpplan.service.calibration.calibrate import calibrate
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.measured_times import Measurement
-from warpplan.service.workflow.calibrate import calibrate
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.profiles import Profiles
 from warpplan.service.workflow.request import Item
@@ -139,7 +139,7 @@ def measure(place: str, count: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reports", type=int, nargs="*", default=[10_000, 1_000_000])
+    parser.add_argument("--reports", type=int, nargs="*", default=[1_000_000])
     parser.add_argument("--folder", help="where the stores are written; a temporary folder by default")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +170,8 @@ def _changed_together(names: Sequence[str]) -> list[list[int]]:
 def _joined(works: Sequence[DeviceWork]) -> DeviceWork:
     """The rows of ``works``, which have their families and structures in common, one after the other."""
     arrays = [f.name for f in fields(DeviceWork) if isinstance(getattr(works[0], f.name), np.ndarray)]
-    return replace(works[0], **{name: np.concatenate([getattr(w, name) for w in works]) for name in arrays})
+    joined: dict[str, Any] = {name: np.concatenate([getattr(w, name) for w in works]) for name in arrays}
+    return replace(works[0], **joined)
 
 
 def _scale(name: str) -> float:

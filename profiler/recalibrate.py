@@ -23,8 +23,9 @@ LEAST_SHAPES = 5
 TOLERANCE = 1e-3
 """Of the loss, what a step has to gain: constants are refitted to predict by a tenth of a per cent, not to be known."""
 REGRET_NOISE = 0.002
-"""How much slower, as a part of the best time, the first choice may become on unseen shapes: repeated readings of one
-configuration differ as much. Doubled, constants that rank worse could be taken for the sake of better times."""
+"""How much slower the first choice may always become on unseen shapes, as a part of its time: repeated readings of one
+configuration differ as much. Beyond it counts what exceeds the standard error of the mean over the shapes. Doubled,
+constants that rank worse could be taken for the sake of better times."""
 
 Constants = Callable[[Profile, MeasuredShape], Mapping[str, float]]
 """The constants that the kernel predicts a shape with, under a profile."""
@@ -86,16 +87,20 @@ def recalibrate(
         old += [missed(m, rates, constants(profile, m)) for m in held]
         new += [missed(m, rates, constants(made, m)) for m in held]
     before, after = summed_up(old), summed_up(new)
-    reason = worse(before, after)
+    reason = worse(old, new)
     calibration = None if reason else fitted(ordered)[0]
     return Recalibration(names[0], len(ordered), configurations, before, after, calibration, reason)
 
 
-def worse(before: Fit, after: Fit) -> str:
-    """Why ``after`` is no improvement; empty where it is one."""
+def worse(old: Sequence[tuple[float, float]], new: Sequence[tuple[float, float]]) -> str:
+    """Why constants that miss ``new`` are no better than those that miss ``old`` on the same shapes: empty where they
+    are. Their times have to be nearer, and their first choices no slower than chance explains."""
+    before, after = summed_up(old), summed_up(new)
     if after.error >= before.error:
         return f"on unseen shapes the median error would be {after.error:.2%} in place of {before.error:.2%}"
-    if after.regret > before.regret + REGRET_NOISE:
+    slower = np.log([n[1] for n in new]) - np.log([o[1] for o in old])
+    chance = float(slower.std(ddof=1)) / len(slower) ** 0.5
+    if float(slower.mean()) > max(REGRET_NOISE, chance):
         return f"on unseen shapes the first choice would be {after.regret:.2%} from the best, not {before.regret:.2%}"
     return ""
 

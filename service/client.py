@@ -15,9 +15,12 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from warpplan.planner.errors import WarpplanError
+
+if TYPE_CHECKING:
+    from warpplan.service.listening import TuningListener
 
 Json = dict[str, Any]
 ShapeValue = int | str | Sequence[int]
@@ -200,6 +203,23 @@ class Client:
             self._down_until = time.monotonic() + self._pause
             self._down_because = message
         return ServiceUnavailable(message, field="url", value=self._url)
+
+
+def listen(url: str, *, timeout: float = 2.0, most_waiting: int = 1024, interval_s: float = 1.0) -> TuningListener:
+    """Post what this process tunes to the service at ``url``, in the background, until ``close()`` or the end of a
+    ``with`` block: the timings of every ``@triton.autotune`` (Triton 3.9 and newer) and every trial of ``planned()``.
+
+    The job never waits: at most ``most_waiting`` tunings are kept until the next ``interval_s`` seconds are over, what
+    comes beyond that and what the service does not take within ``timeout`` seconds is dropped and counted. A launch
+    costs nothing. Raises :class:`ClientError` for a URL that is none.
+    """
+    from warpplan.service.listening import TuningListener
+
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise ClientError(f"service URL {url!r}: expected http://host:port", field="url", value=url)
+    listener = TuningListener(url.rstrip("/"), timeout=timeout, most_waiting=most_waiting, interval_s=interval_s)
+    listener.start()
+    return listener
 
 
 def _written(shape: Mapping[str, ShapeValue]) -> dict[str, ShapeValue]:

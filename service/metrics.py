@@ -15,6 +15,7 @@ _HELP = {
     "warpplan_answers_not_kept_total": "Configurations planned that the store could not keep.",
     "warpplan_measurements_total": "Measurements recorded.",
     "warpplan_artifacts_total": "Files of consumers' caches asked for or sent, by consumer and outcome.",
+    "warpplan_tunings_total": "Tunings of jobs' own kernels recorded.",
     "warpplan_plans_submitted_total": "Plans asked for, by whether they were new.",
     "warpplan_plans_refused_total": "Plans refused because too many waited.",
     "warpplan_plans_total": "Plans that this server stopped working on, by the outcome's status or why there is none.",

@@ -174,24 +174,23 @@ class Gemm:
         parts, time_us = terms(all_work, Rates.of(profile, dtype), constants)
         return predictions(all_work, parts, time_us, np.arange(len(configs)))
 
-    def device_work(
-        self, configs: Sequence[TuningConfig], shape: Shape, dtype: str, device: Device, profile: Profile
-    ) -> tuple[list[int], DeviceWork]:
-        """What ``configs`` ask of the device at ``shape``, and the positions of those that are in it: the others cannot
-        run, or the profile lacks an operation of theirs."""
-        kept: list[int] = []
-        found: list[GemmConfig] = []
-        for position, config in enumerate(configs):
+    def device_works(
+        self, configs: Sequence[TuningConfig], shapes: Sequence[Shape], dtype: str, device: Device, profile: Profile
+    ) -> tuple[dict[TuningConfig, int], list[DeviceWork]]:
+        """What ``configs`` ask of the device at each of ``shapes``, which have their options in common, and the row of
+        each configuration. One that cannot run, or of which the profile lacks an operation, has no row."""
+        candidates: dict[TuningConfig, GemmConfig] = {}
+        for config in configs:
             try:
-                candidate = self.config_of(config)
-                self.require_valid(candidate, dtype, device, shape)
+                candidates[config] = self._candidate(config, dtype, device, shapes[0])
             except InvalidConfig:
                 continue
-            kept.append(position)
-            found.append(candidate)
-        solved = self.solve(tabulate(found, [0] * len(found), device), shape, dtype, device, profile.costs)
+        table = tabulate(list(candidates.values()), [0] * len(candidates), device)
+        solved = self.solve(table, shapes[0], dtype, device, profile.costs)
         known = np.flatnonzero(solved.known)
-        return [kept[i] for i in known.tolist()], self.work(solved, shape, dtype, device)[0].take(known)
+        named = list(candidates)
+        rows = {named[i]: row for row, i in enumerate(known.tolist())}
+        return rows, [self.work(solved, shape, dtype, device)[0].take(known) for shape in shapes]
 
     def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]:
         """The name under which the time model is calibrated for ``shape``, then those that it begins at."""

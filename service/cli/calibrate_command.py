@@ -12,7 +12,7 @@ from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, S
 
 if TYPE_CHECKING:
     from warpplan.profiler.recalibrate import Fit, Recalibration
-    from warpplan.service.workflow.calibrate import CalibrationReport
+    from warpplan.service.calibration.calibrate import CalibrationReport
 
 Out = Annotated[Path | None, typer.Option(help="File for the new profile; without it nothing is written.")]
 Environments = Annotated[
@@ -42,8 +42,8 @@ def calibrate(
     from warpplan.kernels import registry
     from warpplan.planner.values import codec
     from warpplan.profiler.profile_files import save
+    from warpplan.service.calibration.calibrate import calibrate as run
     from warpplan.service.store.answer_store import Store
-    from warpplan.service.workflow.calibrate import calibrate as run
     from warpplan.service.workflow.profiles import Profiles
 
     for name in kernel or ():
@@ -82,7 +82,7 @@ def _version(word: str) -> tuple[str, str]:
 
 
 def _lines(report: CalibrationReport) -> list[str]:
-    from warpplan.service.workflow.calibrate import environment_line
+    from warpplan.service.calibration.calibrate import environment_line
 
     lines = [f"{report.used} measured configurations of {report.device} with {environment_line(report.environment)}"]
     lines += [f"  left out: {count} with {environment_line(e)}" for e, count in report.others]

@@ -2,6 +2,7 @@
 
 EXPORTS = {
     "app": ("create_app", "SOLVERS"),
+    "config_routes": ("item_of_query",),
     "config_schemas": ("*",),
     "server": ("*",),
 }

@@ -15,19 +15,20 @@ from warpplan.service.feeds.remote_artifacts import MAX_BYTES
 from warpplan.service.http import (
     config_routes,
     decision_routes,
-    measurement_routes,
     openapi,
     plan_routes,
     problem_json,
 )
 from warpplan.service.http.artifacts import artifact_routes
 from warpplan.service.http.guards import AnswerHeaders, BodyLimit, Counted, TrustedHosts
+from warpplan.service.http.measured import measurement_routes, tuning_routes
 from warpplan.service.metrics import Metrics
 from warpplan.service.solving.plan_queue import Plans
 from warpplan.service.solving.solver_process import GRACE_S
 from warpplan.service.solving.workers import Solvers
 from warpplan.service.store.artifact_store import Artifacts
 from warpplan.service.store.decision_store import KernelPlans
+from warpplan.service.store.tuning_store import Tunings
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PLANNERS, PlanningPool
 from warpplan.service.workflow.profiles import planner_version
@@ -73,13 +74,14 @@ def create_app(
     state.plans = Plans(store.database) if store is not None else None
     state.kernel_plans = KernelPlans(store.database) if store is not None else None
     state.artifacts = Artifacts(store.database) if store is not None else None
+    state.tunings = Tunings(store.database) if store is not None else None
     state.solvers = None
     if store is not None and not store.readonly:
         state.solvers = Solvers(state.plans, state.metrics, count=solvers, grace_s=solver_grace_s)
     problem_json.install(app)
     app.include_router(config_routes.kernel_operations())
     openapi.install(app)
-    for routes in (config_routes, measurement_routes, plan_routes, decision_routes, artifact_routes):
+    for routes in (config_routes, measurement_routes, tuning_routes, plan_routes, decision_routes, artifact_routes):
         app.include_router(routes.router)
     # The last one added comes first.
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes, larger={artifact_routes.router.prefix: MAX_BYTES})

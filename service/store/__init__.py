@@ -9,5 +9,6 @@ EXPORTS = {
     "decision_store": ("KernelPlans",),
     "measured_times": ("MeasuredTime", "Measurement"),
     "stored_values": ("config_text", "Environment", "environment_of", "plan_fields", "prediction_fields"),
+    "tuning_store": ("TunedTime", "Tunings"),
     "upserts": ("insert_new",),
 }

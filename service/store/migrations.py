@@ -160,6 +160,19 @@ MIGRATIONS = (
         ),
         fill_measured_times,
     ),
+    Migration(
+        6,
+        "times that jobs' autotuners measured",
+        (
+            # The id digests kernel, source, key, configuration, device and environment.
+            """CREATE TABLE tuning_times (
+                id TEXT PRIMARY KEY,
+                kernel TEXT NOT NULL, source TEXT NOT NULL, tuning_key TEXT NOT NULL, config TEXT NOT NULL,
+                device TEXT NOT NULL, environment TEXT NOT NULL,
+                time_us DOUBLE PRECISION, reports BIGINT NOT NULL, newest TEXT NOT NULL, checksum TEXT)""",
+            "CREATE INDEX tuning_times_kernel ON tuning_times (kernel)",
+        ),
+    ),
 )
 
 _ADVISORY_LOCK = 0x77617270

@@ -4,10 +4,9 @@ EXPORTS = {
     "answers": ("ConfigAnswer",),
     "buffer_files": ("*",),
     "bundled_shapes": ("bundled",),
-    "calibrate": ("calibrate", "CalibrationReport", "environment_line"),
     "configure": ("Workflow",),
     "planning_pool": ("PLANNERS", "PlanningPool"),
-    "profiles": ("planner_version", "Profiles"),
+    "profiles": ("planner_version", "Profiles", "ProfileSource"),
     "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),
     "shape_files": ("Line", "read_shapes"),
     "specialization": (

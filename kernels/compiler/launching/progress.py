@@ -18,6 +18,9 @@ from warpplan.kernels.warn_once import warn_once
 VARIABLE = "WARPPLAN_LOG"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 log = logging.getLogger("warpplan")
+TRIAL_LISTENERS: list[Callable[[Decision], None]] = []
+"""Who else hears of each decision that is made: called on the thread of the launch that waited for it, so they have to
+return at once."""
 
 
 def show_progress() -> None:
@@ -57,6 +60,11 @@ def known(decision: Decision) -> None:
 
 def decided(decision: Decision, seconds: float) -> None:
     log.info("%s (%.1f s)", told(decision), seconds, extra={"decision": decision})
+    for listener in tuple(TRIAL_LISTENERS):
+        try:
+            listener(decision)
+        except Exception:
+            log.debug("a listener failed", exc_info=True)
 
 
 def told(decision: Decision) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from warpplan.kernels import registry
-from warpplan.kernels.declaration import Shape
+from warpplan.kernels.declaration import Shape, options_of
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.planner.predict.time_model import DeviceWork, Rates
 from warpplan.planner.values.device import Device, device
@@ -35,9 +35,9 @@ long; the recorded exhaustive tables have 52 shapes, fitted alike with 48 config
 class UsesTimeModel(Protocol):
     """A kernel whose times :mod:`warpplan.planner.predict.time_model` predicts."""
 
-    def device_work(
-        self, configs: Sequence[TuningConfig], shape: Shape, dtype: str, device: Device, profile: Profile
-    ) -> tuple[list[int], DeviceWork]: ...
+    def device_works(
+        self, configs: Sequence[TuningConfig], shapes: Sequence[Shape], dtype: str, device: Device, profile: Profile
+    ) -> tuple[dict[TuningConfig, int], list[DeviceWork]]: ...
 
     def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]: ...
 
@@ -105,45 +105,75 @@ def calibrate(
     return CalibrationReport(source.key, gpu.name, wanted, used, others, tuple(done), new_profile)
 
 
+Problem = tuple[str, ConfigRequest]
+"""A kernel's name, and what was measured of it."""
+
+
 def _recalibrated(
-    profile: Profile, gpu: Device, times: Mapping[tuple[str, ConfigRequest], Sequence[MeasuredTime]]
+    profile: Profile, gpu: Device, times: Mapping[Problem, Sequence[MeasuredTime]]
 ) -> Recalibration | None:
     """What comes of the problems of one calibration; ``None`` where no kernel can run what was measured."""
-    problems = sorted(times, key=lambda key: (key[0], key[1].dtype, key[1].canonical != (), repr(key[1].canonical)))
-    dtypes = sorted({problem.dtype for _, problem in problems})
-    rates = Rates.of(profile, dtypes[0])
+    problems = _spread(sorted(times, key=lambda p: (p[0], p[1].dtype, p[1].shape_json)))
+    groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[Problem]] = {}
+    for name, problem in problems:
+        options = tuple(options_of(problem.canonical).items())
+        groups.setdefault((name, problem.dtype, options), []).append((name, problem))
+    rates = Rates.of(profile, problems[0][1].dtype)
     measured: list[MeasuredShape] = []
-    asked: dict[int, tuple[UsesTimeModel, ConfigRequest]] = {}
-    names: tuple[str, ...] = ()
-    for name, problem in _spread(problems):
-        kernel = registry.kernel(name)
-        assert isinstance(kernel, UsesTimeModel)
-        names = kernel.calibration_names(problem.canonical, problem.dtype)
-        some = spread_by_time(times[name, problem])
+    asked: dict[tuple[int | str, ...], Problem] = {}
+    for group in groups.values():
         try:
-            kept, work = kernel.device_work(
-                [time.config for time in some], problem.canonical, problem.dtype, gpu, profile
-            )
-            # One fit has one rate of the tensor cores: another dtype's work is counted in it.
-            faster = Rates.of(profile, problem.dtype).tensor_flops / rates.tensor_flops
+            found = _measured_shapes(profile, gpu, rates, {problem: times[problem] for problem in group})
         except WarpplanError:
             continue
-        if kept:
-            work = replace(work, executed_flops=work.executed_flops / faster)
-            shape = MeasuredShape(problem.canonical, work, np.array([some[i].time_us for i in kept]))
-            asked[id(shape.work)] = (kernel, problem)
+        for problem, shape in found:
+            # Dtype and kernel beside the sizes: shapes of two dtypes are two.
+            shape = replace(shape, shape=(*shape.shape, problem[1].dtype, problem[0]))
+            asked[shape.shape] = problem
             measured.append(shape)
     if not measured:
         return None
-    of_problem = {m.shape: asked[id(m.work)] for m in measured}
 
     def constants(made: Profile, m: MeasuredShape) -> Mapping[str, float]:
-        kernel, problem = of_problem[m.shape]
-        return kernel.time_constants(problem.canonical, problem.dtype, made, m.work.structures)
+        name, problem = asked[m.shape]
+        return _kernel(name).time_constants(problem.canonical, problem.dtype, made, m.work.structures)
 
+    name, problem = problems[0]
+    names = _kernel(name).calibration_names(problem.canonical, problem.dtype)
     newest = max(time.newest for found in times.values() for time in found)
     source = f"{sum(map(len, times.values()))} measured configurations of {len(times)} shapes until {newest[:10]}"
-    return recalibrate(profile, names, measured, rates, constants, source)
+    found = recalibrate(profile, names, measured, rates, constants, source)
+    if found.calibration is None:
+        return found
+    shapes = tuple(dict.fromkeys(shape[:-2] for shape in found.calibration.shapes))
+    return replace(found, calibration=replace(found.calibration, shapes=shapes))
+
+
+def _measured_shapes(
+    profile: Profile, gpu: Device, rates: Rates, times: Mapping[Problem, Sequence[MeasuredTime]]
+) -> list[tuple[Problem, MeasuredShape]]:
+    """The problems of one kernel, dtype and options with what their configurations ask of the device."""
+    name, problem = next(iter(times))
+    chosen = {problem: spread_by_time(found) for problem, found in times.items()}
+    configs = dict.fromkeys(time.config for found in chosen.values() for time in found)
+    shapes = [p.canonical for _, p in chosen]
+    rows, works = _kernel(name).device_works(list(configs), shapes, problem.dtype, gpu, profile)
+    # One fit has one rate of the tensor cores: another dtype's work is counted in it.
+    faster = Rates.of(profile, problem.dtype).tensor_flops / rates.tensor_flops
+    measured = []
+    for (key, found), work in zip(chosen.items(), works, strict=True):
+        kept = [time for time in found if time.config in rows]
+        if kept:
+            mine = work.take(np.array([rows[time.config] for time in kept]))
+            mine = replace(mine, executed_flops=mine.executed_flops / faster)
+            measured.append((key, MeasuredShape(key[1].canonical, mine, np.array([t.time_us for t in kept]))))
+    return measured
+
+
+def _kernel(name: str) -> UsesTimeModel:
+    kernel = registry.kernel(name)
+    assert isinstance(kernel, UsesTimeModel)
+    return kernel
 
 
 def spread_by_time(times: Sequence[MeasuredTime]) -> list[MeasuredTime]:
@@ -156,7 +186,7 @@ def spread_by_time(times: Sequence[MeasuredTime]) -> list[MeasuredTime]:
     return [*ordered[:first], *(ordered[i] for i in rest.tolist())]
 
 
-def _spread(problems: Sequence[tuple[str, ConfigRequest]]) -> list[tuple[str, ConfigRequest]]:
+def _spread(problems: Sequence[Problem]) -> list[Problem]:
     """At most :data:`MOST_SHAPES` of them, evenly."""
     if len(problems) <= MOST_SHAPES:
         return list(problems)
