@@ -110,9 +110,9 @@ class BackgroundTrials:
 
     def snapshot(self, watched: WatchedKernel, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> None:
         """The launch that a trial waited for: its arguments."""
-        if self._armed is None or self._armed[0] != watched.launch.family or self.runner is None:
+        armed = self._armed
+        if armed is None or armed[0] != watched.launch.family or self._ready is not None or self.runner is None:
             return
-        self._disarm()
         try:
             taken = self.runner.snapshot(watched.launch, grid, values)
         except MeasurementFailed as error:
@@ -120,8 +120,10 @@ class BackgroundTrials:
         except Exception as error:
             self._failed(watched, error)
         else:
+            # Before it is disarmed: the thread arms another where there is neither.
             self._ready = BackgroundWork("try", watched, snapshot=taken)
-            self.wake()
+        self._disarm()
+        self.wake()
 
     def _arm(self, chosen: WatchedKernel) -> None:
         """Let the next launch of the family of ``chosen`` hand over its arguments, of whatever class that takes much of
@@ -234,6 +236,8 @@ class BackgroundTrials:
 
     def _try(self, watched: WatchedKernel, snapshot: Snapshot) -> None:
         assert self.runner is not None
+        if id(watched) not in self._open:  # decided meanwhile
+            return
         outcome = self.runner.try_plans(watched.launch, watched.kernel, snapshot, self._must_stop)
         if self.runner.needs_arguments:
             self.budget.spend(outcome.gpu_s)

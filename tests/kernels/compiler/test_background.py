@@ -252,7 +252,8 @@ def test_nothing_starts_or_switches_inside_a_capture(
     with scope:
         gemm()  # once: not worth a trial yet
         capturing = True
-        gemm()
+        for _ in range(3):
+            gemm()
         until(lambda: trials(scope)._armed is not None)
         for _ in range(5):
             gemm()
