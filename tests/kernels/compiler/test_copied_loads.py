@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import copied_kernels as kernels
-from interpreter import BUFFER
+from interpreter import BUFFER, run_together
 from played import HOPPER, same
 from triton import knobs
 from triton.compiler import make_backend
@@ -26,6 +26,8 @@ from warpplan.kernels.compiler.analysis.copies.copied_loads import with_copies
 from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, vector_of
 from warpplan.kernels.compiler.costing import hopper_ranking
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
+from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
+from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
 from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.pointers.planned_cut import PlannedCut, explained, planned_cut
@@ -134,13 +136,17 @@ def test_tma_and_copies_fill_one_slot_together() -> None:
     assert re.findall(r"barrier_expect %\w+, (\d+)", lowered) == [str(64 * 64 * 2)]  # B alone: copies bring no bytes
 
 
-def test_without_the_fence_a_product_reads_what_it_may_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unfenced(text: str, scheme: HopperStrategy) -> str:
-        return re.sub(r"\n[^\n]*fence_async_shared[^\n]*", "", specialize(text, scheme))
+def test_without_the_fence_a_product_reads_what_it_may_not_see() -> None:
+    lowered = specialize(at_cut("routed").text, HopperStrategy(1, (2,), copies=1))
+    unfenced = re.sub(r"\n[^\n]*fence_async_shared[^\n]*", "", lowered)
+    assert unfenced != lowered
 
-    monkeypatch.setattr("played.specialize", unfenced)
-    with pytest.raises(AssertionError, match="since the last fence"):
-        same(at_cut("routed").text, HopperStrategy(1, (2,), copies=1), launch("routed"), memory(""), (1, 1, 1), seeds=1)
+    def played(text: str) -> None:
+        run_together(ReadyCode(parse(text)), launch("routed"), memory(""), [(0, 0, 0)], (1, 1, 1), fences=True)
+
+    played(lowered)
+    with pytest.raises(KernelFault, match="fence"):
+        played(unfenced)
 
 
 def test_a_missing_arrival_is_a_hang_that_is_found() -> None:
