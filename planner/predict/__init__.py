@@ -16,5 +16,6 @@ EXPORTS = {
         "predictions",
         "Rates",
         "terms",
+        "TMA_BYTES_PER_CYCLE",
     ),
 }

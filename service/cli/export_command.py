@@ -39,9 +39,7 @@ CacheFolder = Annotated[
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option(
-        help='For vllm and sglang: a public model, or "experts=256 hidden=7168 intermediate=2048 top-k=8".'
-    ),
+    typer.Option(help='For vllm and sglang: a public model, or "experts=256 hidden=7168 intermediate=2048 top-k=8".'),
 ]
 TensorParallel = Annotated[int, typer.Option("--tp", help="For vllm and sglang: ranks that share each expert.")]
 SchemeName = Annotated[

@@ -24,4 +24,6 @@ __all__ = [
 
 EXPORTS = {
     "consumer_kernel": ("find",),
+    "feed_report": ("ExportedEntry", "ExportReport", "VerifiedEntry", "VerifyReport"),
+    "targets": ("FeedRequest",),
 }

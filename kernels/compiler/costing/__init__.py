@@ -6,6 +6,9 @@ EXPORTS = {
     "blackwell_ranking": ("*",),
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
+    "kernel_facts": ("facts_of", "from_json", "KernelFacts", "to_json"),
     "kernel_model": ("RankedStrategy",),
+    "launch_memory": ("launch_memory",),
+    "launch_time": ("LaunchFacts", "LaunchModel", "LaunchTime"),
     "loop_graph": ("cost_of", "estimated", "Shape"),
 }

@@ -6,6 +6,6 @@ EXPORTS = {
     "barrier_check": ("BarrierReport", "check_barriers"),
     "finished": ("finished_text",),
     "instrument": ("KINDS",),
-    "signature": ("source_of",),
+    "signature": ("parse_signature", "source_of"),
     "where": ("Placed", "placed"),
 }

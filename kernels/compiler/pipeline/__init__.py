@@ -32,5 +32,5 @@ __all__ = [
 ]
 
 EXPORTS = {
-    "cutting": ("new_context",),
+    "cutting": ("cut", "new_context", "taken_diagnostics"),
 }

@@ -38,7 +38,9 @@ from warpplan.service.feeds.targets import FeedRequest
 
 Table = dict[int, dict[str, object]]
 """Tokens → an entry of a file."""
-Reader = Callable[[InstalledConsumer | None, Path, TableKey, Mapping[str, str]], Mapping[int, Mapping[str, object]] | None]
+Reader = Callable[
+    [InstalledConsumer | None, Path, TableKey, Mapping[str, str]], Mapping[int, Mapping[str, object]] | None
+]
 """What a consumer finds in the folder for a key; its own unmodified reader where it is installed. Raises what that
 raises."""
 VERSION, KERNEL, TRITON, PROFILE = "consumer version", "kernel", "triton", "profile"
@@ -106,9 +108,7 @@ class _Job:
 
     def tables(self) -> tuple[PlannedTable, ...]:
         """Every table of the model's layer, planned."""
-        return _tables(
-            self.consumer, self.model, self.scheme, self.tp, self.device, self.request.profile, self.source
-        )
+        return _tables(self.consumer, self.model, self.scheme, self.tp, self.device, self.request.profile, self.source)
 
 
 @lru_cache(maxsize=16)
@@ -151,9 +151,14 @@ def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
         for tokens, entry in planned.table.items():
             entries.append(
                 ExportedEntry(
-                    _shape(planned.layer, tokens), job.scheme.name, job.device.name, (place,),
-                    str(request.out / place), tuning_of_entry(entry), planned.times_us[tokens],
-                )  # fmt: skip
+                    _shape(planned.layer, tokens),
+                    job.scheme.name,
+                    job.device.name,
+                    (place,),
+                    str(request.out / place),
+                    tuning_of_entry(entry),
+                    planned.times_us[tokens],
+                )
             )
     record(request.out, consumer.name, written)
     return ExportReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
@@ -178,9 +183,14 @@ def verify_tables(consumer: MoeConsumer, request: FeedRequest) -> VerifyReport:
                 told = "not today's plan: an older one"
             entries.append(
                 VerifiedEntry(
-                    _shape(planned.layer, tokens), job.scheme.name, job.device.name, read is not None and not reason,
-                    str(path), None if entry is None else tuning_of_entry(entry), told,
-                )  # fmt: skip
+                    _shape(planned.layer, tokens),
+                    job.scheme.name,
+                    job.device.name,
+                    read is not None and not reason,
+                    str(path),
+                    None if entry is None else tuning_of_entry(entry),
+                    told,
+                )
             )
     return VerifyReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
 

@@ -80,7 +80,9 @@ class TestTune:
             assert [r["config"]["kwargs"]["BM"] for r in found["refused"]] == [128]
             assert "shared memory" in found["refused"][0]["reason"]
         big, small = plain["shapes"]
-        assert [r["programs"] for r in big["ranked"]] == [16 * 2048 // r["config"]["kwargs"]["BM"] for r in big["ranked"]]
+        assert [r["programs"] for r in big["ranked"]] == [
+            16 * 2048 // r["config"]["kwargs"]["BM"] for r in big["ranked"]
+        ]
         # Two row blocks of 128 leave most of the SMs without work.
         assert small["ranked"][0]["config"]["kwargs"]["BM"] == 64
         assert big["ranked"][0]["dram_bytes"] == 2 * (2048 * 1024 + 1024 * 2048 + 2048 * 2048)

@@ -20,7 +20,7 @@ def pointer_product(
     a_ptrs = a_ptr + rows[:, None] * stride_am + depth[None, :]
     b_ptrs = b_ptr + depth[:, None] * stride_bk + cols[None, :]
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=depth[None, :] < K - k * BLOCK_K, other=0.0)
         b = tl.load(b_ptrs, mask=depth[:, None] < K - k * BLOCK_K, other=0.0)
         acc = tl.dot(a, b, acc)

@@ -16,7 +16,7 @@ from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 from warpplan.service.feeds import FeedRequest, sglang_moe, vllm_moe
 from warpplan.service.feeds.moe.installed_consumer import find_consumer, require_tested
-from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of, model_named, with_shared
+from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_kernels import VLLM, MoeTile
 from warpplan.service.feeds.moe.moe_schemes import SCHEMES, scheme_named
@@ -87,7 +87,9 @@ class TestModels:
 
 class TestRouting:
     @pytest.mark.parametrize(("tokens", "experts", "top_k", "block"), [(7, 16, 2, 4), (64, 8, 2, 16), (300, 60, 4, 32)])
-    def test_expected_blocks_are_those_of_random_routing(self, tokens: int, experts: int, top_k: int, block: int) -> None:
+    def test_expected_blocks_are_those_of_random_routing(
+        self, tokens: int, experts: int, top_k: int, block: int
+    ) -> None:
         rng = np.random.default_rng(0)
         blocks, hit = [], []
         for _ in range(300):
