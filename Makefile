@@ -24,7 +24,7 @@ TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: bench-launches help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phase
 bench-compiler: $(VENV)/.gpu  ## GPU: unmodified kernels planned, against themselves unplanned, cuBLAS and cuDNN
 	$(BIN)/python benchmarks/bench_compiler.py --planned --out benchmarks/results
 	$(BIN)/python benchmarks/stock_failures.py --out benchmarks/results
+
+bench-launches: $(VENV)/.test  ## no GPU: launches without a partition predicted, beside the recorded H200 sweeps
+	$(BIN)/python benchmarks/replay_launches.py gemm_grouped_order gemm_2d "attention 4,16,4096,128"
 
 bench-inductor: $(VENV)/.gpu  ## GPU: kernels that torch.compile generates, planned
 	$(BIN)/python benchmarks/bench_inductor.py --out benchmarks/results
