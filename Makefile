@@ -20,11 +20,11 @@ IMPORTS := build/imports
 ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
-# Consumers whose readers the feeds were tested with, and those tests.
-FEED_WHEELS := triton==3.9.0 fla-core==0.6.0 helion==1.5.1
-FEED_TESTS := tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion
+# Wheels of programs that read our exports, without what they depend on: their files are run alone.
+CONSUMERS := build/feeds/site
+MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: bench-launches help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +36,14 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
 
-test-feeds: build/feeds/.ready  ## each consumer's own reader on what is exported for it: torch, FLA, Helion; no GPU
-	build/feeds/bin/python -m pytest -q -p no:cacheprovider $(FEED_TESTS) $(PYTEST_ARGS)
+test-feeds: $(VENV)/.test $(CONSUMERS)/.ready  ## the feeds read by vLLM's and SGLang's own readers, without a GPU (400 MB of wheels)
+	WARPPLAN_CONSUMERS=$(CONSUMERS) $(BIN)/python -m pytest -q tests/service/feeds $(PYTEST_ARGS)
+
+moe-facts: $(VENV)/.test $(CONSUMERS)/.ready  ## no GPU: capture vLLM's and SGLang's kernels and write the facts that ship
+	$(BIN)/python -m warpplan.service.feeds.moe_facts.record_facts vllm $(CONSUMERS) $(MOE_FACTS) \
+		bfloat16 fp8_w8a8 fp8_w8a8_block int8_w8a16
+	$(BIN)/python -m warpplan.service.feeds.moe_facts.record_facts sglang $(CONSUMERS) $(MOE_FACTS) \
+		bfloat16 fp8_w8a8 fp8_w8a8_per_channel fp8_w8a8_block int8_w8a8_per_channel int8_w8a8_block int8_w8a16
 
 docs: $(VENV)/.docs  ## the pages under docs/ as HTML in build/docs; a dead link or an unknown name fails
 	$(BIN)/python -m sphinx -W -n --keep-going -q -b html docs build/docs
@@ -92,6 +98,9 @@ bench-accuracy: $(VENV)/.gpu  ## GPU: predicted against measured plans and phase
 bench-compiler: $(VENV)/.gpu  ## GPU: unmodified kernels planned, against themselves unplanned, cuBLAS and cuDNN
 	$(BIN)/python benchmarks/bench_compiler.py --planned --out benchmarks/results
 	$(BIN)/python benchmarks/stock_failures.py --out benchmarks/results
+
+bench-launches: $(VENV)/.test  ## no GPU: launches without a partition predicted, beside the recorded H200 sweeps
+	$(BIN)/python benchmarks/replay_launches.py gemm_grouped_order gemm_2d "attention 4,16,4096,128"
 
 bench-inductor: $(VENV)/.gpu  ## GPU: kernels that torch.compile generates, planned
 	$(BIN)/python benchmarks/bench_inductor.py --out benchmarks/results
@@ -173,6 +182,11 @@ $(VENV)/.gpu: pyproject.toml | $(VENV)/.made
 $(VENV)/.examples: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet -e ".[gpu,examples]"
 	@touch $@ $(VENV)/.core
+
+$(CONSUMERS)/.ready: tests/service/feeds/consumers.txt | $(VENV)/.test
+	rm -rf $(CONSUMERS)
+	$(BIN)/python -m pip install --quiet --no-deps --no-compile --target $(CONSUMERS) -r $<
+	@touch $@
 
 build/triton-%/.ready: pyproject.toml
 	"$(PYTHON)" -m venv --clear $(@D)

@@ -20,5 +20,4 @@ EXPORTS = {
         "to_json",
     ),
     "text_files": ("read_bytes", "require_folder", "source_name", "write_text"),
-    "tuning": ("*",),
 }

@@ -19,11 +19,8 @@ from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
-from warpplan.service.feeds.moe.installed_consumer import InstalledConsumer, find_consumer, require_tested
 from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, layer_of, model_named, with_shared
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
-from warpplan.service.feeds.moe.moe_kernels import MoeKernel
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme, scheme_named
 from warpplan.service.feeds.moe.table_files import (
     TableKey,
     WrittenTable,
@@ -33,7 +30,10 @@ from warpplan.service.feeds.moe.table_files import (
     recorded,
     write_table,
 )
-from warpplan.service.feeds.moe.tile_facts import KernelSource, kernel_source
+from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer, find_consumer, require_tested
+from warpplan.service.feeds.moe_facts.moe_kernels import MoeKernel
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme, scheme_named
+from warpplan.service.feeds.moe_facts.tile_facts import KernelSource, kernel_source
 from warpplan.service.feeds.targets import FeedRequest
 
 Table = dict[int, dict[str, object]]
@@ -158,7 +158,7 @@ def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
                     str(request.out / place),
                     tuning_of_entry(entry),
                     planned.times_us[tokens],
-                )  # fmt: skip
+                )
             )
     record(request.out, consumer.name, written)
     return ExportReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
@@ -190,7 +190,7 @@ def verify_tables(consumer: MoeConsumer, request: FeedRequest) -> VerifyReport:
                     str(path),
                     None if entry is None else tuning_of_entry(entry),
                     told,
-                )  # fmt: skip
+                )
             )
     return VerifyReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
 

@@ -4,9 +4,10 @@ A profile is asked for the kinds named in :data:`WANTED` first. None of the prof
 each has a fall-back made from what every profile has, and what was priced by a fall-back is said
 (:func:`missing_points`):
 
-- ``gather_load`` (bytes, source: rows copied by cp.async, :mod:`~warpplan.profiler.probes.gather`): the latency of a
-  TMA box of as many bytes from the same place; an instruction copies 16 bytes a thread and leaves a warp after 4 cycles (32 lanes of 16 bytes at 128
-  bytes a cycle, CUDA C++ Programming Guide, "Shared Memory"); the load-store unit is held for bytes / 128.
+- ``gather_load`` (bytes, source: rows copied by cp.async, which ``profiler/probes/gather.py``
+  measures): the latency of a TMA box of as many bytes from the same place; an instruction
+  copies 16 bytes a thread and leaves a warp after 4 cycles (32 lanes of 16 bytes at 128 bytes a cycle, CUDA C++
+  Programming Guide, "Shared Memory"); the load-store unit is held for bytes / 128.
 - ``global_load`` (bytes): as ``gather_load``. Such a load waits where it stands.
 - ``ldmatrix``: the profile's ``shared_load``.
 - ``mma`` (m16n8k16 on register operands): half of the rate of wgmma, in proportion to its rows, 16 at least.

@@ -22,9 +22,9 @@ from triton.backends.compiler import GPUTarget
 
 from warpplan.kernels.compile import compile_report
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel
 from warpplan.kernels.compiler.costing.pipelined.block_time import block_price
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of, from_json, to_json
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.costing.pipelined.launch_time import (
     LaunchFacts,
     LaunchModel,
@@ -32,9 +32,9 @@ from warpplan.kernels.compiler.costing.pipelined.launch_time import (
     launch_time,
     ring_bytes,
 )
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WANTED
 from warpplan.kernels.compiler.inspection.signature import source_of
+from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import H200
@@ -43,6 +43,7 @@ from warpplan.profiler.embedded import embedded
 PROFILE = embedded("NVIDIA H200")
 TARGET = GPUTarget("cuda", 90, 32)
 TILES = {"wgmma": (128, 128, 64, 4), "mma": (16, 64, 128, 4)}
+SIZES = {"M": 1024, "N": 2048, "K": 512, "stride_am": 512, "stride_bk": 2048, "stride_cm": 2048}
 
 
 def source(tile: tuple[int, int, int, int], kernel: Any = pk.pointer_product, more: str = pk.STRIDES) -> Any:
@@ -153,22 +154,20 @@ class TestTime:
 
 
 class TestPaper:
-    SIZES = {"M": 1024, "N": 2048, "K": 512, "stride_am": 512, "stride_bk": 2048, "stride_cm": 2048}
-
     def test_loops_are_as_long_as_the_sizes_say(self, texts: dict[str, str]) -> None:
-        done = PaperKernel(texts["wgmma"]).run(self.SIZES, (3, 0, 0), (128, 1, 1))
+        done = PaperKernel(texts["wgmma"]).run(SIZES, (3, 0, 0), (128, 1, 1))
         assert done.trips == [512 / 64]
         assert {a.base for a in done.accesses} == {"a_ptr", "b_ptr", "c_ptr"}
 
     def test_tiles_begin_where_the_kernel_says(self, texts: dict[str, str]) -> None:
         kernel = PaperKernel(texts["wgmma"])
         for pid in (0, 5, 17, 127):
-            found = {a.base: a.at for a in kernel.run(self.SIZES, (pid, 0, 0), (128, 1, 1)).accesses}
+            found = {a.base: a.at for a in kernel.run(SIZES, (pid, 0, 0), (128, 1, 1)).accesses}
             row, col = pid // 16 * 128, pid % 16 * 128
             assert found == {"a_ptr": (row * 512,), "b_ptr": (col,), "c_ptr": (row * 2048 + col,)}
 
     def test_what_fits_in_l2_is_read_once(self, texts: dict[str, str]) -> None:
-        memory = launch_memory(PaperKernel(texts["wgmma"]), self.SIZES, (128, 1, 1), H200, 132)
+        memory = launch_memory(PaperKernel(texts["wgmma"]), SIZES, (128, 1, 1), H200, 132)
         assert memory.known
         assert memory.dram_bytes == 2 * (1024 * 512 + 512 * 2048 + 1024 * 2048)
         assert memory.loaded_bytes == 128 * 8 * 2 * 64 * 256

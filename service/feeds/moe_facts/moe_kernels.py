@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
-from warpplan.service.feeds.moe.absent_imports import run_file
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe_facts.absent_imports import run_file
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme
 
 if TYPE_CHECKING:
     from warpplan.kernels.compile import CompiledReport
@@ -77,7 +77,7 @@ class MoeKernel:
                 f"{self.path} has no Triton kernel {self.function}: another version of {self.consumer} than was tested",
                 field="consumer", value=str(site),
             )  # fmt: skip
-        return kernel  # type: ignore[no-any-return]
+        return kernel
 
 
 VLLM = MoeKernel("vllm", "vllm/model_executor/layers/fused_moe/fused_moe.py", _VLLM, ("vllm", "torch"))

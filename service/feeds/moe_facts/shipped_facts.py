@@ -19,7 +19,7 @@ from typing import Any
 
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, from_json, to_json
 from warpplan.planner.errors import MalformedFile
-from warpplan.service.feeds.moe.moe_kernels import MoeTile
+from warpplan.service.feeds.moe_facts.moe_kernels import MoeTile
 
 SCHEMA = "warpplan/moe-facts-1"
 
@@ -36,7 +36,7 @@ class TileFacts:
 
 @dataclass(frozen=True)
 class RecordedFacts:
-    """``version`` of the consumer, ``kernel`` the digest of its kernel's source, ``triton`` what it was captured with."""
+    """``version`` of the consumer, ``kernel`` the digest of its kernel's source, ``triton`` what captured it."""
 
     consumer: str
     version: str
@@ -67,7 +67,7 @@ def shipped(consumer: str, scheme: str) -> RecordedFacts | None:
     """What ships for ``consumer`` and ``scheme``, if anything does. Raises :class:`MalformedFile` where the installed
     package's file is damaged."""
     name = file_name(consumer, scheme)
-    file = resources.files("warpplan.service.feeds.moe") / "data" / name
+    file = resources.files("warpplan.service.feeds.moe_facts") / "data" / name
     if not file.is_file():
         return None
     try:
@@ -85,8 +85,7 @@ def loads(text: bytes) -> RecordedFacts:
         MoeTile(*entry["tile"]): TileFacts(from_json(entry["facts"]), entry["registers"], entry["spill_bytes"])
         for entry in plain["tiles"]
     }
-    own = (plain[name] for name in ("consumer", "version", "kernel", "triton", "date"))
-    return RecordedFacts(*own, tiles)
+    return RecordedFacts(plain["consumer"], plain["version"], plain["kernel"], plain["triton"], plain["date"], tiles)
 
 
 def dumps(recorded: RecordedFacts) -> bytes:

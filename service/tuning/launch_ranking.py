@@ -13,14 +13,14 @@ from itertools import product
 from typing import Any
 
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
-from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
 from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
+from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
 from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.consumer_kernel import find
-from warpplan.service.workflow.size_formulas import evaluate
+from warpplan.service.tuning.size_formulas import evaluate
 
 MOST_CONFIGS = 2_000
 """Configurations at most: each takes a few tenths of a second."""
@@ -32,8 +32,8 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas")
 
 @dataclass(frozen=True)
 class TuningTask:
-    """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a shape
-    does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes. ``grid`` is up to three
+    """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a
+    shape does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes. ``grid`` is up to three
     expressions of sizes and a configuration's constants, separated by commas outside of brackets."""
 
     spec: str
@@ -99,8 +99,8 @@ def space(text: str) -> tuple[TuningConfig, ...]:
             f"--space: {count} configurations, at most {MOST_CONFIGS}", field="space", value=count, limit=MOST_CONFIGS
         )
     found = []
-    for values in product(*lists.values()):
-        one = dict(zip(lists, values, strict=True))
+    for chosen in product(*lists.values()):
+        one = dict(zip(lists, chosen, strict=True))
         kwargs = tuple((name, value) for name, value in one.items() if name not in OPTIONS)
         found.append(TuningConfig(kwargs, one.get("num_warps", 4), one.get("num_stages", 3), one.get("num_ctas", 1)))
     return tuple(found)
@@ -125,8 +125,9 @@ class Tuner:
                 refused.append((config, found))
             else:
                 ranked.append(found)
-        # Python's sort is stable: of equals, the one that is listed first.
-        ranked.sort(key=lambda tuned: round(tuned.time.time_us, 3))
+        # Of equals the one with fewer warps: it is faster in benchmarks/results/compiler_schemes_h200.json.
+        # Python's sort is stable: of those, the one that is listed first.
+        ranked.sort(key=lambda tuned: (round(tuned.time.time_us, 3), tuned.config.num_warps))
         return TunedShape(dict(shape), tuple(ranked), tuple(refused), tuple(sorted(missing)))
 
     def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
@@ -203,8 +204,8 @@ class Tuner:
         from triton.backends.compiler import GPUTarget
 
         from warpplan.kernels.compiler.analysis.capture import capture
-        from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel
         from warpplan.kernels.compiler.inspection.signature import source_of
+        from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
         from warpplan.kernels.compiler.pipeline.cutting import cut, taken_diagnostics
 
         source = source_of(self.kernel, text)

@@ -1,0 +1,97 @@
+"""No GPU: launches without a partition, predicted for every setting that was measured on an H200, beside their times.
+
+The measured ones are the unplanned runs of ``results/compiler_schemes_h200.json``. Writes
+``results/launch_replay_h200.json``: for each kernel and shape Kendall's τ of predicted against measured times over its
+settings, and the measured time of the best, of the one predicted to be best, and of the best of the first four. Words
+choose cases by how their names begin.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from results_file import head
+from scipy.stats import kendalltau
+from tl_case import Case, Setting, source
+from tl_cases import all_cases
+from triton.backends.compiler import GPUTarget
+
+from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.costing.pipelined.kernel_facts import facts_of
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
+from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel
+from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
+from warpplan.kernels.compiler.pipeline.cutting import cut
+from warpplan.planner.values.device import H200
+from warpplan.profiler.embedded import embedded
+
+RESULTS = Path(__file__).with_name("results")
+FIRST = 4
+
+
+def predicted_us(case: Case, setting: Setting) -> float:
+    """The predicted time of ``case`` under ``setting``, infinite where it does not fit."""
+    options = {"num_warps": setting.warps, "num_stages": setting.stages}
+    text = cut(source(case, setting), GPUTarget("cuda", 90, 32), options).text
+    facts, kernel = facts_of(capture(text)), PaperKernel(text)
+    model = LaunchModel(facts, embedded(H200.name), H200)
+    x, y, z = (*case.grid(setting), 1, 1)[:3]
+    launch = LaunchFacts(float(x * y * z), (0.0,) * len(facts.loops), setting.stages)
+    resident = model.resident(launch)
+    if not resident:
+        return float("inf")
+    sizes = {name: value for name, value in case.arguments(setting).items() if isinstance(value, int)}
+    memory = launch_memory(kernel, sizes, (x, y, z), H200, resident * H200.sm_count)
+    cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
+    launch = LaunchFacts(float(x * y * z), memory.trips, setting.stages, dram_bytes=memory.dram_bytes, cold=cold)
+    return model.time(launch).time_us
+
+
+def replay(case: Case, measured: dict[int, float]) -> dict[str, Any]:
+    predicted = {index: predicted_us(case, case.settings[index]) for index in measured}
+    order = sorted(predicted, key=lambda i: (round(predicted[i], 3), case.settings[i].warps, i))
+    best = min(measured.values())
+    errors = [abs(predicted[i] / measured[i] - 1) for i in measured if predicted[i] != float("inf")]
+    tau = kendalltau([measured[i] for i in order], [predicted[i] for i in order]).statistic if len(order) > 1 else None
+    return {
+        "kernel": case.kernel.__name__,
+        "case": case.name,
+        "settings": len(measured),
+        "best_us": best,
+        "chosen_us": measured[order[0]],
+        "best_of_first_us": min(measured[i] for i in order[:FIRST]),
+        "median_error": round(statistics.median(errors), 4) if errors else None,
+        "kendall_tau": None if tau is None else round(float(tau), 4),
+        "rows": [
+            {"setting": str(case.settings[i]), "predicted_us": predicted[i], "measured_us": measured[i]} for i in order
+        ],
+    }
+
+
+def main() -> None:
+    recorded = json.loads((RESULTS / "compiler_schemes_h200.json").read_text())
+    times: dict[str, dict[int, float]] = {}
+    for row in recorded["rows"]:
+        if row["scheme"] is None and row["status"] == "ok":
+            times.setdefault(row["case"], {})[row["setting"]] = row["us"]
+    rows = []
+    families = tuple(sys.argv[1:])
+    for case in all_cases():
+        if len(times.get(case.name, {})) > 1 and (not families or case.name.startswith(families)):
+            rows.append(replay(case, times[case.name]))
+            r = rows[-1]
+            print(
+                f"{case.name}: best/chosen {r['best_us'] / r['chosen_us']:.3f}, of four "
+                f"{r['best_us'] / r['best_of_first_us']:.3f}, tau {r['kendall_tau']}, error {r['median_error']}",
+                flush=True,
+            )
+    result = {**head("launch_replay", recorded["device"]), "measured": recorded["date"], "rows": rows}
+    (RESULTS / "launch_replay_h200.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
