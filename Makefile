@@ -22,7 +22,8 @@ ROOMS := planner profiler kernels service
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 # Consumers whose readers the feeds were tested with, and those tests.
 FEED_WHEELS := triton==3.9.0 fla-core==0.6.0 helion==1.5.1
-FEED_TESTS := tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion
+FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/test_triton_remote.py \
+	tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion
 
 .PHONY: help run test test-feeds docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
@@ -36,7 +37,7 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
 
-test-feeds: build/feeds/.ready  ## each consumer's own reader on what is exported for it: torch, FLA, Helion; no GPU
+test-feeds: build/feeds/.ready  ## each consumer's own reader on what is exported for it: Triton 3.9, torch, FLA, Helion; no GPU
 	build/feeds/bin/python -m pytest -q -p no:cacheprovider $(FEED_TESTS) $(PYTEST_ARGS)
 
 docs: $(VENV)/.docs  ## the pages under docs/ as HTML in build/docs; a dead link or an unknown name fails
