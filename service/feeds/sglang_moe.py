@@ -67,7 +67,7 @@ def _triton(installed: InstalledConsumer | None, settings: Mapping[str, str]) ->
 
 
 def _place(key: TableKey, settings: Mapping[str, str]) -> str:
-    folder = f"triton_{settings.get('triton', DEFAULT_TRITON).replace('.', '_')}"
+    folder = f"triton_{settings['triton'].replace('.', '_')}"
     return f"configs/{folder}/{key.file_name(spaced=True)}"
 
 
@@ -91,7 +91,7 @@ def _read(
         return {int(t): entry for t, entry in json.loads(path.read_text()).items()} if path.exists() else None
     given: dict[str, Mapping[str, object]] = {
         "sglang.srt.utils": {"get_device_name": lambda *_: key.device, "is_hip": lambda: False},
-        "triton": {"__version__": settings.get("triton", DEFAULT_TRITON)},
+        "triton": {"__version__": settings["triton"]},
     }
     module = run_file(installed.site / READER, ("sglang", "torch", "triton"), given)
     block_n, block_k = key.block or (0, 0)

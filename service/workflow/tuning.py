@@ -32,8 +32,8 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas")
 
 @dataclass(frozen=True)
 class TuningTask:
-    """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a shape
-    does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes. ``grid`` is up to three
+    """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a
+    shape does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes. ``grid`` is up to three
     expressions of sizes and a configuration's constants, separated by commas outside of brackets."""
 
     spec: str
@@ -99,8 +99,8 @@ def space(text: str) -> tuple[TuningConfig, ...]:
             f"--space: {count} configurations, at most {MOST_CONFIGS}", field="space", value=count, limit=MOST_CONFIGS
         )
     found = []
-    for values in product(*lists.values()):
-        one = dict(zip(lists, values, strict=True))
+    for chosen in product(*lists.values()):
+        one = dict(zip(lists, chosen, strict=True))
         kwargs = tuple((name, value) for name, value in one.items() if name not in OPTIONS)
         found.append(TuningConfig(kwargs, one.get("num_warps", 4), one.get("num_stages", 3), one.get("num_ctas", 1)))
     return tuple(found)
@@ -158,9 +158,7 @@ class Tuner:
         memory = launch_memory(paper, sizes, grid, self.device, resident * self.device.sm_count)
         missing |= set(model.price.missing)
         cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
-        launch = LaunchFacts(
-            float(programs), memory.trips, config.num_stages, dram_bytes=memory.dram_bytes, cold=cold
-        )
+        launch = LaunchFacts(float(programs), memory.trips, config.num_stages, dram_bytes=memory.dram_bytes, cold=cold)
         return TunedConfig(config, model.time(launch), programs, memory.dram_bytes, memory.known)
 
     def arguments(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[str, dict[str, int]]:

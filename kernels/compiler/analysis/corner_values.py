@@ -27,7 +27,8 @@ Corner = int | Place | None
 
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "arith.addi": operator.add, "arith.subi": operator.sub, "arith.muli": operator.mul, "arith.andi": operator.and_,
-    "arith.ori": operator.or_, "arith.xori": operator.xor, "arith.shli": operator.lshift, "arith.shrsi": operator.rshift,
+    "arith.ori": operator.or_, "arith.xori": operator.xor, "arith.shli": operator.lshift,
+    "arith.shrsi": operator.rshift,
     "arith.shrui": operator.rshift, "arith.minsi": min, "arith.minui": min, "arith.maxsi": max, "arith.maxui": max,
     "arith.divsi": lambda a, b: _quotient(a, b), "arith.divui": lambda a, b: _quotient(a, b),
     "arith.floordivsi": operator.floordiv, "arith.ceildivsi": lambda a, b: -(-a // b),
@@ -39,8 +40,8 @@ _PREDICATES: dict[str, Callable[[int, int], bool]] = {
 }  # fmt: skip
 _SAME = frozenset({
     "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "ttg.convert_layout", "tt.bitcast",
-    "arith.bitcast", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.make_tensor_descriptor",
-    "tt.unsplat",
+    "arith.bitcast", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.unsplat",
+    "tt.make_tensor_descriptor",
 })  # fmt: skip
 MOST_SHIFT = 64
 

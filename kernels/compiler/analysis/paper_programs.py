@@ -139,7 +139,11 @@ class _Reader:
             known = [value for value in coordinates if not isinstance(value, Place)]
             numbers = tuple(value for value in known if isinstance(value, int))
             wanted = len(known) - (1 if store else 0)
-            at = (place.offset, *numbers) if operation.name in ("tt.load", "tt.store") or len(numbers) == wanted else None
+            at = (
+                (place.offset, *numbers)
+                if operation.name in ("tt.load", "tt.store") or len(numbers) == wanted
+                else None
+            )
         number = self.kernel.numbers[id(operation)]
         self.done.accesses.append(TileAccess(number, place.base, at, tile.bytes, store, times))
 

@@ -144,7 +144,7 @@ def _work(body: Body, *, in_loop: bool) -> tuple[WorkFacts, ...]:
 def is_index(work: LoopWork) -> bool:
     """Whether ``work`` computes addresses, indices or masks and nothing else."""
     return work.kind == "elementwise" and all(
-        name.startswith(INDEX_PREFIXES) and name != "arith.extf" or name in INDEX_ARITHMETIC for name in work.names
+        (name.startswith(INDEX_PREFIXES) and name != "arith.extf") or name in INDEX_ARITHMETIC for name in work.names
     )
 
 
@@ -249,8 +249,8 @@ def from_json(plain: dict[str, object]) -> KernelFacts:
     return KernelFacts(
         str(plain["kernel"]), int(plain["capability"]), int(plain["warps"]),  # type: ignore[call-overload]
         tuple(map(_work_from, plain["body"])),  # type: ignore[call-overload]
-        tuple(LoopFacts(l["id"], l["parent"], l["trips"], tuple(map(_work_from, l["work"])))
-              for l in plain["loops"]),  # type: ignore[attr-defined]
+        tuple(LoopFacts(of["id"], of["parent"], of["trips"], tuple(map(_work_from, of["work"])))
+              for of in plain["loops"]),  # type: ignore[attr-defined]
         int(plain["live_registers"]), int(plain["staged_bytes"]),  # type: ignore[call-overload]
     )  # fmt: skip
 

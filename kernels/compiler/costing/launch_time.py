@@ -1,6 +1,6 @@
 """The time of one launch of a kernel as Triton compiles it, without a partition: pure, from facts and a profile.
 
-    interval(x) = ‖ serial, x · busy, x · bytes / the SM's share of L2, latency / slots in flight ‖_p     x blocks on an SM
+    interval(x) = ‖ serial, x · busy, x · bytes / the SM's share of L2, latency / slots in flight ‖_p  x blocks on an SM
     block(x)    = start + prologue + first copy + Σ trips · interval(x) + epilogue
     SM          = ⌊q / b⌋ · block(b) + block(q mod b)        q blocks for the busiest SM, b of them resident
     time        = launch + ‖ SM, power, DRAM ‖
@@ -53,8 +53,8 @@ class LaunchFacts:
     ``blocks`` are programs that work, ``idle_blocks`` those that return at once; ``trips`` the iterations of each loop
     of the facts in one program, on average, those of loops around it multiplied in. ``registers``, ``spill_bytes`` (a
     thread) and ``shared_bytes`` (a block) as compiled, or ``None`` where estimates have to do. ``dram_bytes`` must come
-    from or go to device memory, ``cold`` is the part of loads that L2 does not have, ``loaded`` the part of a loop's tiles
-    that masks let through.
+    from or go to device memory, ``cold`` is the part of loads that L2 does not have, ``loaded`` the part of a loop's
+    tiles that masks let through.
     """
 
     blocks: float
@@ -200,7 +200,7 @@ class LaunchModel:
         return loop.latency_l2 + launch.cold * (loop.latency_dram - loop.latency_l2)
 
     def _flops(self, launch: LaunchFacts) -> float:
-        return launch.blocks * sum(l.flops * t for l, t in zip(self.price.loops, launch.trips, strict=True))
+        return launch.blocks * sum(loop.flops * t for loop, t in zip(self.price.loops, launch.trips, strict=True))
 
     @cached_property
     def _sustained(self) -> float:

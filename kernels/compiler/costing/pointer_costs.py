@@ -4,9 +4,10 @@ A profile is asked for the kinds named in :data:`WANTED` first. None of the prof
 each has a fall-back made from what every profile has, and what was priced by a fall-back is said
 (:func:`missing_points`):
 
-- ``gather_load`` (bytes, source: rows copied by cp.async, :mod:`~warpplan.profiler.probes.gather`): the latency of a
-  TMA box of as many bytes from the same place; an instruction copies 16 bytes a thread and leaves a warp after 4 cycles (32 lanes of 16 bytes at 128
-  bytes a cycle, CUDA C++ Programming Guide, "Shared Memory"); the load-store unit is held for bytes / 128.
+- ``gather_load`` (bytes, source: rows copied by cp.async, which ``profiler/probes/gather.py``
+  measures): the latency of a TMA box of as many bytes from the same place; an instruction
+  copies 16 bytes a thread and leaves a warp after 4 cycles (32 lanes of 16 bytes at 128 bytes a cycle, CUDA C++
+  Programming Guide, "Shared Memory"); the load-store unit is held for bytes / 128.
 - ``global_load`` (bytes): as ``gather_load``. Such a load waits where it stands.
 - ``ldmatrix``: the profile's ``shared_load``.
 - ``mma`` (m16n8k16 on register operands): half of the rate of wgmma, in proportion to its rows, 16 at least.
@@ -39,6 +40,9 @@ MMA_LEAST_ROWS = 16
 LEAST_ELEMENTS, MEASURED_ELEMENTS = 128, 1024
 """One element a thread of four warps, and the smallest tile whose arithmetic was measured: what lies between is in
 proportion."""
+MEASURED_BYTES, SHARED_LATENCY = 4096, 30.0
+"""The smallest tile whose way through shared memory was measured, and the cycles of one access to it, as in
+:data:`~warpplan.kernels.compiler.costing.loop_graph.ESTIMATED_RATES`."""
 STAGED_KINDS = {"load": "global_load", "ahead": "gather_load"}
 
 
@@ -59,10 +63,14 @@ def price(work: WorkFacts, costs: CostTable, warps: int, source: str = "l2") -> 
 def _scaled(work: WorkFacts, cost: Cost) -> Cost:
     """``cost`` in proportion to a tile that is smaller than any that was measured."""
     size = max((part.size for part in work.parts), default=0)
-    if work.kind not in ("elementwise", "sfu", "reduce") or size >= MEASURED_ELEMENTS:
-        return cost
-    share = max(LEAST_ELEMENTS, size) / MEASURED_ELEMENTS
-    return replace(cost, occupancy=share * cost.occupancy, issue=share * cost.issue)
+    if work.kind in ("convert_layout", "shared_load", "shared_store") and size < MEASURED_BYTES:
+        share = max(1, size) / MEASURED_BYTES
+        busy = share * cost.occupancy
+        return replace(cost, occupancy=busy, issue=share * cost.issue, latency=busy + SHARED_LATENCY * len(work.parts))
+    if work.kind in ("elementwise", "sfu", "reduce") and size < MEASURED_ELEMENTS:
+        share = max(LEAST_ELEMENTS, size) / MEASURED_ELEMENTS
+        return replace(cost, occupancy=share * cost.occupancy, issue=share * cost.issue)
+    return cost
 
 
 def missing_points(work: WorkFacts, costs: CostTable) -> str | None:
@@ -107,9 +115,7 @@ def _product(work: WorkFacts, costs: CostTable, warps: int) -> Cost:
 def _as_work(work: WorkFacts) -> LoopWork:
     product = work.product
     shape = (product.m, product.n) if product is not None else ()
-    return LoopWork(
-        "", work.kind, (), "", (), shape, work.parts, product.as_product() if product is not None else None
-    )
+    return LoopWork("", work.kind, (), "", (), shape, work.parts, product.as_product() if product is not None else None)
 
 
 def _has(costs: CostTable, kind: str) -> bool:

@@ -52,7 +52,9 @@ class Nothing:
 class AbsentModule(ModuleType):
     """A module of which every name is :class:`Nothing`, but for those that it was given."""
 
-    __path__: list[str] = []  # a package: its submodules are absent, too
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package: its submodules are absent, too
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -119,11 +121,11 @@ def _without(ours: Callable[[str], bool], finder: _Finder) -> Iterator[None]:
     kept = {name: module for name, module in sys.modules.items() if ours(name)}
     for name in kept:
         del sys.modules[name]
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)  # type: ignore[arg-type]
+        sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if ours(name)]:
             del sys.modules[name]
         sys.modules.update(kept)

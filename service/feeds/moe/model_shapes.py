@@ -41,7 +41,7 @@ MODELS = {
         MoeModel("deepseek-r1", 256, 7168, 2048, 8, BLOCK_FP8, 1),
         # moonshotai/Kimi-K2-Instruct: config.json
         MoeModel("kimi-k2", 384, 7168, 2048, 8, BLOCK_FP8, 1),
-        # Qwen/Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B, Qwen3-30B-A3B, -235B-A22B, -Coder-480B-A35B, -Next-80B-A3B: config.json
+        # Qwen/Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B, Qwen3-30B-A3B, -235B-A22B, -Coder-480B-A35B, -Next-80B-A3B: the same
         MoeModel("qwen1.5-moe-a2.7b", 60, 2048, 1408, 4),
         MoeModel("qwen2-57b-a14b", 64, 3584, 2560, 8),
         MoeModel("qwen3-30b-a3b", 128, 2048, 768, 8),

@@ -10,10 +10,10 @@ from warpplan.kernels.compiler.costing.launch_time import LaunchFacts, LaunchMod
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
+from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.moe_kernels import MoeTile
 from warpplan.service.feeds.moe.moe_launch import MoeProduct, down_product, launch_facts, up_product
 from warpplan.service.feeds.moe.moe_schemes import MoeScheme
-from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.routing import RoutedBlocks, routed, unsorted
 from warpplan.service.feeds.moe.shipped_facts import TileFacts
 from warpplan.service.feeds.moe.tile_facts import KernelSource
@@ -78,9 +78,15 @@ class MoeChooser:
         for group in groups_by_preference(blocks.blocks_an_expert):
             launches = [
                 launch_facts(
-                    product, self.scheme, MoeConfig(tile, group, STAGES[0]), blocks, found.facts, self.device,
-                    registers=found.registers, spill_bytes=found.spill_bytes,
-                )  # fmt: skip
+                    product,
+                    self.scheme,
+                    MoeConfig(tile, group, STAGES[0]),
+                    blocks,
+                    found.facts,
+                    self.device,
+                    registers=found.registers,
+                    spill_bytes=found.spill_bytes,
+                )
                 for product in products
             ]
             if launches not in made.values():

@@ -38,7 +38,9 @@ from warpplan.service.feeds.targets import FeedRequest
 
 Table = dict[int, dict[str, object]]
 """Tokens → an entry of a file."""
-Reader = Callable[[InstalledConsumer | None, Path, TableKey, Mapping[str, str]], Mapping[int, Mapping[str, object]] | None]
+Reader = Callable[
+    [InstalledConsumer | None, Path, TableKey, Mapping[str, str]], Mapping[int, Mapping[str, object]] | None
+]
 """What a consumer finds in the folder for a key; its own unmodified reader where it is installed. Raises what that
 raises."""
 VERSION, KERNEL, TRITON, PROFILE = "consumer version", "kernel", "triton", "profile"
@@ -59,7 +61,8 @@ class PlannedTable:
 @dataclass(frozen=True)
 class MoeConsumer:
     """One consumer. ``schemes`` are those that its reader tells apart; ``place`` is where below the folder a table
-    lies; ``plan`` chooses a layer's tables; ``shares`` whether shared experts may run as routed ones."""
+    lies; ``plan`` chooses a layer's tables; ``shares`` whether shared experts may run as routed ones; ``triton`` is the
+    job's, as far as it is known, and ``device_name`` a device's in a file's name."""
 
     name: str
     tested: tuple[str, ...]
@@ -86,6 +89,7 @@ class _Job:
     device: Device
     installed: InstalledConsumer | None
     source: KernelSource
+    settings: Mapping[str, str]
 
     @property
     def identity(self) -> tuple[tuple[str, str], ...]:
@@ -93,20 +97,18 @@ class _Job:
         return (
             (VERSION, version),
             (KERNEL, self.source.digest),
-            (TRITON, self.consumer.triton(self.installed, self.request.settings)),
+            (TRITON, self.settings["triton"]),
             (PROFILE, codec.key(self.request.profile)[:16]),
             ("device", self.device.name),
         )
 
     @property
     def title(self) -> str:
-        return f"{self.model.name or self.request.settings['model']} tp={self.tp} {self.scheme.name}"
+        return f"{self.model.name or self.settings['model']} tp={self.tp} {self.scheme.name}"
 
     def tables(self) -> tuple[PlannedTable, ...]:
         """Every table of the model's layer, planned."""
-        return _tables(
-            self.consumer, self.model, self.scheme, self.tp, self.device, self.request.profile, self.source
-        )
+        return _tables(self.consumer, self.model, self.scheme, self.tp, self.device, self.request.profile, self.source)
 
 
 @lru_cache(maxsize=16)
@@ -143,15 +145,20 @@ def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
     written: dict[str, WrittenTable] = {}
     entries: list[ExportedEntry] = []
     for planned in job.tables():
-        place = consumer.place(planned.key, request.settings)
+        place = consumer.place(planned.key, job.settings)
         digest = write_table(request.out / place, planned.table)
         written[place] = WrittenTable(digest, {**dict(job.identity), **more})
         for tokens, entry in planned.table.items():
             entries.append(
                 ExportedEntry(
-                    _shape(planned.layer, tokens), job.scheme.name, job.device.name, (place,),
-                    str(request.out / place), tuning_of_entry(entry), planned.times_us[tokens],
-                )  # fmt: skip
+                    _shape(planned.layer, tokens),
+                    job.scheme.name,
+                    job.device.name,
+                    (place,),
+                    str(request.out / place),
+                    tuning_of_entry(entry),
+                    planned.times_us[tokens],
+                )
             )
     record(request.out, consumer.name, written)
     return ExportReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
@@ -166,7 +173,7 @@ def verify_tables(consumer: MoeConsumer, request: FeedRequest) -> VerifyReport:
     known = recorded(request.out, consumer.name)
     entries: list[VerifiedEntry] = []
     for planned in job.tables():
-        place = consumer.place(planned.key, request.settings)
+        place = consumer.place(planned.key, job.settings)
         path = request.out / place
         read, reason = _read(job, planned, place, known.get(place))
         for tokens, today in planned.table.items():
@@ -176,9 +183,14 @@ def verify_tables(consumer: MoeConsumer, request: FeedRequest) -> VerifyReport:
                 told = "not today's plan: an older one"
             entries.append(
                 VerifiedEntry(
-                    _shape(planned.layer, tokens), job.scheme.name, job.device.name, read is not None and not reason,
-                    str(path), None if entry is None else tuning_of_entry(entry), told,
-                )  # fmt: skip
+                    _shape(planned.layer, tokens),
+                    job.scheme.name,
+                    job.device.name,
+                    read is not None and not reason,
+                    str(path),
+                    None if entry is None else tuning_of_entry(entry),
+                    told,
+                )
             )
     return VerifyReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
 
@@ -201,7 +213,8 @@ def _understood(consumer: MoeConsumer, request: FeedRequest) -> _Job:
     if installed is not None:
         require_tested(installed, consumer.tested, untested=request.untested)
     source = kernel_source(consumer.kernel, chosen, installed)
-    return _Job(consumer, request, model, chosen, int(tp), device(request.device), installed, source)
+    resolved = {**settings, "triton": consumer.triton(installed, settings)}
+    return _Job(consumer, request, model, chosen, int(tp), device(request.device), installed, source, resolved)
 
 
 def _read(
@@ -210,7 +223,7 @@ def _read(
     """What the consumer reads for ``planned``, and why that is no hit."""
     path = job.request.out / place
     try:
-        read = job.consumer.read(job.installed, job.request.out, planned.key, job.request.settings)
+        read = job.consumer.read(job.installed, job.request.out, planned.key, job.settings)
     except Exception as error:  # the consumer's own reader runs here and may raise anything
         return None, f"the consumer fails on it ({type(error).__name__}: {error}): remove {path}"
     if not path.is_file():

@@ -77,7 +77,7 @@ class MoeKernel:
                 f"{self.path} has no Triton kernel {self.function}: another version of {self.consumer} than was tested",
                 field="consumer", value=str(site),
             )  # fmt: skip
-        return kernel  # type: ignore[no-any-return]
+        return kernel
 
 
 VLLM = MoeKernel("vllm", "vllm/model_executor/layers/fused_moe/fused_moe.py", _VLLM, ("vllm", "torch"))
@@ -106,7 +106,9 @@ def _operands(scheme: MoeScheme) -> str:
     group_n, group_k = scheme.block or (0, 0)
     by_token, by_channel = (scheme.per_channel or scheme.block is not None), scheme.weight_bytes == 1
     of_rows = "stride_asm=i32, stride_ask=1" if by_token else "stride_asm=0, stride_ask=0"
-    of_weights = "stride_bse=i32, stride_bsk=1, stride_bsn=i32" if by_channel else "stride_bse=0, stride_bsk=0, stride_bsn=0"
+    of_weights = (
+        "stride_bse=i32, stride_bsk=1, stride_bsn=i32" if by_channel else "stride_bse=0, stride_bsk=0, stride_bsn=0"
+    )
     return (
         f"a_ptr={rows}, b_ptr={weights}, a_scale_ptr={a_scale}, b_scale_ptr={b_scale}, {of_rows}, {of_weights}, "
         f"group_n={group_n}, group_k={group_k}, use_fp8_w8a8={scheme.is_fp8}, "

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts
 from warpplan.kernels.compiler.costing.launch_time import LaunchFacts
 from warpplan.planner.values.device import Device
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
 from warpplan.service.feeds.moe.model_shapes import MoeLayer
+from warpplan.service.feeds.moe.moe_schemes import MoeScheme
 from warpplan.service.feeds.moe.routing import RoutedBlocks
 from warpplan.service.feeds.moe.tuning_space import MoeConfig
 

@@ -1,7 +1,7 @@
 """Capture and compile a consumer's kernel over its tuning space and write the facts that ship: ``make moe-facts``.
 
-``python -m warpplan.service.feeds.moe.record_facts CONSUMER SITE OUT SCHEME… [--bare]``: SITE is a folder that the consumer's
-wheel was installed into. Needs Triton, no GPU; a second or two a tile.
+``python -m warpplan.service.feeds.moe.record_facts CONSUMER SITE OUT SCHEME… [--bare]``: SITE is a folder that the
+consumer's wheel was installed into; ``--bare`` captures only. Needs Triton, no GPU; a second or two a tile.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from scipy.stats import binom
 
 @dataclass(frozen=True)
 class RoutedBlocks:
-    """Expected values: ``hit`` experts with any row, ``row_blocks`` with any row in them, ``launched`` row blocks of the
-    grid, of which those without rows return at once."""
+    """Expected values: ``hit`` experts with any row, ``row_blocks`` with any row in them, ``launched`` row blocks of
+    the grid, of which those without rows return at once."""
 
     rows: int
     hit: float
@@ -31,8 +31,8 @@ class RoutedBlocks:
 
 @lru_cache(maxsize=4096)
 def routed(tokens: int, experts: int, top_k: int, block_m: int, *, shared: int = 0) -> RoutedBlocks:
-    """The blocks of ``tokens`` × ``top_k`` rows sorted by ``experts`` and padded to ``block_m`` an expert; ``shared`` of
-    the experts and of ``top_k`` take every token."""
+    """The blocks of ``tokens`` × ``top_k`` rows sorted by ``experts`` and padded to ``block_m`` an expert; ``shared``
+    of the experts and of ``top_k`` take every token."""
     rows = tokens * top_k
     others, chosen = experts - shared, top_k - shared
     hit, blocks = float(shared), float(shared * -(-tokens // block_m))

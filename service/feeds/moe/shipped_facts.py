@@ -36,7 +36,7 @@ class TileFacts:
 
 @dataclass(frozen=True)
 class RecordedFacts:
-    """``version`` of the consumer, ``kernel`` the digest of its kernel's source, ``triton`` what it was captured with."""
+    """``version`` of the consumer, ``kernel`` the digest of its kernel's source, ``triton`` what captured it."""
 
     consumer: str
     version: str
@@ -85,8 +85,7 @@ def loads(text: bytes) -> RecordedFacts:
         MoeTile(*entry["tile"]): TileFacts(from_json(entry["facts"]), entry["registers"], entry["spill_bytes"])
         for entry in plain["tiles"]
     }
-    own = (plain[name] for name in ("consumer", "version", "kernel", "triton", "date"))
-    return RecordedFacts(*own, tiles)
+    return RecordedFacts(plain["consumer"], plain["version"], plain["kernel"], plain["triton"], plain["date"], tiles)
 
 
 def dumps(recorded: RecordedFacts) -> bytes:

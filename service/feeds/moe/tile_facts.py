@@ -40,7 +40,7 @@ def kernel_source(kernel: MoeKernel, scheme: MoeScheme, installed: InstalledCons
         return KernelSource(recorded.tiles, origin, recorded.kernel, scheme.name)
     if installed is None:
         raise InvalidInput(
-            f"no facts of {kernel.consumer}'s kernel for {scheme.name} ship: install {kernel.consumer} and triton here, "
+            f"no facts of {kernel.consumer}'s kernel for {scheme.name} ship: install {kernel.consumer} and triton, "
             "or give the folder that holds it with --consumer",
             field="consumer", value=kernel.consumer,
         )  # fmt: skip

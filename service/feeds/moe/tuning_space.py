@@ -21,7 +21,7 @@ WARPS = (4, 8)
 GROUPS = (1, 16, 32, 64)
 STAGES = (2, 3, 4, 5)
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens that both scripts tune for. A reader takes the nearest and knows no further one: all are written."""
+"""Numbers of tokens that both scripts tune for. A reader takes the nearest, so all are written."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,14 @@ class MoeConfig:
 
     def tuning(self) -> TuningConfig:
         """In the names of both consumers' files."""
-        kwargs = (
-            ("BLOCK_SIZE_M", self.tile.m), ("BLOCK_SIZE_N", self.tile.n), ("BLOCK_SIZE_K", self.tile.k),
-            ("GROUP_SIZE_M", self.group_m),
-        )  # fmt: skip
-        return TuningConfig(kwargs, self.tile.warps, self.stages)
+        kwargs = {name: value for name, value in self.entry().items() if not name.startswith("num_")}
+        return TuningConfig(tuple(kwargs.items()), self.tile.warps, self.stages)
 
     def entry(self) -> dict[str, int]:
         """As it stands in a file."""
-        return {**dict(self.tuning().kwargs), "num_warps": self.tile.warps, "num_stages": self.stages}  # type: ignore[dict-item]
+        tile = self.tile
+        sizes = {"BLOCK_SIZE_M": tile.m, "BLOCK_SIZE_N": tile.n, "BLOCK_SIZE_K": tile.k, "GROUP_SIZE_M": self.group_m}
+        return {**sizes, "num_warps": tile.warps, "num_stages": self.stages}
 
 
 def valid(scheme: MoeScheme, tile: MoeTile) -> bool:

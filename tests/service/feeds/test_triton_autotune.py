@@ -560,5 +560,5 @@ class TestRefusals:
 
     def test_unknown_target(self) -> None:
         assert feeds.target("triton").DESCRIPTION
-        with pytest.raises(UnknownName, match="expected one of .*triton"):
+        with pytest.raises(UnknownName, match=r"expected one of .*triton"):
             feeds.target("tritron")

@@ -67,7 +67,13 @@ def sglang_reader(triton: str = "3.8.0", device: str = "NVIDIA H200") -> ModuleT
 def key_of(model: str, tp: int, scheme_name: str, **more: bool) -> TableKey:
     found, scheme = MODELS[model], SCHEMES[scheme_name]
     return TableKey(
-        found.experts, found.intermediate // tp, "NVIDIA_H200", scheme.selector, scheme.block, scheme.per_channel, **more
+        found.experts,
+        found.intermediate // tp,
+        "NVIDIA_H200",
+        scheme.selector,
+        scheme.block,
+        scheme.per_channel,
+        **more,
     )
 
 
@@ -104,7 +110,10 @@ class TestVllm:
 
     def test_its_own_choice_is_our_entry_for_every_number_of_tokens(self, out: Path) -> None:
         hits = 0
-        for model, tp, scheme, hidden in (("deepseek-v3", 8, "fp8_w8a8_block", 7168), ("qwen3-30b-a3b", 2, "bfloat16", 2048)):
+        for model, tp, scheme, hidden in (
+            ("deepseek-v3", 8, "fp8_w8a8_block", 7168),
+            ("qwen3-30b-a3b", 2, "bfloat16", 2048),
+        ):
             key = key_of(model, tp, scheme)
             ours = json.loads((out / key.file_name(spaced=False)).read_text())
             shapes = ((key.experts, 2 * key.columns, hidden), (key.experts, hidden, key.columns))
@@ -187,9 +196,7 @@ class TestSglang:
                 theirs = reader.get_config_file_name(
                     key.experts, key.columns, key.selector or None, block, key.per_channel, down
                 )
-                ours = TableKey(
-                    key.experts, key.columns, key.device, key.selector, key.block, key.per_channel, down
-                )
+                ours = TableKey(key.experts, key.columns, key.device, key.selector, key.block, key.per_channel, down)
                 assert ours.file_name(spaced=True) == theirs
         assert len(keys) >= 20
 

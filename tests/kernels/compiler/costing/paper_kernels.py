@@ -1,0 +1,61 @@
+"""Kernels whose launches are priced in the tests: a product that loads through pointers, through block pointers, and a
+sum over rows of unequal lengths."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def pointer_product(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bk, stride_cm,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    columns = tl.cdiv(N, BLOCK_N)
+    rows = (pid // columns) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = (pid % columns) * BLOCK_N + tl.arange(0, BLOCK_N)
+    depth = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + rows[:, None] * stride_am + depth[None, :]
+    b_ptrs = b_ptr + depth[:, None] * stride_bk + cols[None, :]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(tl.cdiv(K, BLOCK_K)):
+        a = tl.load(a_ptrs, mask=depth[None, :] < K - k * BLOCK_K, other=0.0)
+        b = tl.load(b_ptrs, mask=depth[:, None] < K - k * BLOCK_K, other=0.0)
+        acc = tl.dot(a, b, acc)
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K * stride_bk
+    c_ptrs = c_ptr + rows[:, None] * stride_cm + cols[None, :]
+    tl.store(c_ptrs, acc.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
+
+
+@triton.jit
+def block_pointer_product(
+    a_ptr, b_ptr, c_ptr, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    row, col = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    a_block = tl.make_block_ptr(a_ptr, (M, K), (K, 1), (row, 0), (BLOCK_M, BLOCK_K), (1, 0))
+    b_block = tl.make_block_ptr(b_ptr, (K, N), (N, 1), (0, col), (BLOCK_K, BLOCK_N), (1, 0))
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for _ in range(0, K, BLOCK_K):
+        acc = tl.dot(tl.load(a_block), tl.load(b_block), acc)
+        a_block = tl.advance(a_block, (0, BLOCK_K))
+        b_block = tl.advance(b_block, (BLOCK_K, 0))
+    c_block = tl.make_block_ptr(c_ptr, (M, N), (N, 1), (row, col), (BLOCK_M, BLOCK_N), (1, 0))
+    tl.store(c_block, acc.to(tl.bfloat16))
+
+
+@triton.jit
+def triangular_sum(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    acc = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, row + 1, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        acc += tl.load(x_ptr + row * N + at, mask=at <= row, other=0.0)
+    tl.store(out_ptr + row, tl.sum(acc, 0))
+
+
+POINTERS = "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, M=i32:16, N=i32:16, K=i32:16"
+STRIDES = "stride_am=i32:16, stride_bk=i32:16, stride_cm=i32:16"

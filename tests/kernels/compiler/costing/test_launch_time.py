@@ -1,0 +1,196 @@
+"""A launch's time without a partition: facts of captured kernels, what the compiler makes of them, and how the
+prediction moves with each thing that it depends on."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("triton", reason="needs triton (no GPU) to capture kernels")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import paper_kernels as pk
+from triton.backends.compiler import GPUTarget
+
+from warpplan.kernels.compile import compile_report
+from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel
+from warpplan.kernels.compiler.costing.block_time import block_price
+from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts, facts_of, from_json, to_json
+from warpplan.kernels.compiler.costing.launch_memory import launch_memory
+from warpplan.kernels.compiler.costing.launch_time import (
+    LaunchFacts,
+    LaunchModel,
+    estimated_registers,
+    launch_time,
+    ring_bytes,
+)
+from warpplan.kernels.compiler.costing.pointer_costs import WANTED
+from warpplan.kernels.compiler.inspection.signature import source_of
+from warpplan.kernels.compiler.pipeline.cutting import cut
+from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
+from warpplan.planner.values.device import H200
+from warpplan.profiler.embedded import embedded
+
+PROFILE = embedded("NVIDIA H200")
+TARGET = GPUTarget("cuda", 90, 32)
+TILES = {"wgmma": (128, 128, 64, 4), "mma": (16, 64, 128, 4)}
+SIZES = {"M": 1024, "N": 2048, "K": 512, "stride_am": 512, "stride_bk": 2048, "stride_cm": 2048}
+
+
+def source(tile: tuple[int, int, int, int], kernel: Any = pk.pointer_product, more: str = pk.STRIDES) -> Any:
+    m, n, k, _ = tile
+    blocks = f"BLOCK_M={m}, BLOCK_N={n}, BLOCK_K={k}"
+    return source_of(kernel, ", ".join(part for part in (pk.POINTERS, more, blocks) if part))
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    return {name: cut(source(tile), TARGET, {"num_warps": tile[3]}).text for name, tile in TILES.items()}
+
+
+@pytest.fixture(scope="module")
+def facts(texts: dict[str, str]) -> dict[str, KernelFacts]:
+    return {name: facts_of(capture(text)) for name, text in texts.items()}
+
+
+def launch(blocks: float = 1024, trips: float = 64, stages: int = 3, **more: Any) -> LaunchFacts:
+    return LaunchFacts(blocks, (trips,), stages, **more)
+
+
+class TestFacts:
+    def test_both_operands_are_copied_ahead_and_nothing_is_stored_twice(self, facts: dict[str, KernelFacts]) -> None:
+        for name, (m, n, k, _) in TILES.items():
+            (loop,) = facts[name].loops
+            assert loop.ring_bytes == loop.loaded_bytes == 2 * k * (m + n)
+            assert not any(p.kind == "shared_store" for w in loop.work for p in w.parts)
+            (product,) = [w.product for w in loop.work if w.product is not None]
+            assert (product.m, product.n, product.k, product.cores) == (m, n, k, name)
+
+    @pytest.mark.parametrize("name", TILES)
+    def test_shared_memory_is_what_the_compiler_takes(self, facts: dict[str, KernelFacts], name: str) -> None:
+        for stages in (2, 4):
+            report = compile_report(source(TILES[name]), {"num_warps": 4, "num_stages": stages}, 90, what=name)
+            assert ring_bytes(facts[name], stages) == report.shared_bytes
+            assert estimated_registers(facts[name]) == pytest.approx(report.registers, rel=0.35)
+
+    def test_facts_survive_json(self, facts: dict[str, KernelFacts]) -> None:
+        for found in facts.values():
+            assert from_json(json.loads(json.dumps(to_json(found)))) == found
+
+    def test_a_load_that_feeds_no_product_is_not_copied_ahead(self) -> None:
+        made = source_of(pk.triangular_sum, "x_ptr=*fp32, out_ptr=*fp32, N=i32:16, BLOCK=256")
+        found = facts_of(capture(cut(made, TARGET, {"num_warps": 4}).text))
+        assert [loop.ring_bytes for loop in found.loops] == [0]
+        assert [loop.loaded_bytes for loop in found.loops] == [1024]
+
+
+class TestTime:
+    @given(
+        blocks=st.integers(1, 20_000), trips=st.integers(1, 300), stages=st.integers(2, 5), more=st.integers(1, 1000),
+        dram=st.floats(0, 1e11),
+    )  # fmt: skip
+    @settings(deadline=None, max_examples=60)
+    def test_more_work_never_takes_less_time(
+        self, facts: dict[str, KernelFacts], blocks: int, trips: int, stages: int, more: int, dram: float
+    ) -> None:
+        for found in facts.values():
+            model = LaunchModel(found, PROFILE, H200)
+            base = model.time(launch(blocks, trips, stages, dram_bytes=dram))
+            assert base.fits
+            assert model.time(launch(blocks, trips + more, stages, dram_bytes=dram)).time_us >= base.time_us
+            assert model.time(launch(blocks, trips, stages, dram_bytes=dram + 1e6 * more)).time_us >= base.time_us
+            twice = model.time(launch(2 * blocks, trips, stages, dram_bytes=dram))
+            assert twice.time_us >= base.time_us
+            assert model.time(launch(blocks, trips, stages, dram_bytes=dram, cold=0.0)).time_us <= base.time_us
+
+    def test_a_full_wave_takes_as_long_as_one_block_but_for_power_and_bandwidth(
+        self, facts: dict[str, KernelFacts]
+    ) -> None:
+        model = LaunchModel(facts["mma"], PROFILE, H200)
+        one, wave, more = (dict(model.time(launch(n, 64)).parts)["blocks"] for n in (1, 132, 133))
+        assert wave == pytest.approx(one, rel=0.25)
+        assert more >= wave
+
+    def test_slots_hide_latency_until_shared_memory_is_full(self, facts: dict[str, KernelFacts]) -> None:
+        model = LaunchModel(facts["wgmma"], PROFILE, H200)
+        times = [model.time(launch(132, 256, stages)).time_us for stages in (2, 3, 4, 5, 6)]
+        assert times == sorted(times, reverse=True)
+        assert not model.time(launch(stages=8)).fits
+        assert math.isinf(model.time(launch(stages=8)).time_us)
+
+    def test_compiled_registers_outrank_the_estimate(self, facts: dict[str, KernelFacts]) -> None:
+        model = LaunchModel(facts["mma"], PROFILE, H200)
+        assert model.resident(launch(registers=255)) < model.resident(launch(registers=32))
+        spilled = model.time(launch(registers=255, spill_bytes=400)).time_us
+        assert spilled > model.time(launch(registers=255, spill_bytes=0)).time_us
+
+    def test_the_function_and_the_model_agree(self, facts: dict[str, KernelFacts]) -> None:
+        asked = launch(dram_bytes=1e8)
+        for found in facts.values():
+            assert launch_time(found, asked, PROFILE, H200) == LaunchModel(found, PROFILE, H200).time(asked)
+
+    def test_what_was_not_measured_is_named(self, facts: dict[str, KernelFacts]) -> None:
+        assert block_price(facts["wgmma"], PROFILE).missing == ("gather_load",)
+        assert set(block_price(facts["mma"], PROFILE).missing) <= set(WANTED)
+
+    def test_a_measured_point_takes_the_fall_backs_place(self, facts: dict[str, KernelFacts]) -> None:
+        quick = OperationCost(Quantiles(10, 10, 1), Quantiles(5, 5, 1), Quantiles(3, 3, 1))
+        points = tuple(
+            CostEntry("gather_load", (("bytes", size), ("source", place)), quick)
+            for size in (8192, 32768) for place in ("l2", "dram")
+        )  # fmt: skip
+        measured = replace(PROFILE, costs=CostTable((*PROFILE.costs.entries, *points)))
+        assert block_price(facts["wgmma"], measured).missing == ()
+        assert block_price(facts["wgmma"], measured).loops[0].latency_dram == 10
+
+
+class TestPaper:
+    def test_loops_are_as_long_as_the_sizes_say(self, texts: dict[str, str]) -> None:
+        done = PaperKernel(texts["wgmma"]).run(SIZES, (3, 0, 0), (128, 1, 1))
+        assert done.trips == [512 / 64]
+        assert {a.base for a in done.accesses} == {"a_ptr", "b_ptr", "c_ptr"}
+
+    def test_tiles_begin_where_the_kernel_says(self, texts: dict[str, str]) -> None:
+        kernel = PaperKernel(texts["wgmma"])
+        for pid in (0, 5, 17, 127):
+            found = {a.base: a.at for a in kernel.run(SIZES, (pid, 0, 0), (128, 1, 1)).accesses}
+            row, col = pid // 16 * 128, pid % 16 * 128
+            assert found == {"a_ptr": (row * 512,), "b_ptr": (col,), "c_ptr": (row * 2048 + col,)}
+
+    def test_what_fits_in_l2_is_read_once(self, texts: dict[str, str]) -> None:
+        memory = launch_memory(PaperKernel(texts["wgmma"]), SIZES, (128, 1, 1), H200, 132)
+        assert memory.known
+        assert memory.dram_bytes == 2 * (1024 * 512 + 512 * 2048 + 1024 * 2048)
+        assert memory.loaded_bytes == 128 * 8 * 2 * 64 * 256
+
+    def test_what_does_not_fit_is_read_again_each_round(self, texts: dict[str, str]) -> None:
+        n = 16_384
+        sizes = {"M": n, "N": n, "K": n, "stride_am": n, "stride_bk": n, "stride_cm": n}
+        memory = launch_memory(PaperKernel(texts["wgmma"]), sizes, (n // 128 * (n // 128), 1, 1), H200, 132)
+        assert memory.dram_loaded_bytes > 3 * 2 * 2 * n * n
+        assert memory.dram_loaded_bytes < memory.loaded_bytes
+
+    def test_block_pointers_are_read_alike(self) -> None:
+        text = cut(source(TILES["wgmma"], pk.block_pointer_product, ""), TARGET, {"num_warps": 4}).text
+        kernel = PaperKernel(text)
+        sizes = {"M": 1024, "N": 2048, "K": 512}
+        memory = launch_memory(kernel, sizes, (8, 16, 1), H200, 132)
+        assert memory.trips == (8.0,)
+        assert memory.dram_bytes == 2 * (1024 * 512 + 512 * 2048 + 1024 * 2048)
+
+    def test_loops_of_unequal_length_are_averaged(self) -> None:
+        made = source_of(pk.triangular_sum, "x_ptr=*fp32, out_ptr=*fp32, N=i32:16, BLOCK=256")
+        kernel = PaperKernel(cut(made, TARGET, {"num_warps": 4}).text)
+        memory = launch_memory(kernel, {"N": 4096}, (64, 1, 1), H200, 132)
+        assert memory.trips == (1.0,)
+        done = [kernel.run({"N": 4096}, (row, 0, 0), (4096, 1, 1)).trips[0] for row in (0, 255, 256, 4095)]
+        assert done == [1, 1, 2, 16]

@@ -1,0 +1,154 @@
+"""``warpplan tune`` as a user runs it: a kernel's own list or a space ranked for shapes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from warpplan.planner.errors import InvalidInput  # noqa: E402
+from warpplan.service.cli.app import main  # noqa: E402
+from warpplan.service.workflow.size_expressions import evaluate  # noqa: E402
+from warpplan.service.workflow.tuning import shape_named, space  # noqa: E402
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+
+def configs():
+    return [triton.Config({"BM": m, "BN": 128, "BK": 64}, num_warps=4, num_stages=s) for m, s in
+            ((128, 3), (64, 3), (128, 8))]
+
+
+@triton.autotune(configs(), key=["M"])
+@triton.jit
+def product(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bk, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row, col = tl.program_id(0) * BM, tl.program_id(1) * BN
+    rows, cols, depth = row + tl.arange(0, BM), col + tl.arange(0, BN), tl.arange(0, BK)
+    a_ptrs = a_ptr + rows[:, None] * stride_am + depth[None, :]
+    b_ptrs = b_ptr + depth[:, None] * stride_bk + cols[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(tl.load(a_ptrs), tl.load(b_ptrs), acc)
+        a_ptrs += BK
+        b_ptrs += BK * stride_bk
+    tl.store(c_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def gathered(x_ptr, index_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + tl.load(index_ptr + at)))
+
+
+not_a_kernel = 3
+"""
+SHAPE = ("--shapes", "M=2048 N=2048 K=1024")
+SIGNATURE = ("--signature", "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, stride_am=K, stride_bk=N")
+GRID = ("--grid", "cdiv(M, BM), cdiv(N, BN)")
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kernels") / "mine.py"
+    path.write_text(KERNELS)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(["tune", *words])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+class TestTune:
+    def test_the_kernels_own_list_is_ranked_and_what_does_not_fit_is_left_out(
+        self, kernels: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = (f"{kernels}:product", *SHAPE, "--shapes", "M=256 N=2048 K=1024", *SIGNATURE, *GRID, "--json")
+        status, out, _ = run(capsys, *words)
+        assert status == 0
+        plain = json.loads(out)
+        assert plain["schema"] == "warpplan/tune-1"
+        for found in plain["shapes"]:
+            times = [r["predicted_us"] for r in found["ranked"]]
+            assert times == sorted(times)
+            assert [r["config"]["kwargs"]["BM"] for r in found["refused"]] == [128]
+            assert "shared memory" in found["refused"][0]["reason"]
+        big, small = plain["shapes"]
+        assert [r["programs"] for r in big["ranked"]] == [
+            16 * 2048 // r["config"]["kwargs"]["BM"] for r in big["ranked"]
+        ]
+        # Two row blocks of 128 leave most of the SMs without work.
+        assert small["ranked"][0]["config"]["kwargs"]["BM"] == 64
+        assert big["ranked"][0]["dram_bytes"] == 2 * (2048 * 1024 + 1024 * 2048 + 2048 * 2048)
+
+    def test_a_space_takes_the_lists_place(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ("--space", "BM=64 BN=64,128 BK=64 num_warps=4 num_stages=2,3")
+        status, out, _ = run(capsys, f"{kernels}:product", *SHAPE, *SIGNATURE, *GRID, *options)
+        assert status == 0
+        assert "4 configurations, best first" in out
+        assert "priced without a measurement of its kind: gather_load" in out
+
+    def test_gathered_loads_are_said_to_be_unknown(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ("--shapes", "N=65536", "--signature", "x_ptr=*fp32, index_ptr=*i32, out_ptr=*fp32",
+                 "--grid", "cdiv(N, BLOCK)", "--space", "BLOCK=512,1024")  # fmt: skip
+        status, out, _ = run(capsys, f"{kernels}:gathered", *words)
+        assert status == 0
+        assert "looked up in memory" in out
+
+    @pytest.mark.parametrize(
+        ("kernel", "changed", "told"),
+        [
+            ("product", ("--grid", "cdiv(M, BLOCK)"), "no value for BLOCK"),
+            ("product", ("--grid", "M - 4096"), "expected one to three sizes from 1 on"),
+            ("product", ("--shapes", "M=2048 N=oops"), "expected NAME=NUMBER"),
+            ("product", ("--space", "BM=64,x"), "expected NAME=NUMBER,NUMBER"),
+            ("product", ("--space", "TILE=64"), "sets TILE: the kernel's parameters are"),
+            ("product", ("--signature", "a_ptr=*bf16"), "b_ptr: missing"),
+            ("product", ("--signature", "a_ptr=*bf16, zzz=1"), "zzz"),
+            ("product", ("--device", "NVIDIA A100"), "unknown device"),
+            ("gathered", (), "give the configurations with --space"),
+            ("not_a_kernel", (), "is no Triton kernel"),
+        ],
+    )
+    def test_what_means_nothing_is_refused_in_one_line(
+        self, kernels: Path, capsys: pytest.CaptureFixture[str], kernel: str, changed: tuple[str, ...], told: str
+    ) -> None:
+        given = {option: (option, value) for option, value in (SHAPE, SIGNATURE, GRID)}
+        given |= {changed[0]: changed} if changed else {}
+        status, out, err = run(capsys, f"{kernels}:{kernel}", *(w for pair in given.values() for w in pair))
+        assert (status, out) == (2, "")
+        assert told in err
+        assert len(err.splitlines()) == 1
+
+
+class TestSizes:
+    def test_expressions_of_sizes(self) -> None:
+        names = {"M": 100, "BM": 32}
+        assert evaluate("cdiv(M, BM) * max(1, 2) - 3 % 2", names, "grid") == 7
+        assert evaluate("min(M // BM, -1 + 9)", names, "grid") == 3
+
+    @pytest.mark.parametrize(
+        "text", ["M / 2", "M.real", "__import__('os')", "M // 0", "M +", "2 ** 9", "f(M)", "'a' * 9", "9" * 600]
+    )
+    def test_anything_else_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidInput, match="grid"):
+            evaluate(text, {"M": 1}, "grid")
+
+    def test_a_space_is_every_combination(self) -> None:
+        found = space("A=1,2 B=3 num_warps=4,8")
+        assert [(dict(c.kwargs), c.num_warps, c.num_stages) for c in found] == [
+            ({"A": 1, "B": 3}, 4, 3), ({"A": 1, "B": 3}, 8, 3), ({"A": 2, "B": 3}, 4, 3), ({"A": 2, "B": 3}, 8, 3),
+        ]  # fmt: skip
+        with pytest.raises(InvalidInput, match="at most"):
+            space(" ".join(f"A{i}=1,2,3,4" for i in range(8)))
+
+    def test_a_shape_names_each_size_once(self) -> None:
+        assert shape_named(["M=4", "N=8"]) == {"M": 4, "N": 8}
+        with pytest.raises(InvalidInput, match="once a name"):
+            shape_named(["M=4", "M=8"])
