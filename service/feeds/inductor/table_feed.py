@@ -88,10 +88,11 @@ def export(request: FeedRequest) -> ExportReport:
 def verify(request: FeedRequest) -> VerifyReport:
     """Would Inductor find an entry for each shape? Its own reader is asked, with the torch that is installed here. A
     table that is damaged or stale is a miss of all, as it is in the job. Writes nothing; raises as :func:`export`."""
-    from warpplan.service.feeds.inductor.choices import PlannedChoices
     from warpplan.service.feeds.inductor.paper_torch import looked_up, pretending
 
     wanted = _understood(request)
+    from warpplan.service.feeds.inductor.choices import PlannedChoices  # it is torch's: not before torch is known
+
     path = request.out / FILE_NAME
     reason, found = "", None
     try:
