@@ -24,8 +24,11 @@ TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
 FEED_WHEELS := triton==3.9.0 fla-core==0.6.0 helion==1.5.1
 FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/test_triton_remote.py \
 	tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion
+# Wheels of programs that read our exports, without what they depend on: their files are run alone.
+CONSUMERS := build/feeds/site
+MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,8 +40,15 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
 
-test-feeds: build/feeds/.ready  ## each consumer's own reader on what is exported for it: Triton 3.9, torch, FLA, Helion; no GPU
-	build/feeds/bin/python -m pytest -q -p no:cacheprovider $(FEED_TESTS) $(PYTEST_ARGS)
+test-feeds: $(VENV)/.test $(CONSUMERS)/.ready build/torch-feeds/.ready  ## the feeds read by their consumers' own readers, without a GPU (1 GB of wheels)
+	WARPPLAN_CONSUMERS=$(CONSUMERS) $(BIN)/python -m pytest -q tests/service/feeds $(PYTEST_ARGS)
+	build/torch-feeds/bin/python -m pytest -q -p no:cacheprovider $(FEED_TESTS) $(PYTEST_ARGS)
+
+moe-facts: $(VENV)/.test $(CONSUMERS)/.ready  ## no GPU: capture vLLM's and SGLang's kernels and write the facts that ship
+	$(BIN)/python -m warpplan.service.feeds.moe_facts.record_facts vllm $(CONSUMERS) $(MOE_FACTS) \
+		bfloat16 fp8_w8a8 fp8_w8a8_block int8_w8a16
+	$(BIN)/python -m warpplan.service.feeds.moe_facts.record_facts sglang $(CONSUMERS) $(MOE_FACTS) \
+		bfloat16 fp8_w8a8 fp8_w8a8_per_channel fp8_w8a8_block int8_w8a8_per_channel int8_w8a8_block int8_w8a16
 
 docs: $(VENV)/.docs  ## the pages under docs/ as HTML in build/docs; a dead link or an unknown name fails
 	$(BIN)/python -m sphinx -W -n --keep-going -q -b html docs build/docs
@@ -171,13 +181,18 @@ $(VENV)/.examples: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet -e ".[gpu,examples]"
 	@touch $@ $(VENV)/.core
 
+$(CONSUMERS)/.ready: tests/service/feeds/consumers.txt | $(VENV)/.test
+	rm -rf $(CONSUMERS)
+	$(BIN)/python -m pip install --quiet --no-deps --no-compile --target $(CONSUMERS) -r $<
+	@touch $@
+
 build/triton-%/.ready: pyproject.toml
 	"$(PYTHON)" -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet -e ".[matrix]" "triton==$*"
 	@touch $@
 
 # torch pins a Triton of its own, and the others would bring what their readers do not need.
-build/feeds/.ready: pyproject.toml tests/service/feeds/torch_consumers.txt
+build/torch-feeds/.ready: pyproject.toml tests/service/feeds/torch_consumers.txt
 	"$(PYTHON)" -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet -e ".[matrix]" -r tests/service/feeds/torch_consumers.txt
 	$(@D)/bin/python -m pip install --quiet --no-deps $(FEED_WHEELS)

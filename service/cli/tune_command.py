@@ -12,7 +12,7 @@ from warpplan.planner.errors import InvalidInput
 from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, open_workflow, print_json
 
 if TYPE_CHECKING:
-    from warpplan.service.workflow.tuning import TunedShape
+    from warpplan.service.tuning.launch_ranking import TunedShape
 
 SCHEMA = "warpplan/tune-1"
 SHOWN = 10
@@ -51,12 +51,12 @@ def tune(
     fitted on kernels that load through pointers.
     """
     from warpplan.planner.values.device import device as known_device
-    from warpplan.service.workflow import tuning
+    from warpplan.service.tuning import launch_ranking
     from warpplan.service.workflow.specialization import kernel_at
 
-    sizes = [tuning.shape_named(text.replace(",", " ").split()) for text in shapes]
+    sizes = [launch_ranking.shape_named(text.replace(",", " ").split()) for text in shapes]
     function = kernel_at(kernel)
-    configs = tuning.space(space) if space else tuning.listed_configs(kernel)
+    configs = launch_ranking.space(space) if space else launch_ranking.listed_configs(kernel)
     if not configs:
         raise InvalidInput(
             f"{kernel} is not under @triton.autotune: give the configurations with --space", field="space", value=kernel
@@ -64,13 +64,13 @@ def tune(
     profiles = open_workflow(None, profile, device=device).profiles
     name = profiles.default_device
     gpu = known_device(name)
-    if gpu.capability != tuning.HOPPER:
+    if gpu.capability != launch_ranking.HOPPER:
         raise InvalidInput(
-            f"device {name}: predictions are for sm_{tuning.HOPPER} GPUs", field="device", value=name,
-            limit=tuning.HOPPER,
+            f"device {name}: predictions are for sm_{launch_ranking.HOPPER} GPUs", field="device", value=name,
+            limit=launch_ranking.HOPPER,
         )  # fmt: skip
-    task = tuning.TuningTask(kernel, signature, grid, configs)
-    tuner = tuning.Tuner(task, function, profiles.of(name).profile, gpu)
+    task = launch_ranking.TuningTask(kernel, signature, grid, configs)
+    tuner = launch_ranking.Tuner(task, function, profiles.of(name).profile, gpu)
     tuned = [tuner.rank(shape) for shape in sizes]
     if as_json:
         return print_json({"schema": SCHEMA, "kernel": kernel, "device": name, "shapes": list(map(_plain, tuned))})

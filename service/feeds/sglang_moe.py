@@ -21,14 +21,14 @@ from pathlib import Path
 
 from warpplan.planner.errors import InvalidInput
 from warpplan.service.feeds.feed_report import ExportReport, VerifyReport
-from warpplan.service.feeds.moe.absent_imports import run_file
-from warpplan.service.feeds.moe.installed_consumer import InstalledConsumer
 from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_feed import MoeConsumer, PlannedTable, Table, export_tables, verify_tables
-from warpplan.service.feeds.moe.moe_kernels import SGLANG
 from warpplan.service.feeds.moe.table_files import TableKey
-from warpplan.service.feeds.moe.tuning_space import TOKENS
+from warpplan.service.feeds.moe_facts.absent_imports import run_file
+from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer
+from warpplan.service.feeds.moe_facts.moe_kernels import SGLANG
+from warpplan.service.feeds.moe_facts.tuning_space import TOKENS
 from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "SGLang's fused-MoE tables, up and down, $SGLANG_MOE_CONFIG_DIR, from a model's name"

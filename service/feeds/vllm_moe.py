@@ -17,14 +17,14 @@ from importlib import metadata
 from pathlib import Path
 
 from warpplan.service.feeds.feed_report import ExportReport, VerifyReport
-from warpplan.service.feeds.moe.absent_imports import run_file
-from warpplan.service.feeds.moe.installed_consumer import InstalledConsumer
 from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_feed import MoeConsumer, PlannedTable, export_tables, verify_tables
-from warpplan.service.feeds.moe.moe_kernels import VLLM
 from warpplan.service.feeds.moe.table_files import TableKey
-from warpplan.service.feeds.moe.tuning_space import TOKENS
+from warpplan.service.feeds.moe_facts.absent_imports import run_file
+from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer
+from warpplan.service.feeds.moe_facts.moe_kernels import VLLM
+from warpplan.service.feeds.moe_facts.tuning_space import TOKENS
 from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "vLLM's fused-MoE tables, $VLLM_TUNED_CONFIG_FOLDER, from a model's name"

@@ -11,5 +11,4 @@ EXPORTS = {
     "shape_files": ("Line", "read_shapes"),
     "specialization": ("BLACKWELL", "HOPPER", "inspect_kernel", "Inspection", "kernel_at", "to_json"),
     "text_files": ("read_bytes", "require_folder", "source_name", "write_text"),
-    "tuning": ("*",),
 }

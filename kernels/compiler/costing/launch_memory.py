@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel, PaperProgram, TileAccess
+from warpplan.kernels.compiler.paper.paper_programs import PaperKernel, PaperProgram, TileAccess
 from warpplan.planner.values.device import Device
 
 MOST_PROGRAMS = 192

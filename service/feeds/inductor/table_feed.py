@@ -24,7 +24,7 @@ from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, Skip
 from warpplan.service.feeds.inductor.mm_problem import MmProblem, plain_product, problem_of
 from warpplan.service.feeds.inductor.table_file import FILE_NAME, Entry, TableFile, digest, load_table, save_table
 from warpplan.service.feeds.machine_here import machine_here
-from warpplan.service.feeds.moe.installed_consumer import find_consumer, require_tested
+from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
 from warpplan.service.feeds.provenance import EntryProvenance, planned
 from warpplan.service.feeds.targets import FeedRequest
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from warpplan.planner.errors import InvalidInput, UnknownName
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme
 
 BF16, BLOCK_FP8 = "bfloat16", "fp8_w8a8_block"
 MOST_SIZE = 1 << 20

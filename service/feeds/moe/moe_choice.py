@@ -11,13 +11,13 @@ from warpplan.planner.errors import Infeasible
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 from warpplan.service.feeds.moe.model_shapes import MoeLayer
-from warpplan.service.feeds.moe.moe_kernels import MoeTile
 from warpplan.service.feeds.moe.moe_launch import MoeProduct, down_product, launch_facts, up_product
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
 from warpplan.service.feeds.moe.routing import RoutedBlocks, routed, unsorted
-from warpplan.service.feeds.moe.shipped_facts import TileFacts
-from warpplan.service.feeds.moe.tile_facts import KernelSource
-from warpplan.service.feeds.moe.tuning_space import STAGES, MoeConfig, groups_by_preference
+from warpplan.service.feeds.moe_facts.moe_kernels import MoeTile
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe_facts.shipped_facts import TileFacts
+from warpplan.service.feeds.moe_facts.tile_facts import KernelSource
+from warpplan.service.feeds.moe_facts.tuning_space import STAGES, MoeConfig, groups_by_preference
 
 UNSORTED_SHARE = 4
 """vLLM skips the sorting where there are four times as many experts as rows (``fused_moe.py``, 0.33.0)."""

@@ -19,11 +19,8 @@ from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
-from warpplan.service.feeds.moe.installed_consumer import InstalledConsumer, find_consumer, require_tested
 from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, layer_of, model_named, with_shared
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
-from warpplan.service.feeds.moe.moe_kernels import MoeKernel
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme, scheme_named
 from warpplan.service.feeds.moe.table_files import (
     TableKey,
     WrittenTable,
@@ -33,7 +30,10 @@ from warpplan.service.feeds.moe.table_files import (
     recorded,
     write_table,
 )
-from warpplan.service.feeds.moe.tile_facts import KernelSource, kernel_source
+from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer, find_consumer, require_tested
+from warpplan.service.feeds.moe_facts.moe_kernels import MoeKernel
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme, scheme_named
+from warpplan.service.feeds.moe_facts.tile_facts import KernelSource, kernel_source
 from warpplan.service.feeds.targets import FeedRequest
 
 Table = dict[int, dict[str, object]]

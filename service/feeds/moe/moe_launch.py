@@ -14,9 +14,9 @@ from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts
 from warpplan.kernels.compiler.costing.launch_time import LaunchFacts
 from warpplan.planner.values.device import Device
 from warpplan.service.feeds.moe.model_shapes import MoeLayer
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
 from warpplan.service.feeds.moe.routing import RoutedBlocks
-from warpplan.service.feeds.moe.tuning_space import MoeConfig
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe_facts.tuning_space import MoeConfig
 
 USABLE_L2 = 0.6
 """Of L2 that one launch's tiles keep: lines of both halves are held twice on Hopper where both read them. Chosen by

@@ -11,8 +11,8 @@ triton = pytest.importorskip("triton")
 
 from warpplan.planner.errors import InvalidInput  # noqa: E402
 from warpplan.service.cli.app import main  # noqa: E402
-from warpplan.service.workflow.size_expressions import evaluate  # noqa: E402
-from warpplan.service.workflow.tuning import shape_named, space  # noqa: E402
+from warpplan.service.tuning.launch_ranking import shape_named, space  # noqa: E402
+from warpplan.service.tuning.size_expressions import evaluate  # noqa: E402
 
 KERNELS = """
 import triton

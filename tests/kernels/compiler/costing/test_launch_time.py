@@ -22,7 +22,6 @@ from triton.backends.compiler import GPUTarget
 
 from warpplan.kernels.compile import compile_report
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel
 from warpplan.kernels.compiler.costing.block_time import block_price
 from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts, facts_of, from_json, to_json
 from warpplan.kernels.compiler.costing.launch_memory import launch_memory
@@ -35,6 +34,7 @@ from warpplan.kernels.compiler.costing.launch_time import (
 )
 from warpplan.kernels.compiler.costing.pointer_costs import WANTED
 from warpplan.kernels.compiler.inspection.signature import source_of
+from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import H200

@@ -15,16 +15,16 @@ from warpplan.planner.errors import InvalidInput, StoreError, UnknownName
 from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 from warpplan.service.feeds import FeedRequest, sglang_moe, vllm_moe
-from warpplan.service.feeds.moe.installed_consumer import find_consumer, require_tested
 from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
-from warpplan.service.feeds.moe.moe_kernels import VLLM, MoeTile
-from warpplan.service.feeds.moe.moe_schemes import SCHEMES, scheme_named
 from warpplan.service.feeds.moe.routing import routed, unsorted
-from warpplan.service.feeds.moe.shipped_facts import shipped
 from warpplan.service.feeds.moe.table_files import TableKey, difference, provenance_path, recorded, write_table
-from warpplan.service.feeds.moe.tile_facts import kernel_source
-from warpplan.service.feeds.moe.tuning_space import TOKENS, groups_by_preference, tiles, valid
+from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
+from warpplan.service.feeds.moe_facts.moe_kernels import VLLM, MoeTile
+from warpplan.service.feeds.moe_facts.moe_schemes import SCHEMES, scheme_named
+from warpplan.service.feeds.moe_facts.shipped_facts import shipped
+from warpplan.service.feeds.moe_facts.tile_facts import kernel_source
+from warpplan.service.feeds.moe_facts.tuning_space import TOKENS, groups_by_preference, tiles, valid
 
 PROFILE = embedded("NVIDIA H200")
 MIXTRAL = {"model": "mixtral-8x7b", "tp": "8"}

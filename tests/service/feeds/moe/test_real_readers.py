@@ -19,13 +19,13 @@ from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import DEVICES
 from warpplan.profiler.embedded import embedded
 from warpplan.service.feeds import FeedRequest, sglang_moe, vllm_moe
-from warpplan.service.feeds.moe.absent_imports import absent_packages, run_file
 from warpplan.service.feeds.moe.model_shapes import MODELS
-from warpplan.service.feeds.moe.moe_kernels import SGLANG, VLLM
-from warpplan.service.feeds.moe.moe_schemes import SCHEMES
-from warpplan.service.feeds.moe.shipped_facts import kernel_digest, shipped
 from warpplan.service.feeds.moe.table_files import TableKey
-from warpplan.service.feeds.moe.tuning_space import TOKENS
+from warpplan.service.feeds.moe_facts.absent_imports import absent_packages, run_file
+from warpplan.service.feeds.moe_facts.moe_kernels import SGLANG, VLLM
+from warpplan.service.feeds.moe_facts.moe_schemes import SCHEMES
+from warpplan.service.feeds.moe_facts.shipped_facts import kernel_digest, shipped
+from warpplan.service.feeds.moe_facts.tuning_space import TOKENS
 
 ROOT = Path(__file__).parents[4]
 SITE = Path(os.environ.get("WARPPLAN_CONSUMERS", ROOT / "build" / "feeds" / "site"))

@@ -1,7 +1,7 @@
 """Capture and compile a consumer's kernel over its tuning space and write the facts that ship: ``make moe-facts``.
 
-``python -m warpplan.service.feeds.moe.record_facts CONSUMER SITE OUT SCHEME… [--bare]``: SITE is a folder that the
-consumer's wheel was installed into; ``--bare`` captures only. Needs Triton, no GPU; a second or two a tile.
+``python -m warpplan.service.feeds.moe_facts.record_facts CONSUMER SITE OUT SCHEME… [--bare]``: SITE is a folder that
+the consumer's wheel was installed into; ``--bare`` captures only. Needs Triton, no GPU; a second or two a tile.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from warpplan.planner.errors import WarpplanError
-from warpplan.service.feeds.moe.moe_kernels import SGLANG, VLLM, MoeTile, captured, compiled
-from warpplan.service.feeds.moe.moe_schemes import SCHEMES
-from warpplan.service.feeds.moe.shipped_facts import RecordedFacts, TileFacts, dumps, file_name, kernel_digest
-from warpplan.service.feeds.moe.tuning_space import tiles
+from warpplan.service.feeds.moe_facts.moe_kernels import SGLANG, VLLM, MoeTile, captured, compiled
+from warpplan.service.feeds.moe_facts.moe_schemes import SCHEMES
+from warpplan.service.feeds.moe_facts.shipped_facts import RecordedFacts, TileFacts, dumps, file_name, kernel_digest
+from warpplan.service.feeds.moe_facts.tuning_space import tiles
 
 COMPILED_STAGES = 3
 BARE = "--bare"

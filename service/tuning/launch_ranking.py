@@ -20,7 +20,7 @@ from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.consumer_kernel import find
-from warpplan.service.workflow.size_expressions import evaluate
+from warpplan.service.tuning.size_expressions import evaluate
 
 MOST_CONFIGS = 2_000
 """Configurations at most: each takes a few tenths of a second."""
@@ -203,8 +203,8 @@ class Tuner:
         from triton.backends.compiler import GPUTarget
 
         from warpplan.kernels.compiler.analysis.capture import capture
-        from warpplan.kernels.compiler.analysis.paper_programs import PaperKernel
         from warpplan.kernels.compiler.inspection.signature import source_of
+        from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
         from warpplan.kernels.compiler.pipeline.cutting import cut, taken_diagnostics
 
         source = source_of(self.kernel, text)

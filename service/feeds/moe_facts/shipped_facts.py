@@ -19,7 +19,7 @@ from typing import Any
 
 from warpplan.kernels.compiler.costing.kernel_facts import KernelFacts, from_json, to_json
 from warpplan.planner.errors import MalformedFile
-from warpplan.service.feeds.moe.moe_kernels import MoeTile
+from warpplan.service.feeds.moe_facts.moe_kernels import MoeTile
 
 SCHEMA = "warpplan/moe-facts-1"
 
@@ -67,7 +67,7 @@ def shipped(consumer: str, scheme: str) -> RecordedFacts | None:
     """What ships for ``consumer`` and ``scheme``, if anything does. Raises :class:`MalformedFile` where the installed
     package's file is damaged."""
     name = file_name(consumer, scheme)
-    file = resources.files("warpplan.service.feeds.moe") / "data" / name
+    file = resources.files("warpplan.service.feeds.moe_facts") / "data" / name
     if not file.is_file():
         return None
     try:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from warpplan.planner.errors import InvalidConfig, InvalidInput
-from warpplan.service.feeds.moe.installed_consumer import InstalledConsumer
-from warpplan.service.feeds.moe.moe_kernels import MoeKernel, MoeTile, captured
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
-from warpplan.service.feeds.moe.shipped_facts import TileFacts, kernel_digest, shipped
-from warpplan.service.feeds.moe.tuning_space import tiles
+from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer
+from warpplan.service.feeds.moe_facts.moe_kernels import MoeKernel, MoeTile, captured
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe_facts.shipped_facts import TileFacts, kernel_digest, shipped
+from warpplan.service.feeds.moe_facts.tuning_space import tiles
 
 
 @dataclass(frozen=True)

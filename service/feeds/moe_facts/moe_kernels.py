@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
-from warpplan.service.feeds.moe.absent_imports import run_file
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe_facts.absent_imports import run_file
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme
 
 if TYPE_CHECKING:
     from warpplan.kernels.compile import CompiledReport

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from warpplan.kernels.compiler.analysis.corner_values import Corner, Place, corner
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS, TMA_STORES, result_types
+from warpplan.kernels.compiler.paper.corner_values import Corner, Place, corner
 from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop
 from warpplan.kernels.compiler.ttgir.functions import arguments
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.feeds.moe.moe_kernels import MoeTile
-from warpplan.service.feeds.moe.moe_schemes import MoeScheme
+from warpplan.service.feeds.moe_facts.moe_kernels import MoeTile
+from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (32, 64, 128, 256)
