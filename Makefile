@@ -20,11 +20,15 @@ IMPORTS := build/imports
 ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
+# Consumers whose readers the feeds were tested with, and those tests.
+FEED_WHEELS := triton==3.9.0 fla-core==0.6.0 helion==1.5.1
+FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/test_triton_remote.py \
+	tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion
 # Wheels of programs that read our exports, without what they depend on: their files are run alone.
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: bench-launches help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-solver bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +40,9 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
 
-test-feeds: $(VENV)/.test $(CONSUMERS)/.ready  ## the feeds read by vLLM's and SGLang's own readers, without a GPU (400 MB of wheels)
+test-feeds: $(VENV)/.test $(CONSUMERS)/.ready build/torch-feeds/.ready  ## the feeds read by their consumers' own readers, without a GPU (1 GB of wheels)
 	WARPPLAN_CONSUMERS=$(CONSUMERS) $(BIN)/python -m pytest -q tests/service/feeds $(PYTEST_ARGS)
+	build/torch-feeds/bin/python -m pytest -q -p no:cacheprovider $(FEED_TESTS) $(PYTEST_ARGS)
 
 moe-facts: $(VENV)/.test $(CONSUMERS)/.ready  ## no GPU: capture vLLM's and SGLang's kernels and write the facts that ship
 	$(BIN)/python -m warpplan.service.feeds.moe_facts.record_facts vllm $(CONSUMERS) $(MOE_FACTS) \
@@ -194,7 +199,7 @@ build/triton-%/.ready: pyproject.toml
 	@touch $@
 
 # torch pins a Triton of its own, and the others would bring what their readers do not need.
-build/feeds/.ready: pyproject.toml tests/service/feeds/torch_consumers.txt
+build/torch-feeds/.ready: pyproject.toml tests/service/feeds/torch_consumers.txt
 	"$(PYTHON)" -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet -e ".[matrix]" -r tests/service/feeds/torch_consumers.txt
 	$(@D)/bin/python -m pip install --quiet --no-deps $(FEED_WHEELS)

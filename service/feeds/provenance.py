@@ -50,12 +50,7 @@ class EntryProvenance:
             now = (versions or {}).get(name, version)
             if now != version:
                 changed.append(f"{name} (was {version}, is {now})")
-        return f"stale since {self.date[:10]}, changed: {'; '.join(changed)}" if changed else ""
-
-    def line(self) -> str:
-        """For people: what it comes from and when."""
-        origin = f"profile {self.profile[:12]}, planner {self.planner}" if self.profile else "measured by the job"
-        return f"{origin}, {self.date[:10]}"
+        return f"stale: made {self.date[:10]}, and changed since: {'; '.join(changed)}" if changed else ""
 
 
 def planned(

@@ -32,6 +32,9 @@ PAUSE_S = 30.0
 MAX_BYTES = 16 << 20
 """The largest artifact that is sent or taken; a compiled kernel has well below a megabyte."""
 
+REFUSALS = (413, 422)
+"""What the service answers to a question that it does not take: others may fare better."""
+
 T = TypeVar("T")
 _warned: set[str] = set()
 
@@ -93,6 +96,8 @@ class RemoteArtifacts:
             if data is not None:  # a store that is full or read-only still serves what it has
                 self._refuses_until = time.monotonic() + (self._pause_s if error.code >= 500 else 0.0)
                 warn_once(f"warpplan: {self._url} keeps no artifacts of this job: it answers {error.code}")
+            elif error.code in REFUSALS:
+                warn_once(f"warpplan: {self._url} refuses a name or key of this job: it answers {error.code}")
             else:
                 self._left_alone(f"answers {error.code}")
             return None

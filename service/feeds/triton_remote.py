@@ -8,7 +8,7 @@ Compiled kernels and the results of ``@triton.autotune(cache_results=True)`` go 
 files under ``$TRITON_CACHE_DIR`` answer, as they do for Triton's own manager. Shared libraries (the launchers that the
 host's C compiler made) stay on the host. Standard library only: it is imported by training jobs.
 
-Source: triton 3.6.0 to 3.9.0, ``runtime/cache.py`` (``RemoteCacheManager``) and ``knobs.py`` (``env_class``, which
+Source: triton 3.6.0 and 3.9.0, ``runtime/cache.py`` (``RemoteCacheManager``) and ``knobs.py`` (``env_class``, which
 wants ``MODULE:CLASS`` and a base of the name ``RemoteCacheBackend``).
 """
 

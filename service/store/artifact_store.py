@@ -19,6 +19,9 @@ _A = ARTIFACTS.c
 MAX_TOTAL_BYTES = 4 << 30
 """Bytes of all bodies as they are kept. Beyond, the oldest keys are given up: what is lost is compiled again."""
 
+MAX_ANSWER_BYTES = 64 << 20
+"""Bytes of all bodies in one answer; the parts of a kernel have a few megabytes."""
+
 
 @dataclass(frozen=True)
 class ArtifactKey:
@@ -57,9 +60,19 @@ class Artifacts:
         self._most = max_total_bytes
 
     def get(self, place: ArtifactKey, names: Iterable[str]) -> dict[str, Artifact]:
-        """Those of ``names`` that are kept whole."""
-        query = select(ARTIFACTS).where(*_at(place), _A.name.in_(list(names)))
+        """Those of ``names`` that are kept whole. Raises :class:`InvalidInput` where together they are more than an
+        answer may hold."""
+        chosen = (*_at(place), _A.name.in_(list(names)))
+        query = select(ARTIFACTS).where(*chosen)
         with self._database.reading() as connection:
+            total = int(
+                connection.execute(select(func.coalesce(func.sum(_A.kept_bytes), 0)).where(*chosen)).scalar_one()
+            )
+            if total > MAX_ANSWER_BYTES:
+                raise InvalidInput(
+                    f"the files named are {total} bytes: at most {MAX_ANSWER_BYTES} at once, ask for fewer",
+                    field="name", value=total, limit=MAX_ANSWER_BYTES,
+                )  # fmt: skip
             rows = connection.execute(query).mappings().all()
         return {
             row["name"]: Artifact(row["name"], row["body"], row["size_bytes"], row["sha256"])

@@ -2,7 +2,7 @@
 
 ``--consumer FILE.py:function`` is a function of the job that runs its layers on CPU tensors of the job's sizes
 (:mod:`~.launch_recorder`). For each autotuned kernel that it launches, each key gets the configuration of the kernel's
-own list whose time is predicted to be shortest (:mod:`~.launch_ranking`).
+own list whose time is predicted to be shortest (:mod:`~.recorded_ranking`).
 
 FLA compares nothing but the key: files for another GPU, driver, Triton or FLA are read all the same. Each file has
 its provenance beside it, and ``verify`` compares that.
@@ -30,7 +30,7 @@ from warpplan.service.feeds import provenance
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, SkippedRow, VerifiedEntry, VerifyReport
 from warpplan.service.feeds.fla.launch_recorder import RecordedLaunch, fla_on_paper, record_launches
 from warpplan.service.feeds.machine_here import machine_here
-from warpplan.service.feeds.moe.installed_consumer import find_consumer, require_tested
+from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
 from warpplan.service.feeds.paper_launch import tuning_of
 from warpplan.service.feeds.targets import FeedRequest
 
@@ -48,7 +48,7 @@ def export(request: FeedRequest) -> ExportReport:
     Raises :class:`InvalidInput` without FLA, with one that was not tested, and for a consumer that launches nothing
     that can be predicted; :class:`StoreError` where the folder cannot be written.
     """
-    from warpplan.service.feeds.fla.launch_ranking import rank_configs
+    from warpplan.service.feeds.fla.recorded_ranking import rank_configs
 
     gpu, versions, launches = _understood(request)
     entries: list[ExportedEntry] = []

@@ -24,7 +24,7 @@ from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, Skip
 from warpplan.service.feeds.inductor.mm_problem import MmProblem, plain_product, problem_of
 from warpplan.service.feeds.inductor.table_file import FILE_NAME, Entry, TableFile, digest, load_table, save_table
 from warpplan.service.feeds.machine_here import machine_here
-from warpplan.service.feeds.moe.installed_consumer import find_consumer, require_tested
+from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
 from warpplan.service.feeds.provenance import EntryProvenance, planned
 from warpplan.service.feeds.targets import FeedRequest
 
@@ -88,10 +88,11 @@ def export(request: FeedRequest) -> ExportReport:
 def verify(request: FeedRequest) -> VerifyReport:
     """Would Inductor find an entry for each shape? Its own reader is asked, with the torch that is installed here. A
     table that is damaged or stale is a miss of all, as it is in the job. Writes nothing; raises as :func:`export`."""
-    from warpplan.service.feeds.inductor.choices import PlannedChoices
     from warpplan.service.feeds.inductor.paper_torch import looked_up, pretending
 
     wanted = _understood(request)
+    from warpplan.service.feeds.inductor.choices import PlannedChoices  # it is torch's: not before torch is known
+
     path = request.out / FILE_NAME
     reason, found = "", None
     try:

@@ -112,6 +112,9 @@ def test_an_export_leaves_shapes_with_options_out(capsys: pytest.CaptureFixture[
     report = json.loads(capsys.readouterr().out)
     assert [entry["hit"] for entry in report["entries"]] == [True]
     assert [row["shape"] for row in report["skipped"]] == [[98432, 3, "spread=narrow"], [98432, 3, "sizes=1,2,3"]]
+    assert main(["verify", str(csv), *where, "--strict"]) == 1
+    said = capsys.readouterr().err
+    assert said == "strict: of 3 rows 0 miss, 0 hit what would not be exported today, 2 were left out\n"
     csv.write_text("N,G,spread\n98432,3,narrow\n")
     assert main(["export", str(csv), *where]) == 2
     err = capsys.readouterr().err

@@ -72,9 +72,8 @@ def test_what_changed_is_named(machine: Machine, versions: dict[str, str], chang
 
 def test_what_a_job_measured_is_for_its_machine() -> None:
     found = measured("triton", b"entry", H200)
-    assert (found.device, found.driver, found.line().split(",")[0]) == ("NVIDIA H200", "570.86", "measured by the job")
+    assert (found.device, found.driver, found.profile) == ("NVIDIA H200", "570.86", "")
     assert measured("triton", b"entry", Machine(("A", "B"), "1")).device == "", "which of the two is not known"
-    assert PLANNED.line().startswith("profile pppppppppppp, planner 1.0, 20")
 
 
 def test_a_reader_finds_the_old_file_or_the_new(tmp_path: Path) -> None:

@@ -237,6 +237,17 @@ class TestPatience:
         with pytest.warns(RuntimeWarning, match="answers 503"):
             assert remote.get(KEY, ["k"]) is None
 
+    def test_a_name_that_is_refused_costs_the_others_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(remote_artifacts, "_warned", set())
+        remote = RemoteArtifacts("triton", url, timeout_s=5)
+        assert remote.put(KEY, "k", b"x")
+        with pytest.warns(RuntimeWarning, match="answers 422"):
+            assert remote.get(KEY, ["a/b"]) is None
+        with pytest.warns(RuntimeWarning, match="keeps no artifacts .* 422"):
+            assert remote.put(KEY, "a/b", b"x") is None
+        assert remote.get(KEY, ["k"]) == {"k": b"x"}
+        assert remote.put(KEY, "l", b"y")
+
     @pytest.mark.parametrize("given", ["nonsense", "-1", "0", "1e9", "nan"])
     def test_a_wrong_timeout_is_said_and_the_default_holds(self, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(remote_artifacts, "_warned", set())

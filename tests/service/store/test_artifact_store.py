@@ -6,6 +6,7 @@ import pytest
 
 from warpplan.planner.errors import InvalidInput
 from warpplan.service.feeds.remote_artifacts import packed, unpacked
+from warpplan.service.store import artifact_store
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.artifact_store import ArtifactKey, Artifacts, UnknownArtifact, artifact
 
@@ -28,6 +29,16 @@ def test_one_that_alone_is_too_large_is_refused(store: Store) -> None:
     artifacts = Artifacts(store.database, max_total_bytes=4)
     with pytest.raises(InvalidInput, match="at most 4"):
         artifacts.put(PLACE, artifact("k", b"data", packed(b"data")))
+
+
+def test_an_answer_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifacts = Artifacts(store.database)
+    for name in "ab":
+        artifacts.put(PLACE, artifact(name, b"data", packed(b"data")))
+    monkeypatch.setattr(artifact_store, "MAX_ANSWER_BYTES", 2 * len(packed(b"data")) - 1)
+    assert list(artifacts.get(PLACE, ["a"])) == ["a"]
+    with pytest.raises(InvalidInput, match="ask for fewer"):
+        artifacts.get(PLACE, ["a", "b"])
 
 
 def test_scopes_are_apart_and_forgotten_together(store: Store) -> None:

@@ -13,9 +13,12 @@ from sqlalchemy.engine import make_url
 
 from warpplan.kernels.declaration import MAX_LIST_CHARACTERS
 from warpplan.planner.errors import StoreError
+from warpplan.service.feeds.provenance import digest_of
+from warpplan.service.feeds.remote_artifacts import packed
 from warpplan.service.solving.plan_queue import Plans
 from warpplan.service.solving.plan_request import PlanRequest
 from warpplan.service.store.answer_store import Store
+from warpplan.service.store.artifact_store import ArtifactKey, Artifacts, artifact
 from warpplan.service.store.checksums import BY_TABLE
 from warpplan.service.store.measured_times import Measurement
 from warpplan.service.workflow.configure import Workflow
@@ -82,6 +85,7 @@ def test_a_store_from_before_checksums(url: str, store: Store, gemm: Callable[..
         for name in BY_TABLE:
             connection.execute(text(f"ALTER TABLE {name} DROP COLUMN checksum"))
         for undone in (
+            "DROP TABLE artifacts",
             "DROP TABLE measured_times",
             "ALTER TABLE measurements DROP COLUMN series",
             "CREATE INDEX measurements_problem ON measurements (kernel)",
@@ -104,6 +108,21 @@ def test_reports_of_one_series_at_once_are_all_counted(store: Store, url: str, g
         list(pool.map(write, range(4)))
     (time,) = store.times([answer.problem])[answer.problem]
     assert (time.time_us, time.kept, time.reports) == (14.5, 80, 80)
+
+
+def test_artifacts(store: Store) -> None:
+    size = len(packed(b"data"))
+    artifacts = Artifacts(store.database, max_total_bytes=2 * size)
+    first, second = (ArtifactKey("triton", letter * 52, "NVIDIA H200") for letter in "BA")
+    for place in (first, second):
+        assert artifacts.put(place, artifact("k.cubin", b"data", packed(b"data")))[1]
+        assert not artifacts.put(place, artifact("k.cubin", b"other", packed(b"other")))[1]
+    assert artifacts.keys("triton", 10) == (second.key, first.key)
+    artifacts.put(second, artifact("k.json", b"data", packed(b"data")))
+    assert artifacts.keys("triton", 10) == (second.key,), "the oldest key made way"
+    assert {a.sha256 for a in artifacts.get(second, ["k.cubin", "k.json", "k.ptx"]).values()} == {digest_of(b"data")}
+    artifacts.forget("triton", second.key)
+    assert artifacts.get(second, ["k.json"]) == {}
 
 
 def test_writers_at_once(store: Store, url: str, gemm: Callable[..., Item]) -> None:

@@ -123,8 +123,8 @@ def test_what_was_not_exported_is_a_miss_with_its_reason(exported: Path) -> None
     ("changes", "reason"),
     [
         ({"digest": "0"}, "digest does not match"),
-        ({"versions": {"torch": "2.12.0"}}, "stale since .* torch .was 2.12.0"),
-        ({"versions": {"torch": "2.13.0", "triton": "3.5.0"}}, "stale since .* triton .was 3.5.0"),
+        ({"versions": {"torch": "2.12.0"}}, "stale: .* torch .was 2.12.0"),
+        ({"versions": {"torch": "2.13.0", "triton": "3.5.0"}}, "stale: .* triton .was 3.5.0"),
     ],
 )
 def test_a_damaged_or_stale_table_is_a_miss_of_all(copy: Path, changes: dict[str, Any], reason: str) -> None:
