@@ -121,14 +121,14 @@ def _recalibrated(profile: Profile, gpu: Device, times: Mapping[Problem, Sequenc
     asked: dict[tuple[int | str, ...], Problem] = {}
     for group in groups.values():
         try:
-            found = _measured_shapes(profile, gpu, rates, {problem: times[problem] for problem in group})
+            shapes = _measured_shapes(profile, gpu, rates, {key: times[key] for key in group})
         except WarpplanError:
             continue
-        for problem, shape in found:
+        for key, shape in shapes:
             # Dtype and kernel beside the sizes: shapes of two dtypes are two.
-            shape = replace(shape, shape=(*shape.shape, problem[1].dtype, problem[0]))
-            asked[shape.shape] = problem
-            measured.append(shape)
+            named = replace(shape, shape=(*shape.shape, key[1].dtype, key[0]))
+            asked[named.shape] = key
+            measured.append(named)
     if not measured:
         return None
 
@@ -140,11 +140,11 @@ def _recalibrated(profile: Profile, gpu: Device, times: Mapping[Problem, Sequenc
     names = _kernel(name).calibration_names(problem.canonical, problem.dtype)
     newest = max(time.newest for found in times.values() for time in found)
     source = f"{sum(map(len, times.values()))} measured configurations of {len(times)} shapes until {newest[:10]}"
-    found = recalibrate(profile, names, measured, rates, constants, source)
-    if found.calibration is None:
-        return found
-    shapes = tuple(dict.fromkeys(shape[:-2] for shape in found.calibration.shapes))
-    return replace(found, calibration=replace(found.calibration, shapes=shapes))
+    done = recalibrate(profile, names, measured, rates, constants, source)
+    if done.calibration is None:
+        return done
+    fitted = tuple(dict.fromkeys(shape[:-2] for shape in done.calibration.shapes))
+    return replace(done, calibration=replace(done.calibration, shapes=fitted))
 
 
 def _measured_shapes(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, update
 
 from warpplan.planner.errors import StoreError
 from warpplan.service.config_request import ConfigRequest
@@ -42,7 +42,7 @@ _TIME_COLUMNS = tuple(_T[name] for name in (*TIME, "checksum"))
 _log = logging.getLogger(__name__)
 
 # Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it.
-_NAMES = bindparam("names", expanding=True)
+_NAMES: BindParameter[Any] = bindparam("names", expanding=True)
 _TIMES_OF_PROBLEMS = select(_T.problem, *_TIME_COLUMNS).where(_T.problem.in_(_NAMES)).order_by(_T.problem, _T.series)
 _TIMES_OF_PROBLEM = select(_T.problem, *_TIME_COLUMNS).where(_T.problem == bindparam("name")).order_by(_T.series)
 _TIMES_OF_SERIES = select(*_TIME_COLUMNS).where(_T.series.in_(_NAMES))
