@@ -20,7 +20,7 @@ from warpplan.profiler.fit import MeasuredShape
 from warpplan.profiler.recalibrate import Recalibration, recalibrate, with_calibration
 from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.answer_store import Store
-from warpplan.service.store.measured_times import MeasuredTime
+from warpplan.service.store.measured_times import SeriesTime
 from warpplan.service.store.stored_values import Environment
 from warpplan.service.workflow.profiles import ProfileSource
 
@@ -75,7 +75,7 @@ def calibrate(
     wanted = tuple((name, str(getattr(identity, name))) for name in sorted(VERSIONS))
     measured = [name for name, where, _ in store.measurements.kernels() if where == gpu.name]
     chosen = [name for name in measured if name in registry.names() and (not kernels or name in kernels)]
-    times: dict[str, dict[tuple[str, ConfigRequest], list[MeasuredTime]]] = {}
+    times: dict[str, dict[tuple[str, ConfigRequest], list[SeriesTime]]] = {}
     counted: Counter[Environment] = Counter()
     for name in chosen:
         kernel = registry.kernel(name)
@@ -109,9 +109,7 @@ Problem = tuple[str, ConfigRequest]
 """A kernel's name, and what was measured of it."""
 
 
-def _recalibrated(
-    profile: Profile, gpu: Device, times: Mapping[Problem, Sequence[MeasuredTime]]
-) -> Recalibration | None:
+def _recalibrated(profile: Profile, gpu: Device, times: Mapping[Problem, Sequence[SeriesTime]]) -> Recalibration | None:
     """What comes of the problems of one calibration; ``None`` where no kernel can run what was measured."""
     problems = _spread(sorted(times, key=lambda p: (p[0], p[1].dtype, p[1].shape_json)))
     groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[Problem]] = {}
@@ -123,14 +121,14 @@ def _recalibrated(
     asked: dict[tuple[int | str, ...], Problem] = {}
     for group in groups.values():
         try:
-            found = _measured_shapes(profile, gpu, rates, {problem: times[problem] for problem in group})
+            shapes = _measured_shapes(profile, gpu, rates, {key: times[key] for key in group})
         except WarpplanError:
             continue
-        for problem, shape in found:
+        for key, shape in shapes:
             # Dtype and kernel beside the sizes: shapes of two dtypes are two.
-            shape = replace(shape, shape=(*shape.shape, problem[1].dtype, problem[0]))
-            asked[shape.shape] = problem
-            measured.append(shape)
+            named = replace(shape, shape=(*shape.shape, key[1].dtype, key[0]))
+            asked[named.shape] = key
+            measured.append(named)
     if not measured:
         return None
 
@@ -142,15 +140,15 @@ def _recalibrated(
     names = _kernel(name).calibration_names(problem.canonical, problem.dtype)
     newest = max(time.newest for found in times.values() for time in found)
     source = f"{sum(map(len, times.values()))} measured configurations of {len(times)} shapes until {newest[:10]}"
-    found = recalibrate(profile, names, measured, rates, constants, source)
-    if found.calibration is None:
-        return found
-    shapes = tuple(dict.fromkeys(shape[:-2] for shape in found.calibration.shapes))
-    return replace(found, calibration=replace(found.calibration, shapes=shapes))
+    done = recalibrate(profile, names, measured, rates, constants, source)
+    if done.calibration is None:
+        return done
+    fitted = tuple(dict.fromkeys(shape[:-2] for shape in done.calibration.shapes))
+    return replace(done, calibration=replace(done.calibration, shapes=fitted))
 
 
 def _measured_shapes(
-    profile: Profile, gpu: Device, rates: Rates, times: Mapping[Problem, Sequence[MeasuredTime]]
+    profile: Profile, gpu: Device, rates: Rates, times: Mapping[Problem, Sequence[SeriesTime]]
 ) -> list[tuple[Problem, MeasuredShape]]:
     """The problems of one kernel, dtype and options with what their configurations ask of the device."""
     name, problem = next(iter(times))
@@ -176,7 +174,7 @@ def _kernel(name: str) -> UsesTimeModel:
     return kernel
 
 
-def spread_by_time(times: Sequence[MeasuredTime]) -> list[MeasuredTime]:
+def spread_by_time(times: Sequence[SeriesTime]) -> list[SeriesTime]:
     """At most :data:`MOST_CONFIGS`: the fastest ones, which the ranking is about, and as many spread over the rest."""
     ordered = sorted(times, key=lambda time: (time.time_us, repr(time.config)))
     if len(ordered) <= MOST_CONFIGS:

@@ -7,7 +7,7 @@ EXPORTS = {
     "checksums": ("checksum", "digest", "intact", "SOLVE"),
     "database": ("Database", "now"),
     "decision_store": ("KernelPlans",),
-    "measured_times": ("MeasuredTime", "Measurement"),
+    "measured_times": ("Measurement", "SeriesTime"),
     "stored_values": ("config_text", "Environment", "environment_of", "plan_fields", "prediction_fields"),
     "tuning_store": ("TunedTime", "Tunings"),
     "upserts": ("insert_new",),

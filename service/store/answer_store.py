@@ -17,7 +17,7 @@ from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.checksums import CONFIG, Row, checksum, digest, intact
 from warpplan.service.store.database import Database, now
-from warpplan.service.store.measured_times import MeasuredTime, Measurement, problem_row
+from warpplan.service.store.measured_times import Measurement, SeriesTime, problem_row
 from warpplan.service.store.measurement_store import Measurements
 from warpplan.service.store.stored_values import (
     Unreadable,
@@ -104,7 +104,7 @@ class Store:
 
     def look_up(
         self, problems: Iterable[ConfigRequest], profile: str, planner: str
-    ) -> tuple[dict[ConfigRequest, Kept], dict[ConfigRequest, tuple[MeasuredTime, ...]]]:
+    ) -> tuple[dict[ConfigRequest, Kept], dict[ConfigRequest, tuple[SeriesTime, ...]]]:
         """:meth:`find`, and :meth:`times` of what was found: an answer's two parts over one connection."""
         with self.database.reading() as connection:
             found = self._find(connection, problems, profile, planner)
@@ -166,7 +166,7 @@ class Store:
         """The kept reports of each problem that has any, oldest first; :class:`StoreError` for a damaged one."""
         return self.measurements.listed(problems)
 
-    def times(self, problems: Iterable[ConfigRequest]) -> dict[ConfigRequest, tuple[MeasuredTime, ...]]:
+    def times(self, problems: Iterable[ConfigRequest]) -> dict[ConfigRequest, tuple[SeriesTime, ...]]:
         """What was measured of each problem that has anything, a value for each configuration and environment."""
         with self.database.reading() as connection:
             return self.measurements.times(connection, problems)

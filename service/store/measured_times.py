@@ -84,7 +84,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class MeasuredTime:
+class SeriesTime:
     """A series: ``time_us`` is the median of its ``kept`` reports; ``reports`` and ``samples`` count all there ever
     were; ``newest`` is when the last one came (ISO 8601, UTC)."""
 
@@ -122,16 +122,16 @@ def _half(row: Row, *columns: str) -> str:
     return hashlib.sha256("\n".join(str(row[name]) for name in columns).encode()).hexdigest()[:_HALF]
 
 
-def summarised(reports: Iterable[Measurement]) -> tuple[MeasuredTime, ...]:
+def summarised(reports: Iterable[Measurement]) -> tuple[SeriesTime, ...]:
     """The series that ``reports`` make, by name; each from all that is given."""
     ordered = sorted(reports, key=lambda m: (m.series, m.created_at, m.id))
     return tuple(of_series(list(group)) for _, group in groupby(ordered, key=lambda m: m.series))
 
 
-def of_series(reports: Sequence[Measurement], *, gone: int = 0, gone_samples: int = 0) -> MeasuredTime:
+def of_series(reports: Sequence[Measurement], *, gone: int = 0, gone_samples: int = 0) -> SeriesTime:
     """The series of ``reports``, at least one; ``gone`` were kept no longer."""
     first = reports[0]
-    return MeasuredTime(
+    return SeriesTime(
         first.problem,
         first.config,
         first.environment,
@@ -161,7 +161,7 @@ def read_report(problem: ConfigRequest | None, row: Row) -> Measurement:
     return Measurement(found, config, row["time_us"], row["samples"], environment, row["run"], row["created_at"])
 
 
-def time_row(name: str, time: MeasuredTime) -> dict[str, Any]:
+def time_row(name: str, time: SeriesTime) -> dict[str, Any]:
     row = {
         "series": name, "config": config_text(time.config), "environment": environment_text(time.environment),
         "time_us": float(time.time_us), "kept": time.kept, "reports": time.reports, "samples": time.samples,
@@ -178,14 +178,14 @@ def damaged_time_row(name: str, report: Row) -> dict[str, Any]:
     return {"series": name, "problem": name[:_HALF], **same, **nothing, "checksum": None}
 
 
-def read_time(problem: ConfigRequest, name: str, row: Sequence[Any]) -> MeasuredTime:
+def read_time(problem: ConfigRequest, name: str, row: Sequence[Any]) -> SeriesTime:
     """The series in ``row``, which has :data:`TIME` and the checksum; ``name`` is that of its problem. Raises
     :class:`Unreadable` where it is damaged."""
     *values, guard = row
     if guard != quick_checksum(tuple(values)) or values[0][:_HALF] != name:
         raise Unreadable("its checksum is another")
     _, config, environment, time_us, kept, reports, samples, newest = values
-    return MeasuredTime(
+    return SeriesTime(
         problem, read_config(config), read_environment(environment), time_us, kept, reports, samples, newest
     )
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, update
 
 from warpplan.planner.errors import StoreError
 from warpplan.service.config_request import ConfigRequest
@@ -19,8 +19,8 @@ from warpplan.service.store.measured_times import (
     PROBLEM,
     TIME,
     TIME_REST,
-    MeasuredTime,
     Measurement,
+    SeriesTime,
     UnknownMeasurement,
     damaged_time_row,
     of_series,
@@ -42,7 +42,7 @@ _TIME_COLUMNS = tuple(_T[name] for name in (*TIME, "checksum"))
 _log = logging.getLogger(__name__)
 
 # Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it.
-_NAMES = bindparam("names", expanding=True)
+_NAMES: BindParameter[Any] = bindparam("names", expanding=True)
 _TIMES_OF_PROBLEMS = select(_T.problem, *_TIME_COLUMNS).where(_T.problem.in_(_NAMES)).order_by(_T.problem, _T.series)
 _TIMES_OF_PROBLEM = select(_T.problem, *_TIME_COLUMNS).where(_T.problem == bindparam("name")).order_by(_T.series)
 _TIMES_OF_SERIES = select(*_TIME_COLUMNS).where(_T.series.in_(_NAMES))
@@ -115,7 +115,7 @@ class Measurements:
 
     def times(
         self, connection: Connection, problems: Iterable[ConfigRequest]
-    ) -> dict[ConfigRequest, tuple[MeasuredTime, ...]]:
+    ) -> dict[ConfigRequest, tuple[SeriesTime, ...]]:
         """The series of each problem that has any. A damaged one is computed anew from its problem's reports."""
         by_name = {problem_name(problem): problem for problem in problems}
         rows: dict[str, list[Sequence[Any]]] = {}
@@ -132,7 +132,7 @@ class Measurements:
             if name in rows
         }
 
-    def every_time(self, *, kernel: str, device: str) -> Iterator[MeasuredTime]:
+    def every_time(self, *, kernel: str, device: str) -> Iterator[SeriesTime]:
         """Every series of ``kernel`` on ``device`` by its name; a damaged one is left out with a line in the log."""
         columns = (*(_T[name] for name in PROBLEM), *_TIME_COLUMNS)
         query = select(*columns).where(_T.kernel == kernel, _T.device == device).order_by(_T.series)
@@ -175,7 +175,7 @@ class Measurements:
                 left = of_series(reports, gone=max(0, known.reports - known.kept), gone_samples=more)
             self._write(connection, [time_row(name, left)])
 
-    def _known(self, connection: Connection, problems: dict[str, ConfigRequest]) -> dict[str, MeasuredTime]:
+    def _known(self, connection: Connection, problems: dict[str, ConfigRequest]) -> dict[str, SeriesTime]:
         """The series of these names as they stand; one that is damaged is not among them."""
         found = {}
         for row in connection.execute(_TIMES_OF_SERIES, {"names": list(problems)}):
@@ -219,7 +219,7 @@ class Measurements:
 
     def _read_times(
         self, connection: Connection, problem: ConfigRequest, name: str, rows: Sequence[Sequence[Any]]
-    ) -> tuple[MeasuredTime, ...]:
+    ) -> tuple[SeriesTime, ...]:
         try:
             return tuple(read_time(problem, name, row) for row in rows)
         except Unreadable:

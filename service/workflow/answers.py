@@ -13,7 +13,7 @@ from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Identity
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest, canonical_json
-from warpplan.service.store.measured_times import MeasuredTime
+from warpplan.service.store.measured_times import SeriesTime
 from warpplan.service.store.stored_values import config_text, plan_fields, prediction_fields
 
 Kind = Literal["exact", "planned"]
@@ -107,7 +107,7 @@ _plan_fields = lru_cache(maxsize=4096)(plan_fields)
 
 
 def fastest(
-    planned: TuningConfig, predicted_us: float, times: Sequence[MeasuredTime]
+    planned: TuningConfig, predicted_us: float, times: Sequence[SeriesTime]
 ) -> tuple[TuningConfig, Measured | None]:
     """The configuration to serve: the planned one, or a measured one that beats it.
 

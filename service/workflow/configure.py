@@ -21,7 +21,7 @@ from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.answer_store import Kept, Store, kept_plan
-from warpplan.service.store.measured_times import MeasuredTime, Measurement
+from warpplan.service.store.measured_times import Measurement, SeriesTime
 from warpplan.service.store.stored_values import Environment
 from warpplan.service.workflow.answers import ConfigAnswer, Measured, fastest
 from warpplan.service.workflow.plausibility import checked_date, require_plausible, require_same_gpu
@@ -225,7 +225,7 @@ class Workflow:
         if self.store is None:
             return {}
         kept: dict[ConfigRequest, Kept] = {}
-        measured: dict[ConfigRequest, tuple[MeasuredTime, ...]] = {}
+        measured: dict[ConfigRequest, tuple[SeriesTime, ...]] = {}
         for key in {q.source.key for q in questions}:
             mine = [q.problem for q in questions if q.source.key == key]
             rows, reports = self.store.look_up(mine, key, planner_version())
@@ -267,13 +267,13 @@ class Workflow:
         return ""
 
     @overload
-    def _answer(self, q: CheckedItem, kept: Kept, times: Sequence[MeasuredTime]) -> ConfigAnswer: ...
+    def _answer(self, q: CheckedItem, kept: Kept, times: Sequence[SeriesTime]) -> ConfigAnswer: ...
     @overload
     def _answer(
-        self, q: CheckedItem, kept: Kept, times: Sequence[MeasuredTime], *, plan: bool
+        self, q: CheckedItem, kept: Kept, times: Sequence[SeriesTime], *, plan: bool
     ) -> ConfigAnswer | None: ...
     def _answer(
-        self, q: CheckedItem, kept: Kept, times: Sequence[MeasuredTime], *, plan: bool = True
+        self, q: CheckedItem, kept: Kept, times: Sequence[SeriesTime], *, plan: bool = True
     ) -> ConfigAnswer | None:
         config, measured = fastest(kept.config, kept.prediction.time_us, times)
         loop: Outcome | None = kept.plan

@@ -87,6 +87,7 @@ def test_a_store_from_before_checksums(url: str, store: Store, gemm: Callable[..
         for undone in (
             "DROP TABLE artifacts",
             "DROP TABLE measured_times",
+            "DROP TABLE tuning_times",
             "ALTER TABLE measurements DROP COLUMN series",
             "CREATE INDEX measurements_problem ON measurements (kernel)",
             "DELETE FROM warpplan_schema WHERE version >= 4",
