@@ -197,3 +197,13 @@ def test_an_equal_kernel_passes_twice(tmp_path: Path) -> None:
 def test_wrong_kernels_are_seen(tmp_path: Path, planned: Any, said: str) -> None:
     with pytest.raises(CannotPlan, match=said):
         BenchOnCpu(tmp_path, accumulate).check(planned)
+
+
+def test_integers_are_those_of_the_launch_although_they_are_written_later(tmp_path: Path) -> None:
+    offsets, later = torch.tensor([0, 5, 9], dtype=torch.int32), []
+    described = describe({"offsets": offsets}, set(), tmp_path, later)
+    offsets.fill_(7)  # what the launch, or the next one, does to them
+    for write in later:
+        write()
+    (made,) = copies(described).values
+    assert made.tolist() == [0, 5, 9]
