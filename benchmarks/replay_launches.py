@@ -22,8 +22,8 @@ from triton.backends.compiler import GPUTarget
 
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import facts_of
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.planner.values.device import H200

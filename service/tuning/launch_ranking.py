@@ -13,8 +13,8 @@ from itertools import product
 from typing import Any
 
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile

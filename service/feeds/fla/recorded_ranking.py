@@ -11,9 +11,9 @@ from typing import Any
 
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
-from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel
 from warpplan.kernels.compiler.pipeline.cutting import cut
+from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
 from warpplan.kernels.triton_types import AstSource
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.values.device import Device

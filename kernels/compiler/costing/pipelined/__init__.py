@@ -1,6 +1,6 @@
 """The time of a kernel as Triton pipelines it, without a partition: ``kernel_facts`` are what a compile says of one
-configuration, ``pointer_costs`` price loads through pointers, ``block_time`` one block on an SM, ``launch_traffic`` what
-a launch asks of memory, ``launch_time`` the whole launch. For ranking anyone's configurations without a GPU."""
+configuration, ``pointer_costs`` price loads through pointers, ``block_time`` one block on an SM, ``launch_traffic``
+what a launch asks of memory, ``launch_time`` the whole launch. For ranking anyone's configurations without a GPU."""
 
 EXPORTS = {
     "kernel_facts": ("facts_of", "from_json", "KernelFacts", "to_json"),

@@ -2,9 +2,9 @@
 
 The warps of such a block run one program: an operation is issued when those before it have been and what it reads is
 there; a unit works for one operation at a time; what was copied ahead is there already (memory that cannot deliver in
-time is :mod:`~warpplan.kernels.compiler.costing.pipelined.launch_time`'s part). Played for a few iterations, the cycles between
-two ends are the loop's *serial* interval: the least with one block on the SM. Several blocks fill each other's waits
-until a unit is full, which ``busy`` says.
+time is the part of :mod:`~warpplan.kernels.compiler.costing.pipelined.launch_time`). Played for a few iterations, the
+cycles between two ends are the loop's *serial* interval: the least with one block on the SM. Several blocks fill each
+other's waits until a unit is full, which ``busy`` says.
 """
 
 from __future__ import annotations

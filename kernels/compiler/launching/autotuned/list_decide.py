@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import describe
-from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.launching.autotuned.front_end import FrontEnd, front_end
 from warpplan.kernels.compiler.launching.autotuned.job_pool import cores, run_jobs
 from warpplan.kernels.compiler.launching.autotuned.list_choice import Candidate, ranked, to_try, within_bounds

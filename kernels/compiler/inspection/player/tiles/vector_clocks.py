@@ -47,7 +47,7 @@ class Actor:
 
 
 @dataclass(eq=False)
-class TileAccess:
+class LoggedAccess:
     """An access to a box of memory; a write through the generic proxy is ``fenced`` once a fence came after it."""
 
     agent: int
@@ -61,8 +61,8 @@ class TileAccess:
 class AccessLog:
     """The accesses to one allocation that a later one may race with."""
 
-    reads: list[TileAccess] = field(default_factory=list)
-    writes: list[TileAccess] = field(default_factory=list)
+    reads: list[LoggedAccess] = field(default_factory=list)
+    writes: list[LoggedAccess] = field(default_factory=list)
 
     def read(self, box: Box, actor: Actor) -> tuple[FaultKind, str] | None:
         """Note a read; what is wrong with it."""
@@ -75,7 +75,7 @@ class AccessLog:
             if actor.asynchronous and not write.fenced:
                 return "fence", f"{actor.told} reads through the async proxy what {write.told} wrote, without a fence"
         self.reads = [r for r in self.reads if not (r.agent == actor.agent and r.box == box)]
-        self.reads.append(TileAccess(actor.agent, actor.clock[actor.agent], box, actor.told))
+        self.reads.append(LoggedAccess(actor.agent, actor.clock[actor.agent], box, actor.told))
         return None
 
     def write(self, box: Box, actor: Actor) -> tuple[FaultKind, str] | None:
@@ -87,7 +87,7 @@ class AccessLog:
         self.reads = [r for r in self.reads if not _within(r.box, box)]
         self.writes = [w for w in self.writes if not _within(w.box, box)]
         time = actor.clock[actor.agent]
-        self.writes.append(TileAccess(actor.agent, time, box, actor.told, fenced=actor.asynchronous))
+        self.writes.append(LoggedAccess(actor.agent, time, box, actor.told, fenced=actor.asynchronous))
         return None
 
     def fence(self, clock: Clock) -> None:
