@@ -180,21 +180,23 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
 
 
 def _reopen_where_replaced(engine: Engine, path: Path) -> None:
-    """Give up a kept connection whose file was moved away, or replaced by another, since it was opened."""
+    """Give up a kept connection whose file was moved away, replaced by another, or written to since it was opened: by a
+    checkpoint, or by somebody who is no SQLite, which pages in its cache would hide."""
 
-    def inode() -> int:
+    def state() -> tuple[int, int]:
         try:
-            return os.stat(path).st_ino
+            found = os.stat(path)
         except OSError:
-            return 0
+            return 0, 0
+        return found.st_ino, found.st_mtime_ns
 
     @event.listens_for(engine, "connect")
     def _opened(_: object, record: ConnectionPoolEntry) -> None:
-        record.info["inode"] = inode()
+        record.info["state"] = state()
 
     @event.listens_for(engine, "checkout")
     def _taken(_: object, record: ConnectionPoolEntry, __: object) -> None:
-        if record.info["inode"] != inode():
+        if record.info["state"] != state():
             raise DisconnectionError(f"{path} is another file now")
 
 

@@ -161,7 +161,7 @@ MIGRATIONS = (
         fill_measured_times,
     ),
     Migration(
-        6,
+        7,
         "times that jobs' autotuners measured",
         (
             # The id digests kernel, source, key, configuration, device and environment.

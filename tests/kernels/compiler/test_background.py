@@ -86,7 +86,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Ite
         try:
             yield machine
         finally:
-            for table, _ in planned_module._tables.values():
+            for table, *_ in planned_module._tables.values():
                 assert table._beside is not None
                 table._beside.stop()
 

@@ -235,7 +235,7 @@ def test_configuration_and_strategy_are_decided_at_once(
 ) -> None:
     tried = children(PREDICTED, TIMES)
     tuner = tuned([config(SMALL), config(WIDE)])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         for _ in range(3):
             launch(tuner)
     assert [grid for grid, _, _ in machine.launches] == [(32, 64, 1)] * 3, "the 128 x 64 tile, from the first launch on"
@@ -250,7 +250,7 @@ def test_configuration_and_strategy_are_decided_at_once(
     no_children()
     later = tuned([config(SMALL), config(WIDE)])
     planned_module._tables.clear()
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(later)
         launch(later)
     assert machine.warps[3:] == [4, 12]
@@ -263,7 +263,7 @@ def test_outside_of_planned_a_kernel_runs_as_triton_tunes_it(
     run = Autotuner.run
     tuner = tuned([config(SMALL, warps=2), config(WIDE)])
     children({**PREDICTED, (64, 64, 2, None): 24.0}, {**TIMES, (64, 64, 2, None): 22.0})
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
         assert not tuner.cache
         assert Autotuner.run is not run
@@ -271,7 +271,7 @@ def test_outside_of_planned_a_kernel_runs_as_triton_tunes_it(
     launch(tuner)
     assert tuner.do_bench.count == 2
     assert (machine.warps[-1], tuner.best_config.kwargs["BM"]) == (2, 64)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
     assert machine.warps[-1] == 12
     assert tuner.best_config.kwargs["BM"] == 128
@@ -284,7 +284,7 @@ def test_what_is_not_faster_than_the_lists_best_is_not_kept(
     times = {key: least if key[-1] else us for key, us in TIMES.items()}
     children(PREDICTED, times)
     tuner = tuned([config(WIDE), config(SMALL)])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
         launch(tuner)
     assert [(grid, warps) for grid, warps, _ in machine.launches] == [((64, 64, 1), 4)] * 2
@@ -297,7 +297,7 @@ def test_a_candidate_that_fails_takes_no_other_with_it(
 ) -> None:
     tried = children(PREDICTED, {**TIMES, (128, 64, 4, TWO): outcome})
     tuner = tuned([config(SMALL), config(WIDE)])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
         kept = launch(tuner)
     assert len(tried.trials) == (1 if isinstance(outcome, str) else 2)
@@ -312,7 +312,7 @@ def test_children_that_all_die_leave_the_list_to_triton(
     tuner = tuned([config(SMALL), config(WIDE)])
     tried = children(PREDICTED, dict.fromkeys(TIMES, HANG))
     with (
-        planned(tmp_path),
+        planned(tmp_path, background=False),
         pytest.warns(PlanWarning, match="Triton tunes its list: .*could be timed: no ans") as caught,
     ):
         twice(lambda: launch(tuner))
@@ -330,7 +330,7 @@ def test_configurations_that_cannot_run_are_dropped(
     tried = children({**PREDICTED, (128, 64, 8, None): 1.0}, {**TIMES, (128, 64, 8, None): 1.0})
     configs = [config({"BM": 256, "BN": 64}), deep, config(SMALL), config(WIDE)]
     tuner = tuned(configs, checked_gemm)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner, WHOLE=True)
         launch(tuner, WHOLE=True)
     assert machine.warps == [4, 12]
@@ -346,7 +346,7 @@ def test_a_list_of_which_nothing_compiles_is_tritons(machine: Machine, tuned: An
     children({}, {})
     tuner = tuned([config({"BM": 256, "BN": n}) for n in (64, 128)], checked_gemm)
     left = pytest.warns(PlanWarning, match="no configuration of its list compiles")
-    with planned(), left, pytest.raises(triton.CompilationError):
+    with planned(background=False), left, pytest.raises(triton.CompilationError):
         launch(tuner, WHOLE=True)
 
 
@@ -361,7 +361,7 @@ def test_a_hook_that_raises_leaves_the_list_to_triton(machine: Machine, tuned: A
             raise OSError("no such thing")
 
     tuner = tuned([config(SMALL, hook=hook), config(WIDE, warps=8)])
-    with pytest.warns(PlanWarning, match="Triton tunes its list: OSError: no such thing"), planned():
+    with pytest.warns(PlanWarning, match="Triton tunes its list: OSError: no such thing"), planned(background=False):
         launch(tuner)
     assert tuner.do_bench.count == 2
     assert not tried.ranked
@@ -371,7 +371,11 @@ def test_an_empty_list_is_tritons_error(machine: Machine, tuned: Any, children: 
     children(PREDICTED, TIMES)
     tuner = tuned([config(SMALL), config(WIDE)], prune_configs_by={"early_config_prune": lambda *a, **k: []})
     left = pytest.warns(PlanWarning, match="Triton tunes its list")
-    with planned(), left, pytest.raises(AutotunerError, match="No valid autotuner configs after pruning"):
+    with (
+        planned(background=False),
+        left,
+        pytest.raises(AutotunerError, match="No valid autotuner configs after pruning"),
+    ):
         launch(tuner)
 
 
@@ -388,7 +392,7 @@ def test_the_tuners_own_pruning_is_honoured(machine: Machine, tuned: Any, childr
 
     pruning = {"early_config_prune": early, "perf_model": model, "top_k": 1}
     tuner = tuned([config(LEAST), config(WIDE), config(SMALL)], prune_configs_by=pruning)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
     assert seen == [(4096, False)]
     assert tried.ranked == [(64, 64, 4)]
@@ -400,7 +404,7 @@ def test_each_key_is_decided_and_another_list_is_another_decision(
 ) -> None:
     tried = children(PREDICTED, TIMES)
     tuner, other = tuned([config(SMALL), config(WIDE)]), tuned([config(WIDE), config(SMALL)])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         for m in (4096, 4224, 4096):
             launch(tuner, m)
         launch(other)
@@ -418,7 +422,7 @@ def test_hooks_see_the_configuration_at_each_launch(
         seen.append((arguments["BM"], arguments["M"], arguments["num_warps"], "grid" in arguments))
 
     tuner = tuned([config(SMALL), config(WIDE, hook=hook)])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
         seen.clear()
         launch(tuner)
@@ -436,7 +440,7 @@ def test_heuristics_of_each_configuration_are_honoured(
         return triton.heuristics({"WHOLE": lambda args: args["M"] % args["BM"] == 0})(kernel)
 
     tuner = tuned([config(SMALL), config(WIDE)], checked_gemm, layered)
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner, 4160)
         launch(tuner, 4160)
     whole = {named(c["kernel"]): "arith.cmpi slt" not in c["kernel"]["text"] for c in tried.trials[0]["candidates"]}
@@ -451,7 +455,7 @@ def test_tiles_are_added_where_the_user_says_so_and_compared_with_the_lists_own(
     deep = {(256, 64, 4, None): 21.0, (64, 64, 4, None): 24.0, (128, 64, 4, None): 30.0, (128, 64, 4, TWO): 29.0}
     tried = children(deep, {**deep, (256, 64, 4, None): 12.0})
     tuner = tuned([config(SMALL), config(WIDE)])
-    with planned(tmp_path, extend=True):
+    with planned(tmp_path, background=False, extend=True):
         launch(tuner)
         launch(tuner)
     assert {tile[:2] for tile in tried.ranked} >= {(64, 64), (128, 64), (256, 64)}
@@ -462,7 +466,7 @@ def test_tiles_are_added_where_the_user_says_so_and_compared_with_the_lists_own(
     assert [grid for grid, _, _ in machine.launches] == [(16, 64, 1)] * 2
     assert tuner.best_config.kwargs == {"BM": 256, "BN": 64, "BK": 32}
     assert len(tuner.configs) == 2
-    with planned(tmp_path, extend=True, measure=False):
+    with planned(tmp_path, background=False, extend=True, measure=False):
         launch(tuned([config(SMALL), config(WIDE)]))
     assert machine.launches[-1][0] != (16, 64, 1), "what cannot be compared is not added"
 
@@ -477,7 +481,7 @@ def test_a_winner_that_triton_knows_is_the_one_that_is_timed_as_it_is(
         {**PREDICTED, (64, 32, 8, None): 20.0, (64, 64, 4, ONE): 90.0},
         {**TIMES, (64, 64, 4, ONE): 90.0},
     )
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
         launch(tuner)
     assert (64, 32, 8, None) not in tried.compiled
@@ -500,7 +504,7 @@ def test_timings_on_disk_are_read(machine: Machine, tuned: Any, children: Any, t
         first = {(128, 128, 4, None): 30.0, (128, 128, 4, TWO): 16.0}
         tried = children({**first, (128, 128, 8, None): 1.0, (128, 128, 8, TWO): 0.9}, first)
         again = make()
-        with planned(tmp_path / "plans"):
+        with planned(tmp_path / "plans", background=False):
             launch(again)
             launch(again)
     assert again.do_bench.count == 0
@@ -524,7 +528,7 @@ def test_what_is_reset_and_restored_is_told_to_the_trial(
 ) -> None:
     tried = children(PREDICTED, TIMES)
     tuner = tuned([config(SMALL), config(WIDE)], reset_to_zero=["c_ptr"], restore_value=["b"])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)  # whose stand-ins for tensors could not be zeroed: nothing of the job's own is touched
     assert tried.trials[0]["resets"] == {"zero": ["c_ptr"], "restore": ["b"], "integers": False}
 
@@ -544,7 +548,7 @@ def test_hooks_of_the_users_own_are_run_around_what_is_described(
         pre_hook=lambda arguments, reset_only=False: seen.append(("before", arguments["BM"])),
         post_hook=lambda arguments, exception: seen.append(("after", arguments["BM"])),
     )
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(tuner)
     assert tried.trials[0]["resets"]["integers"]
     assert len(seen) == 3 * len(TIMES)
@@ -561,7 +565,7 @@ def test_hooks_that_replace_tensors_leave_the_list_to_triton(
     monkeypatch.setattr(list_decide, "describe", lambda *a: {"arguments": [], "storages": [next(storages)]})
     tuner = tuned([config(SMALL, warps=2), config(WIDE)])
     children({**PREDICTED, (64, 64, 2, None): 24.0}, TIMES)
-    with planned(tmp_path), pytest.warns(PlanWarning, match="launched on different memory"):
+    with planned(tmp_path, background=False), pytest.warns(PlanWarning, match="launched on different memory"):
         launch(tuner)
     assert tuner.do_bench.count == 2
 
@@ -572,7 +576,7 @@ def test_a_list_in_which_nothing_can_be_planned_is_left_to_triton_for_good(
     children({(64, 64, 4, None): 24.0}, {})
     monkeypatch.setattr(decide, "run_isolated", lambda *a, **k: IsolatedResult("error", None, "CannotPlan: no", 1.0))
     tuner = tuned([config(SMALL), config(WIDE)])
-    with planned(tmp_path), warnings.catch_warnings():
+    with planned(tmp_path, background=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         launch(tuner)
     assert tuner.do_bench.count == 2
@@ -580,7 +584,7 @@ def test_a_list_in_which_nothing_can_be_planned_is_left_to_triton_for_good(
     no_children()
     planned_module._tables.clear()
     again = tuned([config(SMALL), config(WIDE)])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         launch(again)
     assert again.do_bench.count == 2
 
@@ -592,7 +596,7 @@ def test_children_that_rank_nothing_are_not_remembered(
     monkeypatch.setattr(trial_child, "run_isolated", lambda *a, **k: IsolatedResult("ok", None, "", 1.0))
     tuner = tuned([config(SMALL), config(WIDE)])
     said = r"could be ranked: configuration \d and 1 more: killed by SIGKILL"
-    with planned(tmp_path), pytest.warns(PlanWarning, match=said):
+    with planned(tmp_path, background=False), pytest.warns(PlanWarning, match=said):
         launch(tuner)
     assert tuner.do_bench.count == 2
     assert not list(tmp_path.glob("*.list.json"))
@@ -602,7 +606,7 @@ def test_a_kernel_without_products_starts_no_child(machine: Machine, no_children
     no_children()
     configs = [triton.Config({}, num_warps=w) for w in (4, 8)]
     tuner = triton.autotune(configs, key=["columns"], do_bench=Bench(machine))(JITFunction(kernels.softmax.fn))
-    with planned(), pytest.warns(PlanWarning, match="has no loads that feed a product") as caught:
+    with planned(background=False), pytest.warns(PlanWarning, match="has no loads that feed a product") as caught:
         twice(lambda: tuner[(4,)](Tensor(4, 512), Tensor(4, 512), 512, BLOCK=512))
     assert len(caught) == 1
     assert tuner.do_bench.count == 2
@@ -610,7 +614,7 @@ def test_a_kernel_without_products_starts_no_child(machine: Machine, no_children
 
 def test_one_plan_for_all_is_for_tritons_winner(machine: Machine, tuned: Any, no_children: Any) -> None:
     tuner = tuned([config(SMALL), config(WIDE, warps=8)])
-    with planned(ONE, measure=False):
+    with planned(ONE, background=False, measure=False):
         launch(tuner)
         launch(tuner)
     assert tuner.do_bench.count == 2
@@ -624,7 +628,7 @@ def test_decorated_kernels_alone_are_decided_on(
     children(PREDICTED, TIMES)
     run = Autotuner.run
     tuner, other = tuned([config(SMALL), config(WIDE)]), tuned([config(SMALL), config(WIDE)])
-    assert planned(tmp_path)(tuner) is tuner
+    assert planned(tmp_path, background=False)(tuner) is tuner
     assert Autotuner.run is run
     for _ in range(2):
         launch(tuner)
@@ -641,7 +645,7 @@ def test_real_children_decide_by_prediction(
     """Ranked, compiled and launched without a GPU: the same on every rank."""
     configs = [config(LEAST), config({"BM": 128, "BN": 128, "BK": 64}), config({"BM": 256, "BN": 64})]
     tuner = tuned(configs, checked_gemm)
-    with planned(tmp_path, measure=False):
+    with planned(tmp_path, background=False, measure=False):
         launch(tuner, k=4096, WHOLE=True)
         kept = launch(tuner, k=4096, WHOLE=True)
     found = decided(tmp_path)
@@ -652,7 +656,7 @@ def test_real_children_decide_by_prediction(
     first = json.dumps(found, sort_keys=True)
     no_children()
     planned_module._tables.clear()
-    with planned(tmp_path, measure=False):
+    with planned(tmp_path, background=False, measure=False):
         launch(tuned(configs, checked_gemm), k=4096, WHOLE=True)
     assert json.dumps(decided(tmp_path), sort_keys=True) == first
 

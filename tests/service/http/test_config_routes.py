@@ -275,8 +275,9 @@ def test_a_locked_store_still_answers(serve: Callable[[FastAPI], str], store: St
 
 
 def test_a_store_that_broke_while_serving(http: httpx.Client, store: Store) -> None:
-    with open(store.name, "r+b") as file:
-        file.write(b"no database any more" * 500)
+    for name in (store.name, f"{store.name}-wal"):  # what was written last is in the latter
+        with open(name, "r+b") as file:
+            file.write(b"no database any more" * 500)
     problem(http.get("/readyz"), 503, "store")
     problem(http.get(GEMM, params=SIZES), 503, "store")
     assert http.get("/healthz").status_code == 200

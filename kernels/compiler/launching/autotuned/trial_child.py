@@ -4,6 +4,7 @@ long as all of that. It waits for a file that says what to try.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -56,7 +57,8 @@ class TrialChild:
 
     def _give(self, request: dict[str, Json] | None) -> None:
         self._given = True
-        write_whole(self._file, json.dumps(request), os.replace)
+        with contextlib.suppress(FileNotFoundError):  # the folder of a child that ended before it was asked is gone
+            write_whole(self._file, json.dumps(request), os.replace)
 
     def _listen(self) -> None:
         place = {"request": str(self._file), "device": self._device}

@@ -24,7 +24,6 @@ from warpplan.kernels.compile import compile_report
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.pipelined.block_time import block_price
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of, from_json, to_json
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.costing.pipelined.launch_time import (
     LaunchFacts,
     LaunchModel,
@@ -32,6 +31,7 @@ from warpplan.kernels.compiler.costing.pipelined.launch_time import (
     launch_time,
     ring_bytes,
 )
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WANTED
 from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
