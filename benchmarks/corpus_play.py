@@ -124,7 +124,7 @@ def computes(entry: Entry, index: int, scheme: Any, target: Any, seeds: Sequence
     grid = (*problem.grid(constants), 1, 1)[:3]
     total = int(np.prod(grid))
     everywhere = [place[::-1] for place in np.ndindex(*grid[::-1])]
-    launched = -(-total // 2) if scheme.walks_grid else None
+    launched = -(-total // 2) if scheme.walking_programs else None
     if launched is None:
         lowered_places = places = some(everywhere, MOST_PROGRAMS)
     else:

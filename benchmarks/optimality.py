@@ -109,7 +109,7 @@ def captured_rows(entry: Entry, index: int) -> list[Row]:
             "kernel": entry.name, "family": entry.family, "dtype": entry.dtypes[0], "number": index, "loop": loop.id,
             "strategy": str(served.scheme) if served.scheme else "left alone", **asdict(optimality),
         }
-        for loop, optimality in zip(captured.loading if found else (), found, strict=True)
+        for loop, optimality in zip(captured.at(served.copies).loading if found else (), found, strict=True)
     ]  # fmt: skip
 
 

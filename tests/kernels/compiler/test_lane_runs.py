@@ -63,13 +63,12 @@ def computed(text: str, n: int) -> tuple[LaneRunReader, dict[str, Any]]:
     values: dict[str, Any] = {"%n": n}
     for operation in module.function.regions[0].operations[:-1]:
         name = operation.name.rpartition(".")[2]
-        operands = [values[operand] for operand in operation.operands]
+        operands: list[Any] = [values[operand] for operand in operation.operands]
         if name == "make_range":
             made = np.arange(SIZE, dtype=np.int64)
         elif name == "constant":
-            number = re.search(r"dense\s*<\s*(-?\d+)", "".join(map(str, operation.parts)))
-            assert number is not None
-            made = np.full(SIZE, int(number[1]), np.int64)
+            tile, number = re.search(r"(dense<)?(-?\d+)", "".join(map(str, operation.parts))).groups()  # type: ignore[union-attr]
+            made = np.full(SIZE, int(number), np.int64) if tile else int(number)
         else:
             made = np.full(SIZE, operands[0], np.int64) if name == "splat" else COMPUTED[name](*operands)
         values[operation.result] = made
