@@ -71,9 +71,9 @@ class GainModel:
     walks: bool = False
 
     def gain(self, sizes: LaunchSizes) -> float:
-        """Time of the kernel as it is over its time under the plan; 1 where nothing runs."""
+        """Time of the kernel as it is over its time under the plan; 1 where nothing runs, or less than a cycle."""
         alone, planned = self.cycles(sizes)
-        return alone / planned if planned > 0 and alone > 0 else 1.0
+        return alone / planned if planned >= 1 and alone >= 1 else 1.0
 
     def cycles(self, sizes: LaunchSizes) -> tuple[float, float]:
         """Predicted cycles of the whole grid: as it is, and planned."""
