@@ -5,9 +5,10 @@
     python benchmarks/bench_kernels.py --phase search --split train      # -> kernels_exhaustive_h200_<table>.json
     python benchmarks/bench_kernels.py --phase compare --split heldout   # -> kernels_h200_<table>.json
 
-``search`` first compiles, runs and checks every candidate in child processes on all cores, then reads each candidate
-beside a peer. ``compare`` times the chosen plan, the best of the ranking and of the search, and every peer in turn.
-Both keep each finished row, so that an interrupted run, or one that ``--limit-s`` ended, goes on where it stopped.
+``search`` first compiles, runs and checks every candidate in child processes on all cores, then reads the candidates
+in turn with a peer, a dozen at a time. ``compare`` times the chosen plan, the best of the ranking and of the search,
+and every peer in turn. Both keep each finished row, so that an interrupted run, or one that ``--limit-s`` ended, goes
+on where it stopped.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from children import cores, each
 from kernel_cases.bench_rows import SPLITS, TABLES, BenchRow, rows
 from kernel_estimates import (
     CHUNK,
-    COMPARE_MS,
     FINALISTS,
     FOUND,
     ROUNDS,
-    SEARCH_MS,
+    SEARCH_ROUNDS,
     Job,
     check_jobs,
     describe,
@@ -80,7 +80,7 @@ def search_all(plans: Sequence[PlannedRow], arguments: argparse.Namespace, until
     usable = {key: [c for c in cs if compiled(p.row, c)[0] not in failures] for key, (p, cs) in left.items()}
     jobs: list[Job] = []
     for key, (plan, _) in left.items():
-        shared = {"row": as_json(plan.row), "key": key, "until": until, **durations(plan.row, SEARCH_MS)}
+        shared = {"row": as_json(plan.row), "key": key, "until": until, "rounds": SEARCH_ROUNDS, **durations(plan.row)}
         for start in range(0, len(usable[key]), CHUNK):
             jobs.append({**shared, "configs": [c.as_dict() for c in usable[key][start : start + CHUNK]]})
     chunks: dict[tuple[str, ...], list[dict[str, Any]]] = {key: [] for key in left}
@@ -148,7 +148,7 @@ def compare_all(
             if "row" in spec or compiled(plan.row, *_configs(spec))[0] not in failures
         }
         shared = {"row": as_json(plan.row), "key": key, "until": until, "rounds": arguments.rounds}
-        jobs.append({**shared, **durations(plan.row, COMPARE_MS), "ours": kept, "check": "chosen"})
+        jobs.append({**shared, **durations(plan.row), "ours": kept, "check": "chosen"})
 
     def keep(job: Job, result: dict[str, Any]) -> None:
         plan = left[tuple(job["key"])]

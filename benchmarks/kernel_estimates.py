@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,18 +24,21 @@ FOUND = 3
 ROUNDS = 5
 POWER_LIMITED_FLOP_PER_BYTE = 300.0
 """Of compulsory traffic; denser rows draw so much power that the clock needs some milliseconds to settle."""
-SEARCH_MS = {True: (4.0, 8.0), False: (1.0, 4.0)}
-"""(settle, read) of a candidate, by whether the row is limited by power."""
-COMPARE_MS = {True: (4.0, 6.0), False: (1.0, 3.0)}
+SEARCH_ROUNDS = 2
+WARM_MS = {True: 300.0, False: 0.0}
+"""Before the readings of a row or a chunk, by whether it is limited by power."""
+READ_MS = {True: (3.0, 6.0), False: (1.0, 3.0)}
+"""(settle, read) of a candidate, likewise."""
 COMPILED_PEERS = ("torch.compile",)
 COMPILE_S, PEER_COMPILE_S, START_S = 4.0, 20.0, 8.0
 """Of the estimate: seconds of one core a candidate or a compiled peer takes, and a child's start."""
 
 
-def durations(row: BenchRow, of: dict[bool, tuple[float, float]]) -> dict[str, float]:
+def durations(row: BenchRow) -> dict[str, float]:
     work = case_of(row.table).work(row)
-    settle, read = of[work.flops / work.moved_bytes > POWER_LIMITED_FLOP_PER_BYTE]
-    return {"settle_ms": settle, "read_ms": read}
+    dense = work.flops / work.moved_bytes > POWER_LIMITED_FLOP_PER_BYTE
+    settle, read = READ_MS[dense]
+    return {"warm_ms": WARM_MS[dense], "settle_ms": settle, "read_ms": read}
 
 
 def check_jobs(plans: Iterable[tuple[PlannedRow, Sequence[TuningConfig | None]]], peers: bool) -> dict[str, Job]:
@@ -78,14 +82,16 @@ def row_seconds(plan: PlannedRow, candidates: int, phase: str, rounds: int) -> f
     graph_ms = launches * us / 1e3
     capture_ms = 3.0 + 0.03 * launches + 0.1 * sets + 2 * us / 1e3
     operands_s = 0.05 + sets * work.moved_bytes / 50e9
-    settle, read = durations(plan.row, SEARCH_MS if phase == "search" else COMPARE_MS).values()
+    warm, settle, read = durations(plan.row).values()
     one_ms = graph_ms + settle + max(FEW_REPLAYS * graph_ms, read)
     if phase == "search":
-        return operands_s + (capture_ms + one_ms) * (candidates + candidates / CHUNK) / 1e3
+        chunks = math.ceil(candidates / CHUNK)
+        each_ms = capture_ms + (SEARCH_ROUNDS + 1) * one_ms
+        return operands_s + (chunks * warm + each_ms * (candidates + chunks)) / 1e3
     case = case_of(plan.row.table)
     count = candidates + len(plan.others) + len(case.peers(plan.row))
     waited_s = len(case.uncaptured(plan.row)) * 6 * 6 * us / 1e6  # six launches, each some six times as slow
-    return operands_s + 0.3 + waited_s + count * (capture_ms + (rounds + 1) * one_ms) / 1e3
+    return operands_s + 0.3 + warm / 1e3 + waited_s + count * (capture_ms + (rounds + 1) * one_ms) / 1e3
 
 
 def print_estimates(plans: Sequence[PlannedRow], arguments: argparse.Namespace) -> None:

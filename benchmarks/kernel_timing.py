@@ -30,6 +30,8 @@ GRAPH_US = 1_000.0
 FEW_REPLAYS = 3
 """Of a reading at least."""
 UNCAPTURED_READINGS = 5
+PEER = "peer"
+"""The peer's name among a search's candidates, which are named by number."""
 
 
 def row_of(values: Mapping[str, Any]) -> BenchRow:
@@ -147,29 +149,34 @@ def _prepare(row: BenchRow) -> _Prepared:
 
 
 def search(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
-    """For each ``{"row", "configs", "settle_ms", "read_ms"}`` the times of these configurations, [median, low, high] in
-    µs or the reason why there is none, beside a reading of the row's first peer: ``{"times", "peer", "peer_us"}``."""
+    """For each ``{"row", "configs", "rounds", "warm_ms", "settle_ms", "read_ms"}`` the times of these configurations,
+    [median, low, high] in µs or the reason why there is none, read in turn with the row's first peer: ``{"times",
+    "peer", "peer_us"}``."""
     return _guarded(_search, jobs)
 
 
 def _search(job: dict[str, Any]) -> Result:
     import torch
-    from graph_timing import capture
+    from graph_timing import capture, summary
 
     prepared = _prepare(row_of(job["row"]))
-    durations = job["settle_ms"], job["read_ms"]
-    peer_us = _reading(prepared.graph, *durations)[0]
-    times: list[list[float] | str] = []
-    for values in job["configs"]:
+    graphs = {PEER: prepared.graph}
+    reasons: dict[int, str] = {}
+    owned: list[list[Launch]] = []  # a launch owns buffers that its graph writes to
+    for index, values in enumerate(job["configs"]):
         try:
             launches = [prepared.case.ours(prepared.row, _config(values), o) for o in prepared.sets]
-            graph = capture(launches, prepared.estimate_us, GRAPH_US)
-            times.append(_reading(graph, *durations))
-            del graph, launches
+            graphs[str(index)] = capture(launches, prepared.estimate_us, GRAPH_US)
+            owned.append(launches)
         except Exception as error:
             torch.cuda.synchronize()  # raises where the GPU is lost
-            times.append(first_line(error))
-    return {"times": times, "peer": prepared.peer, "peer_us": peer_us, "device": torch.cuda.get_device_name()}
+            reasons[index] = first_line(error)
+    found = {name: [round(us, 3) for us in summary(us).values()] for name, us in _in_turn(graphs, job).items()}
+    times = [reasons[index] if index in reasons else found[str(index)] for index in range(len(job["configs"]))]
+    del graphs, owned
+    return {
+        "times": times, "peer": prepared.peer, "peer_us": found[PEER][0], "device": torch.cuda.get_device_name(),
+    }  # fmt: skip
 
 
 def _reading(graph: tuple[Any, int], settle_ms: float, read_ms: float) -> list[float]:
@@ -187,10 +194,11 @@ def _reading(graph: tuple[Any, int], settle_ms: float, read_ms: float) -> list[f
 
 
 def compare(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
-    """For each ``{"row", "ours", "check", "rounds", "settle_ms", "read_ms"}`` the times of our configurations (``ours``
-    maps a name to ``{"config"}``, or ``{"config", "row"}`` where it runs other operands) and of every peer, read in
-    turn: ``{"times", "waited", "failed", "error", "roofline_us", "rates"}``. ``waited`` has the peers that no graph can
-    hold, and beside them the plan named by ``check``, all by the same clock. A wrong result has no times."""
+    """For each ``{"row", "ours", "check", "rounds", "warm_ms", "settle_ms", "read_ms"}`` the times of our
+    configurations (``ours`` maps a name to ``{"config"}``, or ``{"config", "row"}`` where it runs other operands) and
+    of every peer, read in turn: ``{"times", "waited", "failed", "error", "roofline_us", "rates"}``. ``waited`` has the
+    peers that no graph can hold, and beside them the plan named by ``check``, all by the same clock. A wrong result has
+    no times."""
     return _guarded(_compare, jobs)
 
 
@@ -244,8 +252,11 @@ def _compare(job: dict[str, Any]) -> Result:
 
 
 def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:
-    """Each round's median of every contender, the order reversed from round to round, so that drift is shared."""
+    """Each round's median of every contender, the order reversed from round to round, so that drift is shared. The
+    first of them runs for ``warm_ms`` before: a cool card that is limited by power is faster than it stays."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
+    if graphs and job["warm_ms"]:
+        _reading(next(iter(graphs.values())), job["warm_ms"], 0.0)
     for round_ in range(job["rounds"] + 1):
         for name in graphs if round_ % 2 else reversed(graphs):
             us = _reading(graphs[name], job["settle_ms"], job["read_ms"])[0]

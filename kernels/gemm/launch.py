@@ -80,7 +80,7 @@ def prepare(
     shape = (a.shape[0], b.shape[0], a.shape[1])
     index = a.device.index
     require_valid(config, dtype, device_limits(index), shape)
-    scales = operand_scales(a, b, scale_a, scale_b)
+    scales = operand_scales(a, b, scale_a, scale_b, blocks=config.promoted)
     if config.promoted != (scales[0] == "block"):
         kind = "promoted sums" if config.promoted else "sums in the tensor cores"
         raise InvalidConfig(

@@ -118,6 +118,16 @@ class TestScales:
         scheme, of_a, of_b = operand_scales(a, b, by_blocks, self.torch.ones(3, 4))
         assert (scheme, of_a.strides, of_b.strides) == ("block", (1, 130), (4, 1))
 
+    def test_one_block_is_of_the_scheme_that_is_asked_for(self):
+        a, b = self.operands(m=1, n=1, k=16)
+        one = self.torch.ones(1, 1)
+        assert operand_scales(a, b, one, one)[0] == "tensor"
+        assert operand_scales(a, b, one, one, blocks=True)[0] == "block"
+        a, b = self.operands(m=7, n=100, k=128)
+        by_rows = self.torch.ones(7, 1)
+        assert operand_scales(a, b, by_rows, one, blocks=True)[0] == "block"
+        assert operand_scales(a, b, by_rows, self.torch.ones(1, 100), blocks=True)[0] == "row"
+
     def test_16_bit_operands_have_none(self):
         a, b = self.torch.zeros(4, 8).bfloat16(), self.torch.zeros(4, 8).bfloat16()
         assert operand_scales(a, b, None, None)[0] == "none"
