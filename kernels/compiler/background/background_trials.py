@@ -49,13 +49,14 @@ _log = logging.getLogger("warpplan")
 
 @dataclass(frozen=True)
 class BackgroundWork:
-    """``kind`` is "find", "settle" or "try"; ``times`` are those of launches, planned and as it is."""
+    """``kind`` is "find", "settle", "try", or "tell" of an ``error``; ``times`` are launches', planned and as it is."""
 
     kind: str
     watched: WatchedKernel
     choice: PlanChoice | None = None
     times: tuple[float, float] | None = None
     snapshot: Snapshot = None
+    error: Exception | None = None
 
 
 class BackgroundTrials:
@@ -106,7 +107,7 @@ class BackgroundTrials:
                 self._take(watched, choice)
             self._add(BackgroundWork("find", watched, choice))
         except Exception as error:
-            self._failed(watched, error)
+            watched.give_up(error)
 
     def snapshot(self, watched: WatchedKernel, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> None:
         """The launch that a trial waited for: its arguments."""
@@ -118,7 +119,7 @@ class BackgroundTrials:
         except MeasurementFailed as error:
             self._try_again(watched, str(error))
         except Exception as error:
-            self._failed(watched, error)
+            watched.give_up(error)
         else:
             # Before it is disarmed: the thread arms another where there is neither.
             self._ready = BackgroundWork("try", watched, snapshot=taken)
@@ -144,11 +145,12 @@ class BackgroundTrials:
         """A comparison has come to its end."""
         self._add(BackgroundWork("settle", watched, choice, times))
 
-    def gave_up(self, watched: WatchedKernel) -> None:
-        """A class runs as it is, after a failure."""
+    def gave_up(self, watched: WatchedKernel, error: Exception) -> None:
+        """A class runs as it is, after a failure, which the thread tells of."""
         self._open.pop(id(watched), None)
         self._pooled.pop(id(watched), None)
         self._left.pop(id(watched), None)
+        self._add(BackgroundWork("tell", watched, error=error))
 
     def _add(self, work: BackgroundWork) -> None:
         self._work.append(work)
@@ -204,8 +206,10 @@ class BackgroundTrials:
                 self._settle(watched, work.choice, work.times)
             elif work.kind == "try":
                 self._try(watched, work.snapshot)
+            elif work.error is not None:
+                self._tell(watched, work.error)
         except Exception as error:
-            self._failed(watched, error)
+            watched.give_up(error)
 
     def _take(self, watched: WatchedKernel, choice: PlanChoice) -> None:
         watched.take(choice)
@@ -218,6 +222,8 @@ class BackgroundTrials:
         """Look for what is kept, in place of ``taken``, what this process knew already."""
         assert self.runner is not None
         choice = self.runner.find(watched.launch, watched.kernel)
+        if watched.given_up:  # by a launch, meanwhile
+            return
         if choice is None:
             watched.forget()
             self._open[id(watched)] = watched
@@ -241,6 +247,9 @@ class BackgroundTrials:
         outcome = self.runner.try_plans(watched.launch, watched.kernel, snapshot, self._must_stop)
         if self.runner.needs_arguments:
             self.budget.spend(outcome.gpu_s)
+        if outcome.error is not None:
+            watched.give_up(outcome.error)
+            return
         if outcome.choice is None:
             if not outcome.stopped:
                 self._try_again(watched, outcome.reason)
@@ -260,17 +269,15 @@ class BackgroundTrials:
         watched.attempts += 1
         watched.not_before = self._clock() + RETRY_S
         if watched.attempts >= MOST_ATTEMPTS:
-            self._failed(watched, MeasurementFailed(reason))
+            watched.give_up(MeasurementFailed(reason))
 
-    def _failed(self, watched: WatchedKernel, error: Exception) -> None:
-        """Leave ``watched`` as it is, and say why once."""
-        self._open.pop(id(watched), None)
-        watched.give_up()
+    def _tell(self, watched: WatchedKernel, error: Exception) -> None:
+        """Say once why ``watched`` stays as it is."""
+        assert self.runner is not None
         try:
-            if self.runner is not None:
-                self.runner.left(watched.launch, error)
+            self.runner.left(watched.launch, error)
         except Exception:  # a warning that is made an error reaches no job from here
-            _log.debug("%s: no warning could be given", watched.launch.name, exc_info=True)
+            _log.debug("%s: no warning could be given", watched.launch.name, exc_info=error)
 
     def _most_valuable(self) -> WatchedKernel | None:
         """The class to try next: the one that takes most time, of the family that a plan may save most time of."""

@@ -59,13 +59,14 @@ class PlanChoice:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """``choice`` of a trial, ``None`` where the machine failed and another may succeed, with the ``reason``; ``gpu_s``
-    is what it kept the GPU busy."""
+    """``choice`` of a trial, ``None`` where the machine failed and another may succeed, with the ``reason``, or where
+    an ``error`` shows that none will; ``gpu_s`` is what it kept the GPU busy."""
 
     choice: PlanChoice | None
     gpu_s: float = 0.0
     reason: str = ""
     stopped: bool = False
+    error: Exception | None = None
 
 
 class PlanRunner(Protocol):

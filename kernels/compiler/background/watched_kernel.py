@@ -43,7 +43,7 @@ class LaunchWatcher(Protocol):
     def wake(self) -> None: ...
     def snapshot(self, watched: WatchedKernel, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> None: ...
     def settled(self, watched: WatchedKernel, choice: PlanChoice, times: tuple[float, float] | None) -> None: ...
-    def gave_up(self, watched: WatchedKernel) -> None: ...
+    def gave_up(self, watched: WatchedKernel, error: Exception) -> None: ...
 
 
 class WatchedKernel:
@@ -63,6 +63,7 @@ class WatchedKernel:
         self.launches = 0
         self.choice: PlanChoice | None = None
         self.wanted = False
+        self.given_up = False
         self.attempts = 0
         self.not_before = 0.0
         self._usual = kernel  # what runs where nothing is compared
@@ -101,8 +102,8 @@ class WatchedKernel:
             try:
                 sample.timer.end()
                 self._pending.append(sample)
-            except Exception:
-                self.give_up()
+            except Exception as error:
+                self.give_up(error)
 
     def take(self, choice: PlanChoice) -> None:
         """What was found for this class: the next launches compare it, or run it. By the background thread, or before
@@ -127,12 +128,12 @@ class WatchedKernel:
         with self._lock:
             self.choice, self._comparison, self._usual = None, None, self.kernel
 
-    def give_up(self) -> None:
+    def give_up(self, error: Exception) -> None:
         """The kernel runs as it is from now on: there is no plan for it, or something of ours failed."""
         self.choice = None
-        self.wanted = False
+        self.wanted, self.given_up = False, True
         self._settle(self.kernel)
-        self._watcher.gave_up(self)
+        self._watcher.gave_up(self, error)
 
     def _attend(
         self, grid: tuple[int, ...], values: tuple[KernelArgument, ...]
@@ -148,8 +149,8 @@ class WatchedKernel:
             if self._comparison is None:
                 return self._usual, self._observation()
             return self._compared(self._comparison, grid, values)
-        except Exception:
-            self.give_up()
+        except Exception as error:
+            self.give_up(error)
             return self._usual, None
 
     def _observation(self) -> _Sample | None:

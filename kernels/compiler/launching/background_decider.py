@@ -95,9 +95,11 @@ class BackgroundDecider(Decider):
                 described = {"arguments": snapshot.described, "grid": list(snapshot.sizes.grid), "device": device}
             try:
                 decision = self._decide_beside(place, device, unplanned, described, partial(_run, counted, stop))
+                return TrialOutcome(self._choice(launch, decision, unplanned), counted.total)
             except MeasurementFailed as error:
                 return TrialOutcome(None, counted.total, str(error), stopped=stop())
-            return TrialOutcome(self._choice(launch, decision, unplanned), counted.total)
+            except Exception as error:
+                return TrialOutcome(None, counted.total, error=error)
 
     def expected_gain(self, launch: WatchedLaunch) -> float:
         place = self._place_of(launch)

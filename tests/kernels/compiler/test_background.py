@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -279,10 +280,14 @@ def test_failures_of_ours_do_not_reach_the_job(
     children(1.5, 1.4)
     times.fails = True
     scope = planned(tmp_path)
-    with scope:
-        for _ in range(10):
-            gemm()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with scope:
+            for _ in range(10):
+                gemm()
+            until(lambda: trials(scope)._thread is None)
     assert machine.warps == [UNPLANNED] * 10
+    assert ["no events" in str(w.message) for w in caught if w.category is PlanWarning] == [True]
 
 
 @pytest.mark.parametrize("where", ["snapshot", "known", "find", "try_plans", "expected_gain"])
