@@ -42,6 +42,7 @@ from warpplan.kernels.compiler.sizes.gain_model import GainModel, StrategyTerms
 from warpplan.kernels.compiler.sizes.loop_trips import loop_trips
 from warpplan.kernels.compiler.strategy.hopper import MOST_BLOCKS, MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
 from warpplan.kernels.compiler.strategy.protocol import MOST_DEPTH, Strategy
+from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.device import Device
@@ -90,7 +91,9 @@ def gain_models(
     runs ahead of the same loops as Triton's own pipeline."""
     stock = HopperModel(_stock(_ways(captured)), profile, device, stages)
     loading = {loop.id for loop in stock.captured.loading}
-    trips = tuple(t for t, loop in zip(loop_trips(text), captured.loops, strict=True) if loop.id in loading)
+    trips = tuple(
+        t for t, loop in zip(loop_trips(parse(text).function), captured.loops, strict=True) if loop.id in loading
+    )
     alone = stock.alone_terms()
     return {
         r.scheme: GainModel(device.sm_count, trips, alone, r.terms, bool(r.scheme.walking_programs))

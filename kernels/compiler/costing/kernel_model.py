@@ -22,7 +22,6 @@ from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, loop_graph, pinned
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
-from warpplan.kernels.compiler.costing.trip_counts import Trips
 from warpplan.kernels.compiler.costing.whole_launch import (
     NOMINAL_FLOP,
     LaunchRates,
@@ -31,6 +30,7 @@ from warpplan.kernels.compiler.costing.whole_launch import (
     waves,
 )
 from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS, StrategyTerms
+from warpplan.kernels.compiler.sizes.loop_trips import Trips
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
 from warpplan.planner.solve import solve

@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.operation_kinds import DOTS, LOOPS, TMA_LOADS
-from warpplan.kernels.compiler.costing.trip_counts import Trips
 from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
+from warpplan.kernels.compiler.sizes.loop_trips import Trips
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS

@@ -103,10 +103,10 @@ def _inspected(kernel: Autotuner, config: TunerConfig, signature: str, profile: 
 
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import hopper_ranking
-    from warpplan.kernels.compiler.costing.trip_counts import trip_counts
     from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
     from warpplan.kernels.compiler.inspection.signature import parse_signature, source_of
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
+    from warpplan.kernels.compiler.sizes.loop_trips import trip_counts
     from warpplan.kernels.compiler.ttgir.parsing import parse
     from warpplan.planner.values.device import H200, device
 

@@ -7,11 +7,15 @@ An expression is JSON, in prefix form:
     ["program", 0]                the number of the program along an axis of the grid
     ["programs", 0]               the programs along that axis
     ["counter", l, u, s]          the counter of a loop around: halfway from l to u on average
-    ["addi", a, b]                and the other operations of ``OPERATIONS``, called as ``arith`` calls them
+    ["select", c, a, b]           a where c is not 0, b where it is
+    ["addi", a, b]                and the other operations of ``OPERATIONS``, as ``arith`` calls them; a comparison, by
+                                  its predicate, is 1 or 0
 """
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,27 +28,33 @@ long, which a launch waits for."""
 
 
 def _quotient(a: float, b: float) -> float:
-    """Rounded down, as signed division of what is not negative is."""
-    return a // b if b else 0.0
+    """Towards zero, as ``arith.divsi``; 0 for a divisor of 0."""
+    return math.copysign(abs(a) // abs(b), a * b) if b else 0.0
+
+
+def _ceiling(a: float, b: float) -> float:
+    return -(-a // b) if b else 0.0
+
+
+def _power(of_two: float) -> float:
+    return math.ldexp(1.0, int(min(max(of_two, 0.0), 62.0)))
+
+
+def _bitwise(combine: Callable[[int, int], int]) -> Callable[[float, float], float]:
+    return lambda a, b: combine(int(a), int(b)) if math.isfinite(a) and math.isfinite(b) else math.nan
 
 
 OPERATIONS: dict[str, Callable[[float, float], float]] = {
-    "addi": lambda a, b: a + b,
-    "subi": lambda a, b: a - b,
-    "muli": lambda a, b: a * b,
-    "divsi": _quotient,
-    "divui": _quotient,
-    "floordivsi": _quotient,
-    "ceildivsi": lambda a, b: -_quotient(-a, b),
-    "remsi": lambda a, b: a % b if b else 0.0,
-    "remui": lambda a, b: a % b if b else 0.0,
-    "minsi": min,
-    "minui": min,
-    "maxsi": max,
-    "maxui": max,
-    "shli": lambda a, b: a * 2.0 ** min(b, 62),
-    "shrsi": lambda a, b: a // 2.0 ** min(b, 62),
-}
+    "addi": operator.add, "subi": operator.sub, "muli": operator.mul,
+    "divsi": _quotient, "divui": _quotient, "ceildivsi": _ceiling, "ceildivui": _ceiling,
+    "floordivsi": lambda a, b: a // b if b else 0.0,
+    "remsi": lambda a, b: a - _quotient(a, b) * b, "remui": lambda a, b: a - _quotient(a, b) * b,
+    "minsi": min, "minui": min, "maxsi": max, "maxui": max,
+    "andi": _bitwise(operator.and_), "ori": _bitwise(operator.or_), "xori": _bitwise(operator.xor),
+    "shli": lambda a, b: a * _power(b), "shrsi": lambda a, b: a // _power(b), "shrui": lambda a, b: a // _power(b),
+    "eq": operator.eq, "ne": operator.ne, "slt": operator.lt, "sle": operator.le, "sgt": operator.gt,
+    "sge": operator.ge, "ult": operator.lt, "ule": operator.le, "ugt": operator.gt, "uge": operator.ge,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,13 +97,16 @@ def evaluate(
             return None
         last = trip_count(lower, upper, step) - 1
         return lower + step * (max(0.0, last) // 2)
+    if operation == "select":
+        condition, then, otherwise = values
+        return None if condition is None else then if condition else otherwise
     left, right = values
-    return None if left is None or right is None else OPERATIONS[operation](left, right)
+    return None if left is None or right is None else float(OPERATIONS[operation](left, right))
 
 
 def trip_count(lower: float, upper: float, step: float) -> float:
     """Iterations of ``scf.for``."""
-    return max(0.0, -_quotient(lower - upper, step)) if step > 0 else 0.0
+    return max(0.0, _ceiling(upper - lower, step)) if step > 0 else 0.0
 
 
 def mentions_program(expression: Expression) -> bool:
@@ -119,6 +132,8 @@ def is_expression(value: Json) -> bool:
                     pass
                 case ["counter", lower, upper, step]:
                     waiting += [lower, upper, step]
+                case ["select", condition, then, otherwise]:
+                    waiting += [condition, then, otherwise]
                 case [str() as operation, left, right] if operation in OPERATIONS:
                     waiting += [left, right]
                 case _:

@@ -25,6 +25,7 @@ from warpplan.kernels.compiler.sizes.gain_model import (
 )
 from warpplan.kernels.compiler.sizes.size_expressions import (
     MOST_NODES,
+    OPERATIONS,
     LaunchSizes,
     evaluate,
     is_expression,
@@ -38,7 +39,9 @@ K = ("counter", 0, ("argument", "K"), 64)
 CAUSAL = ("counter", 0, ("muli", ("addi", ("program", 0), 1), 128), 128)
 expressions = st.recursive(
     st.integers(-(2**31), 2**31) | st.sampled_from([("argument", "K"), ("program", 1), ("programs", 0)]),
-    lambda inner: st.tuples(st.sampled_from(["addi", "subi", "muli", "divsi", "remsi", "minsi"]), inner, inner),
+    lambda inner: (
+        st.tuples(st.sampled_from(sorted(OPERATIONS)), inner, inner) | st.tuples(st.just("select"), inner, inner, inner)
+    ),
     max_leaves=8,
 )
 cycles = st.floats(0, 1e9)
@@ -172,8 +175,9 @@ def read(name: str) -> tuple[LoopTrips, ...]:
 
     from warpplan.kernels.compiler.pointers.planned_cut import planned_cut
     from warpplan.kernels.compiler.sizes.loop_trips import loop_trips
+    from warpplan.kernels.compiler.ttgir.parsing import parse
 
-    return loop_trips(planned_cut(source(name), GPUTarget("cuda", 90, 32), ZOO[name].options).text)
+    return loop_trips(parse(planned_cut(source(name), GPUTarget("cuda", 90, 32), ZOO[name].options).text).function)
 
 
 def trips(loop: LoopTrips, program: tuple[int, ...] = (0, 0, 0), **integers: int) -> float:

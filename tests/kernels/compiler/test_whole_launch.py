@@ -17,8 +17,8 @@ from cut_kernels import cut
 
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.hopper_ranking import rank
-from warpplan.kernels.compiler.costing.trip_counts import Trips, trip_counts
 from warpplan.kernels.compiler.costing.whole_launch import LaunchRates, LaunchSize, iterations, launch_bound, waves
+from warpplan.kernels.compiler.sizes.loop_trips import Trips, trip_counts
 from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile

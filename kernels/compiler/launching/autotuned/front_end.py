@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.costing.trip_counts import trip_counts
 from warpplan.kernels.compiler.costing.whole_launch import LaunchSize, launch_bound
 from warpplan.kernels.compiler.launching.dispatch import Call
 from warpplan.kernels.compiler.launching.packed import pack_source
 from warpplan.kernels.compiler.pipeline.cutting import new_context
+from warpplan.kernels.compiler.sizes.loop_trips import trip_counts
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.triton_types import (
