@@ -9,7 +9,8 @@ issue      the cycles the warps themselves are busy: for arithmetic they are the
 
 ``convert`` is to bf16, ``convert_fp8`` to float8_e4m3fn; both include what consumes the result: a quarter of an
 instruction an element. ``promote`` adds a block-scaled product to the accumulator over all of K: one multiply-add an
-element, by its row's scale times the scale of the block of columns. ``activation`` is what a fused epilogue applies.
+element, by its row's scale times the scale of the block of columns. ``activation`` is what a fused epilogue applies
+before it rounds.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def _consume_fp8(y):
 @probe_kernel
 def activation(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.constexpr, N: gl.constexpr,
                OPERATION: gl.constexpr, UNROLL: gl.constexpr):  # fmt: skip
-    """Renew an fp32 tile and apply the activation function OPERATION, UNROLL times an iteration."""
+    """Renew an fp32 tile, apply the activation function OPERATION and round to bf16, UNROLL times an iteration. Nothing
+    but the renewal depends on the iteration before, as in an epilogue: the assembler orders dependent activations
+    element by element, and each then waits for its own arithmetic."""
     TILE: gl.constexpr = tile_layout(N)
     x = gl.load(data + tile_offsets(ROWS, N, TILE))
     pid = gl.program_id(0)
@@ -123,7 +126,8 @@ def activation(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.cons
         start = clock()
         for _ in range(inner):
             for _ in gl.static_range(UNROLL):
-                x = activate(x * scale + shift, OPERATION)
+                x = x * scale + shift
+                _consume_bfloat16(activate(x, OPERATION).to(gl.bfloat16))
         x = wait_for(x)
         record(out, pid * reps + r, 0, 1, clock() - start)
     keep(sink, gl.sum(x, 1), TILE, ROWS)
@@ -210,7 +214,7 @@ def cases(point: Point) -> tuple[Case, ...]:
     if point.kind == "promote":
         return (arithmetic_case(columns, point.kind, promotion),)
     if point.kind == "activation":
-        return arithmetic_case(columns, point.text("function"), activation), base
+        return arithmetic_case(columns, point.text("function"), activation), arithmetic_case(columns, "convert")
     if point.kind in (ELEMENTWISE, "exp2"):
         return (arithmetic_case(columns, point.kind),)
     return arithmetic_case(columns, point.kind), base
