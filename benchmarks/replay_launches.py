@@ -2,8 +2,8 @@
 
 The measured ones are the unplanned runs of ``results/compiler_schemes_h200.json``. Writes
 ``results/launch_replay_h200.json``: for each kernel and shape Kendall's τ of predicted against measured times over its
-settings, and the measured time of the best, of the one predicted to be best, and of the best of the first four. Words
-choose cases by how their names begin.
+settings, and the measured time of the best, of the one predicted to be best, and of the best of the first four. Every
+second case is for training: constants are fitted on those alone. Words choose cases by how their names begin.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench_compiler import geometric_mean
 from results_file import head
 from scipy.stats import kendalltau
 from tl_case import Case, Setting, source
 from tl_cases import all_cases
 from triton.backends.compiler import GPUTarget
 
+from warpplan.kernels.compile import CompiledReport, compile_report
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import facts_of
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel
@@ -31,27 +34,42 @@ from warpplan.profiler.embedded import embedded
 
 RESULTS = Path(__file__).with_name("results")
 FIRST = 4
+SPLITS = ("train", "heldout")
+
+
+_reports: dict[tuple[str, int, int], CompiledReport] = {}
+
+
+def assembled(made: Any, setting: Setting) -> CompiledReport:
+    """What ptxas makes of a kernel's source, which several cases share."""
+    key = made.hash(), setting.warps, setting.stages
+    if key not in _reports:
+        options = {"num_warps": setting.warps, "num_stages": setting.stages}
+        _reports[key] = compile_report(made, options, 90, what=str(setting))
+    return _reports[key]
 
 
 def predicted_us(case: Case, setting: Setting) -> float:
     """The predicted time of ``case`` under ``setting``, infinite where it does not fit."""
-    options = {"num_warps": setting.warps, "num_stages": setting.stages}
-    text = cut(source(case, setting), GPUTarget("cuda", 90, 32), options).text
+    made, options = source(case, setting), {"num_warps": setting.warps, "num_stages": setting.stages}
+    text, report = cut(made, GPUTarget("cuda", 90, 32), options).text, assembled(made, setting)
     facts, kernel = facts_of(capture(text)), PaperKernel(text)
     model = LaunchModel(facts, embedded(H200.name), H200)
     x, y, z = (*case.grid(setting), 1, 1)[:3]
-    launch = LaunchFacts(float(x * y * z), (0.0,) * len(facts.loops), setting.stages)
+    launch = LaunchFacts(
+        float(x * y * z), (0.0,) * len(facts.loops), setting.stages, registers=report.registers,
+        spill_bytes=report.spill_bytes, shared_bytes=report.shared_bytes, serialized=report.wgmma_serialized,
+    )  # fmt: skip
     resident = model.resident(launch)
     if not resident:
         return float("inf")
     sizes = {name: value for name, value in case.arguments(setting).items() if isinstance(value, int)}
     memory = launch_memory(kernel, sizes, (x, y, z), H200, resident * H200.sm_count)
     cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
-    launch = LaunchFacts(float(x * y * z), memory.trips, setting.stages, dram_bytes=memory.dram_bytes, cold=cold)
-    return model.time(launch).time_us
+    return model.time(replace(launch, trips=memory.trips, dram_bytes=memory.dram_bytes, cold=cold)).time_us
 
 
-def replay(case: Case, measured: dict[int, float]) -> dict[str, Any]:
+def replay(case: Case, measured: dict[int, float], split: str) -> dict[str, Any]:
     predicted = {index: predicted_us(case, case.settings[index]) for index in measured}
     order = sorted(predicted, key=lambda i: (round(predicted[i], 3), case.settings[i].warps, i))
     best = min(measured.values())
@@ -60,6 +78,7 @@ def replay(case: Case, measured: dict[int, float]) -> dict[str, Any]:
     return {
         "kernel": case.kernel.__name__,
         "case": case.name,
+        "split": split,
         "settings": len(measured),
         "best_us": best,
         "chosen_us": measured[order[0]],
@@ -78,17 +97,23 @@ def main() -> None:
     for row in recorded["rows"]:
         if row["scheme"] is None and row["status"] == "ok":
             times.setdefault(row["case"], {})[row["setting"]] = row["us"]
-    rows = []
+    rows: list[dict[str, Any]] = []
     families = tuple(sys.argv[1:])
-    for case in all_cases():
-        if len(times.get(case.name, {})) > 1 and (not families or case.name.startswith(families)):
-            rows.append(replay(case, times[case.name]))
-            r = rows[-1]
-            print(
-                f"{case.name}: best/chosen {r['best_us'] / r['chosen_us']:.3f}, of four "
-                f"{r['best_us'] / r['best_of_first_us']:.3f}, tau {r['kendall_tau']}, error {r['median_error']}",
-                flush=True,
-            )
+    measured = [case for case in all_cases() if len(times.get(case.name, {})) > 1]
+    for number, case in enumerate(measured):
+        if families and not case.name.startswith(families):
+            continue
+        rows.append(replay(case, times[case.name], SPLITS[number % 2]))
+        r = rows[-1]
+        print(
+            f"{r['split']} {case.name}: best/chosen {r['best_us'] / r['chosen_us']:.3f}, of four "
+            f"{r['best_us'] / r['best_of_first_us']:.3f}, tau {r['kendall_tau']}, error {r['median_error']}",
+            flush=True,
+        )
+    for split in SPLITS:
+        mine = [r for r in rows if r["split"] == split]
+        for name in ("chosen_us", "best_of_first_us") if mine else ():
+            print(f"{split} {name}: {geometric_mean([r['best_us'] / r[name] for r in mine]):.3f} of the best")
     result = {**head("launch_replay", recorded["device"]), "measured": recorded["date"], "rows": rows}
     (RESULTS / "launch_replay_h200.json").write_text(json.dumps(result, indent=1) + "\n")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
@@ -41,6 +43,12 @@ def live_at_once(loop: Body, shape: Shape) -> list[tuple[LoopWork, int]]:
                 if f.src == work.id and f.kind == "data" and (not value or value in f.values)
             ]  # fmt: skip
             spans.append((begin, max([first, *ends]), registers, work))
+    return most_at_once(spans, count)
+
+
+def most_at_once(spans: Sequence[tuple[int, int, int, LoopWork]], count: int) -> list[tuple[LoopWork, int]]:
+    """Of values (begin, end, registers, work) that live from a moment of an iteration of ``count`` to another, those
+    that are live where most are, with the registers of all their copies."""
     found: list[tuple[LoopWork, int]] = []
     for moment in range(count):
         live = [(work, size * _copies(start, end, moment, count)) for start, end, size, work in spans]

@@ -26,7 +26,8 @@ PLAYED = 6
 @dataclass(frozen=True)
 class LoopPrice:
     """Of one iteration, in SM cycles and bytes: ``busy`` of the unit with most work; ``ring_bytes`` copied ahead,
-    ``loaded_bytes`` read in all; latencies of the slowest copy. ``products`` is whether wgmma multiplies them."""
+    ``loaded_bytes`` read in all; latencies of the slowest copy. ``wgmma`` is whether it multiplies, ``flying`` whether
+    none of its products is waited for within the iteration."""
 
     serial_cycles: float
     busy_cycles: float
@@ -35,6 +36,7 @@ class LoopPrice:
     latency_l2: float
     latency_dram: float
     wgmma: bool
+    flying: bool
     flops: int
     element: str
 
@@ -76,7 +78,8 @@ def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
         serial, max(busy.values(), default=0.0), loop.ring_bytes, loop.loaded_bytes,
         max((price(w, costs, warps, "l2").latency for w in ahead), default=0.0),
         max((price(w, costs, warps, "dram").latency for w in ahead), default=0.0),
-        loop.uses_wgmma, sum(p.flops for p in products), products[0].element if products else "",
+        loop.uses_wgmma, bool(products) and all(w.flying for w in loop.work if w.product is not None),
+        sum(p.flops for p in products), products[0].element if products else "",
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import Kind, Part, Product
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, in_flight
+from warpplan.kernels.compiler.costing.pressure import most_at_once, slot_bytes
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 VECTOR_BYTES = 16
@@ -99,7 +100,8 @@ class KernelFacts:
     """``body`` is what stands outside of all loops, in order, its ``loop`` operations for the outermost of ``loops``.
 
     ``live_registers`` are 32-bit registers a thread that tiles take at once, at least; ``staged_bytes`` the largest
-    tile that passes through shared memory outside of a ring.
+    tile that passes through shared memory when no loop runs, ``kept_bytes`` what is there while one does, beside its
+    ring: tiles loaded before it, and those that leave from inside of it.
     """
 
     kernel: str
@@ -109,6 +111,7 @@ class KernelFacts:
     loops: tuple[LoopFacts, ...]
     live_registers: int
     staged_bytes: int
+    kept_bytes: int = 0
 
 
 def facts_of(captured: Captured) -> KernelFacts:
@@ -118,7 +121,9 @@ def facts_of(captured: Captured) -> KernelFacts:
     bodies = (captured.body, *captured.loops)
     live = max(_registers(b, captured.warps, in_loop=b is not captured.body) for b in bodies)
     staged = max((p.size for b in bodies for w in b.of_kind("convert_layout") for p in w.parts), default=0)
-    return KernelFacts(captured.kernel, captured.capability, captured.warps, body, loops, live, staged)
+    kept = slot_bytes(captured.body) if loops else 0
+    kept += sum(w.parts[0].size for b in captured.loops for w in b.of_kind("tma_store"))
+    return KernelFacts(captured.kernel, captured.capability, captured.warps, body, loops, live, staged, kept)
 
 
 def _work(body: Body, *, in_loop: bool) -> tuple[WorkFacts, ...]:
@@ -219,16 +224,28 @@ def _without_constant_stores(body: Body) -> Body:
 
 
 def _registers(body: Body, warps: int, *, in_loop: bool) -> int:
-    """Registers a thread: in a loop all that its operations leave for one another, addresses once for 16 bytes; outside
-    of loops the largest tile, for they follow each other."""
+    """Registers a thread: in a loop the most that are live at once beside the tiles from outside that it keeps, its
+    operations run in order and addresses counted once for 16 bytes; outside of loops, where arithmetic follows slice by
+    slice, the largest tile."""
     threads, width = THREADS * max(1, warps), _vector(body)
     copied = _copied_ahead(body) if in_loop else frozenset()
     in_ring = copied | _rings(body, copied)  # operands of mma.sync come from there slice by slice
-    sizes = [
-        -(-work.register_bits // (32 * threads * (width if is_index(work) else 1)))
-        for work in body.work if work.id not in in_ring
-    ]  # fmt: skip
-    return sum(sizes) if in_loop else max(sizes, default=0)
+
+    def registers(work: LoopWork, bits: int) -> int:
+        return -(-bits // (32 * threads * (width if is_index(work) else 1)))
+
+    if not in_loop:
+        tiles = ((work, bits) for work in body.work for _, bits in work.results or (("", work.register_bits),))
+        return max((registers(work, bits) for work, bits in tiles), default=0)
+    sizes = {work.id: 0 if work.id in in_ring else registers(work, work.register_bits) for work in body.work}
+    count, at = len(body.work), {work.id: i for i, work in enumerate(body.work)}
+    spans = []
+    for work in body.work:
+        # A value's last reader may write into its registers.
+        ends = [at[f.dst] + count * f.distance - 1 for f in body.flows if f.src == work.id and f.kind == "data"]
+        spans.append((at[work.id], max([at[work.id], *ends]), sizes[work.id], work))
+    held = -(-sum(body.held_bits) // (32 * threads))
+    return held + sum(registers for _, registers in most_at_once(spans, count))
 
 
 def to_json(facts: KernelFacts) -> dict[str, object]:
@@ -252,6 +269,7 @@ def from_json(plain: dict[str, object]) -> KernelFacts:
         tuple(LoopFacts(of["id"], of["parent"], of["trips"], tuple(map(_work_from, of["work"])))
               for of in plain["loops"]),  # type: ignore[attr-defined]
         int(plain["live_registers"]), int(plain["staged_bytes"]),  # type: ignore[call-overload]
+        int(plain.get("kept_bytes", 0)),  # type: ignore[call-overload]
     )  # fmt: skip
 
 

@@ -1,13 +1,13 @@
 """The time of one launch of a kernel as Triton compiles it, without a partition: pure, from facts and a profile.
 
-    interval(x) = ‖ serial, x · busy, x · bytes / the SM's share of L2, latency / slots in flight ‖_p  x blocks on an SM
+    interval(x) = ‖ max(serial, x · busy) + turn, x · bytes / the SM's share of L2, latency / slots in flight ‖_p
     block(x)    = start + prologue + first copy + Σ trips · interval(x) + epilogue
-    SM          = ⌊q / b⌋ · block(b) + block(q mod b)        q blocks for the busiest SM, b of them resident
+    SM          = ⌊q / b⌋ · block(b) + block(q mod b)        q blocks for the busiest SM, b of them resident, x together
     time        = launch + ‖ SM, power, DRAM ‖
 
 The norms, and the scales of latency, L2, DRAM and power, are the residual constants that were fitted on TMA GEMMs
-(:mod:`warpplan.planner.predict.time_model`). Nothing was fitted on kernels that load through pointers, and no measured
-launch of one is recorded: predictions are meant for ranking configurations of one kernel.
+(:mod:`warpplan.planner.predict.time_model`). Nothing was fitted on kernels that load through pointers: predictions are
+meant for ranking configurations of one kernel.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ BARRIER_BYTES = 1_024
 REGISTER_UNIT = 8
 """Registers a thread are allocated in eights."""
 MOST_BLOCKS_PER_SM = 32
+TURN_CYCLES = {False: 100.0, True: 500.0}
+"""Of an iteration whose products nobody waits for: barriers, descriptors and copies between one product and the next,
+which the one still in flight hides for the most part, but not where ptxas serialises them. Fitted by hand to the
+training half of the launches in ``benchmarks/results/launch_replay_h200.json``; 400 to 600 do about as well."""
 SPILL_BYTES_PER_CYCLE = 64.0
 """L1's rate for spilled registers, there and back. Estimated."""
 LEAST_SLOTS = 0.5
@@ -52,9 +56,10 @@ class LaunchFacts:
 
     ``blocks`` are programs that work, ``idle_blocks`` those that return at once; ``trips`` the iterations of each loop
     of the facts in one program, on average, those of loops around it multiplied in. ``registers``, ``spill_bytes`` (a
-    thread) and ``shared_bytes`` (a block) as compiled, or ``None`` where estimates have to do. ``dram_bytes`` must come
-    from or go to device memory, ``cold`` is the part of loads that L2 does not have, ``loaded`` the part of a loop's
-    tiles that masks let through.
+    thread) and ``shared_bytes`` (a block) as compiled, or ``None`` where estimates have to do; ``serialized`` whether
+    ptxas makes every wgmma wait for the one before (its warning C7510), which nothing else tells. ``dram_bytes`` must
+    come from or go to device memory, ``cold`` is the part of loads that L2 does not have, ``loaded`` the part of a
+    loop's tiles that masks let through.
     """
 
     blocks: float
@@ -64,6 +69,7 @@ class LaunchFacts:
     registers: int | None = None
     spill_bytes: int | None = None
     shared_bytes: int | None = None
+    serialized: bool = False
     dram_bytes: float = 0.0
     cold: float = 1.0
     loaded: float = 1.0
@@ -104,7 +110,7 @@ def ring_bytes(facts: KernelFacts, stages: int) -> int:
     for loop in facts.loops:
         slots = max(1, stages if loop.uses_wgmma else stages - 1)
         total += loop.ring_bytes * slots
-    return max(total, facts.staged_bytes)
+    return max(total + facts.kept_bytes, facts.staged_bytes)
 
 
 class LaunchModel:
@@ -193,6 +199,8 @@ class LaunchModel:
             return _norm(c["block_norm"], max(serial, together * loop.busy_cycles), transfer)
         arrival = c["latency_scale"] * self._latency(loop, launch) + c["transfer_scale"] * transfer
         busy = max(serial, together * (loop.busy_cycles + spills))
+        if loop.wgmma and loop.flying:
+            busy += TURN_CYCLES[launch.serialized]
         return _norm(c["block_norm"], busy, transfer, arrival / slots_in_flight(loop, launch.stages))
 
     def _latency(self, loop: LoopPrice, launch: LaunchFacts) -> float:
