@@ -58,6 +58,7 @@ EXPORTS = {
         "ShapeOption",
     ),
     "isolate": ("IsolatedResult", "Json", "run_isolated"),
+    "isolated_jobs": ("each", "first_line"),
     "plan_source": ("configuration", "default_profile"),
     "registry": ("*",),
     "solved_loops": ("*",),

@@ -136,6 +136,35 @@ class Client:
         self._choices.note(kernel, shape, dtype, device, None if answer is None else answer.get("config"))
         return answer
 
+    def tuned(self, kernel: Any, *, device: str = "NVIDIA H200", signature: str = "", **shape: int) -> Json | None:
+        """The kept configuration of somebody's Triton ``kernel`` (the function, under ``@triton.autotune`` or not) for
+        one shape, as ``warpplan tune --store`` keeps them: ``config`` has the fields of ``triton.Config``.
+
+        ``None`` where nothing is kept for this very source, or, with ``on_error="none"``, there is no service.
+        ``signature`` chooses among answers for unlike arguments; without it :class:`ClientError` lists them.
+        """
+        while not hasattr(kernel, "cache_key"):
+            if not hasattr(kernel, "fn"):
+                raise ClientError("not a Triton kernel: expected a function under @triton.jit", field="kernel")
+            kernel = kernel.fn
+        words = {
+            "kernel": kernel.__name__, "source": kernel.cache_key, "device": device, "signature": signature, **shape,
+        }  # fmt: skip
+        query = urllib.parse.urlencode({name: word for name, word in words.items() if word != ""})
+        found: list[Json] = []
+        try:
+            found = self._get(f"/v1/tuned-kernels?{query}")["answers"]
+        except ServiceUnavailable:
+            if not self._quiet:
+                raise
+        if len(found) > 1:
+            known = "; ".join(answer["signature"] for answer in found)
+            raise ClientError(f"{kernel.__name__} is known with unlike arguments: name signature= of {known}")
+        answer = found[0] if found else None
+        asked = {**shape, "signature": signature, "source": kernel.cache_key}
+        self._choices.note(kernel.__name__, asked, "", device, None if answer is None else answer["config"])
+        return answer
+
     def measured(
         self,
         kernel: str,
