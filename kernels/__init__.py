@@ -62,7 +62,7 @@ EXPORTS = {
     "plan_source": ("configuration", "default_profile"),
     "registry": ("*",),
     "solved_loops": ("*",),
-    "timing": ("input_sets", "paired"),
+    "timing": ("input_sets", "paired", "time_one"),
     "torch_types": (
         "AutogradContext",
         "Dtype",

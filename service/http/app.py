@@ -28,7 +28,7 @@ from warpplan.service.solving.solver_process import GRACE_S
 from warpplan.service.solving.workers import Solvers
 from warpplan.service.store.artifact_store import Artifacts
 from warpplan.service.store.decision_store import KernelPlans
-from warpplan.service.store.tuning_store import Tunings
+from warpplan.service.store.tuned.tuning_store import Tunings
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PLANNERS, PlanningPool
 from warpplan.service.workflow.profiles import planner_version

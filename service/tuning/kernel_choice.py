@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.store.kernel_answer_store import KernelAnswer
 from warpplan.service.store.stored_values import config_text
-from warpplan.service.store.tuning_store import TunedTime
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
+from warpplan.service.store.tuned.tuning_store import TunedTime
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from warpplan.kernels.isolate import run_isolated
 from warpplan.kernels.isolated_jobs import each
 from warpplan.planner.errors import InvalidInput, MeasurementFailed
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.store.kernel_answer_store import KernelAnswer
 from warpplan.service.store.stored_values import environment_of
-from warpplan.service.store.tuning_store import TunedTime, Tunings
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
+from warpplan.service.store.tuned.tuning_store import TunedTime, Tunings
 from warpplan.service.tuning.launch_child import TORCH_TYPES
 from warpplan.service.tuning.launch_ranking import Tuner
 

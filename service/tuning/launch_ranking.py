@@ -21,7 +21,7 @@ from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.consumer_kernel import find
-from warpplan.service.store.kernel_answer_store import KernelAnswer
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
 from warpplan.service.tuning.size_formulas import evaluate
 
 MOST_CONFIGS = 2_000
@@ -188,7 +188,7 @@ class Tuner:
                 pieces.append(f"{name}={constants[name]!r}")
             elif name in given or name in shape:
                 word = _POINTER.sub(_BARE, given.get(name, str(shape.get(name))))
-                number = _number(word, shape)
+                number = number_of(word, shape)
                 if number is not None and not parameter.is_constexpr:
                     sizes[name] = number
                     word = _specialised(number)
@@ -257,7 +257,7 @@ def sorted_kwargs(config: TuningConfig) -> TuningConfig:
     )  # fmt: skip
 
 
-def _number(word: str, shape: Mapping[str, int]) -> int | None:
+def number_of(word: str, shape: Mapping[str, int]) -> int | None:
     """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
     if word.lstrip("-").isdigit():
         return int(word)

@@ -17,7 +17,7 @@ from warpplan.service.cli.shared_options import DeviceName, Json, MaybeStore, Pr
 if TYPE_CHECKING:
     from warpplan.planner.values.tuning import TuningConfig
     from warpplan.service.store.answer_store import Store
-    from warpplan.service.store.kernel_answer_store import KernelAnswer
+    from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
     from warpplan.service.tuning.kernel_choice import KernelChoice
     from warpplan.service.tuning.launch_jobs import LaunchTiming
     from warpplan.service.tuning.launch_ranking import TunedShape, Tuner
@@ -61,7 +61,7 @@ def tune(
     limit: Annotated[int, typer.Option(min=1, help="Configurations to show for each shape.")] = SHOWN,
     as_json: Json = False,
 ) -> None:
-    """Rank a Triton kernel's configurations by predicted time, as Triton compiles it, without running any.
+    """Rank a Triton kernel's configurations by predicted time, as Triton compiles it.
 
     Takes the list of its @triton.autotune, or --space. Predictions order one kernel's configurations; they were not
     fitted on kernels that load through pointers. With --store the answers are kept: the service gives them out, and
@@ -69,8 +69,8 @@ def tune(
     own, each with a time limit; every time is kept as it comes.
     """
     from warpplan.service.store.database import now
-    from warpplan.service.store.kernel_answer_store import KernelAnswers
-    from warpplan.service.store.tuning_store import Tunings
+    from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
+    from warpplan.service.store.tuned.tuning_store import Tunings
     from warpplan.service.tuning import launch_jobs
     from warpplan.service.workflow.profiles import planner_version
 
@@ -139,7 +139,7 @@ def _tell(timing: LaunchTiming) -> None:
 
 def _chosen(answer: KernelAnswer, timings: Sequence[LaunchTiming], store: Store | None) -> KernelChoice | None:
     """What a job is to launch with: from all that the store knows, or from what was measured now."""
-    from warpplan.service.store.tuning_store import TunedTime, Tunings
+    from warpplan.service.store.tuned.tuning_store import TunedTime, Tunings
     from warpplan.service.tuning.kernel_choice import choose
 
     if store is not None:

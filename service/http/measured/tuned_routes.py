@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
 from warpplan.service.store.answer_store import Store
-from warpplan.service.store.kernel_answer_store import KernelAnswers
-from warpplan.service.store.tuning_store import Tunings
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
+from warpplan.service.store.tuned.tuning_store import Tunings
 from warpplan.service.tuning.kernel_choice import KernelChoice, choices
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool

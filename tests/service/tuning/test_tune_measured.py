@@ -15,6 +15,7 @@ triton = pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))  # children import the stand-ins by name
 
 import cpu_launches  # noqa: E402
+from tuned_product import ALL, KERNELS, SPACE, tune  # noqa: E402
 
 from warpplan.service.cli.app import main  # noqa: E402
 from warpplan.service.client import Client, ClientError, ServiceRefused  # noqa: E402
@@ -22,36 +23,13 @@ from warpplan.service.feeds.consumer_kernel import find  # noqa: E402
 from warpplan.service.feeds.machine_here import machine_here  # noqa: E402
 from warpplan.service.http.app import create_app  # noqa: E402
 from warpplan.service.store.answer_store import Store  # noqa: E402
-from warpplan.service.store.kernel_answer_store import KERNEL_ANSWERS, KernelAnswers  # noqa: E402
-from warpplan.service.store.tuning_store import Tunings  # noqa: E402
+from warpplan.service.store.tuned.kernel_answer_store import KERNEL_ANSWERS, KernelAnswers  # noqa: E402
+from warpplan.service.store.tuned.tuning_store import Tunings  # noqa: E402
 from warpplan.service.tuning import launch_jobs  # noqa: E402
 from warpplan.service.workflow.configure import Workflow  # noqa: E402
 
-KERNELS = """
-import triton
-import triton.language as tl
-
-
-@triton.autotune([triton.Config({"BM": m, "BN": 128, "BK": 64}, num_warps=4, num_stages=3) for m in (64, 128)],
-                 key=["M", "N", "K"], cache_results=True)
-@triton.jit
-def product(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, scale, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    row, col = tl.program_id(0) * BM, tl.program_id(1) * BN
-    rows, cols, depth = row + tl.arange(0, BM), col + tl.arange(0, BN), tl.arange(0, BK)
-    a_ptrs = a_ptr + rows[:, None] * stride_am + depth[None, :]
-    b_ptrs = b_ptr + depth[:, None] * N + cols[None, :]
-    acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, K, BK):
-        acc = tl.dot(tl.load(a_ptrs), tl.load(b_ptrs), acc)
-        a_ptrs += BK
-        b_ptrs += BK * N
-    tl.store(c_ptr + rows[:, None] * N + cols[None, :], (acc * scale).to(c_ptr.dtype.element_ty))
-"""
-ALL = ("--shapes", "M=2048 N=2048 K=1024", "--grid", "cdiv(M, BM), cdiv(N, BN)", "--signature",
-       "a_ptr=*bf16[M*K], b_ptr=*bf16[K*N], c_ptr=*bf16[M*N], stride_am=K, scale=1.5")  # fmt: skip
 SIGNATURE = "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, scale=1.5, stride_am=K"
 SIZES = {"M": 2048, "N": 2048, "K": 1024}
-SPACE = ("--space", "BM=64,128 BN=64,128 BK=64 num_stages=3")
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +43,6 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     child = launch_jobs.LaunchChild("cpu_launches:identity", "cpu_launches:times")
     monkeypatch.setattr(launch_jobs, "CHILD", child)
-
-
-def tune(capsys: pytest.CaptureFixture[str], spec: str, *words: object) -> tuple[int, str, str]:
-    status = main(["tune", spec, *ALL, *map(str, words)])
-    said = capsys.readouterr()
-    return status, said.out, said.err
 
 
 def kernel_of(spec: str) -> Any:
