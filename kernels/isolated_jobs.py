@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 from warpplan.kernels.isolate import run_isolated
@@ -20,6 +21,7 @@ def each(
     start_limit_s: float | None = None,
     workers: int = 1,
     until: float = float("inf"),
+    stop: Callable[[], bool] | None = None,
     skip: Callable[[Any], str] = lambda job: "",
     on_result: Callable[[Any, Result], None] = lambda job, result: None,
 ) -> list[Result]:
@@ -29,8 +31,14 @@ def each(
     child goes on with the next. A child may first yield ``{"started": True}``, which is no result, and has
     ``start_limit_s`` for it. A dict with ``"fatal"`` true says that its child ends there by its own will. Whenever a
     child starts, jobs for which ``skip`` gives a reason are left out, and all are after ``until`` (``time.monotonic``).
+    Once ``stop`` says so, or this process is interrupted, children are killed at what they are at, and what is left is
+    skipped.
     """
     results: list[Result] = [{} for _ in jobs]
+    interrupted = Event()
+
+    def must_stop() -> bool:
+        return interrupted.is_set() or (stop is not None and stop())
 
     def finish(index: int, result: Result) -> None:
         results[index] = result
@@ -56,9 +64,13 @@ def each(
 
             child = run_isolated(
                 target, [[jobs[index] for index in left]], time_limit_s=limit_s, start_limit_s=start_limit_s,
-                on_item=take,
+                on_item=take, stop=must_stop,
             )  # fmt: skip
             done = len(finished)
+            if child.status == "stopped":
+                for index in left[done:]:
+                    finish(index, {"status": "skipped", "reason": "out of time"})
+                return
             if done < len(left) and not (finished and finished[-1].get("fatal")):
                 finish(left[done], {"status": child.status, "reason": child.reason})
                 done += 1
@@ -66,8 +78,12 @@ def each(
 
     workers = max(1, min(workers, len(jobs)))
     with ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(work, list(range(w, len(jobs), workers))) for w in range(workers)]:
-            future.result()
+        try:
+            for future in [pool.submit(work, list(range(w, len(jobs), workers))) for w in range(workers)]:
+                future.result()
+        except BaseException:
+            interrupted.set()  # leaving the pool waits for its threads, and those for their children
+            raise
     return results
 
 

@@ -23,7 +23,7 @@ from warpplan.service.cli import (
     warm_command,
     ws_command,
 )
-from warpplan.service.cli.measuring import calibrate_command, tune_command
+from warpplan.service.cli.measuring import calibrate_command, measure_command, tune_command
 from warpplan.service.cli.shared_options import (
     DeviceName,
     Dtype,
@@ -323,6 +323,7 @@ def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, o
 app.command()(export_command.export)
 app.command()(export_command.verify)
 app.command()(tune_command.tune)
+app.command()(measure_command.measure)
 app.command()(calibrate_command.calibrate)
 app.command()(agree_command.agree)
 app.command()(solve_command.solve)

@@ -2,5 +2,6 @@
 
 EXPORTS = {
     "calibrate_command": ("*",),
+    "measure_command": ("*",),
     "tune_command": ("*",),
 }
