@@ -26,16 +26,15 @@ from warpplan.service.store.stored_values import Environment
 from warpplan.service.workflow.configure import EVERY_CANDIDATE, Workflow
 from warpplan.service.workflow.request import Item
 
-DEFAULT_SPREAD = 0.043
-"""Standard deviation of log(measured / predicted time) between the first :data:`FIRST` candidates of a shape, over the
-held-out shapes of ``benchmarks/results/gemm_exhaustive_h200_heldout.json`` with the embedded profile. Doubled, shapes
-whose candidates lie further apart are measured too."""
+DEFAULT_SPREAD = 0.032
+"""Robust standard deviation (1.4826 times the median deviation) of log(measured / predicted time) among the first
+:data:`FIRST` candidates of a shape, over the training shapes of ``benchmarks/results/gemm_exhaustive_h200_train.json``
+with the embedded profile. What it makes of savings is in ``benchmarks/results/measuring_gain.json``. Doubled, twice as
+much is expected of measuring, and shapes whose candidates lie further apart are measured too."""
 FIRST = 16
 PRIOR_CONFIGS = 20
 """Measured configurations that :data:`DEFAULT_SPREAD` counts as, beside those in the store. Chosen by hand: a handful
 of lucky ones must not end measuring."""
-OUTLIER = 5.0
-"""Spreads beyond which a stored time says nothing of the model: other work ran on the GPU, or the report is wrong."""
 MOST_PROBLEMS = 64
 """Stored problems of a kernel that its spread is taken from; each is ranked anew, in some milliseconds."""
 START_S, MEASURE_S = 15.0, 3.0
@@ -177,12 +176,11 @@ def residuals_of(measured: Mapping[TuningConfig, float], predicted: Mapping[Tuni
 
 
 def pooled_spread(residuals: Sequence[float]) -> float:
-    """The standard deviation of ``residuals`` and of :data:`PRIOR_CONFIGS` with :data:`DEFAULT_SPREAD`; outliers count
-    as lying at :data:`OUTLIER` robust spreads."""
+    """The robust standard deviation of ``residuals``, pooled with :data:`DEFAULT_SPREAD` of :data:`PRIOR_CONFIGS`.
+    Robust, because other work ran on some GPUs and some reports are wrong; and because a shape's slow candidates, which
+    are predicted worst, are not launched."""
     if not residuals:
         return DEFAULT_SPREAD
-    found = np.asarray(residuals)
-    robust = max(1.4826 * float(np.median(np.abs(found))), DEFAULT_SPREAD)
-    clipped = np.clip(found, -OUTLIER * robust, OUTLIER * robust)
-    total = PRIOR_CONFIGS * DEFAULT_SPREAD**2 + float(np.sum(clipped**2))
-    return math.sqrt(total / (PRIOR_CONFIGS + len(clipped)))
+    robust = 1.4826 * float(np.median(np.abs(residuals)))
+    total = PRIOR_CONFIGS * DEFAULT_SPREAD**2 + len(residuals) * robust**2
+    return math.sqrt(total / (PRIOR_CONFIGS + len(residuals)))

@@ -78,7 +78,7 @@ class TestForecast:
         status, out, _ = measure(capsys, shapes, "--store", store, "--budget-s", 60, "--dry-run")
         assert status == 0
         assert "15 measurements in about 45 s of 60 s, and what they are expected to save" in out
-        assert "gemm: predictions are taken to scatter by 4.3%, as those of recorded GEMMs do" in out
+        assert "gemm: predictions are taken to scatter by 3.2%, as those of recorded GEMMs do" in out
         assert not store.exists()
         found = plain(capsys, shapes, "--store", store, "--budget-s", 60, "--dry-run")
         rows = {row["shape"]["M"]: row for row in found["shapes"]}
@@ -110,8 +110,8 @@ class TestForecast:
         assert [(row["shape"]["M"], row["launches"]) for row in found["shapes"]] == [(512, 3.0), (1024, 1.0)]
 
     def test_the_default_spread_is_that_of_the_recorded_times(self) -> None:
-        """Of the first candidates of each held-out shape, about the shape's median."""
-        results = Path(__file__).parents[3] / "benchmarks" / "results" / "gemm_exhaustive_h200_heldout.json"
+        """Of the first candidates of each training shape, about the shape's median."""
+        results = Path(__file__).parents[3] / "benchmarks" / "results" / "gemm_exhaustive_h200_train.json"
         kernel, profile, residuals = Gemm(), embedded(H200.name), list[float]()
         for row in json.loads(results.read_text())["rows"]:
             ranked = kernel.rank(tuple(row["shape"]), row["dtype"], H200, profile, limit=1_000_000)
@@ -119,7 +119,7 @@ class TestForecast:
             found = [(config_of(r.config), r.prediction.time_us) for r in ranked]
             first = [math.log(times[c] / predicted) for c, predicted in found if c in times][:FIRST]
             residuals += list(np.array(first) - np.median(first))
-        assert float(np.std(residuals)) == pytest.approx(DEFAULT_SPREAD, abs=0.005)
+        assert 1.4826 * float(np.median(np.abs(residuals))) == pytest.approx(DEFAULT_SPREAD, abs=0.002)
 
     @given(st.lists(st.floats(-100, 100), max_size=40))
     def test_a_spread_is_a_number_whatever_is_stored(self, residuals: list[float]) -> None:
@@ -129,7 +129,7 @@ class TestForecast:
         generator = np.random.default_rng(3)
         honest = list(0.02 * generator.standard_normal(400))
         assert pooled_spread(honest) == pytest.approx(0.02, rel=0.15)
-        assert pooled_spread([*honest, 5.0, -3.0]) < 1.5 * pooled_spread(honest)
+        assert pooled_spread([*honest, 5.0, -3.0]) == pytest.approx(pooled_spread(honest), rel=0.02)
 
 
 class TestMeasuring:
