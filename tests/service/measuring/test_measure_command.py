@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -167,6 +170,24 @@ class TestMeasuring:
         assert time.monotonic() - began < 20, "identity, planning and 6 s"
         kept = sum(len(times_of(store, m)) for m in {1024, *(512 for f in found["measured"] if f["shape"] == 0)})
         assert kept == len(found["measured"])
+
+    def test_an_interruption_ends_the_child_and_keeps_what_was_finished(self, shapes: Path, tmp_path: Path) -> None:
+        store = tmp_path / "store.sqlite"
+        script = (
+            "import sys; from warpplan.service.measuring import measurement_run; "
+            "from warpplan.service.tuning import launch_jobs; from warpplan.service.cli.app import main; "
+            "launch_jobs.CHILD = launch_jobs.LaunchChild('cpu_launches:identity'); "
+            "measurement_run.CHILD = 'cpu_kernels:times'; "
+            f"sys.exit(main(['measure', {str(shapes)!r}, '--store', {str(store)!r}, '--top', '8']))"
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CPU_KERNELS_PAUSE_S": "1"}
+        running = subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
+        assert running.stderr is not None
+        assert "us" in running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=30)
+        assert (running.returncode, err.splitlines()[-1]) == (130, "warpplan: interrupted")
+        assert 1 <= len(times_of(store, 512)) < 8
 
     def test_without_a_budget_the_first_of_every_shape_are_measured(
         self, cpu: None, shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
