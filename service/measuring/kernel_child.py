@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from warpplan.kernels import registry
-from warpplan.kernels.isolated_jobs import first_line
 from warpplan.planner.values.tuning import TuningConfig
 
 if TYPE_CHECKING:
@@ -22,42 +21,16 @@ Launch = Callable[[], object]
 
 
 def time_kernels(jobs: Sequence[dict[str, Json]]) -> Iterator[dict[str, Json]]:
-    """``{"started": True}``, then for each ``{"kernel", "shape", "dtype", "config"}`` ``{"time_us", "samples"}``, or
-    ``{"status": "refused", "reason"}`` where the kernel would not run it."""
-    import torch
+    """What became of each ``{"kernel", "shape", "dtype", "config"}``, as :func:`~warpplan.kernels.timing.timed_jobs`
+    tells it."""
+    from warpplan.kernels.timing import timed_jobs
 
-    from warpplan.kernels.timing import time_one
-
-    torch.cuda.synchronize()  # opens the GPU
-    yield {"started": True}
-    for job in jobs:
-        try:
-            launches = _launches(job)
-            timing = time_one(lambda at, made=launches: made[at](), sets=len(launches))  # type: ignore[misc]
-            yield {"time_us": timing.median_us, "samples": timing.count}
-        except Exception as error:
-            result: dict[str, Json] = {"status": "refused", "reason": first_line(error)}
-            try:
-                torch.cuda.synchronize()
-            except Exception:
-                yield {**result, "status": "crash", "fatal": True}
-                return
-            yield result
+    return timed_jobs(jobs, _launch)
 
 
-def _launches(job: dict[str, Json]) -> list[Launch]:
-    """Launches over so many sets of operands that a set's next use finds nothing of it in L2."""
-    import torch
-
-    from warpplan.kernels.timing import input_sets
-
-    kernel, shape = registry.kernel(job["kernel"]), tuple(job["shape"])
-    place = type(kernel).__module__.rpartition(".")[0]
+def _launch(job: dict[str, Json]) -> Launch:
+    """A launch on random operands, as the kernel's own ``launch`` module makes it."""
+    place = type(registry.kernel(job["kernel"])).__module__.rpartition(".")[0]
     random_launch = cast("Callable[[Shape, str, TuningConfig], Launch]", import_module(f"{place}.launch").random_launch)
     fields = dict(job["config"])
-    config = TuningConfig.of(fields.pop("kwargs"), **fields)
-    before = torch.cuda.memory_allocated()
-    first = random_launch(shape, job["dtype"], config)
-    set_bytes = max(1, torch.cuda.memory_allocated() - before)
-    l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    return [first, *(random_launch(shape, job["dtype"], config) for _ in range(1, input_sets(set_bytes, l2)))]
+    return random_launch(tuple(job["shape"]), job["dtype"], TuningConfig.of(fields.pop("kwargs"), **fields))

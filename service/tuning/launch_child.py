@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from warpplan.kernels.isolated_jobs import first_line
-
 if TYPE_CHECKING:
     from warpplan.kernels.triton_types import Json
 
@@ -33,30 +31,14 @@ def identity() -> dict[str, str]:
 
 
 def time_launches(jobs: Sequence[dict[str, Json]]) -> Iterator[dict[str, Json]]:
-    """``{"started": True}``, then for each job (:func:`~warpplan.service.tuning.launch_jobs.launch_job`)
-    ``{"time_us", "samples"}``, or
-    ``{"status": "refused", "reason"}`` where Triton or the kernel would not run it."""
-    import torch
+    """What became of each job of :func:`~warpplan.service.tuning.launch_jobs.launch_job`, as
+    :func:`~warpplan.kernels.timing.timed_jobs` tells it."""
+    from warpplan.kernels.timing import timed_jobs
 
-    from warpplan.kernels.timing import time_one
-
-    torch.cuda.synchronize()  # opens the GPU
-    yield {"started": True}
-    for job in jobs:
-        try:
-            timing = time_one(_launch(job))
-            yield {"time_us": timing.median_us, "samples": timing.count}
-        except Exception as error:
-            result: dict[str, Json] = {"status": "refused", "reason": first_line(error)}
-            try:
-                torch.cuda.synchronize()
-            except Exception:
-                yield {**result, "status": "crash", "fatal": True}
-                return
-            yield result
+    return timed_jobs(jobs, _launch)
 
 
-def _launch(job: dict[str, Json]) -> Callable[[int], object]:
+def _launch(job: dict[str, Json]) -> Callable[[], object]:
     """A call that launches the kernel of ``job`` on random data."""
     import torch
     import triton
@@ -79,7 +61,7 @@ def _launch(job: dict[str, Json]) -> Callable[[int], object]:
         else:
             arguments[parameter.name] = job["values"][parameter.name]
     launch = kernel[tuple(job["grid"])]
-    return lambda _: launch(**arguments, **job["options"])
+    return lambda: launch(**arguments, **job["options"])
 
 
 def _tensor(dtype: str, elements: int) -> Any:
