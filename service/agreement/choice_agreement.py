@@ -57,7 +57,7 @@ def compare_ranks(records: Sequence[RankRecord], *, same_lookups: bool = False, 
     Raises :class:`InvalidInput` for records that are not of one job: a rank twice, another number of ranks, another
     job's name, and without ``partial`` for ranks that are missing.
     """
-    ordered = sorted(records, key=lambda r: r.header.rank)
+    ordered = sorted(records, key=lambda r: (r.header.rank, r.path))
     _require_one_job(ordered, partial)
     difference = _first_difference(ordered, same_lookups)
     choices, askers = RankChoices(), defaultdict[ChoiceKey, list[int]](list)

@@ -214,7 +214,7 @@ class Tuner:
 
         given = parse_signature(self.task.signature) if self.task.signature.strip() else {}
         signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(given.items()))
-        ranked = tuple((sorted_kwargs(t.config), t.time.time_us) for t in tuned.ranked)
+        ranked = tuple((sorted_kwargs(t.config), t.time.time_us) for t in tuned.ranked if math.isfinite(t.time.time_us))
         return KernelAnswer(
             self.kernel.__name__, self.kernel.cache_key, tuple(sorted(tuned.shape.items())), signature,
             self.device.name, profile, planner, ranked,

@@ -160,7 +160,8 @@ class TestFiles:
         path = record(tmp_path, 0, [(0, 1, 4), (1, 2, 8), (2, 1, 8)])
         whole = path.read_bytes()
         read_record(path)
-        for length in range(len(whole)):
+        ends = {i + n for i, byte in enumerate(whole) if byte == 10 for n in (0, 1)}
+        for length in sorted({*range(0, len(whole), 7), *ends} - {len(whole)}):
             path.write_bytes(whole[:length])
             with pytest.raises(MalformedFile):
                 read_record(path)

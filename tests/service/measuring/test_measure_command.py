@@ -124,6 +124,22 @@ class TestForecast:
             residuals += list(np.array(first) - np.median(first))
         assert 1.4826 * float(np.median(np.abs(residuals))) == pytest.approx(DEFAULT_SPREAD, abs=0.002)
 
+    @pytest.mark.slow
+    def test_the_recorded_savings_are_what_the_recorded_searches_give(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        benchmarks = Path(__file__).parents[3] / "benchmarks"
+        monkeypatch.syspath_prepend(str(benchmarks))
+        import measuring_gain
+
+        heldout = [shape for shape in measuring_gain.read() if shape.split == "heldout"]
+        recorded = json.loads((benchmarks / "results" / "measuring_gain.json").read_text())["rows"]
+        for weighting in ("one launch", "equal shares"):
+            kept = [row for row in recorded if (row["split"], row["weights"]) == ("heldout", weighting)]
+            for was, now in zip(kept, measuring_gain.rows_of("heldout", heldout, weighting), strict=True):
+                assert now.keys() == was.keys()
+                assert [now[name] for name in now] == [
+                    pytest.approx(was[name], abs=1e-4) if isinstance(was[name], float) else was[name] for name in now
+                ]
+
     @given(st.lists(st.floats(-100, 100), max_size=40))
     def test_a_spread_is_a_number_whatever_is_stored(self, residuals: list[float]) -> None:
         assert 0.5 * DEFAULT_SPREAD < pooled_spread(residuals) < math.inf
@@ -157,6 +173,7 @@ class TestMeasuring:
         fresh = {json.dumps(m["config"], sort_keys=True) for m in again["measured"] if m["shape"] == 1}
         assert not fresh & set(kept)
 
+    @pytest.mark.slow
     def test_the_time_is_kept_to_and_what_was_finished_stays(
         self, cpu: None, shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
@@ -171,6 +188,7 @@ class TestMeasuring:
         kept = sum(len(times_of(store, m)) for m in {1024, *(512 for f in found["measured"] if f["shape"] == 0)})
         assert kept == len(found["measured"])
 
+    @pytest.mark.slow
     def test_an_interruption_ends_the_child_and_keeps_what_was_finished(self, shapes: Path, tmp_path: Path) -> None:
         store = tmp_path / "store.sqlite"
         script = (

@@ -93,11 +93,12 @@ def test_what_is_predicted_is_kept_and_served(
         client.tuned(kernel, M="x")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_measured_times_outrank_predictions_and_a_dead_child_costs_its_own_configuration(
     spec: str, cpu: None, store: Store, workflow: Workflow, serve: Callable[[FastAPI], str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Real children: of twelve configurations four each hang, die and are refused."""
+    """Real children: of sixteen configurations four each hang, die and are refused."""
     space = ("--space", "BM=64,128 BN=64,128 BK=64 num_stages=2,3,4,5")
     status, out, err = tune(capsys, spec, *space, "--store", store.name, "--measure", 16, "--time-limit", 1, "--json")
     assert status == 0
