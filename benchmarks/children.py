@@ -1,73 +1,11 @@
-"""Jobs in child processes, each with a time limit; one that hangs or crashes costs its own result and no other's."""
+"""What benchmarks need to run jobs in child processes: :mod:`warpplan.kernels.isolated_jobs`, and how many at once."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from warpplan.kernels.isolate import run_isolated
-
-Result = dict[str, Any]
-
-
-def each(
-    target: str,
-    jobs: Sequence[Any],
-    *,
-    limit_s: float,
-    workers: int = 1,
-    until: float = float("inf"),
-    skip: Callable[[Any], str] = lambda job: "",
-    on_result: Callable[[Any, Result], None] = lambda job, result: None,
-) -> list[Result]:
-    """``target`` ("module:function") takes a list of JSON jobs and yields a dict for each; one for each job comes back.
-
-    A child that dies, or is silent for ``limit_s``, gives ``{"status", "reason"}`` for the job it was at, and another
-    child goes on with the next. A dict with ``"fatal"`` true says that its child ends there by its own will. Whenever a
-    child starts, jobs for which ``skip`` gives a reason are left out, and all are after ``until`` (``time.monotonic``).
-    """
-    results: list[Result] = [{} for _ in jobs]
-
-    def finish(index: int, result: Result) -> None:
-        results[index] = result
-        on_result(jobs[index], result)
-
-    def work(indices: list[int]) -> None:
-        while indices:
-            left = []
-            for index in indices:
-                reason = "out of time" if time.monotonic() > until else skip(jobs[index])
-                if reason:
-                    finish(index, {"status": "skipped", "reason": reason})
-                else:
-                    left.append(index)
-            if not left:
-                return
-            seen = iter(left)
-            child = run_isolated(
-                target,
-                [[jobs[index] for index in left]],
-                time_limit_s=limit_s,
-                on_item=lambda item, seen=seen: finish(next(seen), item),
-            )
-            done = len(child.items)
-            if done < len(left) and not (child.items and child.items[-1].get("fatal")):
-                finish(left[done], {"status": child.status, "reason": child.reason})
-                done += 1
-            indices = left[done:]
-
-    workers = max(1, min(workers, len(jobs)))
-    with ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(work, list(range(w, len(jobs), workers))) for w in range(workers)]:
-            future.result()
-    return results
-
-
-def first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
+from warpplan.kernels.isolated_jobs import each as each
+from warpplan.kernels.isolated_jobs import first_line as first_line
 
 
 def cores() -> int:

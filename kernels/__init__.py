@@ -58,10 +58,11 @@ EXPORTS = {
         "ShapeOption",
     ),
     "isolate": ("IsolatedResult", "Json", "run_isolated"),
+    "isolated_jobs": ("each",),
     "plan_source": ("configuration", "default_profile"),
     "registry": ("*",),
     "solved_loops": ("*",),
-    "timing": ("input_sets", "paired"),
+    "timing": ("input_sets", "paired", "timed_jobs"),
     "torch_types": (
         "AutogradContext",
         "Dtype",

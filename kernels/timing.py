@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpplan.kernels.isolate import Json
+from warpplan.kernels.isolated_jobs import first_line
 from warpplan.kernels.torch_types import CudaGraph
 from warpplan.planner.errors import MeasurementFailed
 
@@ -136,6 +139,41 @@ def paired(
 def time_one(call: Call, *, sets: int = 1, rounds: int = 20, warm_s: float = 0.2) -> Timing:
     """:func:`paired` for one candidate without a baseline."""
     return paired({"candidate": call}, sets=sets, rounds=rounds, warm_s=warm_s)["candidate"]
+
+
+def timed_jobs(jobs: Sequence[Json], make: Callable[[Json], Callable[[], object]]) -> Iterator[dict[str, Json]]:
+    """The body of a child that :func:`~warpplan.kernels.isolated_jobs.each` starts: ``{"started": True}``, then for
+    each job ``{"time_us", "samples"}``, or ``{"status": "refused", "reason"}`` where it would not run.
+
+    ``make(job)`` gives a launch on operands of its own; it is called for as many as leave none of the first in L2.
+    """
+    import torch
+
+    torch.cuda.synchronize()  # opens the GPU
+    yield {"started": True}
+    launches: list[Callable[[], object]] = []
+    for job in jobs:
+        launches.clear()  # those of the job before, with their operands
+        try:
+            before = torch.cuda.memory_allocated()
+            launches.append(make(job))
+            set_bytes = max(1, torch.cuda.memory_allocated() - before)
+            l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+            launches += [make(job) for _ in range(1, input_sets(set_bytes, l2_bytes))]
+            timing = time_one(partial(_launch_one_of, launches), sets=len(launches))
+            yield {"time_us": timing.median_us, "samples": timing.count}
+        except Exception as error:
+            result: dict[str, Json] = {"status": "refused", "reason": first_line(error)}
+            try:
+                torch.cuda.synchronize()
+            except Exception:
+                yield {**result, "status": "crash", "fatal": True}
+                return
+            yield result
+
+
+def _launch_one_of(launches: Sequence[Callable[[], object]], number: int) -> object:
+    return launches[number]()
 
 
 def _launches_for(call: Call, sets: int, round_ms: float) -> int:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.error
 import urllib.parse
@@ -15,9 +16,12 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from threading import Lock
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from warpplan.planner.errors import WarpplanError
+from warpplan.service.agreement.choice_record import ChoiceDiffers as ChoiceDiffers
+from warpplan.service.agreement.choice_record import ChoiceRecord
 
 if TYPE_CHECKING:
     from warpplan.service.listening import TuningListener
@@ -59,10 +63,24 @@ class Client:
     unreachable service a ``None`` instead of :class:`ServiceUnavailable`; a refusal always raises, because asking again
     does not help. Answers are remembered with their entity tag and fetched again only when they have changed. Safe to
     share between threads and across fork.
+
+    Ranks that must launch alike: ``record`` is a folder in which each rank writes what it was told, for ``warpplan
+    agree`` to compare; ``rank`` is by default what torchrun, Slurm or Open MPI say. ``strict`` raises
+    :class:`ChoiceDiffers` in place of an answer that differs from what this client answered before, or from the file
+    ``agreed`` that ``warpplan agree --out`` has written; no answer differs from every answer.
     """
 
     def __init__(
-        self, url: str, timeout: float = 2.0, *, pause: float = 30.0, on_error: Literal["raise", "none"] = "raise"
+        self,
+        url: str,
+        timeout: float = 2.0,
+        *,
+        pause: float = 30.0,
+        on_error: Literal["raise", "none"] = "raise",
+        record: str | os.PathLike[str] | None = None,
+        rank: int | None = None,
+        strict: bool = False,
+        agreed: str | os.PathLike[str] | None = None,
     ) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ClientError(f"service URL {url!r}: expected http://host:port", field="url", value=url)
@@ -74,6 +92,28 @@ class Client:
         self._down_until = 0.0
         self._down_because = ""
         self._lock = Lock()
+        self._choices = ChoiceRecord(record, rank=rank, strict=strict, agreed=agreed)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the record of choices, where there is one; the end of the process does it too, but not its death."""
+        self._choices.close()
+
+    def begin_step(self, number: int | None = None) -> None:
+        """Lookups from now on are of this training step, the next one where ``number`` is not given. Raises
+        :class:`~warpplan.planner.errors.InvalidInput` for a step that is past."""
+        self._choices.begin_step(number)
+
+    @property
+    def choices_digest(self) -> str:
+        """SHA-256 digits of all choices in effect: equal on ranks that launch alike, in whatever order they asked. A
+        job may compare it where its ranks meet anyway."""
+        return self._choices.digest
 
     def config(
         self, kernel: str, *, dtype: str = "bfloat16", device: str = "NVIDIA H200", **shape: ShapeValue
@@ -82,16 +122,48 @@ class Client:
         ``triton.Config``.
 
         ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a shape, dtype or name the service
-        does not take, :class:`ServiceUnavailable` where there is no service.
+        does not take, :class:`ServiceUnavailable` where there is no service, :class:`ChoiceDiffers` where ``strict``
+        and another configuration was given before.
         """
         query = urllib.parse.urlencode({**_written(shape), "dtype": dtype, "device": device})
         path = f"/v1/configs/{urllib.parse.quote(kernel, safe='')}?{query}"
+        answer: Json | None = None
         try:
-            return self._get(path)
+            answer = self._get(path)
         except ServiceUnavailable:
-            if self._quiet:
-                return None
-            raise
+            if not self._quiet:
+                raise
+        self._choices.note(kernel, shape, dtype, device, None if answer is None else answer.get("config"))
+        return answer
+
+    def tuned(self, kernel: Any, *, device: str = "NVIDIA H200", signature: str = "", **shape: int) -> Json | None:
+        """The kept configuration of somebody's Triton ``kernel`` (the function, under ``@triton.autotune`` or not) for
+        one shape, as ``warpplan tune --store`` keeps them: ``config`` has the fields of ``triton.Config``.
+
+        ``None`` where nothing is kept for this very source, or, with ``on_error="none"``, there is no service.
+        ``signature`` chooses among answers for unlike arguments; without it :class:`ClientError` lists them.
+        """
+        while not hasattr(kernel, "cache_key"):
+            if not hasattr(kernel, "fn"):
+                raise ClientError("not a Triton kernel: expected a function under @triton.jit", field="kernel")
+            kernel = kernel.fn
+        words = {
+            "kernel": kernel.__name__, "source": kernel.cache_key, "device": device, "signature": signature, **shape,
+        }  # fmt: skip
+        query = urllib.parse.urlencode({name: word for name, word in words.items() if word != ""})
+        found: list[Json] = []
+        try:
+            found = self._get(f"/v1/tuned-kernels?{query}")["answers"]
+        except ServiceUnavailable:
+            if not self._quiet:
+                raise
+        if len(found) > 1:
+            known = "; ".join(answer["signature"] for answer in found)
+            raise ClientError(f"{kernel.__name__} is known with unlike arguments: name signature= of {known}")
+        answer = found[0] if found else None
+        asked = {**shape, "signature": signature, "source": kernel.cache_key}
+        self._choices.note(kernel.__name__, asked, "", device, None if answer is None else answer["config"])
+        return answer
 
     def measured(
         self,

@@ -14,7 +14,7 @@ EXPORTS = {
     ),
     "graph": ("loop_graph", "plan_candidate", "sustained_ii"),
     "kernel": ("Gemm", "require_rows"),
-    "launch": ("describe_product", "gemm", "prepare", "run_kernel"),
+    "launch": ("describe_product", "gemm", "prepare", "random_operands", "run_kernel"),
     "space": (
         "BASE_REGISTERS",
         "config_of",

@@ -17,7 +17,9 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
 from warpplan.kernels.compile import element_type
-from warpplan.kernels.gemm.space import GemmConfig, config_of, require_valid
+from warpplan.kernels.declaration import Shape
+from warpplan.kernels.gemm.kernel import GEMM
+from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig, config_of, require_valid
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import (
     layout_of,
@@ -91,6 +93,28 @@ def prepare(
     if not config.specialized:
         return _pipelined(a, b, config, out, tma_store)
     return _specialized(a, b, config, out, tma_store, scales)
+
+
+def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[], None]:
+    """A launch on random operands of ``shape`` (of :class:`~warpplan.kernels.gemm.kernel.Gemm`), for timing."""
+    m, n, k = GEMM.sizes(shape)
+    chosen = GEMM.chosen(shape)
+    a, b = random_operands(m, n, k, dtype, chosen["layout"])
+    out = torch.empty((m, n), dtype=result_dtype(a), device="cuda")
+    if a.element_size() > 1:
+        return prepare(a, b, config, out)
+    k_blocks, n_blocks = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
+    forms = {"tensor": ((1,), (1,)), "row": ((m, 1), (1, n)), "block": ((m, k_blocks), (n_blocks, k_blocks))}
+    scales = (torch.rand(form, device="cuda") + 0.5 for form in forms[chosen["scales"]])
+    return prepare(a, b, config, out, *scales)
+
+
+def random_operands(m: int, n: int, k: int, dtype: str, layout: str) -> tuple[Tensor, Tensor]:
+    """A [M, K] and B [N, K] of normal numbers that lie as ``layout`` says."""
+    a = torch.randn((m, k) if layout[0] == "n" else (k, m), device="cuda", dtype=torch.bfloat16)
+    b = torch.randn((n, k) if layout[1] == "t" else (k, n), device="cuda", dtype=torch.bfloat16)
+    kind = getattr(torch, dtype)
+    return (a if layout[0] == "n" else a.t()).to(kind), (b if layout[1] == "t" else b.t()).to(kind)
 
 
 def grid_size(config: GemmConfig, shape: tuple[int, int, int], sms: int) -> int:

@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 import torch
 
-from warpplan.kernels.gemm.launch import describe_product, run_kernel
+from warpplan.kernels.declaration import Shape
+from warpplan.kernels.gemm.launch import describe_product, random_operands, run_kernel
 from warpplan.kernels.gemm.space import GemmConfig, config_of
+from warpplan.kernels.gemm_bias_act.kernel import GEMM_BIAS_ACT
 from warpplan.kernels.gemm_bias_act.space import ELEMENT_BYTES, FusedEpilogue, require_valid
 from warpplan.kernels.operands.gpus import device_limits
 from warpplan.kernels.operands.matrices import (
@@ -106,6 +108,18 @@ def prepare(
     keywords = {**constants, **launch_options(config)}
     launch = gluon.gemm_bias_act_kernel[(product.grid,)]
     return lambda: run_kernel(launch, arguments, keywords, a)
+
+
+def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[], None]:
+    """A launch on random operands of ``shape`` (of :class:`~warpplan.kernels.gemm_bias_act.kernel.GemmBiasAct`), for
+    timing."""
+    m, n, k = GEMM_BIAS_ACT.sizes(shape)
+    chosen = GEMM_BIAS_ACT.chosen(shape)
+    a, b = random_operands(m, n, k, dtype, chosen["layout"])
+    out = torch.empty((m, n // 2 if chosen["activation"] == "swiglu" else n), dtype=a.dtype, device="cuda")
+    bias = torch.randn(n, device="cuda").to(a.dtype) if chosen["bias"] == "yes" else None
+    residual = torch.randn_like(out) if chosen["residual"] == "yes" else None
+    return prepare(a, b, config, out, bias=bias, activation=chosen["activation"], residual=residual)
 
 
 def _bias_access(bias: Tensor | None, out: Tensor) -> str:

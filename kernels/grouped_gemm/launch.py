@@ -17,12 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 
 from warpplan.kernels.compile import element_type
+from warpplan.kernels.declaration import Shape
 from warpplan.kernels.gemm.launch import run_kernel
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
+from warpplan.kernels.grouped_gemm.distribution import group_sizes
+from warpplan.kernels.grouped_gemm.kernel import GROUPED_GEMM
 from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import TMA_ALIGNMENT_BYTES, result_dtype
@@ -87,6 +91,30 @@ def prepare(
         # Nothing to multiply, and TMA describes no empty matrix.
         return out.zero_ if product == "wgrad" else lambda: None
     return _launch(product, left, right, ends, config, out, scales, scale_a, scale_b)
+
+
+def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[], None]:
+    """A launch on random operands of ``shape`` (of :class:`~warpplan.kernels.grouped_gemm.kernel.GroupedGemm`), for
+    timing."""
+    m, n, k, groups = GROUPED_GEMM.sizes(shape)
+    chosen = GROUPED_GEMM.chosen(shape)
+    ends = torch.tensor(
+        list(accumulate(group_sizes(chosen["sizes"], m, groups))), dtype=torch.int32, device="cuda"
+    )  # fmt: skip
+    product: Product = next(p for p in PRODUCTS if p == chosen["product"])
+    forms = {
+        "forward": ((m, k), (groups, n, k)), "dgrad": ((m, n), (groups, n, k)), "wgrad": ((m, n), (m, k)),
+    }  # fmt: skip
+    left, right = (
+        torch.randn(form, device="cuda", dtype=torch.bfloat16).to(getattr(torch, dtype)) for form in forms[product]
+    )
+    out = torch.empty(result_shape(product, left, right, ends), dtype=result_dtype(left), device="cuda")
+    if dtype != FP8:
+        return prepare(product, left, right, ends, config, out)
+    k_blocks, n_blocks = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
+    sizes = {"row": ((m,), (groups, n)), "block": ((m, k_blocks), (groups, n_blocks, k_blocks))}[chosen["scales"]]
+    scale_a, scale_b = (torch.rand(size, device="cuda") + 0.5 for size in sizes)
+    return prepare(product, left, right, ends, config, out, scale_a, scale_b)
 
 
 def result_shape(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> tuple[int, ...]:

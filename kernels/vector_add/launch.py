@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from warpplan.kernels.declaration import Shape
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.vector_add import tl
 from warpplan.kernels.vector_add.kernel import VECTOR_ADD
@@ -52,6 +53,14 @@ def prepare(x: Tensor, y: Tensor, config: VectorAddConfig | TuningConfig, out: T
             launch(x, y, out, length, **keywords)
 
     return run
+
+
+def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[], None]:
+    """A launch on random operands of ``shape`` (of :class:`~warpplan.kernels.vector_add.kernel.VectorAdd`), for
+    timing."""
+    (length,) = VECTOR_ADD.sizes(shape)
+    x, y = (torch.randn(length, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
+    return prepare(x, y, config, torch.empty_like(x))
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -6,6 +6,14 @@ EXPORTS = {
     "alternatives": ("Columns", "Flips", "flips", "Need", "needs", "RankedCandidates", "RankedLoop"),
     "certificate": ("certify",),
     "explanation": ("Demand", "demands"),
+    "measurement_value": (
+        "affordable",
+        "expected_gains_us",
+        "expected_times_us",
+        "Measuring",
+        "order_measurements",
+        "ShapeTimes",
+    ),
     "ranking": ("best_first", "RankedPlan"),
     "sensitivity": ("cost_changes", "CostChanges"),
     "time_model": (

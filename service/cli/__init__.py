@@ -1,2 +1,6 @@
 """The command line, ``warpplan --help``: a module a command, their shared options and output, and ``app``, which puts
 them together. A command imports what it needs when it runs, so that small ones start fast."""
+
+EXPORTS = {
+    "shared_options": ("DeviceName", "Json", "MaybeStore", "open_workflow", "print_json", "ProfileFile", "StorePlace"),
+}

@@ -15,15 +15,15 @@ import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
 from warpplan.service.cli import (
-    calibrate_command,
+    agree_command,
     explain_command,
     export_command,
     pack_command,
     solve_command,
-    tune_command,
     warm_command,
     ws_command,
 )
+from warpplan.service.cli.measuring import calibrate_command, measure_command, tune_command
 from warpplan.service.cli.shared_options import (
     DeviceName,
     Dtype,
@@ -323,7 +323,9 @@ def _candidate(config: dict[str, object], prediction: Prediction) -> dict[str, o
 app.command()(export_command.export)
 app.command()(export_command.verify)
 app.command()(tune_command.tune)
+app.command()(measure_command.measure)
 app.command()(calibrate_command.calibrate)
+app.command()(agree_command.agree)
 app.command()(solve_command.solve)
 app.command()(pack_command.pack)
 app.command()(explain_command.explain)

@@ -59,6 +59,9 @@ Values = Annotated[list[str] | None, typer.Option("--set", help="Consumer's para
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit 1 also where a hit is not today's plan, or a shape was left out.")
 ]
+Tuned = Annotated[
+    bool, typer.Option("--tuned", help="For triton: what `warpplan tune --store` has kept of the consumer's kernel.")
+]
 OnlyListed = Annotated[bool, typer.Option("--only-listed", help="Keep to configurations in the consumer's own list.")]
 
 
@@ -81,6 +84,7 @@ def export(
     tensor: Tensors = None,
     values: Values = None,
     only_listed: OnlyListed = False,
+    tuned: Tuned = False,
     as_json: Json = False,
 ) -> None:
     """Write plans as cache entries that an unmodified consumer reads, so that it tunes nothing."""
@@ -89,8 +93,11 @@ def export(
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
     rows = partial(_rows, shapes, store, kernel, device, profile)
-    request = _request(out, consumer, rows, options, settings, device, profile, untested)
-    report = feeds.target(target).export(request)
+    if tuned:
+        report = _tuned(target, consumer, shapes, store, device, out, write=True)
+    else:
+        request = _request(out, consumer, rows, options, settings, device, profile, untested)
+        report = feeds.target(target).export(request)
     if as_json:
         return print_json(_plain(report))
     for line in report.lines():
@@ -117,6 +124,7 @@ def verify(
     tensor: Tensors = None,
     values: Values = None,
     only_listed: OnlyListed = False,
+    tuned: Tuned = False,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
@@ -127,8 +135,11 @@ def verify(
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
     rows = partial(_rows, shapes, store, kernel, device, profile)
-    request = _request(out, consumer, rows, options, settings, device, profile, untested)
-    report = feeds.target(target).verify(request)
+    if tuned:
+        report = _tuned(target, consumer, shapes, store, device, out, write=False)
+    else:
+        request = _request(out, consumer, rows, options, settings, device, profile, untested)
+        report = feeds.target(target).verify(request)
     if as_json:
         print_json(_plain(report))
     else:
@@ -139,6 +150,27 @@ def verify(
         raise typer.Exit(1)
     if not report.all_hit:
         raise typer.Exit(1)
+
+
+def _tuned(
+    target: str, consumer: str, shapes: str | None, store: str | None, device: str | None, out: Path, *, write: bool
+) -> Any:
+    """The report about kept answers of the consumer's own kernel."""
+    from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
+    from warpplan.service.store.tuned.tuning_store import Tunings
+    from warpplan.service.tuning.tuned_entries import export_tuned, verify_tuned
+
+    if target != "triton" or not consumer or store is None or shapes is not None:
+        raise InvalidInput(
+            "--tuned writes what a store has kept of one kernel into Triton's cache: give --target triton, --consumer "
+            "FILE.py:function and --store, and no shapes",
+            field="tuned",
+        )
+    workflow = open_workflow(store, None, device=device)
+    assert workflow.store is not None
+    database = workflow.store.database
+    run = export_tuned if write else verify_tuned
+    return run(consumer, KernelAnswers(database), Tunings(database), workflow.profiles.default_device, out)
 
 
 def _settings(model: str | None, tp: int, dtype: str | None, job_triton: str | None) -> dict[str, str]:

@@ -43,13 +43,22 @@ def __getattr__(name: str) -> object:
 
 
 EXPORTS = {
-    "consumer_kernel": ("find",),
+    "consumer_kernel": ("ConsumerKernel", "find", "Launch", "positional_first", "Tensor"),
     "feed_report": ("ExportedEntry", "ExportReport", "SkippedRow", "VerifiedEntry", "VerifyReport"),
     "machine_here": ("Machine", "machine_here"),
     "paper_cuda": ("paper_cuda",),
-    "paper_launch": ("target_of", "tuning_of"),
+    "paper_launch": ("Found", "read_entry", "target_of", "tuning_of", "write_entry"),
     "provenance": ("*",),
     "remote_artifacts": ("MAX_BYTES", "packed", "RemoteArtifacts", "warn_once"),
     "targets": ("FeedRequest",),
+    "triton_autotune": (
+        "identity_of",
+        "load_consumer",
+        "note_provenance",
+        "TARGET",
+        "why_missing",
+        "why_stale",
+        "write_manifest",
+    ),
     "triton_remote": ("TUNED_SUFFIX",),
 }

@@ -249,12 +249,13 @@ def call(
             f"its key has {', '.join(unresolved)}, for which there is no value: give --set {unresolved[0]}=VALUE "
             f"or --key {unresolved[0]}={next(iter(sizes))}",
         )
-    leading = []
-    for name in parameters:
-        if name not in values:
-            break
-        leading.append(values.pop(name))
-    return tuple(leading), values
+    return positional_first(list(parameters), values)
+
+
+def positional_first(names: Sequence[str], values: Mapping[str, object]) -> Launch:
+    """A launch of parameters in the order of ``names``: by position until one has no value."""
+    count = next((i for i, name in enumerate(names) if name not in values), len(names))
+    return tuple(values[name] for name in names[:count]), {n: v for n, v in values.items() if n not in names[:count]}
 
 
 def _bad(spec: str, reason: str) -> InvalidInput:

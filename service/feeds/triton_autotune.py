@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,7 +102,7 @@ def export_triton(
     """
     options = options or Options()
     kernel = registry.kernel(options.kernel)
-    loaded = _load(consumer, kernel)
+    loaded = load_consumer(consumer, kernel.declaration.dimensions)
     wanted, skipped = _plain(rows)
     chosen = [(row, *_choose(loaded, kernel, row, options)) for row in wanted]
     # Looked up first, so that rows in conflict leave the cache as it was.
@@ -121,9 +121,9 @@ def export_triton(
     for row, config, time_us in chosen:
         written = write_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), config, time_us, out)
         entries.append(ExportedEntry(row.shape, row.dtype, row.device, written.key, written.path, config, time_us))
-        _note_provenance(Path(written.path), row, planner)
-    identity = _identity(loaded, [row.device for row, _, _ in chosen])
-    _write_manifest(loaded, out, identity)
+        note_provenance(Path(written.path), row.device, codec.key(row.profile), planner)
+    identity = identity_of(loaded, [row.device for row, _, _ in chosen])
+    write_manifest(loaded, out, identity)
     return ExportReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
 
 
@@ -135,9 +135,9 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     """
     options = options or Options()
     kernel = registry.kernel(options.kernel)
-    loaded = _load(consumer, kernel)
+    loaded = load_consumer(consumer, kernel.declaration.dimensions)
     wanted, skipped = _plain(rows)
-    identity = _identity(loaded, [row.device for row in wanted])
+    identity = identity_of(loaded, [row.device for row in wanted])
     entries = []
     for row in wanted:
         planned, _ = _choose(loaded, kernel, row, options)
@@ -145,9 +145,9 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
         if found.damage:
             reason = f"the entry is damaged and the launch will fail ({found.damage}): remove {found.path}"
         elif found.config is None:
-            reason = _why_missing(loaded, out, identity)
+            reason = why_missing(loaded, out, identity)
         else:
-            reason = _why_stale(Path(found.path), row)
+            reason = why_stale(Path(found.path), row.device)
         hit = found.config is not None and not reason
         if hit and found.config != planned:
             reason = "not today's plan: an older one, or measured by the job"
@@ -156,27 +156,27 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
     return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
 
 
-def _note_provenance(entry: Path, row: ExportRow, planner: str) -> None:
+def note_provenance(entry: Path, device_name: str, profile_key: str, planner: str) -> None:
     """What Triton's own key does not hold, beside the entry: GPU, driver, profile, planner and date."""
     import triton
 
     here = machine_here()
     made = provenance.planned(
-        TARGET, device=row.device, driver=here.driver if row.device in here.gpus else "",
-        profile=codec.key(row.profile), planner=planner, versions={"triton": triton.__version__},
+        TARGET, device=device_name, driver=here.driver if device_name in here.gpus else "",
+        profile=profile_key, planner=planner, versions={"triton": triton.__version__},
     )  # fmt: skip
     provenance.write_beside(entry, replace(made, digest=provenance.digest_of(entry.read_bytes())))
 
 
-def _why_stale(entry: Path, row: ExportRow) -> str:
+def why_stale(entry: Path, device_name: str) -> str:
     """Why Triton would take an entry that no longer holds; empty where it holds, or where a job has measured it since
     and nobody knows on what."""
     found = provenance.read_beside(entry)
     if found is None:
         return ""
-    if found.device and found.device != row.device:
+    if found.device and found.device != device_name:
         return (
-            f"Triton would take the entry for {found.device}, whose architecture is the same: export for {row.device}"
+            f"Triton would take the entry for {found.device}, whose architecture is the same: export for {device_name}"
         )
     return found.stale(machine_here(), {})
 
@@ -200,14 +200,15 @@ def _plain(rows: Iterable[ExportRow]) -> tuple[list[ExportRow], tuple[SkippedRow
     return plain, tuple(skipped)
 
 
-def _load(consumer: str, kernel: Kernel) -> ConsumerKernel:
+def load_consumer(consumer: str, dimensions: Sequence[str]) -> ConsumerKernel:
+    """The kernel at ``consumer``, whose key should name ``dimensions``. Raises :class:`InvalidInput`."""
     if find_spec("triton") is None:
         raise InvalidInput(
             "exporting to Triton's cache needs the job's own triton here: pip install 'warpplan[gpu]'",
             field="target",
             value=TARGET,
         )
-    return load(consumer, kernel.declaration.dimensions)
+    return load(consumer, dimensions)
 
 
 def _choose(consumer: ConsumerKernel, kernel: Kernel, row: ExportRow, options: Options) -> tuple[TuningConfig, float]:
@@ -245,7 +246,7 @@ def _label(row: ExportRow) -> str:
     return f"{shape_text(row.shape)} {row.dtype} on {row.device}"
 
 
-def _identity(consumer: ConsumerKernel, devices: Iterable[str]) -> Identity:
+def identity_of(consumer: ConsumerKernel, devices: Iterable[str]) -> Identity:
     """What entries are valid for, beside their own keys. Only compared and shown: Triton makes its own hash of it."""
     import triton
     from triton._C.libtriton import get_cache_invalidating_env_vars
@@ -273,7 +274,7 @@ def _manifest(consumer: ConsumerKernel, out: Path) -> Path:
     return out / f"warpplan-{consumer.name}.json"
 
 
-def _write_manifest(consumer: ConsumerKernel, out: Path, identity: Identity) -> None:
+def write_manifest(consumer: ConsumerKernel, out: Path, identity: Identity) -> None:
     path = _manifest(consumer, out)
     try:
         path.write_text(json.dumps({"target": TARGET, "consumer": consumer.name, "identity": dict(identity)}, indent=2))
@@ -281,7 +282,7 @@ def _write_manifest(consumer: ConsumerKernel, out: Path, identity: Identity) -> 
         raise StoreError(f"cannot write {path}: {error.strerror}", field="out", value=str(out)) from error
 
 
-def _why_missing(consumer: ConsumerKernel, out: Path, identity: Identity) -> str:
+def why_missing(consumer: ConsumerKernel, out: Path, identity: Identity) -> str:
     try:
         exported = json.loads(_manifest(consumer, out).read_text())["identity"]
     except (OSError, ValueError, KeyError, TypeError):

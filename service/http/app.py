@@ -21,14 +21,14 @@ from warpplan.service.http import (
 )
 from warpplan.service.http.artifacts import artifact_routes
 from warpplan.service.http.guards import AnswerHeaders, BodyLimit, Counted, TrustedHosts
-from warpplan.service.http.measured import measurement_routes, tuning_routes
+from warpplan.service.http.measured import measurement_routes, tuned_routes, tuning_routes
 from warpplan.service.metrics import Metrics
 from warpplan.service.solving.plan_queue import Plans
 from warpplan.service.solving.solver_process import GRACE_S
 from warpplan.service.solving.workers import Solvers
 from warpplan.service.store.artifact_store import Artifacts
 from warpplan.service.store.decision_store import KernelPlans
-from warpplan.service.store.tuning_store import Tunings
+from warpplan.service.store.tuned.tuning_store import Tunings
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PLANNERS, PlanningPool
 from warpplan.service.workflow.profiles import planner_version
@@ -81,7 +81,8 @@ def create_app(
     problem_json.install(app)
     app.include_router(config_routes.kernel_operations())
     openapi.install(app)
-    for routes in (config_routes, measurement_routes, tuning_routes, plan_routes, decision_routes, artifact_routes):
+    measured = (measurement_routes, tuning_routes, tuned_routes)
+    for routes in (config_routes, *measured, plan_routes, decision_routes, artifact_routes):
         app.include_router(routes.router)
     # The last one added comes first.
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes, larger={artifact_routes.router.prefix: MAX_BYTES})

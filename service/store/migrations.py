@@ -173,6 +173,19 @@ MIGRATIONS = (
             "CREATE INDEX tuning_times_kernel ON tuning_times (kernel)",
         ),
     ),
+    Migration(
+        8,
+        "answers about kernels that are not ours",
+        (
+            # The id digests kernel, source, shape, signature, device, profile and planner.
+            """CREATE TABLE kernel_answers (
+                id TEXT PRIMARY KEY,
+                kernel TEXT NOT NULL, source TEXT NOT NULL, shape TEXT NOT NULL, signature TEXT NOT NULL,
+                device TEXT NOT NULL, profile TEXT NOT NULL, planner TEXT NOT NULL, ranked TEXT NOT NULL,
+                created_at TEXT NOT NULL, checksum TEXT NOT NULL)""",
+            "CREATE INDEX kernel_answers_kernel ON kernel_answers (kernel)",
+        ),
+    ),
 )
 
 _ADVISORY_LOCK = 0x77617270

@@ -3,5 +3,8 @@
 """
 
 EXPORTS = {
+    "kernel_choice": ("choices", "choose", "KernelChoice"),
+    "launch_jobs": ("*",),
     "launch_ranking": ("*",),
+    "tuned_entries": ("export_tuned", "verify_tuned"),
 }

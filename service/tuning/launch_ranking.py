@@ -7,6 +7,7 @@ loops' lengths and the tiles that they share, and the launch is priced. Needs Tr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +21,7 @@ from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.consumer_kernel import find
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
 from warpplan.service.tuning.size_formulas import evaluate
 
 MOST_CONFIGS = 2_000
@@ -28,13 +30,17 @@ HOPPER = 90
 SMS = "NUM_SMS"
 """The name that a grid may use for the device's SMs."""
 OPTIONS = ("num_warps", "num_stages", "num_ctas")
+_POINTER = re.compile(r"(\*\w+)\s*\[(.+)\](\s*:\s*\d+)?")
+"""A pointer with its elements: ``*bf16[M * K]``, or ``*bf16[M * K]:1`` where it is not aligned."""
+_BARE = r"\1\3"
 
 
 @dataclass(frozen=True)
 class TuningTask:
     """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a
-    shape does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes. ``grid`` is up to three
-    expressions of sizes and a configuration's constants, separated by commas outside of brackets."""
+    shape does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes, and a pointer may say how
+    many elements lie behind it, ``a_ptr=*bf16[M * K]``, which measuring needs. ``grid`` is up to three expressions of
+    sizes and a configuration's constants, separated by commas outside of brackets."""
 
     spec: str
     signature: str
@@ -181,8 +187,8 @@ class Tuner:
             if name in constants:
                 pieces.append(f"{name}={constants[name]!r}")
             elif name in given or name in shape:
-                word = given.get(name, str(shape.get(name)))
-                number = _number(word, shape)
+                word = _POINTER.sub(_BARE, given.get(name, str(shape.get(name))))
+                number = number_of(word, shape)
                 if number is not None and not parameter.is_constexpr:
                     sizes[name] = number
                     word = _specialised(number)
@@ -193,6 +199,26 @@ class Tuner:
         if left_over is not None:
             pieces.append(f"{left_over}={given[left_over]}")  # refused by the reader of signatures, with the list
         return ", ".join(pieces), sizes
+
+    def elements(self, shape: Mapping[str, int]) -> dict[str, int]:
+        """How many elements lie behind each pointer whose signature says so."""
+        from warpplan.kernels.compiler.inspection.signature import parse_signature
+
+        given = parse_signature(self.task.signature) if self.task.signature.strip() else {}
+        sized = {name: found[2] for name, word in given.items() if (found := _POINTER.fullmatch(word))}
+        return {name: evaluate(text, shape, f"signature.{name}") for name, text in sized.items()}
+
+    def answer(self, tuned: TunedShape, profile: str, planner: str) -> KernelAnswer:
+        """``tuned`` as it is kept. What lies behind pointers is for measuring, and no part of the question."""
+        from warpplan.kernels.compiler.inspection.signature import parse_signature
+
+        given = parse_signature(self.task.signature) if self.task.signature.strip() else {}
+        signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(given.items()))
+        ranked = tuple((sorted_kwargs(t.config), t.time.time_us) for t in tuned.ranked if math.isfinite(t.time.time_us))
+        return KernelAnswer(
+            self.kernel.__name__, self.kernel.cache_key, tuple(sorted(tuned.shape.items())), signature,
+            self.device.name, profile, planner, ranked,
+        )  # fmt: skip
 
     def _capture(self, text: str, config: TuningConfig) -> tuple[KernelFacts, Any] | str:
         key = (text, config.num_warps, config.num_ctas)
@@ -223,7 +249,15 @@ class Tuner:
         return facts_of(capture(at_cut)), PaperKernel(at_cut)
 
 
-def _number(word: str, shape: Mapping[str, int]) -> int | None:
+def sorted_kwargs(config: TuningConfig) -> TuningConfig:
+    """``config`` as the store reads it back."""
+    return TuningConfig.of(
+        dict(config.kwargs), num_warps=config.num_warps, num_stages=config.num_stages, num_ctas=config.num_ctas,
+        maxnreg=config.maxnreg,
+    )  # fmt: skip
+
+
+def number_of(word: str, shape: Mapping[str, int]) -> int | None:
     """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
     if word.lstrip("-").isdigit():
         return int(word)

@@ -4,7 +4,7 @@ EXPORTS = {
     "answers": ("ConfigAnswer",),
     "buffer_files": ("*",),
     "bundled_shapes": ("bundled",),
-    "configure": ("Workflow",),
+    "configure": ("EVERY_CANDIDATE", "Workflow"),
     "planning_pool": ("PLANNERS", "PlanningPool"),
     "profiles": ("planner_version", "Profiles", "ProfileSource"),
     "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),

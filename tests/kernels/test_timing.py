@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpplan.kernels.timing import MAX_SETS, input_sets, round_order, summarize, summarize_rounds
+from warpplan.kernels import timing as gpu_timing
+from warpplan.kernels.timing import MAX_SETS, Timing, input_sets, round_order, summarize, summarize_rounds, timed_jobs
 from warpplan.planner.errors import MeasurementFailed
 
 L2 = 60 * 2**20
@@ -81,3 +85,85 @@ def test_order_of_percentiles(pairs: list[tuple[float, float]]) -> None:
     assert timing.p10_us <= timing.median_us <= timing.p90_us
     assert timing.ratio is not None
     assert timing.ratio_p10 <= timing.ratio <= timing.ratio_p90
+
+
+class StubGpu:
+    """torch as far as :func:`timed_jobs` asks it: memory, L2 and whether the GPU still answers."""
+
+    def __init__(self) -> None:
+        self.held, self.lost = 0, False
+        self.cuda = self
+
+    def synchronize(self) -> None:
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def memory_allocated(self) -> int:
+        return self.held
+
+    def current_device(self) -> int:
+        return 0
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(L2_cache_size=100)
+
+
+class StubLaunch:
+    """A launch that holds memory as long as it lives."""
+
+    def __init__(self, gpu: StubGpu, size: int) -> None:
+        self.gpu, self.size = gpu, size
+        gpu.held += size
+
+    def __call__(self) -> None:
+        pass
+
+    def __del__(self) -> None:
+        self.gpu.held -= self.size
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> StubGpu:
+    found = StubGpu()
+    monkeypatch.setitem(sys.modules, "torch", found)
+    return found
+
+
+def test_timed_jobs_rotate_through_enough_operands(gpu: StubGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times the L2 beside the first set, whatever the job before it left."""
+    sets: list[int] = []
+
+    def time_one(call: Any, *, sets: int, seen: list[int] = sets) -> Timing:
+        for number in range(sets):
+            call(number)
+        seen.append(sets)
+        return Timing(float(sets), 1.0, 1.0, 20)
+
+    monkeypatch.setattr(gpu_timing, "time_one", time_one)
+    found = list(timed_jobs([100, 300, 50], lambda size: StubLaunch(gpu, size)))
+    assert found[0] == {"started": True}
+    assert sets == [4, 2, 7]
+    assert [result["time_us"] for result in found[1:]] == [4.0, 2.0, 7.0]
+
+
+def test_timed_jobs_tell_refusals_and_end_with_the_gpu(gpu: StubGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_timing, "time_one", lambda call, sets: Timing(2.0, 1.0, 1.0, 20))
+
+    def make(job: str) -> StubLaunch:
+        if job == "wide":
+            raise ValueError("needs more shared memory\nthan there is")
+        gpu.lost = job == "wild"
+        if gpu.lost:
+            gpu.synchronize()
+        return StubLaunch(gpu, 10)
+
+    found = list(timed_jobs(["wide", "good", "wild", "good"], make))
+    assert found[1:] == [
+        {"status": "refused", "reason": "ValueError: needs more shared memory"},
+        {"time_us": 2.0, "samples": 20},
+        {
+            "status": "crash",
+            "reason": "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "fatal": True,
+        },
+    ]

@@ -1,6 +1,8 @@
-"""What jobs measured, over HTTP: times of our kernels' configurations, and what autotuners found of anyone's."""
+"""What jobs measured, over HTTP: times of our kernels' configurations, what autotuners found of anyone's kernels, and
+what is known of those."""
 
 EXPORTS = {
     "measurement_routes": ("*",),
+    "tuned_routes": ("*",),
     "tuning_routes": ("*",),
 }

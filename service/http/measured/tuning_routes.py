@@ -13,7 +13,7 @@ from warpplan.service.http import config_schemas
 from warpplan.service.http.measured import tuning_schemas
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.stored_values import environment_of
-from warpplan.service.store.tuning_store import TunedTime, Tunings
+from warpplan.service.store.tuned.tuning_store import TunedTime, Tunings
 
 router = APIRouter(
     prefix="/v1/tunings",

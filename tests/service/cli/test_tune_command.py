@@ -92,7 +92,7 @@ class TestTune:
         status, out, _ = run(capsys, f"{kernels}:product", *SHAPE, *SIGNATURE, *GRID, *options)
         assert status == 0
         assert "4 configurations, best first" in out
-        assert "priced without a measurement of its kind: gather_load" in out
+        assert "priced without a measurement" not in out
 
     def test_gathered_loads_are_said_to_be_unknown(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
         words = ("--shapes", "N=65536", "--signature", "x_ptr=*fp32, index_ptr=*i32, out_ptr=*fp32",

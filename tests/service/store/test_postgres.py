@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from warpplan.kernels.declaration import MAX_LIST_CHARACTERS
 from warpplan.planner.errors import StoreError
+from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.provenance import digest_of
 from warpplan.service.feeds.remote_artifacts import packed
 from warpplan.service.solving.plan_queue import Plans
@@ -21,6 +22,7 @@ from warpplan.service.store.answer_store import Store
 from warpplan.service.store.artifact_store import ArtifactKey, Artifacts, artifact
 from warpplan.service.store.checksums import BY_TABLE
 from warpplan.service.store.measured_times import Measurement
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
 
@@ -88,6 +90,7 @@ def test_a_store_from_before_checksums(url: str, store: Store, gemm: Callable[..
             "DROP TABLE artifacts",
             "DROP TABLE measured_times",
             "DROP TABLE tuning_times",
+            "DROP TABLE kernel_answers",
             "ALTER TABLE measurements DROP COLUMN series",
             "CREATE INDEX measurements_problem ON measurements (kernel)",
             "DELETE FROM warpplan_schema WHERE version >= 4",
@@ -170,3 +173,18 @@ def test_a_newer_schema(store: Store, url: str) -> None:
 
 def test_the_password_is_not_shown(store: Store, url: str) -> None:
     assert "secret" not in Store.open(make_url(url).set(password="secret").render_as_string(hide_password=False)).name
+
+
+def test_answers_about_kernels_of_others(store: Store) -> None:
+    config = TuningConfig.of({"BM": 64}, num_warps=4, num_stages=3)
+    answer = KernelAnswer(
+        "kérnel\0", "source", (("K", 8), ("M", 3)), "a=*bf16", "NVIDIA H200", "profile", "planner", ((config, 2.5),)
+    )
+    answers = KernelAnswers(store.database)
+    answers.keep([answer])
+    (first,) = answers.of("kérnel\0")
+    assert replace(first, date="") == answer
+    answers.keep([replace(answer, ranked=((config, 3.5),)), replace(answer, planner="later", ranked=((config, 4.5),))])
+    (newest,) = answers.of("kérnel\0")
+    assert newest.ranked[0][1] in (3.5, 4.5)
+    assert answers.of("kernel") == ()

@@ -1,0 +1,10 @@
+"""The same choice on every rank: what each rank was told to launch with, written as it happens and compared later.
+
+Standard library only: training jobs import it through :mod:`warpplan.service.client`.
+"""
+
+EXPORTS = {
+    "choice_agreement": ("*",),
+    "choice_files": ("agreed_text", "read_record"),
+    "choice_record": ("ChoiceDiffers", "ChoiceRecord"),
+}

@@ -1,0 +1,72 @@
+"""The configuration to launch somebody's kernel with: the fastest that was measured, else the first predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.store.stored_values import config_text
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
+from warpplan.service.store.tuned.tuning_store import TunedTime
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """``config`` is the one to launch with; ``measured`` its time where it was measured."""
+
+    answer: KernelAnswer
+    config: TuningConfig
+    measured: TunedTime | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What HTTP and the command line answer."""
+        a, m = self.answer, self.measured
+        predicted = next((time_us for config, time_us in a.ranked if config == self.config), None)
+        return {
+            "kernel": a.kernel, "source": a.source, "shape": dict(a.shape), "signature": a.signature,
+            "device": a.device, "config": self.config.as_dict(), "predicted_us": predicted,
+            "measured_us": None if m is None else m.time_us,
+            "provenance": {
+                "source": "predicted" if m is None else "measured", "profile": a.profile, "planner": a.planner,
+                "date": a.date if m is None else m.newest,
+                "environment": {} if m is None else dict(m.environment),
+            },
+        }  # fmt: skip
+
+
+def choose(answer: KernelAnswer, times: Iterable[TunedTime]) -> KernelChoice | None:
+    """The choice for ``answer`` among ``times`` of its kernel; ``None`` where no configuration can run.
+
+    Times of unlike environments are not compared: those of the newest report's count. A predicted time is not compared
+    with a measured one: predictions order the configurations of one kernel, and were fitted to others. Ties go to the
+    smaller text, so that every rank gets the same.
+    """
+    mine = [
+        t for t in times
+        if (t.source, t.key, t.device) == (answer.source, answer.tuning_key, answer.device)
+    ]  # fmt: skip
+    newest = max(mine, key=lambda t: (t.newest, t.environment), default=None)
+    current = [t for t in mine if newest is not None and t.environment == newest.environment]
+    ran = [t for t in current if t.time_us is not None]
+    if ran:
+        best = min(ran, key=lambda t: (t.time_us, config_text(t.config)))
+        return KernelChoice(answer, best.config, best)
+    cannot = {t.config for t in current}
+    first = next((config for config, _ in answer.ranked if config not in cannot), None)
+    return None if first is None else KernelChoice(answer, first, None)
+
+
+def choices(
+    answers: Sequence[KernelAnswer], times: Sequence[TunedTime], *, source: str = "", device: str = "",
+    signature: str = "", shape: Mapping[str, int] | None = None,
+) -> tuple[KernelChoice, ...]:  # fmt: skip
+    """The choices for those of ``answers`` that match what is given."""
+    wanted = [
+        a for a in answers
+        if source in ("", a.source) and device in ("", a.device) and signature in ("", a.signature)
+        and (shape is None or dict(a.shape) == dict(shape))
+    ]  # fmt: skip
+    made = (choose(answer, times) for answer in wanted)
+    return tuple(choice for choice in made if choice is not None)
