@@ -1,7 +1,8 @@
 """What ``warpplan tune`` does: every configuration of somebody's kernel predicted for a shape, without a partition.
 
 Each configuration is captured at the cut as Triton compiles it for the GPU, its programs are run on paper for their
-loops' lengths and the tiles that they share, and the launch is priced. Needs Triton, no GPU.
+loops' lengths and the tiles that they share, and the launch is priced. What then ranks first is assembled, for ptxas
+alone knows what spills and whether it serialises wgmma. Needs Triton, no GPU.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
@@ -24,8 +26,14 @@ from warpplan.service.feeds.consumer_kernel import find
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
 from warpplan.service.tuning.size_formulas import evaluate
 
+if TYPE_CHECKING:
+    from warpplan.kernels.compile import CompiledReport
+
 MOST_CONFIGS = 2_000
 """Configurations at most: each takes a few tenths of a second."""
+ASSEMBLED = 8
+"""Configurations at the head of a ranking that are assembled, for one to three seconds each. In
+``benchmarks/results/launch_replay_h200.json`` the best of the first four is the best of all."""
 HOPPER = 90
 SMS = "NUM_SMS"
 """The name that a grid may use for the device's SMs."""
@@ -58,6 +66,29 @@ class TunedConfig:
     programs: int
     dram_bytes: float
     traffic_known: bool
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is ``assembled``, as it is."""
+
+    config: TuningConfig
+    signature: str
+    model: LaunchModel
+    launch: LaunchFacts
+    traffic_known: bool
+    assembled: bool = False
+
+    @cached_property
+    def tuned(self) -> TunedConfig:
+        time = self.model.time(self.launch)
+        return TunedConfig(self.config, time, int(self.launch.blocks), self.launch.dram_bytes, self.traffic_known)
+
+    @property
+    def place(self) -> tuple[float, int]:
+        """Of equals the one with fewer warps is first: it is faster in
+        benchmarks/results/compiler_schemes_h200.json."""
+        return round(self.tuned.time.time_us, 3), self.config.num_warps
 
 
 @dataclass(frozen=True)
@@ -118,23 +149,33 @@ class Tuner:
     def __init__(self, task: TuningTask, kernel: Any, profile: Profile, device: Device) -> None:
         self.task, self.kernel, self.profile, self.device = task, kernel, profile, device
         self._captured: dict[tuple[str, int, int], tuple[KernelFacts, Any] | str] = {}
+        self._reports: dict[tuple[object, ...], CompiledReport | str] = {}
 
     def rank(self, shape: Mapping[str, int]) -> TunedShape:
         """Every configuration for ``shape``. Raises :class:`InvalidInput` for a signature, grid or shape that does not
         fit the kernel."""
-        ranked: list[TunedConfig] = []
+        candidates: list[_Candidate] = []
         refused: list[tuple[TuningConfig, str]] = []
-        missing: set[str] = set()
         for config in self.task.configs:
-            found = self._predicted(shape, config, missing)
+            found = self._candidate(shape, config)
             if isinstance(found, str):
                 refused.append((config, found))
             else:
-                ranked.append(found)
-        # Of equals the one with fewer warps: it is faster in benchmarks/results/compiler_schemes_h200.json.
-        # Python's sort is stable: of those, the one that is listed first.
-        ranked.sort(key=lambda tuned: (round(tuned.time.time_us, 3), tuned.config.num_warps))
-        return TunedShape(dict(shape), tuple(ranked), tuple(refused), tuple(sorted(missing)))
+                candidates.append(found)
+        missing = {kind for candidate in candidates for kind in candidate.model.price.missing}
+        while True:
+            # Python's sort is stable: of equals the one that is listed first.
+            candidates.sort(key=lambda candidate: candidate.place)
+            position = next((i for i, c in enumerate(candidates[:ASSEMBLED]) if not c.assembled), None)
+            if position is None:
+                break
+            assembled = self._assemble(candidates[position])
+            if isinstance(assembled, str):
+                refused.append((candidates.pop(position).config, assembled))
+            else:
+                candidates[position] = assembled
+        ranked = tuple(candidate.tuned for candidate in candidates)
+        return TunedShape(dict(shape), ranked, tuple(refused), tuple(sorted(missing)))
 
     def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
         """The launch's programs along each axis."""
@@ -149,7 +190,7 @@ class Tuner:
         x, y, z = (*sizes, 1, 1)[:3]
         return x, y, z
 
-    def _predicted(self, shape: Mapping[str, int], config: TuningConfig, missing: set[str]) -> TunedConfig | str:
+    def _candidate(self, shape: Mapping[str, int], config: TuningConfig) -> _Candidate | str:
         text, sizes = self.arguments(shape, config)
         grid = self.grid(shape, config)
         captured = self._capture(text, config)
@@ -157,16 +198,49 @@ class Tuner:
             return captured
         facts, paper = captured
         model = LaunchModel(facts, self.profile, self.device)
-        programs = math.prod(grid)
-        launch = LaunchFacts(float(programs), (0.0,) * len(facts.loops), config.num_stages)
+        launch = LaunchFacts(float(math.prod(grid)), (0.0,) * len(facts.loops), config.num_stages)
         resident = model.resident(launch)
         if not resident:
-            return f"needs more than {self.device.smem_bytes_per_block} bytes of shared memory"
+            return self._too_large
         memory = launch_memory(paper, sizes, grid, self.device, resident * self.device.sm_count)
-        missing |= set(model.price.missing)
         cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
-        launch = LaunchFacts(float(programs), memory.trips, config.num_stages, dram_bytes=memory.dram_bytes, cold=cold)
-        return TunedConfig(config, model.time(launch), programs, memory.dram_bytes, memory.known)
+        launch = replace(launch, trips=memory.trips, dram_bytes=memory.dram_bytes, cold=cold)
+        return _Candidate(config, text, model, launch, memory.known)
+
+    def _assemble(self, candidate: _Candidate) -> _Candidate | str:
+        """``candidate`` with what ptxas makes of it; why it cannot run."""
+        config = candidate.config
+        key = (candidate.signature, config.num_warps, config.num_ctas, config.num_stages, config.maxnreg)
+        if key not in self._reports:
+            self._reports[key] = self._report(candidate)
+        report = self._reports[key]
+        if isinstance(report, str):
+            return report
+        launch = replace(
+            candidate.launch, registers=report.registers, spill_bytes=report.spill_bytes,
+            shared_bytes=report.shared_bytes, serialized=report.wgmma_serialized,
+        )  # fmt: skip
+        if not candidate.model.resident(launch):
+            return self._too_large
+        return replace(candidate, launch=launch, assembled=True)
+
+    def _report(self, candidate: _Candidate) -> CompiledReport | str:
+        from warpplan.kernels.compile import compile_report
+        from warpplan.kernels.compiler.inspection.signature import source_of
+
+        config = candidate.config
+        options = {"num_warps": config.num_warps, "num_ctas": config.num_ctas, "num_stages": config.num_stages}
+        options |= {} if config.maxnreg is None else {"maxnreg": config.maxnreg}
+        try:
+            return compile_report(
+                source_of(self.kernel, candidate.signature), options, self.device.capability, what=self.task.spec
+            )
+        except InvalidConfig as error:
+            return str(error)
+
+    @property
+    def _too_large(self) -> str:
+        return f"needs more than {self.device.smem_bytes_per_block} bytes of shared memory"
 
     def arguments(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[str, dict[str, int]]:
         """The kernel's signature for ``shape`` and ``config``, and its whole-number arguments by name."""

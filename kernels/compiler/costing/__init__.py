@@ -9,5 +9,6 @@ EXPORTS = {
     "hopper_ranking": ("*",),
     "kernel_model": ("RankedStrategy",),
     "loop_graph": ("Cost", "cost_of", "estimated", "in_flight", "meeting_cycles", "MMA_ROWS", "Shape", "THREADS"),
+    "pressure": ("most_at_once", "slot_bytes"),
     "whole_launch": ("launch_bound", "LaunchSize"),
 }

@@ -152,6 +152,8 @@ class LaunchModel:
         body = _norm(c["memory_norm"], _norm(c["power_norm"], cycles * us, power), dram)
         parts = (("blocks", cycles * us), ("power", power), ("dram", dram), ("launch", self.launch_us))
         bound = max(parts[:3], key=lambda part: part[1])[0]
+        if launch.serialized and bound == "blocks" and any(loop.flying for loop in self.price.loops):
+            bound = "serialised wgmma"
         return LaunchTime(body + self.launch_us, bound, parts, together, most / together)
 
     def resident(self, launch: LaunchFacts) -> int:

@@ -38,6 +38,7 @@ from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import H200
+from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 
 PROFILE = embedded("NVIDIA H200")
@@ -64,6 +65,11 @@ def facts(texts: dict[str, str]) -> dict[str, KernelFacts]:
 
 def launch(blocks: float = 1024, trips: float = 64, stages: int = 3, **more: Any) -> LaunchFacts:
     return LaunchFacts(blocks, (trips,), stages, **more)
+
+
+def without(profile: Profile, kind: str) -> Profile:
+    """``profile`` as if ``kind`` had never been measured."""
+    return replace(profile, costs=CostTable(tuple(e for e in profile.costs.entries if e.kind != kind)))
 
 
 class TestFacts:
@@ -133,13 +139,19 @@ class TestTime:
         spilled = model.time(launch(registers=255, spill_bytes=400)).time_us
         assert spilled > model.time(launch(registers=255, spill_bytes=0)).time_us
 
+    def test_serialised_products_take_longer(self, facts: dict[str, KernelFacts]) -> None:
+        model = LaunchModel(facts["wgmma"], PROFILE, H200)
+        free, serialised = (model.time(launch(serialized=value)) for value in (False, True))
+        assert serialised.time_us > free.time_us
+        assert serialised.bound_by == "serialised wgmma"
+
     def test_the_function_and_the_model_agree(self, facts: dict[str, KernelFacts]) -> None:
         asked = launch(dram_bytes=1e8)
         for found in facts.values():
             assert launch_time(found, asked, PROFILE, H200) == LaunchModel(found, PROFILE, H200).time(asked)
 
     def test_what_was_not_measured_is_named(self, facts: dict[str, KernelFacts]) -> None:
-        assert block_price(facts["wgmma"], PROFILE).missing == ("gather_load",)
+        assert block_price(facts["wgmma"], without(PROFILE, "gather_load")).missing == ("gather_load",)
         assert set(block_price(facts["mma"], PROFILE).missing) <= set(WANTED)
 
     def test_a_measured_point_takes_the_fall_backs_place(self, facts: dict[str, KernelFacts]) -> None:
@@ -148,7 +160,7 @@ class TestTime:
             CostEntry("gather_load", (("bytes", size), ("source", place)), quick)
             for size in (8192, 32768) for place in ("l2", "dram")
         )  # fmt: skip
-        measured = replace(PROFILE, costs=CostTable((*PROFILE.costs.entries, *points)))
+        measured = replace(PROFILE, costs=CostTable((*without(PROFILE, "gather_load").costs.entries, *points)))
         assert block_price(facts["wgmma"], measured).missing == ()
         assert block_price(facts["wgmma"], measured).loops[0].latency_dram == 10
 
