@@ -93,6 +93,28 @@ class Client:
                 return None
             raise
 
+    def configs(self, items: Sequence[Mapping[str, object]]) -> list[Json | ServiceRefused] | None:
+        """The answers for many shapes in one request, in their order: a job's at its start. An item has ``kernel``,
+        ``shape`` by name, ``dtype`` and ``device``; for one that the service does not take, its refusal stands in the
+        list, so that the others are not lost.
+
+        ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a batch that is too large,
+        :class:`ServiceUnavailable` where there is no service.
+        """
+        if not items:
+            return []
+        body = json.dumps({"items": list(items)}).encode()
+        try:
+            reply, _ = self._send("/v1/configs:batch", {"Content-Type": "application/json"}, body)
+        except ServiceUnavailable:
+            if self._quiet:
+                return None
+            raise
+        results = _object(reply).get("results")
+        if not isinstance(results, list) or len(results) != len(items):
+            raise ClientError("the reply has not an answer an item: does the URL name a warpplan service?", field="url")
+        return [found["answer"] if found["status"] == 200 else ServiceRefused(found["error"]) for found in results]
+
     def measured(
         self,
         kernel: str,

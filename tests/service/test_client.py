@@ -42,6 +42,22 @@ def test_a_measurement_changes_what_is_served(url: str) -> None:
     assert after["measured"] == {"time_us": 3.5, "samples": 9}
 
 
+def test_a_batch_is_one_request_and_a_refusal_costs_the_others_nothing(url: str) -> None:
+    client = Client(url, timeout=60)
+    good, bad = {"kernel": "gemm", "shape": SIZES}, {"kernel": "gemm", "shape": {**SIZES, "M": 0}}
+    found = client.configs([good, bad, good])
+    assert found is not None
+    refused = found[1]
+    assert isinstance(refused, ServiceRefused)
+    assert (refused.field, refused.problem["status"]) == ("M", 422)
+    config = client.config("gemm", **SIZES)
+    assert config is not None
+    assert [answer["config"] for answer in found if isinstance(answer, dict)] == [config["config"]] * 2
+    assert client.configs([]) == []
+    with pytest.raises(ServiceRefused, match="at most 20"):
+        client.configs([good] * 21)
+
+
 def test_options_of_a_shape(grouped_add: str, url: str) -> None:
     client = Client(url, timeout=60)
     shape = {"N": 98432, "G": 3, "spread": "narrow", "sizes": "1,98000,0"}
@@ -122,6 +138,7 @@ def test_no_service(nobody: str) -> None:
         client.config("gemm", **SIZES)
     quiet = Client(nobody, on_error="none")
     assert quiet.config("gemm", **SIZES) is None
+    assert quiet.configs([{"kernel": "gemm", "shape": SIZES}]) is None
     assert quiet.measured("gemm", {}, 1.0, **SIZES) is False
     assert quiet.plan(GRAPH) is None
 
