@@ -27,7 +27,7 @@ class ServedConfigs:
     same service runs the same kernels. ``answers`` has the service's, by kernel and shape."""
 
     def __init__(self, url: str) -> None:
-        self.client = Client(url, timeout=PLANNING_S)
+        self.url, self.client = url, Client(url, timeout=PLANNING_S)
         self.answers: dict[tuple[str, Shape], dict[str, Any]] = {}
 
     def fetch(self, wanted: Sequence[tuple[str, Shape]], dtype: str, device: str) -> None:
