@@ -22,6 +22,10 @@ PLANNED_FOR = "NVIDIA H200"
 """The device whose configurations are shown where there is no GPU; the products then run by their reference."""
 
 
+class ServiceNotStarted(Exception):
+    """A service of our own ended before it listened; the text is what it said."""
+
+
 class ServedConfigs:
     """A source of configurations for :func:`warpplan.kernels.plan_source.use_source`: every rank of a job that asks the
     same service runs the same kernels. ``answers`` has the service's, by kernel and shape."""
@@ -58,7 +62,7 @@ def describe(name: str, shape: Shape, answer: dict[str, Any]) -> str:
 @contextmanager
 def service(url: str | None = None, *, store: Path | None = None, profile: Path | None = None) -> Iterator[str]:
     """``url``, or that of a service started for as long as the block runs, over ``store`` and with ``profile`` where
-    they are given."""
+    they are given. Raises :class:`ServiceNotStarted`."""
     if url is not None:
         yield url
         return
@@ -77,7 +81,7 @@ def service(url: str | None = None, *, store: Path | None = None, profile: Path 
                 if address := re.search(r"http://\S+", line):
                     break
             else:
-                raise RuntimeError(f"warpplan serve did not start: {said.strip() or 'it ended without a word'}")
+                raise ServiceNotStarted(f"warpplan serve did not start: {said.strip() or 'it ended without a word'}")
             yield address[0]
         finally:
             server.terminate()

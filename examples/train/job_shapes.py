@@ -1,4 +1,4 @@
-"""The sizes of the model, and the products of its training step that our kernels make: what a job fetches configurations
+"""The model's sizes, and the products of a training step that our kernels make: those that a job fetches configurations
 for at its start. Needs neither torch nor Triton."""
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from made_up_text import BEST_LOSS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "common"))
 
+from planning_service import ServiceNotStarted
 from run_record import OneLineParser, head
 
 
@@ -38,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             jobs = Jobs(sizes, steps, arguments.device, Path(folder))
             runs, calibration = compared(jobs, arguments.url, arguments.repeats)
-    except JobFailed as error:
+    except (JobFailed, ServiceNotStarted) as error:
         print(f"{Path(__file__).name}: error: {error}", file=sys.stderr)
         return 1
     rows, good = judged(runs)
