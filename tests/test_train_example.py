@@ -11,6 +11,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,11 +21,12 @@ pytest.importorskip("matplotlib", reason="needs the extra examples")
 FOLDER = Path(__file__).parents[1] / "examples" / "train"
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "common")]
 
+import comparison  # noqa: E402
 import job  # noqa: E402
 import job_products  # noqa: E402
 import train  # noqa: E402
-from comparison import calibrated, judged, table  # noqa: E402
-from job import PLAIN, SERVED, TUNED, WAYS, Learner, Way  # noqa: E402
+from comparison import JobFailed, Jobs, calibrated, judged, table  # noqa: E402
+from job import ALONE, PLAIN, SERVED, TUNED, WAYS, Learner, Way  # noqa: E402
 from job_products import add_planned, add_with_torch, pointer_product  # noqa: E402
 from job_shapes import LlamaSizes, shapes  # noqa: E402
 from job_timings import TimedConfig, candidates, report  # noqa: E402
@@ -250,6 +252,23 @@ def test_a_job_whose_service_is_away_says_so_and_goes_on(nobody, tmp_path, capsy
     assert "configs" not in result
 
 
+def test_a_repeated_cold_start_ends_after_its_first_step(tmp_path, monkeypatch):
+    started = []
+
+    def run_here(command, **options):
+        started.append(command[2:])
+        return SimpleNamespace(returncode=job.main(command[2:]))
+
+    monkeypatch.setattr(comparison.subprocess, "run", run_here)
+    found = Jobs(SMALL, 3, "cpu", tmp_path).compare(PLAIN, None, repeats=2)
+    assert len(found["losses"]) == len(found["exact"]) == 3
+    assert len(found["first_step_s"]) == len(started) == 2
+    assert "exact" not in json.loads((tmp_path / "plain-torch-1" / "job.json").read_text())
+    monkeypatch.setattr(comparison.subprocess, "run", lambda *a, **o: SimpleNamespace(returncode=1))
+    with pytest.raises(JobFailed, match="the job 'no service' ended with status 1"):
+        Jobs(SMALL, 3, "cpu", tmp_path).run(ALONE, None)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -273,7 +292,8 @@ def test_bad_options_are_one_line(words, reason, capsys):
 @pytest.mark.slow
 def test_the_whole_job_runs_beside_services_of_its_own(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "WARPPLAN_URL"}
-    command = [sys.executable, FOLDER / "train.py", "--device", "cpu", "--steps", "5", "--out", tmp_path]
+    command = [sys.executable, FOLDER / "train.py", "--device", "cpu", "--steps", "5", "--layers", "1"]
+    command += ["--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "train.json").read_text())

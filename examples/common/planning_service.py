@@ -14,7 +14,7 @@ from typing import Any
 from warpplan.kernels.declaration import Shape
 from warpplan.kernels.registry import kernel
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.client import Client, ServiceRefused
+from warpplan.service.client import Client, ClientError
 
 PLANNING_S = 60.0
 """Seconds to wait for an answer: a shape that the service does not know is planned while the job waits."""
@@ -35,14 +35,14 @@ class ServedConfigs:
         self.answers: dict[tuple[str, Shape], dict[str, Any]] = {}
 
     def fetch(self, wanted: Sequence[tuple[str, Shape]], dtype: str, device: str) -> None:
-        """Ask for all of ``wanted`` in one request. Raises :class:`ServiceUnavailable`, and :class:`ServiceRefused` for
-        the first shape that the service does not plan."""
+        """Ask for all of ``wanted`` in one request. Raises :class:`ClientError` where there is no service, and for the
+        first shape that it does not plan."""
         items = [
             {"kernel": name, "shape": kernel(name).declaration.named(shape), "dtype": dtype, "device": device}
             for name, shape in wanted
         ]
         for key, answer in zip(wanted, self.client.configs(items) or (), strict=True):
-            if isinstance(answer, ServiceRefused):
+            if isinstance(answer, ClientError):
                 raise answer
             self.answers[key] = answer
 

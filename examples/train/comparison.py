@@ -40,12 +40,14 @@ class Jobs:
     device: str
     folder: Path
 
-    def run(self, way: str, url: str | None, number: int = 0, steps: int | None = None) -> dict[str, Any]:
-        """The result of one job in a process of its own, with empty caches. Raises :class:`JobFailed`."""
+    def run(self, way: str, url: str | None, number: int = 0) -> dict[str, Any]:
+        """The result of one job in a process of its own, with empty caches; but for ``number`` 0 it ends after the
+        first step. Raises :class:`JobFailed`."""
         place = self.folder / f"{way.replace(' ', '-')}-{number}"
         place.mkdir()
         command = [sys.executable, str(Path(__file__).with_name("job.py")), "--way", way, "--device", self.device]
-        command += ["--steps", str(steps or self.steps), "--out", str(place / "job.json")]
+        command += ["--out", str(place / "job.json")]
+        command += ["--steps", "1", "--only-train"] if number else ["--steps", str(self.steps)]
         for name in ("batch", "length", "layers"):
             command += [f"--{name}", str(getattr(self.sizes, name))]
         if url is not None and WAYS[way].serves:
@@ -63,7 +65,7 @@ class Jobs:
     def compare(self, way: str, url: str | None, repeats: int) -> dict[str, Any]:
         """The result of one job; ``first_step_s`` has the seconds to the first step of ``repeats`` of them."""
         result = self.run(way, url)
-        again = [self.run(way, url, number, steps=1) for number in range(1, repeats)]
+        again = [self.run(way, url, number) for number in range(1, repeats)]
         result["first_step_s"] = [run["seconds"][0] for run in (result, *again)]
         print(f"{way}: {result['first_step_s'][0]:.1f} s to the first step, loss {result['losses'][-1]:.3f}")
         return result

@@ -109,8 +109,11 @@ class Learner:
         return losses, seconds
 
 
-def run(name: str, sizes: LlamaSizes, steps: int, device: str, url: str | None, started: float) -> dict[str, Any]:
-    """Train in the way called ``name``; ``started`` is when its process was, by ``time.monotonic()``."""
+def run(
+    name: str, sizes: LlamaSizes, steps: int, device: str, url: str | None, started: float, *, only_train: bool = False
+) -> dict[str, Any]:
+    """Train in the way called ``name``; ``started`` is when its process was, by ``time.monotonic()``. With
+    ``only_train`` there is no curve in float32 and nothing is timed afterwards."""
     way = WAYS[name]
     imported = time.monotonic() - started
     gpu = torch.cuda.get_device_name() if device == "cuda" else PLANNED_FOR
@@ -128,10 +131,10 @@ def run(name: str, sizes: LlamaSizes, steps: int, device: str, url: str | None, 
             learner = Learner(sizes, way, device)
             result["losses"], result["seconds"] = learner.train(text, steps, started)
         del learner
-        if name == PLAIN:
+        if name == PLAIN and not only_train:
             exact = Learner(sizes, way, device, torch.float32)
             result["exact"], _ = exact.train(text, steps, started)
-        if served is not None:
+        if served is not None and not only_train:
             result["measured"] = measured(served, gpu, device)
     if listener is not None:
         result["tunings"] = {"posted": listener.posted, "dropped": listener.dropped, "lost": listener.lost}
@@ -194,13 +197,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", help="of a running warpplan serve")
     parser.add_argument("--out", type=Path, required=True, help="file for the result")
     parser.add_argument("--started", type=float, help="when the process was started, by time.monotonic()")
+    parser.add_argument("--only-train", action="store_true", help="no losses in float32, no times of products")
     add_options(parser)
     arguments = parser.parse_args(words)
     sizes, steps = checked(parser, arguments)
+    if WAYS[arguments.way].serves and arguments.url is None:
+        parser.error(f"--way {arguments.way!r} needs --url")
     started = time.monotonic() if arguments.started is None else arguments.started
     if arguments.device == "cpu":
         torch.set_num_threads(1)  # products so small that threads would only wait for one another
-    result = run(arguments.way, sizes, steps, arguments.device, arguments.url, started)
+    result = run(arguments.way, sizes, steps, arguments.device, arguments.url, started, only_train=arguments.only_train)
     arguments.out.write_text(json.dumps(result) + "\n")
     return 0
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -56,6 +57,25 @@ def test_a_batch_is_one_request_and_a_refusal_costs_the_others_nothing(url: str)
     assert client.configs([]) == []
     with pytest.raises(ServiceRefused, match="at most 20"):
         client.configs([good] * 21)
+
+
+@pytest.mark.parametrize(
+    "reply", [{}, {"results": []}, {"results": ["answer"]}, {"results": [{"status": 200}]}, {"results": {"answer": {}}}]
+)
+def test_a_batch_that_is_answered_with_nonsense(reply: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("http://planner:8000")
+    monkeypatch.setattr(client, "_send", lambda *request: (json.dumps(reply).encode(), ""))
+    with pytest.raises(ClientError, match="does the URL name a warpplan service"):
+        client.configs([{"kernel": "gemm", "shape": SIZES}])
+
+
+def test_an_item_that_cannot_be_planned_now_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("http://planner:8000")
+    reply = {"results": [{"status": 503, "error": {"status": 503, "detail": "too many plans wait"}}]}
+    monkeypatch.setattr(client, "_send", lambda *request: (json.dumps(reply).encode(), ""))
+    (found,) = client.configs([{"kernel": "gemm", "shape": SIZES}]) or ()
+    assert isinstance(found, ServiceUnavailable)
+    assert str(found) == "too many plans wait"
 
 
 def test_options_of_a_shape(grouped_add: str, url: str) -> None:
