@@ -23,7 +23,7 @@ COLOURS = {
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Write the picture of a run's JSON to ``path``."""
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=(2, 3))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 3.6), layout="constrained", width_ratios=(2, 3))
     rows = result["rows"][::-1]
     bars = left.barh(
         [row["way"] for row in rows], [row["first_step_s"] for row in rows], color=[COLOURS[row["way"]] for row in rows]
@@ -35,7 +35,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
         right.plot(job["seconds"], job["losses"], label=job["way"], linewidth=1.4, color=COLOURS[job["way"]])
     right.axhline(result["best_loss"], color="black", linestyle=":", label="the language's entropy")
     right.set(xlabel="seconds since the process started", ylabel="loss (nats)", xscale="log", title="The same loss")
-    right.legend(frameon=False, fontsize=8)
+    right.xaxis.set_major_formatter("{x:g}")
+    right.xaxis.set_minor_formatter("{x:g}")
+    right.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=160)

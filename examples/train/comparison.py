@@ -96,7 +96,7 @@ def calibrated(store: Path, job: Mapping[str, Any], profile: Path) -> dict[str, 
         command += ["--environment", f"{name}={job['environment'][name]}"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        return {"profile": None, "reason": done.stderr.strip().splitlines()[-1]}
+        return {"profile": None, "reason": done.stderr.strip().splitlines()[-1].removeprefix("warpplan: error: ")}
     said = json.loads(done.stdout)
     reasons = "; ".join(f"{c['name']}: {c['reason']}" for c in said["calibrations"] if c["reason"])
     return {"profile": said["profile"], "reason": "" if said["profile"] else reasons, "report": said}
