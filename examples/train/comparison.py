@@ -67,7 +67,8 @@ class Jobs:
         result = self.run(way, url)
         again = [self.run(way, url, number) for number in range(1, repeats)]
         result["first_step_s"] = [run["seconds"][0] for run in (result, *again)]
-        print(f"{way}: {result['first_step_s'][0]:.1f} s to the first step, loss {result['losses'][-1]:.3f}")
+        seconds, loss = result["first_step_s"][0], result["losses"][-1]
+        print(f"{way}: {seconds:.1f} s to the first step, loss {loss:.3f}", flush=True)  # jobs write between these
         return result
 
 
@@ -81,7 +82,7 @@ def compared(jobs: Jobs, url: str | None, repeats: int) -> tuple[dict[str, dict[
         found = calibrated(store, runs[SERVED], profile)
     else:
         found = {"profile": None, "reason": f"the store is that of {url}: run warpplan calibrate there"}
-    print(f"calibration: {found['reason'] or 'profile ' + found['profile'][:12]}")
+    print(f"calibration: {found['reason'] or 'profile ' + found['profile'][:12]}", flush=True)
     with service(url, store=store, profile=profile if found["profile"] else None) as second:
         runs[SECOND] = jobs.compare(SECOND, second, repeats)
     return runs, found

@@ -34,7 +34,7 @@ from run_record import OneLineParser, head
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments, sizes, steps = parse(words)
-    print(f"{arguments.device}: {sizes}, {steps} steps")
+    print(f"{arguments.device}: {sizes}, {steps} steps", flush=True)
     try:
         with tempfile.TemporaryDirectory() as folder:
             jobs = Jobs(sizes, steps, arguments.device, Path(folder))
