@@ -28,7 +28,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -155,6 +155,9 @@ bench-kernels: $(VENV)/.gpu  ## GPU: grouped, fp8, fused and linear kernels agai
 
 example-moe: $(VENV)/.examples  ## train a mixture-of-experts layer on planned kernels beside torch's; small without a GPU
 	$(BIN)/python examples/moe/train.py --out build/moe
+
+example-train: $(VENV)/.examples  ## train a small Llama on planned kernels and compare cold starts with tuning; small without a GPU
+	$(BIN)/python examples/train/train.py --out build/train
 
 build: $(VENV)/.test  ## sdist and wheel in dist/
 	$(BIN)/python -m build

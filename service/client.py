@@ -30,6 +30,7 @@ Json = dict[str, Any]
 ShapeValue = int | str | Sequence[int]
 """A size, or an option: text, or whole numbers where the kernel takes a list of them."""
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
+_NO_SERVICE = "the reply is not of the kind that was asked for: does the URL name a warpplan service?"
 
 
 class ClientError(WarpplanError):
@@ -165,6 +166,28 @@ class Client:
         self._choices.note(kernel.__name__, asked, "", device, None if answer is None else answer["config"])
         return answer
 
+    def configs(self, items: Sequence[Mapping[str, object]]) -> list[Json | ClientError] | None:
+        """The answers for many shapes in one request, in their order: a job's at its start. An item has ``kernel``,
+        ``shape`` by name, ``dtype`` and ``device``. Where an item has no answer, a :class:`ServiceRefused` or
+        :class:`ServiceUnavailable` stands in the list and is not raised, so that the others are not lost.
+
+        ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a batch that is too large,
+        :class:`ServiceUnavailable` where there is no service.
+        """
+        if not items:
+            return []
+        body = json.dumps({"items": list(items)}).encode()
+        try:
+            reply, _ = self._send("/v1/configs:batch", {"Content-Type": "application/json"}, body)
+        except ServiceUnavailable:
+            if self._quiet:
+                return None
+            raise
+        results = _object(reply).get("results")
+        if not isinstance(results, list) or len(results) != len(items):
+            raise ClientError(_NO_SERVICE, field="url")
+        return [_entry(found) for found in results]
+
     def measured(
         self,
         kernel: str,
@@ -299,13 +322,25 @@ def _written(shape: Mapping[str, ShapeValue]) -> dict[str, ShapeValue]:
     return {name: ",".join(map(str, v)) if isinstance(v, list | tuple) else v for name, v in shape.items()}
 
 
+def _entry(found: object) -> Json | ClientError:
+    """What one item of a batch got."""
+    answer, problem = (found.get("answer"), found.get("error")) if isinstance(found, dict) else (None, None)
+    if isinstance(answer, dict):
+        return answer
+    if not isinstance(problem, dict):
+        raise ClientError(_NO_SERVICE, field="url")
+    if int(problem.get("status") or 0) >= 500:
+        return ServiceUnavailable(str(problem.get("detail") or problem))
+    return ServiceRefused(problem)
+
+
 def _object(body: bytes | None) -> Json:
     try:
         found = json.loads(body or b"")
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ClientError("the reply is no JSON object: does the URL name a warpplan service?", field="url")
+        raise ClientError(_NO_SERVICE, field="url")
     return found
 
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="needs torch")
 
 FOLDER = Path(__file__).parents[1] / "examples" / "moe"
-sys.path.insert(0, str(FOLDER))
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "common")]
 
 from data import Teacher  # noqa: E402
 from experts import BLOCK, PRODUCTS, blocks, expert_loop  # noqa: E402
 from layer import Combine, Dispatch, LayerSizes, MoELayer, Router  # noqa: E402
-from measure import Student, deviations, loss_gap, train  # noqa: E402
+from measure import Student, deviations, train  # noqa: E402
+from run_record import loss_gap  # noqa: E402
 
 SMALL = LayerSizes(tokens=60, width=32, hidden=16, experts=5, top_k=2)
 group_sizes = st.lists(st.integers(0, 2 * BLOCK + 3), min_size=1, max_size=6)

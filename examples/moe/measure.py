@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -65,11 +65,6 @@ def train(students: Mapping[str, Student], teacher: Teacher, steps: int) -> dict
             losses[name].append(student.gradients(tokens.to(student.dtype), target))
             student.optimizer.step()
     return {name: torch.stack(curve).tolist() for name, curve in losses.items()}
-
-
-def loss_gap(curve: Sequence[float], exact: Sequence[float]) -> float:
-    """Root mean square of the relative differences of two loss curves."""
-    return (sum((a / b - 1) ** 2 for a, b in zip(curve, exact, strict=True)) / len(curve)) ** 0.5
 
 
 def deviations(

@@ -10,14 +10,11 @@ losses and gradients with float32, times their steps, and writes moe.json and mo
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import shlex
 import statistics
 import sys
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +22,18 @@ import torch
 from data import Teacher
 from experts import PRODUCTS, expert_loop
 from layer import LayerSizes, MoELayer
-from measure import StepTimes, Student, deviations, loss_gap, step_times, train
+from measure import StepTimes, Student, deviations, step_times, train
 from picture import EXACT, draw
-from plans import ServiceConfigs, describe, service, shapes
+from plans import shapes
 
 from warpplan.kernels.plan_source import use_source
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "common"))
+
+from planning_service import PLANNED_FOR, ServedConfigs, describe, service
+from run_record import NOISE_FACTOR, OneLineParser, head, loss_gap
+
 SMALL = LayerSizes(tokens=256, width=64, hidden=32, experts=8, top_k=2)
-PLANNED_FOR = "NVIDIA H200"
-"""The device whose configurations are shown where there is no GPU; the products then run by their reference."""
-NOISE_FACTOR = 2.0
-"""An implementation is right if it deviates from float32 at most this many times as far as the loop in bfloat16 does:
-both round each product once, but may add in other orders."""
 
 
 def main() -> int:
@@ -50,15 +47,15 @@ def main() -> int:
     name = torch.cuda.get_device_name() if cuda else "CPU"
     print(f"{name}: {sizes}")
     with service(arguments.url) as url:
-        configs = ServiceConfigs(url)
-        for shape in shapes(sizes):
-            configs("grouped_gemm", shape, "bfloat16", name if cuda else PLANNED_FOR)
-            print(describe(shape, configs.answers[shape]))
+        configs = ServedConfigs(url)
+        configs.fetch(shapes(sizes), "bfloat16", name if cuda else PLANNED_FOR)
+        for (kernel, shape), answer in configs.answers.items():
+            print(describe(kernel, shape, answer))
         with use_source(configs, on_error="raise"):
             result = run(sizes, steps, arguments.device)
     rows, good = judged(result)
-    result = {**head(name), "sizes": asdict(sizes), "steps": steps, "configs": list(configs.answers.values()), **result}
-    result["rows"] = rows
+    result |= {"sizes": asdict(sizes), "steps": steps, "configs": list(configs.answers.values()), "rows": rows}
+    result = {**head("moe", name), **result}
     print(table(rows))
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "moe.json").write_text(json.dumps(result) + "\n")
@@ -68,7 +65,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, help="training steps (300; 20 on a CPU)")
     parser.add_argument("--tokens", type=int, help="tokens of a step")
     parser.add_argument("--experts", type=int)
@@ -132,20 +129,6 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{row['loss_gap']:9.1e} {row['error']:8.1e}"
         )
     return "\n".join(lines)
-
-
-def head(device: str) -> dict[str, Any]:
-    versions = {"python": sys.version.split()[0]}
-    for package in ("warpplan", "torch", "triton"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "bench": "moe", "device": device, "versions": versions, "date": date,
-        "command": shlex.join(["python", *sys.argv]),
-    }  # fmt: skip
 
 
 if __name__ == "__main__":

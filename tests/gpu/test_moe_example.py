@@ -10,12 +10,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch with CUDA")
 pytest.importorskip("triton", reason="needs triton")
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "moe"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path[:0] = [str(EXAMPLES / "moe"), str(EXAMPLES / "common")]
 
 from data import Teacher  # noqa: E402
 from experts import PRODUCTS, expert_loop  # noqa: E402
 from layer import LayerSizes  # noqa: E402
-from measure import Student, deviations, loss_gap, train  # noqa: E402
+from measure import Student, deviations, train  # noqa: E402
+from run_record import loss_gap  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -40,6 +41,41 @@ def test_a_measurement_changes_what_is_served(url: str) -> None:
     after = client.config("gemm", **SIZES)
     assert after is not None
     assert after["measured"] == {"time_us": 3.5, "samples": 9}
+
+
+def test_a_batch_is_one_request_and_a_refusal_costs_the_others_nothing(url: str) -> None:
+    client = Client(url, timeout=60)
+    good, bad = {"kernel": "gemm", "shape": SIZES}, {"kernel": "gemm", "shape": {**SIZES, "M": 0}}
+    found = client.configs([good, bad, good])
+    assert found is not None
+    refused = found[1]
+    assert isinstance(refused, ServiceRefused)
+    assert (refused.field, refused.problem["status"]) == ("M", 422)
+    config = client.config("gemm", **SIZES)
+    assert config is not None
+    assert [answer["config"] for answer in found if isinstance(answer, dict)] == [config["config"]] * 2
+    assert client.configs([]) == []
+    with pytest.raises(ServiceRefused, match="at most 20"):
+        client.configs([good] * 21)
+
+
+@pytest.mark.parametrize(
+    "reply", [{}, {"results": []}, {"results": ["answer"]}, {"results": [{"status": 200}]}, {"results": {"answer": {}}}]
+)
+def test_a_batch_that_is_answered_with_nonsense(reply: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("http://planner:8000")
+    monkeypatch.setattr(client, "_send", lambda *request: (json.dumps(reply).encode(), ""))
+    with pytest.raises(ClientError, match="does the URL name a warpplan service"):
+        client.configs([{"kernel": "gemm", "shape": SIZES}])
+
+
+def test_an_item_that_cannot_be_planned_now_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("http://planner:8000")
+    reply = {"results": [{"status": 503, "error": {"status": 503, "detail": "too many plans wait"}}]}
+    monkeypatch.setattr(client, "_send", lambda *request: (json.dumps(reply).encode(), ""))
+    (found,) = client.configs([{"kernel": "gemm", "shape": SIZES}]) or ()
+    assert isinstance(found, ServiceUnavailable)
+    assert str(found) == "too many plans wait"
 
 
 def test_options_of_a_shape(grouped_add: str, url: str) -> None:
@@ -122,6 +158,7 @@ def test_no_service(nobody: str) -> None:
         client.config("gemm", **SIZES)
     quiet = Client(nobody, on_error="none")
     assert quiet.config("gemm", **SIZES) is None
+    assert quiet.configs([{"kernel": "gemm", "shape": SIZES}]) is None
     assert quiet.measured("gemm", {}, 1.0, **SIZES) is False
     assert quiet.plan(GRAPH) is None
 

@@ -60,6 +60,11 @@ def known(decision: Decision) -> None:
 
 def decided(decision: Decision, seconds: float) -> None:
     log.info("%s (%.1f s)", told(decision), seconds, extra={"decision": decision})
+    tell_listeners(decision)
+
+
+def tell_listeners(decision: Decision) -> None:
+    """Tell :data:`TRIAL_LISTENERS` of a decision; one on an autotuner's list is logged elsewhere, with its list."""
     for listener in tuple(TRIAL_LISTENERS):
         try:
             listener(decision)

@@ -25,7 +25,7 @@ from triton.runtime.errors import AutotunerError  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
-from warpplan.kernels.compiler.launching import decide  # noqa: E402
+from warpplan.kernels.compiler.launching import decide, progress  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned import (  # noqa: E402
     job_pool,
@@ -231,8 +231,10 @@ def decided(folder: Path) -> Json:
 
 
 def test_configuration_and_strategy_are_decided_at_once(
-    machine: Machine, tuned: Any, children: Any, no_children: Any, tmp_path: Path
+    machine: Machine, tuned: Any, children: Any, no_children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(progress, "TRIAL_LISTENERS", [heard.append])
     tried = children(PREDICTED, TIMES)
     tuner = tuned([config(SMALL), config(WIDE)])
     with planned(tmp_path, background=False):
@@ -247,6 +249,7 @@ def test_configuration_and_strategy_are_decided_at_once(
     assert found["config"] == 1
     assert found["scheme"]["consumers"] == 2
     assert sorted(t["us"] for t in found["tried"]) == sorted(TIMES.values())
+    assert [(d.planned_us, d.unplanned_us) for d in heard] == [(15.0, 31.0)], "listeners hear what is kept, once"
     no_children()
     later = tuned([config(SMALL), config(WIDE)])
     planned_module._tables.clear()

@@ -280,6 +280,8 @@ class ListDecider:
             compiled=compiled if planned else None,
         )  # fmt: skip
         self._decider.source.settle(decision)
+        if measured:
+            progress.tell_listeners(decision)
 
 
 def _rank_job(listed: Listed) -> dict[str, Json]:
