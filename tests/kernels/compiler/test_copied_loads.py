@@ -210,7 +210,7 @@ def test_copies_are_ranked_beside_what_tma_alone_can_do(name: str) -> None:
     levels = {r.scheme.copies for r in ranked if isinstance(r.scheme, HopperStrategy)}
     assert levels >= set(LEVELS[name])
     assert isinstance(ranked[0].scheme, HopperStrategy)
-    assert ranked[0].scheme.copies == max(LEVELS[name])
+    assert ranked[0].scheme.copies in LEVELS[name]
     for r in ranked:
         assert len(r.plans) == len(captured.at(r.copies).loading)
         assert not isinstance(r.scheme, HopperStrategy) or r.copies == r.scheme.copies
