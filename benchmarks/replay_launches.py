@@ -91,6 +91,20 @@ def replay(case: Case, measured: dict[int, float], split: str) -> dict[str, Any]
     }
 
 
+def summarised(rows: list[dict[str, Any]]) -> dict[str, float] | None:
+    """The best time over those of the first predicted and of the best of the first four, as geometric means; medians of
+    τ, where settings differ, and of the time error."""
+    if not rows:
+        return None
+    return {
+        "cases": len(rows),
+        "best_over_chosen": round(geometric_mean([r["best_us"] / r["chosen_us"] for r in rows]), 4),
+        "best_over_first_four": round(geometric_mean([r["best_us"] / r["best_of_first_us"] for r in rows]), 4),
+        "kendall_tau": statistics.median(r["kendall_tau"] for r in rows if r["kendall_tau"] == r["kendall_tau"]),
+        "median_error": statistics.median(r["median_error"] for r in rows),
+    }
+
+
 def main() -> None:
     recorded = json.loads((RESULTS / "compiler_schemes_h200.json").read_text())
     times: dict[str, dict[int, float]] = {}
@@ -110,11 +124,9 @@ def main() -> None:
             f"{r['best_us'] / r['best_of_first_us']:.3f}, tau {r['kendall_tau']}, error {r['median_error']}",
             flush=True,
         )
-    for split in SPLITS:
-        mine = [r for r in rows if r["split"] == split]
-        for name in ("chosen_us", "best_of_first_us") if mine else ():
-            print(f"{split} {name}: {geometric_mean([r['best_us'] / r[name] for r in mine]):.3f} of the best")
-    result = {**head("launch_replay", recorded["device"]), "measured": recorded["date"], "rows": rows}
+    summary = {split: summarised([r for r in rows if r["split"] == split]) for split in SPLITS}
+    print(json.dumps(summary))
+    result = {**head("launch_replay", recorded["device"]), "measured": recorded["date"], "summary": summary, "rows": rows}
     (RESULTS / "launch_replay_h200.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
