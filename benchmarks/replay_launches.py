@@ -9,6 +9,7 @@ second case is for training: constants are fitted on those alone. Words choose c
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 from dataclasses import replace
@@ -74,7 +75,7 @@ def replay(case: Case, measured: dict[int, float], split: str) -> dict[str, Any]
     order = sorted(predicted, key=lambda i: (round(predicted[i], 3), case.settings[i].warps, i))
     best = min(measured.values())
     errors = [abs(predicted[i] / measured[i] - 1) for i in measured if predicted[i] != float("inf")]
-    tau = kendalltau([measured[i] for i in order], [predicted[i] for i in order]).statistic if len(order) > 1 else None
+    tau = float(kendalltau([measured[i] for i in order], [predicted[i] for i in order]).statistic)
     return {
         "kernel": case.kernel.__name__,
         "case": case.name,
@@ -84,7 +85,7 @@ def replay(case: Case, measured: dict[int, float], split: str) -> dict[str, Any]
         "chosen_us": measured[order[0]],
         "best_of_first_us": min(measured[i] for i in order[:FIRST]),
         "median_error": round(statistics.median(errors), 4) if errors else None,
-        "kendall_tau": None if tau is None else round(float(tau), 4),
+        "kendall_tau": None if math.isnan(tau) else round(tau, 4),
         "rows": [
             {"setting": str(case.settings[i]), "predicted_us": predicted[i], "measured_us": measured[i]} for i in order
         ],
@@ -100,7 +101,7 @@ def summarised(rows: list[dict[str, Any]]) -> dict[str, float] | None:
         "cases": len(rows),
         "best_over_chosen": round(geometric_mean([r["best_us"] / r["chosen_us"] for r in rows]), 4),
         "best_over_first_four": round(geometric_mean([r["best_us"] / r["best_of_first_us"] for r in rows]), 4),
-        "kendall_tau": statistics.median(r["kendall_tau"] for r in rows if r["kendall_tau"] == r["kendall_tau"]),
+        "kendall_tau": statistics.median(r["kendall_tau"] for r in rows if r["kendall_tau"] is not None),
         "median_error": statistics.median(r["median_error"] for r in rows),
     }
 
@@ -126,7 +127,8 @@ def main() -> None:
         )
     summary = {split: summarised([r for r in rows if r["split"] == split]) for split in SPLITS}
     print(json.dumps(summary))
-    result = {**head("launch_replay", recorded["device"]), "measured": recorded["date"], "summary": summary, "rows": rows}
+    found = {"measured": recorded["date"], "summary": summary, "rows": rows}
+    result = {**head("launch_replay", recorded["device"]), **found}
     (RESULTS / "launch_replay_h200.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
