@@ -92,16 +92,17 @@ def replay(case: Case, measured: dict[int, float], split: str) -> dict[str, Any]
     }
 
 
-def summarised(rows: list[dict[str, Any]]) -> dict[str, float] | None:
+def summarised(rows: list[dict[str, Any]]) -> dict[str, float | None] | None:
     """The best time over those of the first predicted and of the best of the first four, as geometric means; medians of
     τ, where settings differ, and of the time error."""
     if not rows:
         return None
+    taus = [r["kendall_tau"] for r in rows if r["kendall_tau"] is not None]
     return {
         "cases": len(rows),
         "best_over_chosen": round(geometric_mean([r["best_us"] / r["chosen_us"] for r in rows]), 4),
         "best_over_first_four": round(geometric_mean([r["best_us"] / r["best_of_first_us"] for r in rows]), 4),
-        "kendall_tau": statistics.median(r["kendall_tau"] for r in rows if r["kendall_tau"] is not None),
+        "kendall_tau": statistics.median(taus) if taus else None,
         "median_error": statistics.median(r["median_error"] for r in rows),
     }
 
