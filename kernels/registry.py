@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from warpplan.planner.values.tuning import TuningConfig
 
 _KERNELS: dict[str, str] = {
+    "attention_fwd": "warpplan.kernels.attention_fwd.kernel:AttentionFwd",
     "gemm": "warpplan.kernels.gemm.kernel:Gemm",
     "gemm_bias_act": "warpplan.kernels.gemm_bias_act.kernel:GemmBiasAct",
     "grouped_gemm": "warpplan.kernels.grouped_gemm.kernel:GroupedGemm",

@@ -26,11 +26,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpplan.kernels.attention_fwd.space import PRODUCER_REGISTERS, WARP_GROUP, AttentionConfig
+from warpplan.kernels.attention_fwd.space import PRODUCER_REGISTERS, AttentionConfig
 from warpplan.kernels.device.boxes import as_box
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
 from warpplan.kernels.device.tile_order import banded_tile
+from warpplan.kernels.gemm.space import WARP_GROUP
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
@@ -88,7 +89,7 @@ class KeyRings(NamedTuple):
     v_empty: gl.shared_memory_descriptor
 
 
-class Problem(NamedTuple):
+class Extents(NamedTuple):
     """``batch_heads`` heads of all batches, ``heads`` of one, ``sharers`` of which share a key head; lengths in rows;
     ``head_group`` heads that run together; ``scale`` times log2 e."""
 
@@ -127,54 +128,54 @@ def attention_block(*fields):
 
 
 @gluon.jit
-def unit_count(problem, BLOCK: gl.constexpr):
-    return problem.batch_heads * gl.cdiv(problem.q_length, BLOCK.consumers * BLOCK.rows)
+def unit_count(extents, BLOCK: gl.constexpr):
+    return extents.batch_heads * gl.cdiv(extents.q_length, BLOCK.consumers * BLOCK.rows)
 
 
 @gluon.jit
-def locate(unit, problem, BLOCK: gl.constexpr):
+def locate(unit, extents, BLOCK: gl.constexpr):
     """Where a unit lies. Units count through bands of ``head_group`` heads, tile by tile; the longest tiles come first
     where the mask makes the last rows see most."""
     TILE: gl.constexpr = BLOCK.consumers * BLOCK.rows
-    tiles = gl.cdiv(problem.q_length, TILE)
-    batch_head, tile = banded_tile(unit, problem.batch_heads, tiles, problem.head_group, 1, 1)
+    tiles = gl.cdiv(extents.q_length, TILE)
+    batch_head, tile = banded_tile(unit, extents.batch_heads, tiles, extents.head_group, 1, 1)
     if BLOCK.bounded_right:
         tile = tiles - 1 - tile
     row = tile * TILE
-    shift = problem.k_length - problem.q_length
+    shift = extents.k_length - extents.q_length
     first = 0
-    end = problem.k_length
+    end = extents.k_length
     if BLOCK.bounded_left:
-        first = gl.maximum(row + shift - problem.left, 0)
+        first = gl.maximum(row + shift - extents.left, 0)
     if BLOCK.bounded_right:
-        last_row = gl.minimum(row + TILE, problem.q_length) - 1
-        end = gl.minimum(last_row + shift + problem.right + 1, end)
+        last_row = gl.minimum(row + TILE, extents.q_length) - 1
+        end = gl.minimum(last_row + shift + extents.right + 1, end)
     # Rows that see no key take one block all the same, of which nothing is left.
     blocks = gl.maximum(gl.cdiv(end - first, BLOCK.columns), 1)
-    return QueryTile(batch_head // problem.heads, batch_head % problem.heads, row, first, blocks)
+    return QueryTile(batch_head // extents.heads, batch_head % extents.heads, row, first, blocks)
 
 
 @gluon.jit
-def producer(q_desc, k_desc, v_desc, queries, rings, problem, BLOCK: gl.constexpr):
+def producer(q_desc, k_desc, v_desc, queries, rings, extents, BLOCK: gl.constexpr):
     CONSUMERS: gl.constexpr = BLOCK.consumers
     Q_BYTES: gl.constexpr = q_desc.block_type.nbytes * CONSUMERS
     index = 0
     done = 0
-    for unit in range(gl.program_id(0), unit_count(problem, BLOCK), gl.num_programs(0)):
-        tile = locate(unit, problem, BLOCK)
+    for unit in range(gl.program_id(0), unit_count(extents, BLOCK), gl.num_programs(0)):
+        tile = locate(unit, extents, BLOCK)
         wait_empty(queries.empty, done, 1)
         mbarrier.expect(queries.full.index(0), Q_BYTES)
         for c in gl.static_range(CONSUMERS):
             row = tile.row + c * BLOCK.rows
             q = as_box(queries.tiles.index(c), q_desc)
             tma_load(q_desc, [tile.batch, tile.head, row, 0], queries.full.index(0), q)
-        key_head = tile.head // problem.sharers
+        key_head = tile.head // extents.sharers
         for i in range(tile.blocks):
             key = tile.key + i * BLOCK.columns
             load_block(k_desc, tile.batch, key_head, key, rings.k, rings.k_full, rings.k_empty, index, BLOCK)
             load_block(v_desc, tile.batch, key_head, key, rings.v, rings.v_full, rings.v_empty, index, BLOCK)
             index += 1
-        done += 1
+        done += 1  # noqa: SIM113
 
 
 @gluon.jit
@@ -187,20 +188,20 @@ def load_block(desc, batch, head, key, slots, full, empty, index, BLOCK: gl.cons
 
 
 @gluon.jit
-def consumer(out, queries, rings, problem, BLOCK: gl.constexpr, ID: gl.constexpr):
+def consumer(out, queries, rings, extents, BLOCK: gl.constexpr, ID: gl.constexpr):
     OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
     index = 0
     turn = 0
     done = 0
-    for unit in range(gl.program_id(0), unit_count(problem, BLOCK), gl.num_programs(0)):
-        tile = locate(unit, problem, BLOCK)
+    for unit in range(gl.program_id(0), unit_count(extents, BLOCK), gl.num_programs(0)):
+        tile = locate(unit, extents, BLOCK)
         row = tile.row + ID * BLOCK.rows
         wait_full(queries.full, done, 1)
         q = query_operand(queries, BLOCK, ID)
         if BLOCK.lookahead:
-            acc, row_max, row_sum, turn = attend_ahead(q, queries, rings, index, turn, tile, row, problem, BLOCK, ID)
+            acc, row_max, row_sum, turn = attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK, ID)
         else:
-            acc, row_max, row_sum = attend_serially(q, queries, rings, index, tile, row, problem, BLOCK)
+            acc, row_max, row_sum = attend_serially(q, queries, rings, index, tile, row, extents, BLOCK)
         index += tile.blocks
         # Of a row that saw no key nothing was summed up, and its log-sum-exp is LOWEST plus minus infinity.
         inverse = gl.where(row_sum == 0.0, 0.0, 1.0 / row_sum)
@@ -208,9 +209,9 @@ def consumer(out, queries, rings, problem, BLOCK: gl.constexpr, ID: gl.constexpr
         store_tile(acc, tile, row, queries, out, BLOCK, ID)
         if BLOCK.stores_lse:
             r = row + gl.arange(0, BLOCK.rows, layout=row_max.type.layout)
-            first = gl.cast(tile.batch * problem.heads + tile.head, gl.int64) * problem.q_length
-            gl.store(out.lse + first + r, (row_max + gl.log2(row_sum)) * LN_2, mask=r < problem.q_length)
-        done += 1
+            first = gl.cast(tile.batch * extents.heads + tile.head, gl.int64) * extents.q_length
+            gl.store(out.lse + first + r, (row_max + gl.log2(row_sum)) * LN_2, mask=r < extents.q_length)
+        done += 1  # noqa: SIM113
     tma_store_wait(0)
 
 
@@ -222,6 +223,8 @@ def query_operand(queries, BLOCK: gl.constexpr, ID: gl.constexpr):
     if BLOCK.q_in_registers:
         loaded = q.load(gl.DotOperandLayout(0, SCORES, 2))
         if not BLOCK.staging_in_q:
+            # One thread arrives for all, and each reads its own.
+            thread_barrier()
             mbarrier.arrive(queries.empty.index(0), count=1)
         return loaded
     else:
@@ -254,7 +257,7 @@ def multiply_values(weights, acc, rings, index, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def attend_serially(q, queries, rings, index, tile, row, problem, BLOCK: gl.constexpr):
+def attend_serially(q, queries, rings, index, tile, row, extents, BLOCK: gl.constexpr):
     """(unscaled output, row maxima, row sums) of a unit, its products one after the other."""
     acc, row_max, row_sum = first_state(BLOCK)
     for i in range(tile.blocks):
@@ -262,7 +265,7 @@ def attend_serially(q, queries, rings, index, tile, row, problem, BLOCK: gl.cons
         scores = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
         mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
         key = tile.key + i * BLOCK.columns
-        weights, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, problem, BLOCK, rings.v.dtype)
+        weights, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, extents, BLOCK, rings.v.dtype)
         acc = rescale(acc, alpha)
         pending = multiply_values(weights, acc, rings, index, BLOCK)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
@@ -273,13 +276,13 @@ def attend_serially(q, queries, rings, index, tile, row, problem, BLOCK: gl.cons
 
 
 @gluon.jit
-def attend_ahead(q, queries, rings, index, turn, tile, row, problem, BLOCK: gl.constexpr, ID: gl.constexpr):
+def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.constexpr, ID: gl.constexpr):
     """The same, each block's Q · Kᵀ issued with the P · V of the block before; and the consumer's turns so far."""
     acc, row_max, row_sum = first_state(BLOCK)
     first_scores = multiply_keys(q, rings, index, BLOCK)
     first_scores = warpgroup_mma_wait(num_outstanding=0, deps=[first_scores])
     mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
-    weights, _, row_max, row_sum = weigh(first_scores, row_max, row_sum, tile.key, row, problem, BLOCK, rings.v.dtype)
+    weights, _, row_max, row_sum = weigh(first_scores, row_max, row_sum, tile.key, row, extents, BLOCK, rings.v.dtype)
     index += 1
     for i in range(1, tile.blocks):
         previous = previous_slot(index, BLOCK.depth)
@@ -293,9 +296,7 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, problem, BLOCK: gl.c
         scores = warpgroup_mma_wait(num_outstanding=1, deps=[scores])
         mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
         key = tile.key + i * BLOCK.columns
-        following, alpha, row_max, row_sum = weigh(
-            scores, row_max, row_sum, key, row, problem, BLOCK, rings.v.dtype
-        )
+        following, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, extents, BLOCK, rings.v.dtype)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
         mbarrier.arrive(rings.v_empty.index(previous), count=1)
         acc = rescale(acc, alpha)
@@ -325,49 +326,49 @@ def rescale(acc, alpha):
 
 
 @gluon.jit
-def weigh(scores, row_max, row_sum, key, row, problem, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
+def weigh(scores, row_max, row_sum, key, row, extents, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
     """A step of online softmax: (P as the left operand of P · V, what the sums so far are multiplied by, maxima, sums),
     in powers of two."""
     OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
-    if sticks_out(key, row, problem, BLOCK):
-        scores = masked(scores, key, row, problem, BLOCK)
-    new_max = gl.maximum(row_max, gl.max(scores, 1) * problem.scale)
+    if sticks_out(key, row, extents, BLOCK):
+        scores = masked(scores, key, row, extents, BLOCK)
+    new_max = gl.maximum(row_max, gl.max(scores, 1) * extents.scale)
     alpha = gl.exp2(row_max - new_max)
-    weights = gl.exp2(scores * problem.scale - new_max[:, None])
+    weights = gl.exp2(scores * extents.scale - new_max[:, None])
     row_sum = row_sum * alpha + gl.sum(weights, 1)
     operand = gl.convert_layout(weights.to(DTYPE), gl.DotOperandLayout(0, OUT, 2))
     return operand, alpha, new_max, row_sum
 
 
 @gluon.jit
-def sticks_out(key, row, problem, BLOCK: gl.constexpr):
+def sticks_out(key, row, extents, BLOCK: gl.constexpr):
     """Whether some of a block's keys are hidden from some of the rows."""
-    position = row + problem.k_length - problem.q_length
-    found = key + BLOCK.columns > problem.k_length
+    position = row + extents.k_length - extents.q_length
+    found = key + BLOCK.columns > extents.k_length
     if BLOCK.bounded_left:
-        found = found | (key < position + BLOCK.rows - 1 - problem.left)
+        found = found | (key < position + BLOCK.rows - 1 - extents.left)
     if BLOCK.bounded_right:
-        found = found | (key + BLOCK.columns - 1 > position + problem.right)
+        found = found | (key + BLOCK.columns - 1 > position + extents.right)
     return found
 
 
 @gluon.jit
-def masked(scores, key, row, problem, BLOCK: gl.constexpr):
+def masked(scores, key, row, extents, BLOCK: gl.constexpr):
     """Minus infinity where a row does not see a key."""
     GROUPS: gl.constexpr = BLOCK.columns // 8
     parts = scores.reshape([scores.shape[0], GROUPS, 8])
     LAYOUT: gl.constexpr = parts.type.layout
-    r = row + problem.k_length - problem.q_length - key
+    r = row + extents.k_length - extents.q_length - key
     r += gl.arange(0, BLOCK.rows, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
     within = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
     within = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [within], dtype=gl.int32, is_pure=False, pack=1)
     group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))) * 8
     c = group[None, :, None] + within[None, None, :]
-    seen = c < problem.k_length - key
+    seen = c < extents.k_length - key
     if BLOCK.bounded_left:
-        seen = seen & (c >= (r - problem.left)[:, None, None])
+        seen = seen & (c >= (r - extents.left)[:, None, None])
     if BLOCK.bounded_right:
-        seen = seen & (c <= (r + problem.right)[:, None, None])
+        seen = seen & (c <= (r + extents.right)[:, None, None])
     found = gl.where(seen, parts, float("-inf")).reshape([scores.shape[0], BLOCK.columns])
     return gl.convert_layout(found, scores.type.layout, assert_trivial=True)
 
@@ -424,7 +425,7 @@ def allocate_slots(dtype: gl.constexpr, BLOCK: gl.constexpr):
 
 @gluon.jit
 def specialize(
-    q_desc, k_desc, v_desc, out, queries, rings, problem, BLOCK: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    q_desc, k_desc, v_desc, out, queries, rings, extents, BLOCK: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's, 4."""
@@ -432,8 +433,8 @@ def specialize(
     if BLOCK.consumers == 1:
         gl.warp_specialize(
             [
-                (consumer, (out, queries, rings, problem, BLOCK, 0)),
-                (producer, (q_desc, k_desc, v_desc, queries, rings, problem, BLOCK)),
+                (consumer, (out, queries, rings, extents, BLOCK, 0)),
+                (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
             ],
             [1],
             [PRODUCER_REGISTERS],
@@ -441,9 +442,9 @@ def specialize(
     elif BLOCK.consumers == 2:
         gl.warp_specialize(
             [
-                (consumer, (out, queries, rings, problem, BLOCK, 0)),
-                (consumer, (out, queries, rings, problem, BLOCK, 1)),
-                (producer, (q_desc, k_desc, v_desc, queries, rings, problem, BLOCK)),
+                (consumer, (out, queries, rings, extents, BLOCK, 0)),
+                (consumer, (out, queries, rings, extents, BLOCK, 1)),
+                (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -451,10 +452,10 @@ def specialize(
     else:
         gl.warp_specialize(
             [
-                (consumer, (out, queries, rings, problem, BLOCK, 0)),
-                (consumer, (out, queries, rings, problem, BLOCK, 1)),
-                (consumer, (out, queries, rings, problem, BLOCK, 2)),
-                (producer, (q_desc, k_desc, v_desc, queries, rings, problem, BLOCK)),
+                (consumer, (out, queries, rings, extents, BLOCK, 0)),
+                (consumer, (out, queries, rings, extents, BLOCK, 1)),
+                (consumer, (out, queries, rings, extents, BLOCK, 2)),
+                (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -509,9 +510,9 @@ def attention_fwd_kernel(
         LAYOUT: gl.constexpr = shared_layout((ROWS, HEAD_DIM), o_desc.dtype)
         staging = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS, ROWS, HEAD_DIM], LAYOUT)
     rings = KeyRings(k, v, k_full, k_empty, v_full, v_empty)
-    problem = Problem(BATCH_HEADS, HEADS, SHARERS, Q_LENGTH, K_LENGTH, LEFT, RIGHT, HEAD_GROUP, SCALE)
+    extents = Extents(BATCH_HEADS, HEADS, SHARERS, Q_LENGTH, K_LENGTH, LEFT, RIGHT, HEAD_GROUP, SCALE)
     out = AttentionOutput(o_desc, staging, lse)
-    specialize(q_desc, k_desc, v_desc, out, queries, rings, problem, BLOCK, PRODUCER_REGISTERS, CONSUMER_REGISTERS)
+    specialize(q_desc, k_desc, v_desc, out, queries, rings, extents, BLOCK, PRODUCER_REGISTERS, CONSUMER_REGISTERS)
 
 
 TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}

@@ -74,8 +74,8 @@ class AttentionConfig:
 
     @property
     def live_registers(self) -> int:
-        """Registers of a consumer thread that hold tiles where the most are live: O, scores, and 16-bit weights, those of
-        the block before (lookahead) or of this one while they are made; and Q where it is kept in registers."""
+        """Registers of a consumer thread that hold tiles where the most are live: O, scores, the 16-bit weights of the
+        block before (lookahead) or of this one while they are made, and Q where it is kept in registers."""
         query = self.output_registers // 2 if self.q_in_registers else 0
         return self.output_registers + self.score_registers + self.score_registers // 2 + query
 
@@ -102,3 +102,120 @@ class AttentionConfig:
         """Shared memory of one block, overhead included (never less than the compiler reports; tested)."""
         tiles = self.consumers * (2 if self.staging == "own" else 1) * self.tile_bytes(element_bytes)
         return tiles + 2 * self.depth * self.slot_bytes(element_bytes) + SMEM_OVERHEAD_BYTES
+
+
+def violations(config: AttentionConfig, dtype: str, device: Device) -> tuple[str, ...]:
+    """Why ``config`` cannot run on ``device``; empty when it can."""
+    return tuple(_violations(config, dtype, device))
+
+
+def _violations(config: AttentionConfig, dtype: str, device: Device) -> Iterator[str]:
+    c = config
+    if dtype not in ELEMENT_BYTES:
+        yield f"dtype {dtype}: expected one of {', '.join(ELEMENT_BYTES)}"
+        return
+    for name, value, allowed in (
+        ("head_dim", c.head_dim, HEAD_DIMS),
+        ("consumers", c.consumers, (1, 2, 3)),
+        ("rows", c.rows, (64, 128)),
+        ("columns", c.columns, (64, 128)),
+        ("depth", c.depth, tuple(range(2, MAX_DEPTH + 1))),
+        ("staging", c.staging, ("own", "q")),
+    ):
+        if value not in allowed:
+            yield f"{name} {value}: expected one of {', '.join(map(str, allowed))}"
+            return
+    if c.head_group < 1:
+        yield f"head_group {c.head_group}: expected 1 or more"
+        return
+    if not device.has_wgmma:
+        yield f"device {device.name}: the kernel needs wgmma (capability 9.0)"
+    if c.pingpong and not (c.lookahead and c.consumers > 1):
+        yield "pingpong: the turns are those of several consumers that issue both products together (lookahead)"
+    if c.live_registers + BASE_REGISTERS > c.consumer_registers:
+        yield (
+            f"{c.live_registers} registers a thread of tiles and {BASE_REGISTERS} more exceed "
+            f"the {c.consumer_registers} a consumer thread has"
+        )
+    widest = max(c.columns, c.head_dim)
+    if widest // 2 + LAUNCH_REGISTERS > c.max_registers:
+        yield (
+            f"a wgmma of {widest} columns needs {widest // 2 + LAUNCH_REGISTERS} registers a thread at launch, "
+            f"and {c.total_warps} warps leave {c.max_registers}"
+        )
+    share = min(device.smem_bytes_per_block, device.smem_bytes_per_sm - SMEM_RESERVED_BYTES)
+    if c.smem_bytes(ELEMENT_BYTES[dtype]) > share:
+        yield f"{c.smem_bytes(ELEMENT_BYTES[dtype])} bytes of shared memory exceed the {share} that a block has"
+
+
+def require_valid(config: AttentionConfig, dtype: str, device: Device) -> None:
+    """Raise :class:`InvalidConfig` with the first violation, if there is one."""
+    found = violations(config, dtype, device)
+    if found:
+        raise InvalidConfig(f"invalid attention_fwd configuration: {found[0]}", field="config", value=repr(config))
+
+
+def tuning(config: AttentionConfig) -> TuningConfig:
+    """The configuration as Triton's own fields."""
+    kwargs: dict[str, int | str | bool] = {
+        "HEAD_DIM": config.head_dim,
+        "CONSUMERS": config.consumers,
+        "ROWS": config.rows,
+        "COLUMNS": config.columns,
+        "DEPTH": config.depth,
+        "LOOKAHEAD": config.lookahead,
+        "PINGPONG": config.pingpong,
+        "Q_IN_REGISTERS": config.q_in_registers,
+        "STAGING_IN_Q": config.staging == "q",
+        "PERSISTENT": config.persistent,
+        "HEAD_GROUP": config.head_group,
+        "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+        "CONSUMER_REGISTERS": config.consumer_registers,
+    }
+    return TuningConfig.of(kwargs, num_warps=WARP_GROUP, num_stages=1, maxnreg=config.max_registers)
+
+
+def config_of(given: TuningConfig) -> AttentionConfig:
+    """The inverse of :func:`tuning`; :class:`InvalidConfig` where a field is missing, of the wrong kind, or says other
+    than what the launch would use (registers follow from the rest)."""
+    values = dict(given.kwargs)
+
+    def whole(name: str) -> int:
+        value = values.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise _wrong(name, value, "a whole number from 1 on")
+        return value
+
+    def flag(name: str) -> bool:
+        value = values.get(name)
+        if not isinstance(value, bool):
+            raise _wrong(name, value, "true or false")
+        return value
+
+    config = AttentionConfig(
+        whole("HEAD_DIM"),
+        whole("CONSUMERS"),
+        whole("ROWS"),
+        whole("COLUMNS"),
+        whole("DEPTH"),
+        flag("LOOKAHEAD"),
+        flag("PINGPONG"),
+        flag("Q_IN_REGISTERS"),
+        "q" if flag("STAGING_IN_Q") else "own",
+        flag("PERSISTENT"),
+        whole("HEAD_GROUP"),
+    )
+    made = tuning(config)
+    expected = dict(made.kwargs)
+    for name in sorted(expected.keys() | values.keys()):
+        if expected.get(name) != values.get(name):
+            raise _wrong(name, values.get(name), f"{expected.get(name)!r} beside the rest")
+    if given != made:
+        raise _wrong("num_warps", given.num_warps, f"{made.num_warps}, num_stages 1 and maxnreg {made.maxnreg}")
+    return config
+
+
+def _wrong(field: str, value: object, expected: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"attention_fwd configuration: {field} is {value!r}, expected {expected}", field=field, value=value
+    )

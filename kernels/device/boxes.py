@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.triton_compat import gluon, reinterpret, gl
+from warpplan.kernels.triton_compat import gl, gluon, reinterpret
 
 
 @gluon.jit
