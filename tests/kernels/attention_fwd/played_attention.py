@@ -23,6 +23,8 @@ from warpplan.kernels.compiler.inspection.player.tiles.element_types import deco
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
 
 LOG2_E = 1.4426950408889634
+PLAYED = {"bf16": "bf16", "fp16": "f16"}
+"""The player's names of Triton's types."""
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 """Half a unit in the last place, relative."""
 MARGIN = 2
@@ -86,7 +88,7 @@ def played(
 ) -> PlayedAttention:  # fmt: skip
     """Play ``config`` on random tensors of ``shape``, partitions interleaved as ``seed`` draws it. Rows of NaN lie
     between the heads, or with ``by_token``, where a token's heads are adjacent, around each batch."""
-    kind, draw = element_type(element), np.random.default_rng(seed)
+    kind, draw = element_type(PLAYED[element]), np.random.default_rng(seed)
     scale = shape.head_dim**-0.5 if scale is None else scale
     buffers: dict[str, np.ndarray] = {}
     arguments: list[DescribedArgument] = []
@@ -105,7 +107,7 @@ def played(
         strides = (padded * heads * d, d, heads * d, 1) if by_token else (heads * padded * d, padded * d, d, 1)
         offset = MARGIN * strides[2] * kind.bytes
         arguments.append(
-            DescribedArgument(name, (shape.batch, heads, length, d), strides, element, offset)
+            DescribedArgument(name, (shape.batch, heads, length, d), strides, PLAYED[element], offset)
         )  # fmt: skip
         places[name] = (stored.shape, length)
     lse_size = shape.batch_heads * shape.q_length
