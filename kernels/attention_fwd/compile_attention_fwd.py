@@ -21,11 +21,11 @@ def compile_attention_fwd(
 
 
 def attention_fwd_source(
-    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool
+    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool, *, stores_lse: bool = True
 ) -> tuple[AstSource, dict[str, int]]:
     """(source, compile options) of one specialisation; ``element`` is Triton's short name of the tensors' type."""
     from warpplan.kernels.attention_fwd import gluon
     from warpplan.kernels.triton_compat import GluonASTSource
 
-    described = gluon.signature(config, element, bounded_left, bounded_right)
+    described = gluon.signature(config, element, bounded_left, bounded_right, stores_lse)
     return specialized(gluon.attention_fwd_kernel, *described, source=GluonASTSource), gluon.launch_options(config)
