@@ -12,6 +12,7 @@ Masked blocks, of which a unit has one or two, cost what the others do.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from warpplan.kernels import solved_loops
@@ -26,7 +27,7 @@ from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import Device
-from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
+from warpplan.planner.values.options import FREE_PARTITIONS, ExtraBuffer, PartitionSpec, SolveOptions
 from warpplan.planner.values.plan import Outcome
 
 TMA_ALIGNMENT = 1_024
@@ -44,10 +45,12 @@ def loop_graph(config: AttentionConfig, dtype: str, device: Device, costs: CostT
     c = config
     ops = [_load(name, c.slot_bytes(ELEMENT_BYTES[dtype]), costs) for name in ("load_k", "load_v")]
     edges: list[Dependence] = []
+    clones: list[tuple[str, ...]] = []
     full, empty = (_handoff(costs, scope) for scope in ("warp_to_group", "group_to_warp"))
     for i in range(c.consumers):
         own = _consumer_operations(c, dtype, costs, i)
         ops += own.values()
+        clones.append(tuple(op.id for op in own.values()))
         edges += _data(c, own, full, empty)
         edges += _in_order(c, own)
     if c.pingpong:
@@ -63,13 +66,18 @@ def loop_graph(config: AttentionConfig, dtype: str, device: Device, costs: CostT
     kind = ("lookahead" if c.lookahead else "serial") + (" pingpong" if c.pingpong else "")
     query = ", Q in registers" if c.q_in_registers else ""
     name = f"attention_fwd {kind} D{c.head_dim} {c.consumers}x{c.rows}x{c.columns} {dtype}{query}"
-    return DependenceGraph(name, tuple(ops), tuple(edges), limits)
+    # Turns have an order, so that consumers who take them are not alike.
+    alike = tuple(clones) if c.consumers > 1 and not c.pingpong else ()
+    return DependenceGraph(name, tuple(ops), tuple(edges), limits, clones=alike)
 
 
 def plan_candidate(config: AttentionConfig, dtype: str, device: Device, costs: CostTable) -> Outcome:
-    """The plan of ``config``: its partitions and its depth, with the smallest interval that they allow. Raises
-    :class:`MissingCosts` naming what the profile lacks."""
-    return solved_loops.solved(*_query(config, dtype, device, costs))
+    """The plan of ``config``: its partitions and its depth, with the smallest interval that they allow. Its certificate
+    compares it with every other partition of the same operations. Raises :class:`MissingCosts` naming what the profile
+    lacks."""
+    graph, options = _query(config, dtype, device, costs)
+    free = replace(graph, limits=replace(graph.limits, max_partitions=FREE_PARTITIONS))
+    return solved_loops.certified(solved_loops.solved(graph, options), graph, options, free, config.depth)
 
 
 def sustained_ii(config: AttentionConfig, dtype: str, device: Device, costs: CostTable) -> int:
