@@ -297,6 +297,8 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.c
         mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
         key = tile.key + i * BLOCK.columns
         following, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, extents, BLOCK, rings.v.dtype)
+        # This wait is over at once: its branch keeps ptxas from moving the softmax below the wait for the product.
+        wait_full(rings.v_full, index - 1, BLOCK.depth)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
         mbarrier.arrive(rings.v_empty.index(previous), count=1)
         acc = rescale(acc, alpha)
@@ -354,7 +356,12 @@ def sticks_out(key, row, extents, BLOCK: gl.constexpr):
 
 @gluon.jit
 def masked(scores, key, row, extents, BLOCK: gl.constexpr):
-    """Minus infinity where a row does not see a key."""
+    """Minus infinity where a row does not see a key.
+
+    A thread's columns come in groups of 8, of which it has the same two in each. Written as one range of all columns,
+    ptxas computes every column before the loop and keeps them in registers, and spills; so the column within its group
+    is hidden behind a move, and what is added for the group is a constant of the instruction.
+    """
     GROUPS: gl.constexpr = BLOCK.columns // 8
     parts = scores.reshape([scores.shape[0], GROUPS, 8])
     LAYOUT: gl.constexpr = parts.type.layout

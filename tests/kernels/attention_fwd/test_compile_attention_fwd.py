@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="needs triton")
+triton = pytest.importorskip("triton", reason="needs triton")
 
-from warpplan.kernels.attention_fwd.candidates import structures
-from warpplan.kernels.attention_fwd.compile_attention_fwd import compile_attention_fwd
-from warpplan.kernels.attention_fwd.space import HEAD_DIMS, AttentionConfig
-from warpplan.planner.errors import UnknownName
-from warpplan.planner.values.device import H200
+from triton.backends.compiler import GPUTarget  # noqa: E402
+
+from warpplan.kernels.attention_fwd.candidates import structures  # noqa: E402
+from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source, compile_attention_fwd  # noqa: E402
+from warpplan.kernels.attention_fwd.space import HEAD_DIMS, AttentionConfig  # noqa: E402
+from warpplan.planner.errors import UnknownName  # noqa: E402
+from warpplan.planner.values.device import H200  # noqa: E402
 
 WIDE = AttentionConfig(128, 2, 64, 128, 2, pingpong=True)
 SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200)]
@@ -48,3 +53,22 @@ def test_other_masks_and_float16_compile_clean(config):
 def test_unknown_names():
     with pytest.raises(UnknownName, match="float64"):
         compile_attention_fwd(WIDE, "float64")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pingpong", [False, True])
+def test_the_softmax_runs_while_the_product_before_does(tmp_path, pingpong):
+    """In the machine code of a lookahead's loop, all exponentials stand between the wait for the scores and the wait
+    for P · V."""
+    config = replace(WIDE, pingpong=pingpong)
+    source, options = attention_fwd_source(config, "bf16", False, False)
+    cubin = tmp_path / "attention.cubin"
+    cubin.write_bytes(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
+    disassembler = Path(triton.__path__[0]) / "backends" / "nvidia" / "bin" / "nvdisasm"
+    listed = subprocess.run([disassembler, "-c", cubin], capture_output=True, text=True, check=True).stdout
+    waits = re.split(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([01])", listed)
+    under = [text.count("MUFU.EX2") for wait, text in zip(waits[1::2], waits[2::2], strict=True) if wait == "1"]
+    exponentials = config.rows * config.columns // 128
+    assert len(under) == config.consumers
+    # A few more rescale the sums.
+    assert all(exponentials <= count <= exponentials + 4 for count in under)
