@@ -1,14 +1,14 @@
 """One block of keys of one unit as a dependence graph, and its plan.
 
-    lookahead   load_k ─> qk(i)*, pv(i-1)* ─> release_k* ─> max* ─> exp* ─> sum* ─> release_v* ─> convert*, rescale*
-    serial      load_k ─> qk(i)* ─> release_k* ─> max* ─> exp* ─> sum* ─> convert*, rescale* ─> pv(i)* ─> release_v*
+    lookahead   load_k ─> qk(i)*, pv(i-1)* ──> release_k* ──> max* ──> exp* ──> sum*, convert* ──> release_v*, rescale*
+    serial      load_k ─> qk(i)* ──> release_k* ──> max* ──> exp* ──> sum*, convert*, rescale* ──> pv(i)* ──> release_v*
 
 with one of each * a consumer, in the order in which the device code issues them; a consumer's warps issue one after the
 other, so that an operation follows the one before once that is issued. All wgmma of an SM share one TENSOR unit, all
 exponentials one SFU and the rest of the softmax one ALU. ``exp`` overwrites the scores, which is why their registers
-live until ``convert`` and it has none; with lookahead ptxas converts once the product before is done (seen in the code
-of Triton 3.6.0). By turns (ping-pong), a consumer issues its products after its neighbour's.
-Masked blocks, of which a unit has one or two, cost what the others do.
+live until ``convert`` and it has none. By turns (ping-pong), a consumer issues its products after its neighbour's.
+Masked blocks, of which a unit has one or two, cost what the others do. (With lookahead, ptxas of Triton 3.6.0 converts
+after the wait for the product, which here comes before ``release_v``.)
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _consumer_operations(config: AttentionConfig, dtype: str, costs: CostTable, 
         "max": _arithmetic(f"max{i}", "ALU", costs, "row_max", scores),
         "exp": _arithmetic(f"exp{i}", "SFU", costs, "exp2", scores),
         "sum": _arithmetic(f"sum{i}", "ALU", costs, "row_sum", scores),
-        "release_v": Operation(f"release_v{i}", None, latency=0, occupancy=0, issue=release),
         "convert": _arithmetic(f"convert{i}", "ALU", costs, "convert", scores, c.score_registers // 2),
+        "release_v": Operation(f"release_v{i}", None, latency=0, occupancy=0, issue=release),
         "rescale": _arithmetic(f"rescale{i}", "ALU", costs, "elementwise", output),
     }
     if c.lookahead:
