@@ -56,11 +56,20 @@ def test_unknown_names():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pingpong", [False, True])
-def test_the_softmax_runs_while_the_product_before_does(tmp_path, pingpong):
+@pytest.mark.parametrize(
+    "config",
+    [
+        WIDE,
+        replace(WIDE, pingpong=False, q_in_registers=True),
+        AttentionConfig(64, 3, 64, 128, 4),
+        AttentionConfig(64, 2, 128, 64, 4),
+        AttentionConfig(256, 2, 64, 64, 2, staging="q"),
+    ],
+    ids=repr,
+)
+def test_the_softmax_runs_while_the_product_before_does(tmp_path, config):
     """In the machine code of a lookahead's loop, all exponentials stand between the wait for the scores and the wait
     for P · V."""
-    config = replace(WIDE, pingpong=pingpong)
     source, options = attention_fwd_source(config, "bf16", False, False)
     cubin = tmp_path / "attention.cubin"
     cubin.write_bytes(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
