@@ -46,6 +46,7 @@ FITTED = (
     Fitted("gemm_bias_act", "gemm", "gemm_bias_act"),
     Fitted("grouped_gemm", "gemm", "grouped_gemm"),
     Fitted("grouped_gemm fp8", "grouped_gemm", "grouped_gemm_fp8"),
+    Fitted("attention_fwd", "gemm", "attention_fwd"),
 )
 """What the kernels look up, in the order in which it is fitted: a prior comes before what begins at it."""
 VARIANTS = (
@@ -98,7 +99,19 @@ def _fused_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile
     return found
 
 
-WORK: dict[str, WorkOf] = {"gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _fused_work}
+def _attention_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.attention_fwd.kernel import attention_shape
+    from warpplan.kernels.attention_fwd.space import config_of
+    from warpplan.kernels.attention_fwd.work import work
+
+    asked = attention_shape(row.shape)
+    found: DeviceWork = work([config_of(config) for config in configs], asked, row.dtype, TARGET, profile.costs)
+    return found
+
+
+WORK: dict[str, WorkOf] = {
+    "gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _fused_work, "attention_fwd": _attention_work,
+}  # fmt: skip
 
 
 def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, source: str, work_of: WorkOf) -> Profile:

@@ -120,12 +120,12 @@ def load_plans(path: Path) -> dict[BenchRow, PlannedRow]:
 def compiled(row: BenchRow, config: TuningConfig | None) -> tuple[str, BenchRow, TuningConfig | None]:
     """What has to be compiled and checked for a candidate: a key, and the row and the configuration to check it with.
 
-    Tile order and the number of splits are run-time values of every kernel here.
+    Tile order, head order and the number of splits are run-time values of every kernel here.
     """
     small = replace(case_of(row.table).check_row(row), split="")
     if config is not None:
         kwargs = dict(config.kwargs)
-        fixed = {"GROUP_M": 8, "SPLIT_K": min(int(kwargs.get("SPLIT_K", 1)), 2), "SPLIT_TAIL": False}
+        fixed = {"GROUP_M": 8, "SPLIT_K": min(int(kwargs.get("SPLIT_K", 1)), 2), "SPLIT_TAIL": False, "HEAD_GROUP": 1}
         kwargs |= {name: value for name, value in fixed.items() if name in kwargs}
         config = replace(config, kwargs=tuple(sorted(kwargs.items())))
     key = json.dumps([small.kernel, small.shape, small.dtype, None if config is None else config.as_dict()])

@@ -39,8 +39,8 @@ class ShapeOption:
     """A choice that belongs to a shape beside its sizes, such as how an operand lies in memory.
 
     Its value is text, one of ``choices``; ``default`` is one of them, and is what an absent option means. With
-    ``whole_numbers`` the value may also be a list of whole numbers of 0 or more, ``[1, 2, 3]`` or ``"1,2,3"``; how many
-    there must be is for the kernel to say.
+    ``whole_numbers`` the value may also be a list of whole numbers of 0 or more, ``[1, 2, 3]`` or ``"1,2,3"``, or one
+    number; how many there must be is for the kernel to say.
     """
 
     name: str
@@ -216,7 +216,10 @@ def _size(kernel: str, field: ShapeField, value: object) -> int:
 
 
 def _whole_numbers(value: object) -> list[int] | None:
-    """``value`` as a list of whole numbers, which may be text such as "128"; ``None`` where it is none."""
+    """``value``, one whole number or a list of them, which may be text such as "128", as a list; ``None`` where it is
+    none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = [value]
     if not isinstance(value, list | tuple) or not value:
         return None
     numbers = [int(v) if isinstance(v, str) and re.fullmatch(r"\s*[0-9]{1,20}\s*", v) else v for v in value]

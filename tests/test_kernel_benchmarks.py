@@ -120,11 +120,22 @@ def test_every_row_has_work_and_a_peer() -> None:
     for row in EVERY:
         case = case_of(row.table)
         work = case.work(row)
-        assert work.flops == pytest.approx(2 * math.prod(row.sizes[:3]) * (3 if row.kernel == "linear" else 1))
+        assert work.flops == pytest.approx(_products(row))
         assert case.peers(row)
         assert 1 <= set_count(work) <= MAX_SETS
         assert set_count(work) == MAX_SETS or set_count(work) * work.moved_bytes >= COLD_BYTES
         assert floor_us(work, row.dtype) > 3
+
+
+def _products(row: BenchRow) -> float:
+    """The FLOP of a row's products, written out."""
+    if row.kernel != "attention_fwd":
+        return 2 * math.prod(row.sizes[:3]) * (3 if row.kernel == "linear" else 1)
+    batch, heads, length, head_dim = row.sizes
+    keys = np.arange(1, length + 1) if row.option("mask") == "causal" else np.full(length, length)
+    if row.option("window") != "all":
+        keys = np.minimum(keys, int(row.option("window")) + 1)
+    return 4.0 * batch * heads * head_dim * float(keys.sum())
 
 
 def test_the_baselines_are_where_they_belong() -> None:
@@ -134,6 +145,8 @@ def test_the_baselines_are_where_they_belong() -> None:
     fused = {row.option("activation"): case_of(row.table).peers(row) for row in rows("gemm_bias_act", "heldout")}
     assert "torch._addmm_activation" in fused["gelu"]
     assert "torch._addmm_activation" not in fused["silu"]
+    for row in rows("attention_fwd", "heldout"):
+        assert ("cuDNN" in case_of(row.table).peers(row)) == (row.option("window") == "all")
 
 
 def test_checks_are_small_and_of_the_same_kind() -> None:

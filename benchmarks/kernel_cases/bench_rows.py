@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 Sizes = tuple[int, ...]
-TABLES = ("grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear")
+TABLES = (
+    "grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear", "attention_fwd",
+)  # fmt: skip
 """The tables, each in a pair of results files of its own."""
 SPLITS = ("train", "heldout")
 OPTIONS = {
@@ -20,6 +22,7 @@ OPTIONS = {
     "gemm": {"layout": "nt", "scales": "tensor"},
     "gemm_bias_act": {"layout": "nt", "activation": "none", "bias": "no", "residual": "no"},
     "linear": {"bias": "no"},
+    "attention_fwd": {"mask": "full", "kv_heads": "same", "kv_length": "same", "window": "all"},
 }
 """Each kernel's options in declared order, with their defaults."""
 
@@ -235,6 +238,39 @@ LINEAR_SHAPES: tuple[tuple[Sizes, str], ...] = (
 """(tokens, features out, features in) of public models' layers, and whether they have a bias."""
 
 
+# Attention: (batch, heads, length, head size), options.
+CAUSAL = {"mask": "causal"}
+ATTENTION_HELDOUT: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((4, 16, 4096, 128), {}),
+    ((4, 16, 4096, 128), CAUSAL),
+    ((1, 16, 16384, 128), {}),
+    ((1, 16, 16384, 128), CAUSAL),
+    ((4, 16, 4096, 64), {}),
+    ((4, 16, 4096, 64), CAUSAL),
+    ((8, 16, 1024, 128), CAUSAL),
+    ((2, 16, 4096, 256), {}),
+    ((2, 16, 4096, 256), CAUSAL),
+    ((4, 32, 4096, 128), {**CAUSAL, "kv_heads": "8"}),  # Llama 3 8B
+    ((1, 32, 16384, 128), {**CAUSAL, "kv_heads": "8", "window": "4095"}),  # Mistral 7B
+)
+ATTENTION_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((2, 16, 8192, 128), {}),
+    ((2, 16, 8192, 128), CAUSAL),
+    ((8, 16, 2048, 128), {}),
+    ((8, 16, 2048, 128), CAUSAL),
+    ((16, 16, 512, 128), CAUSAL),
+    ((2, 32, 2048, 64), {}),
+    ((2, 32, 2048, 64), CAUSAL),
+    ((1, 24, 8192, 64), CAUSAL),
+    ((4, 8, 2048, 256), {}),
+    ((4, 8, 2048, 256), CAUSAL),
+    ((2, 64, 2048, 128), {**CAUSAL, "kv_heads": "8"}),  # Llama 3 70B
+    ((1, 16, 8192, 128), {**CAUSAL, "window": "1023"}),
+    ((3, 16, 3000, 128), CAUSAL),
+    ((1, 16, 1111, 128), {}),
+)
+
+
 def grouped_rows(table: str, dtype: str, products: tuple[str, ...], split: str) -> Iterator[BenchRow]:
     """Every grouped shape of the split, product by product."""
     balanced, ragged = (
@@ -279,4 +315,7 @@ def rows(table: str, split: str) -> tuple[BenchRow, ...]:
         case "linear":
             listed = LINEAR_SHAPES if heldout else ()
             return tuple(make_row(table, "linear", s, "bfloat16", split, bias=bias) for s, bias in listed)
+        case "attention_fwd":
+            asked = ATTENTION_HELDOUT if heldout else ATTENTION_TRAIN
+            return tuple(make_row(table, "attention_fwd", s, "bfloat16", split, **options) for s, options in asked)
     raise KeyError(f"no table {table!r}: {', '.join(TABLES)}")

@@ -1,15 +1,18 @@
 """Device code that more than one kernel needs: functions that kernels import and call, and that the compiler inlines.
 
 ``matmul`` the warp-specialised main loop, ``rings`` barriers of a ring of slots, ``tile_order`` which tile comes next,
-``groups`` whose rows a unit of work has, ``scaling`` of fp8 products, ``epilogue`` from registers to global memory.
+``groups`` whose rows a unit of work has, ``scaling`` of fp8 products, ``boxes`` that TMA copies, ``epilogue`` from
+registers to global memory.
 They take what they need as arguments; none knows a kernel's own structures.
 """
 
 EXPORTS = {
     "activations": ("activate",),
-    "epilogue": ("shared_layout", "split_columns", "store_rows", "store_staged"),
+    "boxes": ("as_box",),
+    "epilogue": ("accumulator_layout", "shared_layout", "split_columns", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
+    "rings": ("init_ring", "previous_slot", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
     "tile_order": ("banded_tile",),
 }

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpplan.kernels.device.boxes import as_box
 from warpplan.kernels.device.epilogue import shared_layout, split_columns
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
 from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
@@ -34,7 +35,6 @@ from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
     gluon,
-    reinterpret,
     thread_barrier,
     tma_load,
     tma_store,
@@ -181,13 +181,6 @@ def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
 def ragged(row, column, end):
     """Coordinates of a ragged descriptor: a box from (``row``, ``column``) on, cut off at row ``end``."""
     return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, column]
-
-
-@gluon.jit
-def as_box(tile, desc):
-    """A shared tile with the further dimensions, each of one, of the descriptor's box."""
-    SHAPE: gl.constexpr = desc.block_type.shape
-    return reinterpret(tile, tile.dtype, SHAPE, desc.layout)
 
 
 @gluon.jit

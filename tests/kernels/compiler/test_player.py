@@ -145,6 +145,24 @@ def test_an_operation_that_is_not_known_is_named_with_its_line() -> None:
         play(text, product_inputs(0, 2), (1,), fences=False)
 
 
+@pytest.mark.parametrize(("assembly", "known"), [("mov.b32 $0, $1;", True), ("mov.b32 $0, 0;", False)])
+def test_of_inline_assembly_a_move_alone_is_known(assembly: str, known: bool) -> None:
+    text = cut("between")
+    scores = next(line for line in text.splitlines() if "ttg.convert_layout" in line)
+    name, _, rest = scores.partition(" = ttg.convert_layout ")
+    head = f'{name}.0 = ttg.convert_layout {rest}\n{name} = tt.elementwise_inline_asm "{assembly}" '
+    kind = rest.partition(" -> ")[2]
+    move = head + '{constraints = "=r,r", packed_element = 1 : i32, pure = false} ' + f"{name.strip()}.0 : "
+    played = text.replace(scores, move + f"{kind.partition(' loc')[0]} -> {kind}")
+    inputs = product_inputs(0, 2)
+    if known:
+        moved, plain = (play(each, inputs, (1,), fences=False).buffers["c"] for each in (played, text))
+        assert np.array_equal(moved, plain)
+    else:
+        with pytest.raises(NotPlayed, match=r"not played: tt\.elementwise_inline_asm"):
+            play(played, inputs, (1,), fences=False)
+
+
 def test_a_program_that_waits_for_the_next_one_lets_it_begin_and_hangs_without_it() -> None:
     code = ready(cut("relay", (("out", "*i32"),)))
     numbers = {"flag": np.zeros(4, np.uint8), "out": np.zeros(4, np.uint8)}

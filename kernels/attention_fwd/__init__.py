@@ -1,0 +1,2 @@
+"""Softmax attention forward on Hopper: its configurations, the loop over keys as a graph, what a shape asks of the
+device, the Gluon source that a configuration drives, and how torch tensors get to it."""

@@ -1,0 +1,570 @@
+"""Attention forward for Hopper: one Gluon source, its plan in constexprs.
+
+    O[b, h] = softmax(scale · Q[b, h] · K[b, g]ᵀ + mask) · V[b, g],  g = h / (heads that share a key head)
+
+by online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867) over blocks of keys, as FlashAttention-3 runs it on
+Hopper (Shah et al. 2024, arXiv 2407.08608). A *unit* of work is a tile of query rows of one head, shared out among one
+to three consumers of ``rows`` rows each. One warp, the producer, copies Q by TMA once a unit, and K and V block by
+block into two rings of ``depth`` slots that all consumers read. CTA p of G takes units p, p + G, p + 2G, …
+
+The mask is a band: the query at position p sees keys p - LEFT to p + RIGHT, where the last query stands at the last key
+(bottom right, also where the lengths differ). Blocks that no row of the unit sees are skipped; what sticks out of the
+band or of the keys within a block is set to minus infinity. A row that sees no key is zero, its log-sum-exp minus
+infinity. TMA reads zeros behind the end of Q, K and V and writes nothing behind that of O.
+
+Two orders of a consumer's products are compiled in:
+
+    serial     Q·K(i), wait, softmax(i), P·V(i), wait
+    lookahead  Q·K(i) and P·V(i - 1) issued together; softmax(i) runs while P·V(i - 1) does
+
+and with ``pingpong`` the consumers of a lookahead issue their products one after the other, so that one's softmax runs
+under another's products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from warpplan.kernels.attention_fwd.space import PRODUCER_REGISTERS, AttentionConfig
+from warpplan.kernels.device.boxes import as_box
+from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
+from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.tile_order import banded_tile
+from warpplan.kernels.gemm.space import WARP_GROUP
+from warpplan.kernels.triton_compat import (
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    thread_barrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+LOWEST = gl.constexpr(-3.4028234663852886e38)
+"""The least finite fp32 number. A maximum begins here, not at minus infinity, of which a difference would be NaN."""
+LN_2 = gl.constexpr(0.6931471805599453)
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """Compile-time facts: the plan, the head size ``width``, which sides of the mask's band are bounded, and whether
+    the log-sum-exp is stored."""
+
+    consumers: int
+    rows: int
+    columns: int
+    width: int
+    depth: int
+    lookahead: bool
+    pingpong: bool
+    q_in_registers: bool
+    staging_in_q: bool
+    bounded_left: bool
+    bounded_right: bool
+    stores_lse: bool
+
+
+class Queries(NamedTuple):
+    """Q of a unit: a tile a consumer, in a ring of one slot. ``order[c]`` says that consumer c may issue products."""
+
+    tiles: gl.shared_memory_descriptor
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+    order: gl.shared_memory_descriptor
+
+
+class KeyRings(NamedTuple):
+    """Blocks of K and of V, in rings of their own: K is let go an iteration before V."""
+
+    k: gl.shared_memory_descriptor
+    v: gl.shared_memory_descriptor
+    k_full: gl.shared_memory_descriptor
+    k_empty: gl.shared_memory_descriptor
+    v_full: gl.shared_memory_descriptor
+    v_empty: gl.shared_memory_descriptor
+
+
+class Extents(NamedTuple):
+    """``batch_heads`` heads of all batches, ``heads`` of one, ``sharers`` of which share a key head; lengths in rows;
+    ``head_group`` heads that run together; ``scale`` times log2 e."""
+
+    batch_heads: gl.tensor
+    heads: gl.tensor
+    sharers: gl.tensor
+    q_length: gl.tensor
+    k_length: gl.tensor
+    left: gl.tensor
+    right: gl.tensor
+    head_group: gl.tensor
+    scale: gl.tensor
+
+
+class QueryTile(NamedTuple):
+    """Where a unit lies: its first query row, its first key and how many blocks of keys follow from there."""
+
+    batch: gl.tensor
+    head: gl.tensor
+    row: gl.tensor
+    key: gl.tensor
+    blocks: gl.tensor
+
+
+class AttentionOutput(NamedTuple):
+    """``o`` is a TMA descriptor, ``lse`` a pointer to [batch_heads, q_length] or None."""
+
+    o: gl.tensor
+    staging: gl.shared_memory_descriptor
+    lse: gl.tensor
+
+
+@gluon.constexpr_function
+def attention_block(*fields):
+    return AttentionBlock(*fields)
+
+
+@gluon.jit
+def unit_count(extents, BLOCK: gl.constexpr):
+    return extents.batch_heads * gl.cdiv(extents.q_length, BLOCK.consumers * BLOCK.rows)
+
+
+@gluon.jit
+def locate(unit, extents, BLOCK: gl.constexpr):
+    """Where a unit lies. Units count through bands of ``head_group`` heads, tile by tile; the longest tiles come first
+    where the mask makes the last rows see most."""
+    TILE: gl.constexpr = BLOCK.consumers * BLOCK.rows
+    tiles = gl.cdiv(extents.q_length, TILE)
+    batch_head, tile = banded_tile(unit, extents.batch_heads, tiles, extents.head_group, 1, 1)
+    if BLOCK.bounded_right:
+        tile = tiles - 1 - tile
+    row = tile * TILE
+    shift = extents.k_length - extents.q_length
+    first = 0
+    end = extents.k_length
+    if BLOCK.bounded_left:
+        first = gl.maximum(row + shift - extents.left, 0)
+    if BLOCK.bounded_right:
+        last_row = gl.minimum(row + TILE, extents.q_length) - 1
+        end = gl.minimum(last_row + shift + extents.right + 1, end)
+    # Rows that see no key take one block all the same, of which nothing is left.
+    blocks = gl.maximum(gl.cdiv(end - first, BLOCK.columns), 1)
+    return QueryTile(batch_head // extents.heads, batch_head % extents.heads, row, first, blocks)
+
+
+@gluon.jit
+def producer(q_desc, k_desc, v_desc, queries, rings, extents, BLOCK: gl.constexpr):
+    CONSUMERS: gl.constexpr = BLOCK.consumers
+    Q_BYTES: gl.constexpr = q_desc.block_type.nbytes * CONSUMERS
+    index = 0
+    done = 0
+    for unit in range(gl.program_id(0), unit_count(extents, BLOCK), gl.num_programs(0)):
+        tile = locate(unit, extents, BLOCK)
+        wait_empty(queries.empty, done, 1)
+        mbarrier.expect(queries.full.index(0), Q_BYTES)
+        for c in gl.static_range(CONSUMERS):
+            row = tile.row + c * BLOCK.rows
+            q = as_box(queries.tiles.index(c), q_desc)
+            tma_load(q_desc, [tile.batch, tile.head, row, 0], queries.full.index(0), q)
+        key_head = tile.head // extents.sharers
+        for i in range(tile.blocks):
+            key = tile.key + i * BLOCK.columns
+            load_block(k_desc, tile.batch, key_head, key, rings.k, rings.k_full, rings.k_empty, index, BLOCK)
+            load_block(v_desc, tile.batch, key_head, key, rings.v, rings.v_full, rings.v_empty, index, BLOCK)
+            index += 1
+        done += 1  # noqa: SIM113
+
+
+@gluon.jit
+def load_block(desc, batch, head, key, slots, full, empty, index, BLOCK: gl.constexpr):
+    """Copy a block of K or of V into the slot of ring index ``index``, once it is empty."""
+    slot = index % BLOCK.depth
+    wait_empty(empty, index, BLOCK.depth)
+    mbarrier.expect(full.index(slot), desc.block_type.nbytes)
+    tma_load(desc, [batch, head, key, 0], full.index(slot), as_box(slots.index(slot), desc))
+
+
+@gluon.jit
+def consumer(out, queries, rings, extents, BLOCK: gl.constexpr, ID: gl.constexpr):
+    OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
+    index = 0
+    turn = 0
+    done = 0
+    for unit in range(gl.program_id(0), unit_count(extents, BLOCK), gl.num_programs(0)):
+        tile = locate(unit, extents, BLOCK)
+        row = tile.row + ID * BLOCK.rows
+        wait_full(queries.full, done, 1)
+        q = query_operand(queries, BLOCK, ID)
+        if BLOCK.lookahead:
+            acc, row_max, row_sum, turn = attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK, ID)
+        else:
+            acc, row_max, row_sum = attend_serially(q, queries, rings, index, tile, row, extents, BLOCK)
+        index += tile.blocks
+        # Of a row that saw no key nothing was summed up, and its log-sum-exp is LOWEST plus minus infinity.
+        inverse = gl.where(row_sum == 0.0, 0.0, 1.0 / row_sum)
+        acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, OUT))[:, None]
+        store_tile(acc, tile, row, queries, out, BLOCK, ID)
+        if BLOCK.stores_lse:
+            r = row + gl.arange(0, BLOCK.rows, layout=row_max.type.layout)
+            first = gl.cast(tile.batch * extents.heads + tile.head, gl.int64) * extents.q_length
+            gl.store(out.lse + first + r, (row_max + gl.log2(row_sum)) * LN_2, mask=r < extents.q_length)
+        done += 1  # noqa: SIM113
+    tma_store_wait(0)
+
+
+@gluon.jit
+def query_operand(queries, BLOCK: gl.constexpr, ID: gl.constexpr):
+    """This consumer's rows of Q: where they lie, or in registers, their slot let go."""
+    SCORES: gl.constexpr = accumulator_layout(BLOCK.columns, gl.num_warps())
+    q = queries.tiles.index(ID)
+    if BLOCK.q_in_registers:
+        loaded = q.load(gl.DotOperandLayout(0, SCORES, 2))
+        if not BLOCK.staging_in_q:
+            # One thread arrives for all, and each reads its own.
+            thread_barrier()
+            mbarrier.arrive(queries.empty.index(0), count=1)
+        return loaded
+    else:
+        return q
+
+
+@gluon.jit
+def release_queries(queries, BLOCK: gl.constexpr):
+    """Let go of Q once its last product is done, unless it was let go before, or the result leaves through it."""
+    if not (BLOCK.q_in_registers or BLOCK.staging_in_q):
+        mbarrier.arrive(queries.empty.index(0), count=1)
+
+
+@gluon.jit
+def multiply_keys(q, rings, index, BLOCK: gl.constexpr):
+    """Issue Q · Kᵀ of ring index ``index``."""
+    ROWS: gl.constexpr = BLOCK.rows
+    COLUMNS: gl.constexpr = BLOCK.columns
+    empty = gl.zeros([ROWS, COLUMNS], gl.float32, accumulator_layout(COLUMNS, gl.num_warps()))
+    wait_full(rings.k_full, index, BLOCK.depth)
+    k = rings.k.index(index % BLOCK.depth).permute((1, 0))
+    return warpgroup_mma(q, k, empty, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def multiply_values(weights, acc, rings, index, BLOCK: gl.constexpr):
+    """Issue ``acc`` + P · V of ring index ``index``."""
+    wait_full(rings.v_full, index, BLOCK.depth)
+    return warpgroup_mma(weights, rings.v.index(index % BLOCK.depth), acc, is_async=True)
+
+
+@gluon.jit
+def attend_serially(q, queries, rings, index, tile, row, extents, BLOCK: gl.constexpr):
+    """(unscaled output, row maxima, row sums) of a unit, its products one after the other."""
+    acc, row_max, row_sum = first_state(BLOCK)
+    for i in range(tile.blocks):
+        pending = multiply_keys(q, rings, index, BLOCK)
+        scores = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
+        mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
+        key = tile.key + i * BLOCK.columns
+        weights, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, extents, BLOCK, rings.v.dtype)
+        acc = rescale(acc, alpha)
+        pending = multiply_values(weights, acc, rings, index, BLOCK)
+        acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
+        mbarrier.arrive(rings.v_empty.index(index % BLOCK.depth), count=1)
+        index += 1
+    release_queries(queries, BLOCK)
+    return acc, row_max, row_sum
+
+
+@gluon.jit
+def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.constexpr, ID: gl.constexpr):
+    """The same, each block's Q · Kᵀ issued with the P · V of the block before; and the consumer's turns so far."""
+    acc, row_max, row_sum = first_state(BLOCK)
+    first_scores = multiply_keys(q, rings, index, BLOCK)
+    first_scores = warpgroup_mma_wait(num_outstanding=0, deps=[first_scores])
+    mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
+    weights, _, row_max, row_sum = weigh(first_scores, row_max, row_sum, tile.key, row, extents, BLOCK, rings.v.dtype)
+    index += 1
+    for i in range(1, tile.blocks):
+        previous = previous_slot(index, BLOCK.depth)
+        if BLOCK.pingpong:
+            mbarrier.wait(queries.order.index(ID), (turn & 1) ^ (ID == 0))
+        scores = multiply_keys(q, rings, index, BLOCK)
+        pending = multiply_values(weights, acc, rings, index - 1, BLOCK)
+        if BLOCK.pingpong:
+            mbarrier.arrive(queries.order.index((ID + 1) % BLOCK.consumers), count=1)
+            turn += 1
+        scores = warpgroup_mma_wait(num_outstanding=1, deps=[scores])
+        mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
+        key = tile.key + i * BLOCK.columns
+        following, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, extents, BLOCK, rings.v.dtype)
+        # This wait is over at once: its branch keeps ptxas from moving the softmax below the wait for the product.
+        wait_full(rings.v_full, index - 1, BLOCK.depth)
+        acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
+        mbarrier.arrive(rings.v_empty.index(previous), count=1)
+        acc = rescale(acc, alpha)
+        weights = following
+        index += 1
+    release_queries(queries, BLOCK)
+    last = multiply_values(weights, acc, rings, index - 1, BLOCK)
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=[last])
+    mbarrier.arrive(rings.v_empty.index(previous_slot(index, BLOCK.depth)), count=1)
+    return acc, row_max, row_sum, turn
+
+
+@gluon.jit
+def first_state(BLOCK: gl.constexpr):
+    """(output, row maxima, row sums) before the first block."""
+    ROWS: gl.constexpr = BLOCK.rows
+    D: gl.constexpr = BLOCK.width
+    OUT: gl.constexpr = accumulator_layout(D, gl.num_warps())
+    STATISTIC: gl.constexpr = gl.SliceLayout(1, accumulator_layout(BLOCK.columns, gl.num_warps()))
+    acc = gl.zeros([ROWS, D], gl.float32, OUT)
+    return acc, gl.full([ROWS], LOWEST, gl.float32, STATISTIC), gl.zeros([ROWS], gl.float32, STATISTIC)
+
+
+@gluon.jit
+def rescale(acc, alpha):
+    return acc * gl.convert_layout(alpha, gl.SliceLayout(1, acc.type.layout))[:, None]
+
+
+@gluon.jit
+def weigh(scores, row_max, row_sum, key, row, extents, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
+    """A step of online softmax: (P as the left operand of P · V, what the sums so far are multiplied by, maxima, sums),
+    in powers of two."""
+    OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
+    if sticks_out(key, row, extents, BLOCK):
+        scores = masked(scores, key, row, extents, BLOCK)
+    new_max = gl.maximum(row_max, gl.max(scores, 1) * extents.scale)
+    alpha = gl.exp2(row_max - new_max)
+    weights = gl.exp2(scores * extents.scale - new_max[:, None])
+    row_sum = row_sum * alpha + gl.sum(weights, 1)
+    operand = gl.convert_layout(weights.to(DTYPE), gl.DotOperandLayout(0, OUT, 2))
+    return operand, alpha, new_max, row_sum
+
+
+@gluon.jit
+def sticks_out(key, row, extents, BLOCK: gl.constexpr):
+    """Whether some of a block's keys are hidden from some of the rows."""
+    position = row + extents.k_length - extents.q_length
+    found = key + BLOCK.columns > extents.k_length
+    if BLOCK.bounded_left:
+        found = found | (key < position + BLOCK.rows - 1 - extents.left)
+    if BLOCK.bounded_right:
+        found = found | (key + BLOCK.columns - 1 > position + extents.right)
+    return found
+
+
+@gluon.jit
+def masked(scores, key, row, extents, BLOCK: gl.constexpr):
+    """Minus infinity where a row does not see a key.
+
+    A thread's columns come in groups of 8, of which it has the same two in each. Written as one range of all columns,
+    ptxas computes every column before the loop and keeps them in registers, and spills; so the column within its group
+    is hidden behind a move, and what is added for the group is a constant of the instruction.
+    """
+    GROUPS: gl.constexpr = BLOCK.columns // 8
+    parts = scores.reshape([scores.shape[0], GROUPS, 8])
+    LAYOUT: gl.constexpr = parts.type.layout
+    r = row + extents.k_length - extents.q_length - key
+    r += gl.arange(0, BLOCK.rows, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    within = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
+    within = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [within], dtype=gl.int32, is_pure=False, pack=1)
+    group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))) * 8
+    c = group[None, :, None] + within[None, None, :]
+    seen = c < extents.k_length - key
+    if BLOCK.bounded_left:
+        seen = seen & (c >= (r - extents.left)[:, None, None])
+    if BLOCK.bounded_right:
+        seen = seen & (c <= (r + extents.right)[:, None, None])
+    found = gl.where(seen, parts, float("-inf")).reshape([scores.shape[0], BLOCK.columns])
+    return gl.convert_layout(found, scores.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def store_tile(acc, tile, row, queries, out, BLOCK: gl.constexpr, ID: gl.constexpr):
+    """Send a consumer's rows to O, through bytes of their own or through those of Q, which are then let go."""
+    if BLOCK.staging_in_q:
+        staging = queries.tiles.index(ID)
+    else:
+        staging = out.staging.index(ID)
+        tma_store_wait(0)
+    thread_barrier()
+    staging.store(acc.to(staging.dtype))
+    fence_async_shared()
+    tma_store(out.o, [tile.batch, tile.head, row, 0], as_box(staging, out.o))
+    if BLOCK.staging_in_q:
+        tma_store_wait(0)
+        thread_barrier()
+        mbarrier.arrive(queries.empty.index(0), count=1)
+
+
+@gluon.jit
+def allocate_queries(dtype: gl.constexpr, BLOCK: gl.constexpr):
+    CONSUMERS: gl.constexpr = BLOCK.consumers
+    ROWS: gl.constexpr = BLOCK.rows
+    D: gl.constexpr = BLOCK.width
+    LAYOUT: gl.constexpr = shared_layout((ROWS, D), dtype)
+    tiles = gl.allocate_shared_memory(dtype, [CONSUMERS, ROWS, D], LAYOUT)
+    full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    init_ring(full, empty, 1, CONSUMERS)
+    # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
+    order = full
+    if BLOCK.pingpong:
+        order = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+        for c in gl.static_range(CONSUMERS):
+            mbarrier.init(order.index(c), count=1)
+    return Queries(tiles, full, empty, order)
+
+
+@gluon.jit
+def allocate_slots(dtype: gl.constexpr, BLOCK: gl.constexpr):
+    """A ring of blocks of K or of V: (slots, full, empty)."""
+    D: gl.constexpr = BLOCK.width
+    COLUMNS: gl.constexpr = BLOCK.columns
+    DEPTH: gl.constexpr = BLOCK.depth
+    slots = gl.allocate_shared_memory(dtype, [DEPTH, COLUMNS, D], shared_layout((COLUMNS, D), dtype))
+    full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
+    init_ring(full, empty, DEPTH, BLOCK.consumers)
+    return slots, full, empty
+
+
+@gluon.jit
+def specialize(
+    q_desc, k_desc, v_desc, out, queries, rings, extents, BLOCK: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's, 4."""
+    # A tuple of arguments that is bound to a name loses its constexprs.
+    if BLOCK.consumers == 1:
+        gl.warp_specialize(
+            [
+                (consumer, (out, queries, rings, extents, BLOCK, 0)),
+                (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )
+    elif BLOCK.consumers == 2:
+        gl.warp_specialize(
+            [
+                (consumer, (out, queries, rings, extents, BLOCK, 0)),
+                (consumer, (out, queries, rings, extents, BLOCK, 1)),
+                (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consumer, (out, queries, rings, extents, BLOCK, 0)),
+                (consumer, (out, queries, rings, extents, BLOCK, 1)),
+                (consumer, (out, queries, rings, extents, BLOCK, 2)),
+                (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
+            ],
+            [4, 4, 1],
+            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
+
+
+RUNTIME_INTEGERS = ["BATCH_HEADS", "HEADS", "SHARERS", "Q_LENGTH", "K_LENGTH", "LEFT", "RIGHT", "HEAD_GROUP"]
+
+
+@gluon.jit(do_not_specialize=[*RUNTIME_INTEGERS, "SCALE"])
+def attention_fwd_kernel(
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse,
+    BATCH_HEADS,
+    HEADS,
+    SHARERS,
+    Q_LENGTH,
+    K_LENGTH,
+    LEFT,
+    RIGHT,
+    HEAD_GROUP,
+    SCALE,
+    CONSUMERS: gl.constexpr,
+    ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    DEPTH: gl.constexpr,
+    LOOKAHEAD: gl.constexpr,
+    PINGPONG: gl.constexpr,
+    Q_IN_REGISTERS: gl.constexpr,
+    STAGING_IN_Q: gl.constexpr,
+    BOUNDED_LEFT: gl.constexpr,
+    BOUNDED_RIGHT: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr,
+):
+    """Descriptors of [batch, heads, length, HEAD_DIM]; ``SHARERS`` heads of Q share one of K and V. ``LEFT`` and
+    ``RIGHT`` count where the mask is bounded; ``SCALE`` is times log2 e. ``lse`` is fp32 [BATCH_HEADS, Q_LENGTH] or
+    None. The launch's ``num_warps`` are one consumer's, 4."""
+    BLOCK: gl.constexpr = attention_block(
+        CONSUMERS, ROWS, COLUMNS, HEAD_DIM, DEPTH, LOOKAHEAD, PINGPONG, Q_IN_REGISTERS, STAGING_IN_Q, BOUNDED_LEFT,
+        BOUNDED_RIGHT, lse is not None,
+    )  # fmt: skip
+    queries = allocate_queries(q_desc.dtype, BLOCK)
+    k, k_full, k_empty = allocate_slots(k_desc.dtype, BLOCK)
+    v, v_full, v_empty = allocate_slots(v_desc.dtype, BLOCK)
+    staging = queries.tiles
+    if not STAGING_IN_Q:
+        LAYOUT: gl.constexpr = shared_layout((ROWS, HEAD_DIM), o_desc.dtype)
+        staging = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS, ROWS, HEAD_DIM], LAYOUT)
+    rings = KeyRings(k, v, k_full, k_empty, v_full, v_empty)
+    extents = Extents(BATCH_HEADS, HEADS, SHARERS, Q_LENGTH, K_LENGTH, LEFT, RIGHT, HEAD_GROUP, SCALE)
+    out = AttentionOutput(o_desc, staging, lse)
+    specialize(q_desc, k_desc, v_desc, out, queries, rings, extents, BLOCK, PRODUCER_REGISTERS, CONSUMER_REGISTERS)
+
+
+TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
+"""Triton's short names of element types."""
+
+
+def descriptor_boxes(config: AttentionConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The TMA boxes of Q and O, and of K and V, in elements."""
+    return (1, 1, config.rows, config.head_dim), (1, 1, config.columns, config.head_dim)
+
+
+def constants(config: AttentionConfig, bounded_left: bool, bounded_right: bool) -> dict[str, object]:
+    """The kernel's constexprs."""
+    return {
+        "CONSUMERS": config.consumers,
+        "ROWS": config.rows,
+        "COLUMNS": config.columns,
+        "HEAD_DIM": config.head_dim,
+        "DEPTH": config.depth,
+        "LOOKAHEAD": config.lookahead,
+        "PINGPONG": config.pingpong,
+        "Q_IN_REGISTERS": config.q_in_registers,
+        "STAGING_IN_Q": config.staging == "q",
+        "BOUNDED_LEFT": bounded_left,
+        "BOUNDED_RIGHT": bounded_right,
+        "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+        "CONSUMER_REGISTERS": config.consumer_registers,
+    }
+
+
+def launch_options(config: AttentionConfig) -> dict[str, int]:
+    return {"num_warps": WARP_GROUP, "num_stages": 1, "maxnreg": config.max_registers}
+
+
+def signature(
+    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool, stores_lse: bool = True
+) -> tuple[dict[str, str], dict[str, object], list[str]]:
+    """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
+    rows, keys = descriptor_boxes(config)
+    types = {
+        name: f"tensordesc<{element}{list(box)},{shared_layout(box, TYPES[element])!r}>"
+        for name, box in (("q_desc", rows), ("k_desc", keys), ("v_desc", keys), ("o_desc", rows))
+    }
+    types |= dict.fromkeys(RUNTIME_INTEGERS, "i32") | {"SCALE": "fp32"}
+    values = constants(config, bounded_left, bounded_right)
+    if stores_lse:
+        return types | {"lse": "*fp32"}, values, ["lse"]
+    return types, values | {"lse": None}, []

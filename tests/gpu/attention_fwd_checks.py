@@ -1,0 +1,145 @@
+"""What the attention kernel's tests run on a GPU, in child processes: each check yields one line a case, empty where
+right. Inputs are fresh random numbers; results are compared with float64 and lie in buffers of NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from warpplan.kernels.attention_fwd.launch import attention, prepare
+from warpplan.kernels.attention_fwd.reference import reference
+from warpplan.kernels.attention_fwd.space import AttentionConfig
+
+NAN = float("nan")
+MARGIN = 3
+"""Rows of NaN before and behind each head."""
+HALF_UNIT = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+"""Half a unit in the last place, relative."""
+MASKS = ((False, None), (True, None), (True, 0), (True, 70), (False, 33))
+"""(causal, window)."""
+
+
+def framed(batch, heads, length, d, dtype, fill=None):
+    """(a tensor [batch, heads, length, d], the whole buffer): a frame of NaN around each head."""
+    whole = torch.full((batch, heads, length + 2 * MARGIN, d), NAN, device="cuda", dtype=dtype)
+    inner = whole[:, :, MARGIN:-MARGIN]
+    if fill is not None:
+        inner.copy_(fill(batch, heads, length, d, device="cuda"))
+    return inner, whole
+
+
+def operands(batch, heads, kv_heads, q_length, k_length, d, dtype):
+    q, _ = framed(batch, heads, q_length, d, dtype, torch.randn)
+    k, _ = framed(batch, kv_heads, k_length, d, dtype, torch.randn)
+    v, _ = framed(batch, kv_heads, k_length, d, dtype, torch.randn)
+    return q, k, v
+
+
+def launched(q, k, v, config, **options):
+    """(result, log-sum-exp, what is wrong around them)."""
+    out, whole = framed(*q.shape, q.dtype)
+    statistics = torch.full((q.shape[0] * q.shape[1] * q.shape[2] + 2 * MARGIN,), NAN, device="cuda")
+    lse = statistics[MARGIN:-MARGIN].view(q.shape[:3])
+    prepare(q, k, v, config, out, lse, **options)()
+    torch.cuda.synchronize()
+    frame = (whole[:, :, :MARGIN], whole[:, :, -MARGIN:], statistics[:MARGIN], statistics[-MARGIN:])
+    written = any(not bool(part.isnan().all()) for part in frame)
+    return out, lse, "elements around the result were written" if written else ""
+
+
+def compared(q, k, v, config, **options):
+    """What is wrong with a launch, empty where nothing is: weights and result are rounded to 16 bits, sums are not."""
+    out, lse, wrong = launched(q, k, v, config, **options)
+    if wrong:
+        return wrong
+    wanted, wanted_lse = reference(q, k, v, **options)
+    worst = float((out.double() - wanted).abs().max())
+    if not worst <= 4 * HALF_UNIT[q.dtype] * float(v.abs().max()):
+        return f"largest error {worst:.2e}"
+    seen = ~torch.isneginf(wanted_lse)
+    if not torch.equal(torch.isneginf(lse), ~seen):
+        return "log-sum-exp of rows that see no key"
+    worst = float((lse.double() - wanted_lse)[seen].abs().max()) if bool(seen.any()) else 0.0
+    if not worst < 1e-4:
+        return f"largest error of the log-sum-exp {worst:.2e}"
+    again, again_lse, _ = launched(q, k, v, config, **options)
+    same = torch.equal(again, out) and torch.equal(again_lse, lse)
+    return "" if same else "other bits on another run"
+
+
+def check_lengths(config: dict, dtype: str) -> Iterator[str]:
+    """Lengths around tiles and blocks, equal and not, under every mask."""
+    plan = AttentionConfig(**config)
+    tile, block = plan.tile_rows, plan.columns
+    lengths = ((1, 1), (tile - 1, tile - 1), (tile, tile), (tile + 1, tile + 1), (331, 331), (1, 1009), (257, 64))
+    lengths += ((block, 5 * block), (523, block + 1), (1000, 1), (2 * tile, 3 * block - 1))
+    for q_length, k_length in lengths:
+        for causal, window in MASKS:
+            q, k, v = operands(1, 2, 1, q_length, k_length, plan.head_dim, getattr(torch, dtype))
+            wrong = compared(q, k, v, plan, causal=causal, window=window)
+            yield f"{q_length} x {k_length} causal={causal} window={window}: {wrong}" if wrong else ""
+
+
+def check_heads(config: dict, dtype: str) -> Iterator[str]:
+    """Heads that share keys, by several batches, more units than SMs."""
+    plan = AttentionConfig(**config)
+    for batch, heads, kv_heads, length in ((1, 6, 6, 200), (3, 8, 2, 777), (2, 32, 1, 1500)):
+        for causal in (False, True):
+            q, k, v = operands(batch, heads, kv_heads, length, length, plan.head_dim, getattr(torch, dtype))
+            wrong = compared(q, k, v, plan, causal=causal)
+            yield f"{batch} {heads}/{kv_heads} {length} causal={causal}: {wrong}" if wrong else ""
+
+
+def check_layouts(config: dict, dtype: str) -> Iterator[str]:
+    """[B, L, H, D] transposed, slices of a packed projection, another scale, no result given."""
+    plan, kind = AttentionConfig(**config), getattr(torch, dtype)
+    packed = torch.randn(2, 300, 3, 4, plan.head_dim, device="cuda").to(kind)
+    q, k, v = (packed[:, :, i].transpose(1, 2) for i in range(3))
+    for scale in (None, 0.37):
+        out = attention(q, k, v, plan, causal=True, scale=scale)
+        wanted, _ = reference(q, k, v, causal=True, scale=scale)
+        error = float((out.double() - wanted).norm() / wanted.norm())
+        yield "" if error < 8 * HALF_UNIT[kind] else f"packed, scale {scale}: relative error {error:.1e}"
+
+
+def check_neighbours(config: dict, dtype: str) -> Iterator[str]:
+    """A NaN in one head's keys reaches that head's result alone; one that no query sees reaches none."""
+    plan, kind = AttentionConfig(**config), getattr(torch, dtype)
+    q, k, v = operands(2, 4, 4, 300, 300, plan.head_dim, kind)
+    k[1, 2, 17, 5] = NAN
+    out, _, _ = launched(q, k, v, plan)
+    clean = out.isnan().logical_not().all(-1).all(-1)
+    yield "" if int(clean.sum()) == 7 and not bool(clean[1, 2]) else "a NaN leaks, or is lost"
+    out, _, _ = launched(q, k, v, plan, causal=True)
+    yield "" if not bool(out[1, 2, :17].isnan().any()) else "a NaN that the mask hides is seen"
+
+
+def check_graph(config: dict, dtype: str) -> Iterator[str]:
+    """A captured launch reads its operands at each replay."""
+    plan = AttentionConfig(**config)
+    q, k, v = operands(1, 4, 2, 500, 500, plan.head_dim, getattr(torch, dtype))
+    out = torch.empty_like(q)
+    run = prepare(q, k, v, plan, out, causal=True)
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for _ in range(3):
+        q.copy_(torch.randn_like(q))
+        out.fill_(NAN)
+        graph.replay()
+        torch.cuda.synchronize()
+        wanted, _ = reference(q, k, v, causal=True)
+        error = float((out.double() - wanted).norm() / wanted.norm())
+        yield "" if error < 8 * HALF_UNIT[q.dtype] else f"relative error {error:.1e} on replay"
+
+
+CHECKS = (check_lengths, check_heads, check_layouts, check_neighbours, check_graph)
+
+
+def check_all(config: dict, dtype: str) -> Iterator[str]:
+    """All of the above."""
+    for check in CHECKS:
+        for wrong in check(config, dtype):
+            yield f"{check.__name__}: {wrong}" if wrong else ""

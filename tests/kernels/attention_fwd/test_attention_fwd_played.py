@@ -1,0 +1,167 @@
+"""The attention kernel's compiled code, played in numpy: right results under any interleaving of its partitions, no
+races, nothing read or written beside the tensors; and a kernel that is broken in one place is noticed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="compiling needs triton")
+
+sys.path.insert(0, str(Path(__file__).parent))
+import played_attention
+from played_attention import played
+
+from warpplan.kernels.attention_fwd import gluon
+from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
+from warpplan.kernels.attention_fwd.space import AttentionConfig, violations
+from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
+from warpplan.planner.values.device import H200
+
+SMALL = AttentionConfig(64, 2, 64, 64, 2)
+CONFIGS = (
+    SMALL,
+    replace(SMALL, lookahead=False),
+    replace(SMALL, pingpong=True, depth=3),
+    replace(SMALL, q_in_registers=True),
+    replace(SMALL, q_in_registers=True, staging="q", lookahead=False),
+    replace(SMALL, staging="q", consumers=3, pingpong=True),
+    replace(SMALL, consumers=1, rows=128),
+    AttentionConfig(64, 3, 64, 128, 2),
+    AttentionConfig(128, 2, 64, 128, 2),
+    AttentionConfig(128, 2, 64, 128, 3, pingpong=True, staging="q"),
+    AttentionConfig(256, 2, 64, 64, 2, staging="q"),
+    AttentionConfig(256, 1, 64, 64, 2, lookahead=False, staging="q"),
+)
+
+
+def masks(shape: AttentionShape) -> list[AttentionShape]:
+    """``shape`` with every kind of mask."""
+    bands = ((False, None), (True, None), (True, 0), (True, 70), (False, 33))
+    return [replace(shape, causal=causal, window=window) for causal, window in bands]
+
+
+def check(config: AttentionConfig, shape: AttentionShape, **options) -> None:
+    played(config, shape, **options).require_right(options.get("element", "bf16"))
+
+
+@pytest.mark.parametrize("q_length", [1, 63, 64, 65, 127, 131, 257])
+@pytest.mark.parametrize("k_length", [1, 63, 64, 65, 191])
+def test_lengths_and_masks(q_length, k_length):
+    for shape in masks(AttentionShape(1, 1, q_length, 64, 1, k_length)):
+        check(SMALL, shape, seed=q_length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+def test_every_scheme(config):
+    assert not violations(config, "bfloat16", H200)
+    shape = AttentionShape(1, 2, config.tile_rows + 67, config.head_dim, 1, 2 * config.columns + 11)
+    for seed, masked in enumerate(masks(shape)):
+        check(config, masked, seed=seed, programs=1 + seed % 3)
+    check(config, replace(shape, q_length=1, k_length=1), seed=9)
+    check(config, replace(shape, q_length=2 * config.tile_rows, k_length=config.columns, causal=True), seed=10)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize("group", [1, 4, 100])
+def test_heads_that_share_keys_in_any_order_of_units(kv_heads, group):
+    shape = AttentionShape(2, 6, 130, 64, kv_heads, 77, causal=True)
+    check(replace(SMALL, head_group=group), shape, programs=5)
+    check(replace(SMALL, head_group=group, persistent=False), shape, by_token=True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_interleaving(seed):
+    check(replace(SMALL, pingpong=True), AttentionShape(1, 3, 200, 64, 1, 300, True), seed=seed, programs=2)
+
+
+def test_every_run_gives_the_same_bits():
+    shape = AttentionShape(1, 2, 200, 64, 1, 300, True, 90)
+    first, second = (played(SMALL, shape, programs=p) for p in (1, 3))
+    assert np.array_equal(first.out, second.out)
+    assert np.array_equal(first.lse, second.lse)
+
+
+def test_float16_and_another_scale():
+    shape = AttentionShape(1, 2, 100, 64, 2, 150, True)
+    check(SMALL, shape, element="fp16")
+    check(SMALL, shape, scale=0.71)
+
+
+def test_rows_that_see_no_key_are_zero():
+    found = played(SMALL, AttentionShape(1, 1, 150, 64, 1, 40, True))
+    assert not found.out[0, 0, :110].any()
+    assert np.isneginf(found.lse[0, 0, :110]).all()
+    assert np.isfinite(found.lse[0, 0, 110:]).all()
+    found.require_right("bf16")
+
+
+def check_all(shapes: tuple[AttentionShape, ...]) -> None:
+    for seed, shape in enumerate(shapes):
+        check(SMALL, shape, seed=seed, programs=1)
+
+
+# What breaks: the source's text, its replacement.
+MUTATIONS = {
+    "the last block's missing keys are seen": ("found = key + BLOCK.columns > extents.k_length", "found = False"),
+    "a causal mask is one off": ("c <= (r + extents.right)", "c < (r + extents.right)"),
+    "a window is one off": ("c >= (r - extents.left)", "c > (r - extents.left)"),
+    "blocks before the window begin late": (
+        "gl.maximum(row + shift - extents.left, 0)",
+        "gl.maximum(row + shift - extents.left + 1, 0)",
+    ),
+    "blocks end early": ("last_row + shift + extents.right + 1", "last_row + shift + extents.right"),
+    "the output is not rescaled": ("        acc = rescale(acc, alpha)\n        weights", "        weights"),
+    "sums are not rescaled": ("row_sum * alpha + ", "row_sum + "),
+    # (An early release of K alone is harmless: its slot is filled after a later V, which waits for this product too.)
+    "V is let go before it is read": (
+        "        acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])\n        mbarrier.arrive("
+        "rings.v_empty.index(previous), count=1)\n        acc = rescale",
+        "        mbarrier.arrive(rings.v_empty.index(previous), count=1)\n        "
+        "acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])\n        acc = rescale",
+    ),
+    "V is not waited for": ("    wait_full(rings.v_full, index, BLOCK.depth)\n", ""),
+    "Q is let go before its last product": (
+        "        if BLOCK.lookahead:",
+        "        release_queries(queries, BLOCK)\n        if BLOCK.lookahead:",
+    ),
+    "heads share the wrong keys": ("tile.head // extents.sharers", "tile.head % extents.sharers"),
+    "the result is stored before it is fenced": ("    fence_async_shared()\n", ""),
+    "the staging is overwritten while it is read": (
+        "        tma_store_wait(0)\n    thread_barrier()",
+        "    thread_barrier()",
+    ),
+}  # fmt: skip
+SUFFERING = (
+    AttentionShape(1, 4, 200, 64, 2, 333, True, 90),
+    AttentionShape(1, 4, 200, 64, 2, 333),
+    AttentionShape(1, 4, 70, 64, 2, 64, True, 3),
+    AttentionShape(1, 1, 1, 64, 1, 65, True),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_broken_kernel_is_noticed(name, tmp_path, monkeypatch):
+    old, new = MUTATIONS[name]
+    text = Path(gluon.__file__).read_text()
+    assert old in text, "the source changed: adapt the mutation"
+    path = tmp_path / "broken_attention.py"
+    path.write_text(text.replace(old, new))
+    spec = importlib.util.spec_from_file_location("broken_attention", path)
+    broken = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "broken_attention", broken)
+    spec.loader.exec_module(broken)
+    monkeypatch.setattr(gluon, "attention_fwd_kernel", broken.attention_fwd_kernel)
+    played_attention.compiled.cache_clear()
+    try:
+        with pytest.raises((AssertionError, KernelFault)):
+            check_all(SUFFERING)
+    finally:
+        played_attention.compiled.cache_clear()
