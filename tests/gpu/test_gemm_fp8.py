@@ -35,8 +35,8 @@ PROMOTED = (
     GemmConfig("single", 64, 64, 128, 4, 4, split_k=3, promoted=True),
 )
 SHAPES = ((1, 1, 16), (7, 133, 144), (129, 264, 1104), (1000, 1001, 2048))
-FAST = 2**-9 + 2**-11
-"""Between the bfloat16 result, of which a single element is rounded by up to 2⁻⁹, and the product: tensor cores keep
+FAST = 2**-8 + 2**-11
+"""Between the bfloat16 result, of which a single element is rounded by up to 2⁻⁸, and the product: tensor cores keep
 some 14 bits of a sum."""
 
 
