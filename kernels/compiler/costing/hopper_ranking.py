@@ -124,7 +124,8 @@ def rank(
     for way in ways:
         model = HopperModel(way, profile, device, stages, launch)
         found += [s for shape in _shapes(way) for s in model.crowded(shape)]
-    ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
+    once = {r.scheme: r for r in reversed(found)}.values()
+    ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in once]
     if not ranked:
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
     elif not any(s.gain > 1 for s in ranked):
@@ -182,7 +183,15 @@ def _shapes(captured: Captured) -> list[Shape]:
         if whole and consumers * warps <= MOST_CONSUMER_WARPS:
             registers = registers_of_producer(captured)
             found.append(Shape(consumers, warps, in_flight=flying, producer_registers=registers))
+            if _promotes(captured):
+                found.append(replace(found[-1], in_flight=False))
     return found
+
+
+def _promotes(captured: Captured) -> bool:
+    """Whether a loop works on its only product, which may be issued an iteration early or not: early, a thread has two
+    tiles of it, for which the compiler may find too few registers."""
+    return any(len(loop.of_kind("dot")) == 1 and lookahead_product(loop) is not None for loop in captured.loading)
 
 
 class HopperModel(KernelModel):

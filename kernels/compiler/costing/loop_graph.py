@@ -126,6 +126,13 @@ def loop_graph(
         edges += in_order(ops, {op.id: op.issue for op in ops}, early)  # all its warps copy, instruction by instruction
     lookahead = lookahead_product(loop) if shape.specialized and shape.in_flight else None
     ahead = early if not shape.specialized else frozenset() if lookahead is None else frozenset({lookahead})
+    if lookahead is not None and len(loop.of_kind("dot")) == 1:
+        landed = _landed(loop.of_kind("dot")[0], shape, costs)
+        waits[landed.id] = landed.issue
+        consumed.insert(0, landed)
+        edges += [
+            Dependence(lookahead, landed.id, 0, "token"), Dependence(landed.id, lookahead, 1, "token"),
+        ]  # fmt: skip
     edges += in_order(consumed, waits, ahead)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
@@ -163,10 +170,10 @@ def in_flight(loop: Body, product: LoopWork) -> bool:
 
 
 def lookahead_product(loop: Body) -> str | None:
-    """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the first of several, which
-    needs nothing but its own loads, where the last is what the loop carries."""
+    """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the only one, or the first of
+    several where the last is what the loop carries, if it needs nothing but its own loads."""
     products = loop.of_kind("dot")
-    if len(products) < 2 or loop.kind != "scf.for":
+    if not products or loop.kind != "scf.for":
         return None
     first, last = products[0], products[-1]
     loads = {work.id for work in loop.of_kind(*RING_KINDS)}
@@ -175,8 +182,21 @@ def lookahead_product(loop: Body) -> str | None:
     only_loads = bool(reads) and mine <= loads and all(flow.distance == 0 for flow in reads)
     shared = any(flow.src in mine and flow.dst != first.id for flow in loop.flows)
     carried = any(flow.src == first.id and flow.distance for flow in loop.flows)
-    kept = any(flow.src == last.id and flow.distance for flow in loop.flows)
+    kept = first is last or any(flow.src == last.id and flow.distance for flow in loop.flows)
     return first.id if only_loads and not shared and not carried and kept else None
+
+
+def _landed(work: LoopWork, shape: Shape, costs: CostTable) -> Operation:
+    """The end of the only product of a loop, ``work``, that is issued an iteration early: it is waited for at the end
+    of the iteration that issues it, before the next one is issued, and moved to the registers that the next iteration
+    reads, one instruction a register (ptxas of Triton 3.6.0, in the code of a block-scaled fp8 GEMM)."""
+    assert work.product is not None
+    size = work.product.m * work.product.n // (shape.consumers if work.rows else 1)
+    moved = _part(Part("elementwise", size), size, costs, "l2")
+    return Operation(
+        f"{work.id}.landed", UNIT["elementwise"], round(moved.latency), round(moved.occupancy), round(moved.issue),
+        min_warps=shape.warps,
+    )  # fmt: skip
 
 
 def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:

@@ -73,7 +73,8 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         # While one consumer waits, another one's products run. A single consumer keeps its next product in
         # flight instead.
         overlap = partial(add_overlap, threads=WARP * partitioning.warps)
-        rewrites = (overlap, add_lookahead) if partitioning.consumers > 1 else (add_lookahead,)
+        lookahead = partial(add_lookahead, rings=rings)
+        rewrites = (overlap, lookahead) if partitioning.consumers > 1 else (lookahead,)
         clones = [rewrite_loops(clone, *rewrites) for clone in clones]
 
     bodies = []
