@@ -31,6 +31,7 @@ from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
     lead_to,
     located,
 )
+from warpplan.kernels.compiler.lowering.slices.unrolling import UNROLL
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
@@ -104,8 +105,8 @@ def _rewritten(
 
 
 def _all_but_last(
-    loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation | None, rest: list[IrOperation],
-    given: tuple[str, str],
+    loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation | None,
+    rest: list[IrOperation], given: tuple[str, str],
 ) -> control.ForLoop:  # fmt: skip
     """``loop`` up to its last iteration, each of its iterations issuing the next one's ``first`` product; ``given`` are
     the first iteration's product and the upper bound."""
@@ -127,9 +128,10 @@ def _all_but_last(
     yielded = [finished.get(value, value) for value in loop.yielded]
     ending = [*zip(yielded, [kind for _, _, kind, _ in loop.carried], strict=True), (f"{done}#0", product)]
     first_product, upper = given
+    attributes = loop.attributes | ({UNROLL: "true"} if last is None else {})
     return control.ForLoop(
         loop.variable, loop.lower, upper, loop.step, [*loop.carried, (current, first_product, product, "%_product")],
-        loop.kind, loop.attributes, Region([*body, control.yield_of(ending, where)]), where,
+        loop.kind, attributes, Region([*body, control.yield_of(ending, where)]), where,
     )  # fmt: skip
 
 
