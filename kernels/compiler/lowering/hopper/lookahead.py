@@ -128,7 +128,8 @@ def _all_but_last(
     yielded = [finished.get(value, value) for value in loop.yielded]
     ending = [*zip(yielded, [kind for _, _, kind, _ in loop.carried], strict=True), (f"{done}#0", product)]
     first_product, upper = given
-    attributes = loop.attributes | ({UNROLL: "true"} if last is None else {})
+    # Unrolled, ptxas (Triton 3.6.0) puts off one iteration's work into the next one's, and keeps a tile more for it.
+    attributes = {name: value for name, value in loop.attributes.items() if name != UNROLL}
     return control.ForLoop(
         loop.variable, loop.lower, upper, loop.step, [*loop.carried, (current, first_product, product, "%_product")],
         loop.kind, attributes, Region([*body, control.yield_of(ending, where)]), where,

@@ -4,5 +4,5 @@ EXPORTS = {
     "dead_values": ("without_dead_values",),
     "early_lookups": ("with_early_lookups", "with_early_vectors"),
     "narrow_layouts": ("with_warps",),
-    "unrolling": ("with_unrolled_loops",),
+    "unrolling": ("UNROLL", "with_unrolled_loops"),
 }

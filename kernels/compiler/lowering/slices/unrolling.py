@@ -40,7 +40,8 @@ def with_unrolled_loops(operations: list[IrOperation]) -> list[IrOperation]:
 def _by_two(operation: IrOperation) -> list[IrOperation]:
     loop = control.read_loop(operation)
     stem, where, kind = with_suffix(loop.variable, ""), operation.location, loop.kind
-    short, twice, second, following, left = (f"{stem}_wp_{n}" for n in ("short", "twice", "second", "following", "left"))
+    names = ("short", "twice", "second", "following", "left", "rest")
+    short, twice, second, following, left, final = (f"{stem}_wp_{name}" for name in names)
     before = [
         _at(f"{short} = arith.subi {loop.upper}, {loop.step} : {kind}", where),
         _at(f"{twice} = arith.addi {loop.step}, {loop.step} : {kind}", where),
@@ -54,7 +55,7 @@ def _by_two(operation: IrOperation) -> list[IrOperation]:
         _at(f"{following} = arith.addi {loop.variable}, {twice} : {kind}", where),
         control.yield_of([*zip(yielded, types, strict=True), (following, kind)], last.location),
     ]  # fmt: skip
-    carried = [*loop.carried, (left, loop.lower, kind, f"{stem}_wp_rest")]
+    carried = [*loop.carried, (left, loop.lower, kind, final)]
     pairs = control.ForLoop(
         loop.variable, loop.lower, short, twice, carried, kind, loop.attributes, Region(pair, loop.body.label), where
     )
@@ -62,7 +63,7 @@ def _by_two(operation: IrOperation) -> list[IrOperation]:
     inside = {name: with_suffix(name, "_wp_odd") for name in (loop.variable, *handed)}
     odd, yielded = _copied(body, inside, "_wp_odd", loop.yielded)
     rest = control.ForLoop(
-        inside[loop.variable], results[f"{stem}_wp_rest"], loop.upper, loop.step,
+        inside[loop.variable], results[final], loop.upper, loop.step,
         [(inside[name], results[outside], text, outside) for name, _, text, outside in loop.carried], kind,
         loop.attributes,
         Region([*odd, control.yield_of([*zip(yielded, types, strict=True)], last.location)], loop.body.label), where,
@@ -78,14 +79,11 @@ def _copied(
     names, copies = dict(names), []
     for operation in operations:
         copy = operation.substituted(names)
-        copy.results = tuple(with_suffix(name, suffix) + mark + n for name, mark, n in _parts(copy.results))
+        results = (result.partition(":") for result in copy.results)
+        copy.results = tuple(with_suffix(name, suffix) + mark + count for name, mark, count in results)
         names |= dict(zip(operation.defined, copy.defined, strict=True))
         copies.append(copy)
     return copies, [names.get(name, name) for name in wanted]
-
-
-def _parts(results: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    return [result.partition(":") for result in results]
 
 
 def _at(text: str, location: str) -> IrOperation:
