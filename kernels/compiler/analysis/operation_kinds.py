@@ -26,7 +26,7 @@ UNIT: dict[Kind, str] = {
 
 LONGEST_EARLY = 512
 """Elements of the longest vector that a consumer loads an iteration ahead. Chosen by hand: the rows or columns of a
-tile, of which a thread has few. Doubled, nothing changes: no tile that fits into a block is longer."""
+tile, of which a thread has few. Doubled, longer vectors are held in registers for an iteration more."""
 
 FREE = frozenset({
     "arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.reshape", "tt.unsplat",
