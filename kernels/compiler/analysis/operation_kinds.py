@@ -24,6 +24,10 @@ UNIT: dict[Kind, str] = {
     "convert_layout": "LSU", "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
 }  # fmt: skip
 
+LONGEST_EARLY = 512
+"""Elements of the longest vector that a consumer loads an iteration ahead. Chosen by hand: the rows or columns of a
+tile, of which a thread has few. Doubled, longer vectors are held in registers for an iteration more."""
+
 FREE = frozenset({
     "arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.reshape", "tt.unsplat",
     "ttg.memdesc_trans", "ttg.memdesc_subslice", "ttg.memdesc_index", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret",

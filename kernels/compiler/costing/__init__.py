@@ -8,7 +8,17 @@ EXPORTS = {
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
     "kernel_model": ("RankedStrategy",),
-    "loop_graph": ("Cost", "cost_of", "estimated", "in_flight", "meeting_cycles", "MMA_ROWS", "Shape", "THREADS"),
+    "loop_graph": (
+        "Cost",
+        "cost_of",
+        "estimated",
+        "in_flight",
+        "kept_apart",
+        "meeting_cycles",
+        "MMA_ROWS",
+        "Shape",
+        "THREADS",
+    ),
     "pressure": ("most_at_once", "slot_bytes"),
     "whole_launch": ("launch_bound", "LaunchSize"),
 }

@@ -58,8 +58,10 @@ WORTH_A_BLOCK = 0.97
 """Factor on a kernel's time that one block more on an SM must reach, for each comes with its own prologue and fewer
 registers. Chosen by hand."""
 MORE_REGISTERS = 52
-"""Registers beside a loop's values that a consumer must have where several blocks run on an SM. ptxas of Triton 3.6.0
-gives kernels with descriptors 22 to 57; a block more is no gain where its consumers spill."""
+"""Registers beside a loop's values that a consumer must have where several blocks run on an SM, or where it has two
+tiles of a lone product. ptxas of Triton 3.6.0 gives kernels with descriptors 22 to 57; a block more is no gain where
+its consumers spill. Of block-scaled fp8 GEMMs whose two tiles of 64 x 128 leave 44 to 47, some spill, 260 bytes a
+thread."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -127,7 +129,8 @@ def rank(
     for way in ways:
         model = HopperModel(way, profile, device, stages, launch)
         found += [s for shape in _shapes(way) for s in model.crowded(shape)]
-    ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in found]
+    once = {r.scheme: r for r in found}.values()
+    ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in once]
     if not ranked:
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
     elif not any(s.gain > 1 for s in ranked):
@@ -184,8 +187,16 @@ def _shapes(captured: Captured) -> list[Shape]:
         whole = consumers == 1 or (rows and all(r % (MMA_ROWS * consumers) == 0 for r in rows))
         if whole and consumers * warps <= MOST_CONSUMER_WARPS:
             registers = registers_of_producer(captured)
-            found.append(Shape(consumers, warps, in_flight=flying, producer_registers=registers))
+            shape = Shape(consumers, warps, in_flight=flying, producer_registers=registers)
+            # Of equal predictions the one first that takes fewer registers.
+            found += [replace(shape, in_flight=False), shape] if _promotes(captured) else [shape]
     return found
+
+
+def _promotes(captured: Captured) -> bool:
+    """Whether a loop works on its only product, which may be issued an iteration early or not: early, a thread has two
+    tiles of it, which takes registers and may gain nothing."""
+    return any(len(loop.of_kind("dot")) == 1 and lookahead_product(loop) is not None for loop in captured.loading)
 
 
 class HopperModel(KernelModel):
@@ -210,7 +221,8 @@ class HopperModel(KernelModel):
         has_lookahead = shape.in_flight and any(lookahead_product(loop) is not None for loop in loops)
         # A product that is issued an iteration early takes registers that there may not be; then none is.
         otherwise = replace(shape, in_flight=False)
-        beside = BASE_REGISTERS if shape.blocks == 1 else MORE_REGISTERS
+        two_tiles = shape.in_flight and _promotes(self.captured)
+        beside = MORE_REGISTERS if shape.blocks > 1 or two_tiles else BASE_REGISTERS
         if any(live_registers(loop, shape) + beside > registers for loop in loops):
             return self.specialized(otherwise) if has_lookahead else []
         limit_bytes = self._shared_bytes_of_block(shape)

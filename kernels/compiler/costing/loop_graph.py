@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
 from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
-from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, UNIT, Part, Product
+from warpplan.kernels.compiler.analysis.operation_kinds import LONGEST_EARLY, RING_KINDS, UNIT, Part, Product
 from warpplan.kernels.compiler.costing.copy_costs import copy_cost, lookups
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.planner.errors import MissingCosts
@@ -29,6 +30,8 @@ from warpplan.planner.values.device import Device
 
 THREADS = 32
 """Of a warp."""
+AGAIN = ".again"
+"""After the id of what the producer does, where the consumers do it, too."""
 TMA_ALIGNMENT = 1_024
 """A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""
 MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
@@ -112,7 +115,7 @@ def loop_graph(
                 waits[issued.id] = op.issue
             if work.kind in RING_KINDS or not read_by_consumers(loop, work.id, produced):
                 continue
-            op = replace(op, id=f"{work.id}.again")
+            op = replace(op, id=f"{work.id}{AGAIN}")
         consumed.append(op)
         waits[op.id] = op.latency if work.kind == "dot" and work.id not in flying else op.issue
     if not shape.specialized:
@@ -124,9 +127,7 @@ def loop_graph(
     early = lookups(loop)
     if copying:
         edges += in_order(ops, {op.id: op.issue for op in ops}, early)  # all its warps copy, instruction by instruction
-    lookahead = lookahead_product(loop) if shape.specialized and shape.in_flight else None
-    ahead = early if not shape.specialized else frozenset() if lookahead is None else frozenset({lookahead})
-    edges += in_order(consumed, waits, ahead)
+    edges += in_order(consumed, waits, early) if not shape.specialized else _early(loop, shape, consumed, waits, costs)
     limits = Limits(
         max_partitions=1 + shape.consumers if shape.specialized else 1,
         smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
@@ -138,6 +139,48 @@ def loop_graph(
     name = f"{loop.id}, {shape.consumers} x {shape.warps} warps" + ("" if shape.specialized else ", not specialised")
     graph = DependenceGraph(name, (*ops, *consumed), unique(edges), limits)
     return data_partition(graph, [op.id for op in consumed], shape.consumers) if shape.consumers > 1 else graph
+
+
+def _early(
+    loop: Body, shape: Shape, consumed: list[Operation], waits: dict[str, int], costs: CostTable
+) -> list[Dependence]:
+    """The order of a consumer's operations, some of which it issues when the iteration before their own begins.
+
+    Where its loop is not unrolled, what has been read ahead is moved to other registers at the end of the iteration, so
+    waited for there, and so is a lone product.
+    """
+    lookahead = lookahead_product(loop) if shape.in_flight else None
+    vectors = early_vectors(loop)
+    products = loop.of_kind("dot")
+    ahead = frozenset(op.id for op in consumed if op.id == lookahead or op.id.removesuffix(AGAIN) in vectors)
+    loads = {work.id for work in loop.of_kind("load")}
+    waited = [op.id for op in consumed if op.id in ahead and op.id.removesuffix(AGAIN) in loads]
+    edges = []
+    if lookahead is not None:
+        waits[lookahead] = next(op.issue for op in consumed if op.id == lookahead)
+        if len(products) == 1:
+            landed = _landed(products[0], shape, costs)
+            waits[landed.id] = landed.issue
+            consumed.insert(0, landed)
+            waited.append(lookahead)
+            edges.append(Dependence(landed.id, lookahead, 1, "token"))
+    first = next((op.id for op in consumed if op.id not in ahead), None)
+    if first is not None and (lookahead is not None or len(products) > 1):
+        edges += [Dependence(op, first, 0, "token") for op in waited]
+    return [*edges, *in_order(consumed, waits, ahead)]
+
+
+def _landed(work: LoopWork, shape: Shape, costs: CostTable) -> Operation:
+    """The end of the only product of a loop, ``work``, that is issued an iteration early: it is moved to the registers
+    that the next iteration reads before the product after it is issued, an instruction a register (ptxas of Triton
+    3.6.0, in the code of a block-scaled fp8 GEMM)."""
+    assert work.product is not None
+    size = work.product.m * work.product.n // (shape.consumers if work.rows else 1)
+    moved = _part(Part("elementwise", size), size, costs, "l2")
+    return Operation(
+        f"{work.id}.landed", UNIT["elementwise"], round(moved.latency), round(moved.occupancy), round(moved.issue),
+        min_warps=shape.warps,
+    )  # fmt: skip
 
 
 def pinned(graph: DependenceGraph, loop: Body, shape: Shape) -> dict[str, int]:
@@ -163,10 +206,10 @@ def in_flight(loop: Body, product: LoopWork) -> bool:
 
 
 def lookahead_product(loop: Body) -> str | None:
-    """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the first of several, which
-    needs nothing but its own loads, where the last is what the loop carries."""
+    """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the only one, or the first of
+    several where the last is what the loop carries, if it needs nothing but its own loads."""
     products = loop.of_kind("dot")
-    if len(products) < 2 or loop.kind != "scf.for":
+    if not products or loop.kind != "scf.for":
         return None
     first, last = products[0], products[-1]
     loads = {work.id for work in loop.of_kind(*RING_KINDS)}
@@ -175,8 +218,40 @@ def lookahead_product(loop: Body) -> str | None:
     only_loads = bool(reads) and mine <= loads and all(flow.distance == 0 for flow in reads)
     shared = any(flow.src in mine and flow.dst != first.id for flow in loop.flows)
     carried = any(flow.src == first.id and flow.distance for flow in loop.flows)
-    kept = any(flow.src == last.id and flow.distance for flow in loop.flows)
+    kept = first is last or any(flow.src == last.id and flow.distance for flow in loop.flows)
     return first.id if only_loads and not shared and not carried and kept else None
+
+
+def early_vectors(loop: Body) -> frozenset[str]:
+    """The small loads of consumers that :mod:`~...lowering.slices.early_lookups` issues an iteration early, and what
+    their addresses need; none of a loop that writes to memory, or holds another or a branch."""
+    if loop.kind != "scf.for" or loop.of_kind("store", "tma_store", "loop") or any(w.conditional for w in loop.work):
+        return frozenset()
+    kinds = {work.id: work.kind for work in loop.work}
+    found: set[str] = set()
+    for load in loop.of_kind("load"):
+        if load.shape and not prod(load.shape) == max(load.shape) <= LONGEST_EARLY:
+            continue
+        needed, before = _needed(loop, load.id, 0), _needed(loop, load.id, None)
+        if all(kinds[work] == "elementwise" for work in before - {load.id}):
+            found |= needed
+    return frozenset(found)
+
+
+def _needed(loop: Body, work: str, distance: int | None) -> set[str]:
+    """``work`` and what it needs, of the same iteration where ``distance`` is 0, of any where it is ``None``."""
+    needed, waiting = {work}, [work]
+    while waiting:
+        at = waiting.pop()
+        more = {f.src for f in loop.flows if f.dst == at and (distance is None or f.distance == distance)} - needed
+        needed |= more
+        waiting += more
+    return needed
+
+
+def kept_apart(loop: Body) -> frozenset[str]:
+    """What is not to be fused with its neighbours, for it is done at another time: by the producer, or early."""
+    return producer_slice(loop) | early_vectors(loop)
 
 
 def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: str = "l2") -> Cost:
@@ -281,11 +356,11 @@ def edges_of(flow: Flow, ids: set[str], ops: list[Operation], consumed: list[Ope
     """``flow`` between ``ops``, the producer's, and ``consumed``, whose ids are ``ids``."""
     by_id = {op.id: op for op in (*ops, *consumed)}
     edges = []
-    for dst in (flow.dst, f"{flow.dst}.again"):
+    for dst in (flow.dst, f"{flow.dst}{AGAIN}"):
         if dst not in by_id:
             continue
         # What the consumers need of a producer's own arithmetic they compute themselves.
-        src = f"{flow.src}.again" if dst in ids and f"{flow.src}.again" in ids else flow.src
+        src = f"{flow.src}{AGAIN}" if dst in ids and f"{flow.src}{AGAIN}" in ids else flow.src
         if dst not in ids and src in ids:
             continue
         source = by_id[src]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
-from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, lookahead_product
+from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, early_vectors, lookahead_product
 
 BARRIER_BYTES = 1_024
 """Shared memory set aside for the barriers of all rings: 16 bytes a slot, kept apart from the tiles by the tiles'
@@ -30,13 +30,14 @@ def live_at_once(loop: Body, shape: Shape) -> list[tuple[LoopWork, int]]:
     iteration where that is in the next (RULES.md, rule 5).
     """
     count = len(loop.work)
-    early = lookahead_product(loop) if shape.specialized and shape.in_flight else None
+    early = early_vectors(loop) if shape.specialized else frozenset()
+    lookahead = lookahead_product(loop) if shape.specialized and shape.in_flight else None
     at = {work.id: i for i, work in enumerate(loop.work)}
     spans = []
     for work in loop.work:
         first = at[work.id]
         # What is issued an iteration early takes its registers from the beginning of the iteration before.
-        begin = -count if work.id == early else first
+        begin = -count if work.id == lookahead or work.id in early else first
         for value, registers in _registers(work, shape):
             ends = [
                 at[f.dst] + count * f.distance - 1 for f in loop.flows

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
+from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
+from warpplan.kernels.compiler.costing.loop_graph import kept_apart
 from warpplan.kernels.compiler.strategy.blackwell import REST
 from warpplan.planner.problem.clones import MARK
 from warpplan.planner.values.plan import Placement, Plan
@@ -70,7 +71,7 @@ def _tensor_memory(work: LoopWork, plan: Plan | None) -> str:
 def _homes(body: Body, plan: Plan) -> dict[str, list[Placement]]:
     """The placements of each operation: those of the run that it became part of, one a consumer."""
     often = steady(body)
-    _, home = fuse(often, producer_slice(often))
+    _, home = fuse(often, kept_apart(often))
     placements: dict[str, list[Placement]] = {}
     for placement in plan.schedule.placements:
         stem, mark, copy = placement.op.rpartition(MARK)

@@ -342,6 +342,42 @@ def residual(a, b, r, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.const
 
 
 @triton.jit
+def promoted(a, b, c_ptr, d_ptr, low, high, STEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Each block's product is scaled before it is added: by a vector over the rows and by a number."""
+    rows = tl.arange(0, BM)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(low, high, STEP):
+        s = tl.dot(a.load([0, i * BK]), b.load([0, i * BK]).T)
+        acc += s * (tl.load(d_ptr + (rows + i) % BM) * tl.load(d_ptr + i))[:, None]
+    tl.store(c_ptr + rows[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def promoted_by_pointer(a, b, c_ptr, d_ptr, low, high, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """The same with a pointer that is carried, and a product of the tiles that another iteration's scale follows."""
+    rows = tl.arange(0, BM)
+    acc = tl.zeros((BM, BN), tl.float32)
+    scales = d_ptr + rows % 64
+    for i in range(low, high):
+        scale = tl.load(scales, mask=rows < 100, other=2.0)
+        acc = acc * 0.5 + tl.dot(a.load([0, i * BK]), b.load([0, i * BK]).T) * scale[:, None]
+        scales += 8
+    tl.store(c_ptr + rows[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
+def promoted_in_place(a, b, c_ptr, d_ptr, low, high, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A scale that the iteration before has written."""
+    rows = tl.arange(0, BM)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(low, high):
+        scale = tl.load(d_ptr + i)
+        acc += tl.dot(a.load([0, i * BK]), b.load([0, i * BK]).T) * scale
+        tl.store(d_ptr + i + 1, scale * 0.5)
+    tl.store(c_ptr + rows[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
 def relay(flag, out):
     """The first program waits for the second."""
     if tl.program_id(0) == 0:

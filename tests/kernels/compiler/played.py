@@ -32,6 +32,11 @@ def cut(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> str:
 @cache
 def cut_module(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> pipeline.CutModule:
     """The same with the options of the compile."""
+    return pipeline.cut(own_source(name, changed), HOPPER, {"num_warps": 4})
+
+
+def own_source(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> ASTSource:
+    """What Triton compiles for it."""
     kernel = getattr(kernels, name)
     names = [parameter.name for parameter in kernel.params]
     constants = {n: v for n, v in {**TILE, "STEP": 1, **dict(changed)}.items() if n in names and n.isupper()}
@@ -41,8 +46,7 @@ def cut_module(name: str, changed: tuple[tuple[str, Any], ...] = ()) -> pipeline
     types = {**boxes, **pointers, **{n: text for n, text in changed if isinstance(text, str)}}
     signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in names}
     aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if types.get(n, "").startswith("*")}
-    made = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
-    return pipeline.cut(made, HOPPER, {"num_warps": 4})
+    return ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
 
 
 @cache

@@ -11,11 +11,17 @@ The first multiply needs nothing of the loop but its own loads, so it is issued 
         for i but the last:
             next = dot(q, k[i + step]), in flight;  p = softmax(s);  acc = dot(p, v[i], acc);  wait for both;  s = next
         the last iteration, without a next
+
+A loop with a single product that it works on, as a block-scaled sum does, is the same without the second multiply: the
+next product runs while this one is scaled and added (promoted), and is waited for at the end of the iteration.
+
+    next = dot(a[i + step], b[i + step]), in flight;  acc = acc + s · scale[i];  wait for next;  s = next
 """
 
 from __future__ import annotations
 
-from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS, WGMMA
+from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, load_number
 from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
     WAIT,
     copied,
@@ -25,26 +31,29 @@ from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
     lead_to,
     located,
 )
+from warpplan.kernels.compiler.lowering.slices.unrolling import UNROLL
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types
 
 
-def add_lookahead(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation] | None:
+def add_lookahead(operation: IrOperation, loop: control.ForLoop, rings: Rings) -> list[IrOperation] | None:
     """``operation``, which is ``loop``, rewritten; ``None`` where it has not this form."""
-    found = _find(loop)
+    found = _find(loop, rings)
     return None if found is None else _rewritten(operation, loop, *found)
 
 
-def _find(loop: control.ForLoop) -> tuple[list[IrOperation], IrOperation, IrOperation] | None:
-    """What leads to the loop's first product, that product, and the loop's last one; ``None`` where the first needs
-    what the loop carries, or is the only one."""
+def _find(
+    loop: control.ForLoop, rings: Rings
+) -> tuple[list[IrOperation], IrOperation, IrOperation | None] | None:  # fmt: skip
+    """What leads to the loop's first product, that product, and the loop's last one where there are several; ``None``
+    where the first needs what the loop carries."""
     operations = loop.body.operations
     dots = [operation for operation in operations if operation.name == WGMMA]
-    if len(dots) < 2 or not loop.carried:
+    if not dots or not loop.carried:
         return None
-    first, last = dots[0], dots[-1]
+    first, last = dots[0], dots[-1] if len(dots) > 1 else None
     lead = lead_to(loop, first.operands)
     if lead is None:
         return None
@@ -52,13 +61,26 @@ def _find(loop: control.ForLoop) -> tuple[list[IrOperation], IrOperation, IrOper
     others = [operation for operation in operations if operation is not first and operation not in lead]
     if any(name in owned for operation in others for inner in operation.walk() for name in inner.operands):
         return None
-    if first.result in loop.yielded or last.result not in loop.yielded:
+    if first.result in loop.yielded or (last is not None and last.result not in loop.yielded):
+        return None
+    if last is None and _starves(loop, lead, rings):
         return None
     return lead, first, last
 
 
+def _starves(loop: control.ForLoop, lead: list[IrOperation], rings: Rings) -> bool:
+    """Whether the producer could not load for the next product before this iteration's work is done: what that work
+    reads has one slot."""
+    loads = [op for op in loop.body.operations if op.name in RING_LOADS and op not in lead]
+    return any((n := load_number(op)) in rings.rings and rings.group_of(n).depth < 2 for op in loads)
+
+
 def _rewritten(
-    operation: IrOperation, loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation
+    operation: IrOperation,
+    loop: control.ForLoop,
+    lead: list[IrOperation],
+    first: IrOperation,
+    last: IrOperation | None,
 ) -> list[IrOperation]:
     stem, where = with_suffix(loop.variable, ""), operation.location
     views = {name for op in lead if is_lead(op) for name in op.defined}
@@ -83,8 +105,8 @@ def _rewritten(
 
 
 def _all_but_last(
-    loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation, rest: list[IrOperation],
-    given: tuple[str, str],
+    loop: control.ForLoop, lead: list[IrOperation], first: IrOperation, last: IrOperation | None,
+    rest: list[IrOperation], given: tuple[str, str],
 ) -> control.ForLoop:  # fmt: skip
     """``loop`` up to its last iteration, each of its iterations issuing the next one's ``first`` product; ``given`` are
     the first iteration's product and the upper bound."""
@@ -99,26 +121,30 @@ def _all_but_last(
         body.append(new)
         if op is last:
             new.set_attribute("isAsync", "true")
-            body.append(_wait_for_both(new, next_dot, done, where))
-            finished = {last.result: f"{done}#0"}
+            body.append(_wait_for([next_dot, new], done, where))
+            finished = {last.result: f"{done}#1"}
+    if last is None:
+        body.append(_wait_for([next_dot], done, where))
     yielded = [finished.get(value, value) for value in loop.yielded]
-    ending = [*zip(yielded, [kind for _, _, kind, _ in loop.carried], strict=True), (f"{done}#1", product)]
+    ending = [*zip(yielded, [kind for _, _, kind, _ in loop.carried], strict=True), (f"{done}#0", product)]
     first_product, upper = given
+    # Unrolled, ptxas (Triton 3.6.0) puts off one iteration's work into the next one's, and keeps a tile more for it.
+    attributes = {name: value for name, value in loop.attributes.items() if name != UNROLL}
     return control.ForLoop(
         loop.variable, loop.lower, upper, loop.step, [*loop.carried, (current, first_product, product, "%_product")],
-        loop.kind, loop.attributes, Region([*body, control.yield_of(ending, where)]), where,
+        loop.kind, attributes, Region([*body, control.yield_of(ending, where)]), where,
     )  # fmt: skip
 
 
-def _wait_for_both(last: IrOperation, following: IrOperation, name: str, location: str) -> IrOperation:
-    """Wait until both products are over; their results are then ``name``#0 and ``name``#1."""
-    types = [find_types(dot.signature) for dot in (last, following)]
+def _wait_for(dots: list[IrOperation], name: str, location: str) -> IrOperation:
+    """Wait until all of ``dots`` are over; their results are then ``name``#0, ``name``#1, …"""
+    types = [find_types(dot.signature) for dot in dots]
     read = {
         v: kind
-        for dot, kinds in zip((last, following), types, strict=True)
+        for dot, kinds in zip(dots, types, strict=True)
         for v, kind in zip(dot.operands[:2], kinds[:2], strict=True)
     }
     shared = [(value, kind) for value, kind in read.items() if kind.startswith("!ttg.memdesc")]
-    values = [(last.result, types[0][-1]), (following.result, types[1][-1]), *shared]
+    values = [*((dot.result, kinds[-1]) for dot, kinds in zip(dots, types, strict=True)), *shared]
     text = f" {', '.join(v for v, _ in values)} {{pendings = 0 : i32}} : {', '.join(kind for _, kind in values)}"
     return IrOperation(WAIT, (f"{name}:{len(values)}",), [*tokenize(text)], location)

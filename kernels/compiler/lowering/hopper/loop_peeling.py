@@ -72,8 +72,8 @@ def located(text: str, location: str) -> IrOperation:
 
 
 def lead_to(loop: control.ForLoop, operands: list[str]) -> list[IrOperation] | None:
-    """What leads to ``operands`` in the body of ``loop``, in order: loads, views and addresses; ``None`` where that is
-    more, needs what the loop carries, or is not loaded."""
+    """What leads to ``operands`` in the body of ``loop``, in order: loads and views; ``None`` where that is more, needs
+    what the loop carries, or is not loaded. Where a load reads is the producer's to know."""
     made = {name: operation for operation in loop.body.operations for name in operation.defined}
     carried = {inside for inside, *_ in loop.carried}
     lead: list[IrOperation] = []
@@ -88,7 +88,7 @@ def lead_to(loop: control.ForLoop, operands: list[str]) -> list[IrOperation] | N
         if operation.regions or not (is_lead(operation) or operation.name.startswith("arith.")):
             return None
         lead.append(operation)
-        work += operation.operands
+        work += () if operation.name in RING_LOADS else operation.operands
     if not any(operation.name in RING_LOADS for operation in lead):
         return None
     return [operation for operation in loop.body.operations if operation in lead]

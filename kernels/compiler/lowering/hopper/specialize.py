@@ -37,8 +37,9 @@ from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.kernels.compiler.lowering.slices.dead_values import without_dead_values
-from warpplan.kernels.compiler.lowering.slices.early_lookups import with_early_lookups
+from warpplan.kernels.compiler.lowering.slices.early_lookups import with_early_lookups, with_early_vectors
 from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
+from warpplan.kernels.compiler.lowering.slices.unrolling import with_unrolled_loops
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -68,12 +69,13 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     barrier = module.alias(BARRIER_LAYOUT)
     module.alias("#ttg.shared_memory", "smem")
     consumed = _without_addresses(module) if partitioning.copies else module
-    clones = [unique_names(clone.function) for clone in split(consumed, partitioning.consumers)]
+    clones = [with_early_vectors(unique_names(clone.function)) for clone in split(consumed, partitioning.consumers)]
     if partitioning.in_flight:
         # While one consumer waits, another one's products run. A single consumer keeps its next product in
         # flight instead.
         overlap = partial(add_overlap, threads=WARP * partitioning.warps)
-        rewrites = (overlap, add_lookahead) if partitioning.consumers > 1 else (add_lookahead,)
+        lookahead = partial(add_lookahead, rings=rings)
+        rewrites = (overlap, lookahead) if partitioning.consumers > 1 else (lookahead,)
         clones = [rewrite_loops(clone, *rewrites) for clone in clones]
 
     bodies = []
@@ -82,7 +84,7 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         consumer = ConsumerWriter(
             module, clone, rings, Builder(barrier, f"consumer{number}"), bool(partitioning.in_flight)
         )
-        bodies.append((consumer.body(), partitioning.warps, "consumer"))
+        bodies.append((with_unrolled_loops(consumer.body()), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
     producer = ProducerWriter(part, Builder(barrier, "producer")).body()
     if part.copies:

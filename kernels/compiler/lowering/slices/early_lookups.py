@@ -11,54 +11,100 @@ way while the iteration before waits for its slot and copies.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from warpplan.kernels.compiler.analysis.copies.addresses import may_repeat, read_by
+from warpplan.kernels.compiler.analysis.load_hazards import ASSEMBLY, WRITES
+from warpplan.kernels.compiler.analysis.operation_kinds import LONGEST_EARLY, RING_LOADS, WGMMA
+from warpplan.kernels.compiler.lowering.slices.unrolling import UNROLL
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
-from warpplan.kernels.compiler.ttgir.names import with_suffix
+from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
 from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 LOAD = "tt.load"
 
 
-def with_early_lookups(operations: list[IrOperation]) -> list[IrOperation]:
-    """``operations`` of a producer, whose names are unique, with the loads of each innermost ``scf.for`` an iteration
-    ahead, where all that their addresses need may be computed twice."""
+Choice = Callable[[control.ForLoop], list[IrOperation]]
+"""Which loads of a loop are wanted ahead."""
+
+
+def with_early_vectors(function: IrOperation) -> IrOperation:
+    """A consumer's ``function`` with the small loads of its innermost loops an iteration ahead; its names unique."""
+    changed = IrOperation(function.name, function.results, list(function.parts), function.location)
+    changed.parts = [
+        Region(with_early_lookups(part.operations, _vectors), part.label) if isinstance(part, Region) else part
+        for part in function.parts
+    ]
+    return unique_names(changed)
+
+
+def with_early_lookups(operations: list[IrOperation], choice: Choice | None = None) -> list[IrOperation]:
+    """``operations`` of a partition, whose names are unique, with the loads of each innermost ``scf.for``, or those of
+    ``choice``, an iteration ahead, where all that their addresses need may be computed twice."""
     out: list[IrOperation] = []
+    names: dict[str, str] = {}
     for operation in operations:
+        if names:
+            operation = operation.substituted(names)
         if operation.name == "scf.for" and _innermost(operation):
-            out += _pipelined(operation)
+            made, renamed = _pipelined(operation, choice or _all_loads)
+            out += made
+            names |= renamed
             continue
         if operation.regions and operation.name.startswith("scf."):
             operation.parts = [
-                Region(with_early_lookups(part.operations), part.label) if isinstance(part, Region) else part
+                Region(with_early_lookups(part.operations, choice), part.label) if isinstance(part, Region) else part
                 for part in operation.parts
             ]
         out.append(operation)
     return out
 
 
+def _all_loads(loop: control.ForLoop) -> list[IrOperation]:
+    return [op for op in loop.body.operations if op.name == LOAD]
+
+
+def _vectors(loop: control.ForLoop) -> list[IrOperation]:
+    """The loads of numbers and vectors of ``loop``, their addresses known without another load; none of a loop that
+    reads no slots, or writes to memory, or may."""
+    names = {op.name for op in loop.body.walk()}
+    if not names & RING_LOADS or names & (WRITES | ASSEMBLY | {"tt.call"}):
+        return []
+    made_by = {name: op for op in loop.body.operations for name in op.defined}
+    found = []
+    for load in _all_loads(loop):
+        tile = parse_type(_result_type(load))
+        lead = _needed(load.operands, made_by, frozenset())
+        small = tile is None or (math.prod(tile.shape) == max(tile.shape) <= LONGEST_EARLY)
+        if small and may_repeat(load) and lead is not None and not any(op.name == LOAD for op in lead):
+            found.append(load)
+    return found
+
+
 def _innermost(operation: IrOperation) -> bool:
     return not any(inner.name.startswith("scf.") and inner.regions for inner in operation.regions[0].walk())
 
 
-def _pipelined(operation: IrOperation) -> list[IrOperation]:
-    """The loop with its loads an iteration ahead, and what stands before it; the loop alone where that cannot be."""
+def _pipelined(operation: IrOperation, choice: Choice) -> tuple[list[IrOperation], dict[str, str]]:
+    """The loop with its loads an iteration ahead, and what stands before it; the loop alone where that cannot be. With
+    new names of its results."""
     loop = control.read_loop(operation)
-    loads = [op for op in loop.body.operations if op.name == LOAD]
+    loads = choice(loop)
     made_by = {name: op for op in loop.body.operations for name in op.defined}
     carried = {inside: (initial, back) for (inside, initial, *_), back in zip(loop.carried, loop.yielded, strict=True)}
     lead = _needed([name for load in loads for name in load.operands], made_by, frozenset())
-    if not loads or lead is None or len(loop.carried) < 2:  # of two or more, results keep their names
-        return [operation]
+    if not loads or lead is None:
+        return [operation], {}
     lead = [op for op in loop.body.operations if op in lead or op in loads]
     moved = sorted(carried.keys() & {name for op in lead for name in read_by(op)})
     known = frozenset(load.result for load in loads)
     following = _needed([carried[name][1] for name in moved], made_by, known)
     if following is None:
-        return [operation]
+        return [operation], {}
     where, stem = loads[0].location, with_suffix(loop.variable, "")
     runs, goes_on, following_index = (f"{stem}_wp_{n}" for n in ("runs", "goes_on", "next"))
     first = {loop.variable: loop.lower} | {name: carried[name][0] for name in moved}
@@ -79,8 +125,11 @@ def _pipelined(operation: IrOperation) -> list[IrOperation]:
         for load, (_, kind) in zip(loads, new, strict=True)
     ]
     loop.body = Region([*ahead, *rest, control.handing(last, [*control.handed(last), *new])], loop.body.label)
-    made, _ = control.write_loop(loop, operation.results[0].partition(":")[0])
-    return [*before, made]
+    if [op.name for op in loop.body.walk()].count(WGMMA) == 1:
+        loop.attributes |= {UNROLL: "true"}  # the body of a loop with several products is long enough
+    pack = operation.results[0].partition(":")[0] if operation.results else f"{stem}_wp_walked"
+    made, renamed = control.write_loop(loop, pack)
+    return [*before, made], {old: new for old, new in renamed.items() if old in operation.defined and old != new}
 
 
 def _needed(names: list[str], made_by: dict[str, IrOperation], known: frozenset[str]) -> list[IrOperation] | None:
