@@ -3,6 +3,7 @@ the operation and its line."""
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -38,11 +39,10 @@ from warpplan.profiler.embedded import embedded
 TARGET = GPUTarget("cuda", 90, 32)
 ELEMENTS = {"bfloat16": "*bf16", "float8_e4m3fn": "*fp8e4nv", "float32": "*fp32", "int32": "*i32", "uint8": "*u8"}
 PLANNED = (
-    "mm_pointers", "bmm", "grouped_mm", "scaled_mm", "scaled_mm_tma", "scaled_mm_blocks", "flex_decoding",
-    "helion_matmul", "helion_persistent_matmul", "helion_attention",
+    "mm_pointers", "bmm", "grouped_mm", "grouped_mm_gradient", "scaled_mm", "scaled_mm_tma", "scaled_mm_blocks",
+    "flex_decoding", "helion_matmul", "helion_persistent_matmul", "helion_attention",
 )  # fmt: skip
 REFUSED = {
-    "grouped_mm_gradient": ("tt.descriptor_load", "a = a_desc.load([m_offset, k_offset])", "its address needs"),
     "helion_softmax": (
         "tt.func",
         "def helion_softmax(x, out, _RDIM_SIZE_1: tl.constexpr):",
@@ -78,8 +78,11 @@ def ranking(name: str) -> tuple[Any, ...]:
     return tuple(hopper_ranking.rank(captured(name), profile, H200, stages=KERNELS[name].stages))
 
 
-def test_each_recorded_kernel_is_spoken_of() -> None:
+def test_each_recorded_kernel_is_spoken_of_in_the_documentation_too() -> None:
     assert sorted((*PLANNED, *REFUSED)) == sorted(KERNELS)
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "share-decisions.md").read_text()
+    rows = dict(re.findall(r"^\| .* \| `(\w+)` \| (\w+)", page, re.MULTILINE))
+    assert rows == dict.fromkeys(PLANNED, "planned") | dict.fromkeys(REFUSED, "left")
 
 
 @pytest.mark.slow
