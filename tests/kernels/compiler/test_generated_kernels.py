@@ -40,7 +40,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 ELEMENTS = {"bfloat16": "*bf16", "float8_e4m3fn": "*fp8e4nv", "float32": "*fp32", "int32": "*i32", "uint8": "*u8"}
 PLANNED = (
     "mm_pointers", "bmm", "grouped_mm", "grouped_mm_gradient", "scaled_mm", "scaled_mm_tma", "scaled_mm_blocks",
-    "flex_decoding", "helion_matmul", "helion_persistent_matmul", "helion_attention",
+    "flex_decoding", "flex_backward", "helion_matmul", "helion_persistent_matmul", "helion_attention",
 )  # fmt: skip
 REFUSED = {
     "helion_softmax": (
