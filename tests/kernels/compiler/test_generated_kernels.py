@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from corpus_play import filled, printed, some
 from generated_kernels import KERNELS, Generated
 from plan_corpus import DEVICE, MOST_SCHEMES, lowered
+from planned_machine import Tensor, running
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from warpplan.kernels import planned
 from warpplan.kernels.compiler.analysis.capture import Captured, capture
 from warpplan.kernels.compiler.costing import hopper_ranking
 from warpplan.kernels.compiler.inspection.finished import finished_text, written_text
@@ -32,7 +35,9 @@ from warpplan.kernels.compiler.inspection.player.played_program import (
     play,
     ready,
 )
+from warpplan.kernels.compiler.launching import decide
 from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
+from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 
@@ -133,3 +138,17 @@ def test_a_tile_of_a_batch_of_one_is_loaded_by_tma() -> None:
     at_cut = planned_cut(source(made), TARGET, options(made))
     assert len(at_cut.described.lines) == 2
     assert not at_cut.described.unchanged
+
+
+def test_helion_launches_its_kernels_where_planned_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Helion 1.5.1's ``default_launcher`` does, with the options that it passes."""
+    monkeypatch.setattr(decide, "gpu", lambda number: (DEVICE, 90))
+    made = KERNELS["helion_matmul"]
+    arguments = [Tensor(*tensor.shape) for tensor in made.tensors.values()]
+    options = {"num_warps": made.warps, "num_stages": made.stages, "launch_cooperative_grid": False}
+    with running(tmp_path) as machine:
+        with planned(HopperStrategy(2, (3,)), measure=False, background=False), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2):
+                made.kernel.run(*arguments, grid=made.grid, warmup=False, **options)
+        assert machine.warps == [4, 12]
