@@ -98,7 +98,7 @@ def compare(kind: str, whole: bool) -> dict[str, Any]:
     add("unplanned", compiled)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with planned_inductor() as plans:
+        with planned_inductor(background=False) as plans:
             add("planned", compiled)
             wrong = {name: error for name, error in errors.items() if not error < TOLERANCE}
             for name in wrong:

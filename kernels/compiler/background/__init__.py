@@ -8,4 +8,5 @@ EXPORTS = {
     "launch_comparison": ("GAIN", "KEPT", "LaunchPairs"),
     "launch_memory": ("launch_sizes", "shared_memory"),
     "plan_choices": ("PlanChoice", "PlanRunner", "PRIOR_GAIN", "Snapshot", "TrialOutcome", "WatchedLaunch"),
+    "watched_kernel": ("WatchedKernel",),
 }

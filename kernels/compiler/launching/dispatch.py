@@ -176,7 +176,7 @@ class LaunchTable:
             if self._beside is None or is_waiting():
                 ran, chosen = self._decide(call, launch)
             else:
-                ran, chosen = _watched(self._beside, call, launch, partial(table.__setitem__, key))
+                ran, chosen = watched(self._beside, call, launch, partial(table.__setitem__, key))
             if chosen is not None:
                 table[key] = chosen
             return ran
@@ -185,7 +185,7 @@ class LaunchTable:
                 self._pending.discard(pending)
 
 
-def _watched(
+def watched(
     beside: BackgroundTrials, call: Call, launch: Launch, place: Callable[[CompiledKernel], None]
 ) -> tuple[CompiledKernel, CompiledKernel]:
     """As :data:`Decide`, without waiting: what is decided later is put into its place by ``place``."""

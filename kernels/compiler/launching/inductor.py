@@ -1,10 +1,11 @@
-"""Kernels that ``torch.compile`` generates, planned like hand-written ones: ``with planned_inductor(): model(x)``.
+"""Kernels that ``torch.compile`` launches, planned like hand-written ones: ``with planned_inductor(): model(x)``.
 
 Inductor compiles its kernels in worker processes and tunes its templates before it writes the graph's code, so neither
-is a place for plans. The one place that every kernel of a finished graph passes is ``CachingAutotuner.run``, in the
-job's own process, with the tensors of the launch: the first time there a kernel is decided on, as a ``tl`` kernel is
-at its first launch. A planned kernel gets Inductor's own launcher around the planned binary, so that nothing is added
-to a launch but one look-up. Launches of Inductor's own benchmarks run as they are: the winner is planned.
+is a place for plans. The one place that every kernel of a finished graph passes, those that the user wrote among them,
+is ``CachingAutotuner.run``, in the job's own process, with the tensors of the launch: the first time there a kernel is
+decided on, as a ``tl`` kernel is at its first launch, beside the job or while the launch waits. A kernel that is
+watched or planned gets Inductor's own launcher around it, so that nothing is added to a launch but one look-up.
+Launches of Inductor's own benchmarks run as they are: the winner is planned.
 
 Only kernels that multiply can be planned: the templates that load through pointers where TMA loads are proven to read
 the same, the persistent ones, which Inductor has to be told to offer (``tma_templates``), as they are. A kernel of a
@@ -21,8 +22,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from warpplan.kernels.compiler.background.background_trials import BackgroundTrials
+from warpplan.kernels.compiler.background.gpu_budget import require_share
+from warpplan.kernels.compiler.background.plan_choices import PlanRunner
+from warpplan.kernels.compiler.background.watched_kernel import WatchedKernel
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
-from warpplan.kernels.compiler.launching.dispatch import Call, is_capturing, size_class, warn_not_planned
+from warpplan.kernels.compiler.launching.dispatch import (
+    Call,
+    Decide,
+    is_capturing,
+    size_class,
+    warn_not_planned,
+    watched,
+)
 from warpplan.kernels.compiler.launching.sources import Plans
 from warpplan.kernels.torch_types import InductorConfig, InductorLauncher, InductorResult, InductorTuner
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument, TritonModule
@@ -38,23 +50,50 @@ REQUIRED = ("tt.dot",)
 
 
 class planned_inductor:
-    """Kernels of compiled graphs run under plans while it is active, in all threads.
+    """Kernels of compiled graphs run under plans while it is active, in all threads: Inductor's templates, and Triton
+    kernels of the user's that the graph calls.
 
-    ``plans``, ``measure``, ``profile`` and ``time_limit_s`` are :class:`~.planned.planned`'s.
+    ``plans``, ``measure``, ``profile``, ``time_limit_s``, ``background`` and ``gpu_share`` are
+    :class:`~.planned.planned`'s. Where graphs are captured at their second call (``mode="reduce-overhead"``) a plan
+    that is found beside the job comes too late for them: decide with ``background=False`` there, once; what is kept is
+    captured from then on.
+
     ``kernels`` names those that run under a plan. Leaving puts every kernel back as it was. No failure is raised: a
     kernel runs as Inductor compiled it, with one
-    :class:`~warpplan.kernels.compiler.exceptions.PlanWarning` that says why.
+    :class:`~warpplan.kernels.compiler.exceptions.PlanWarning` that says why. Raises
+    :class:`~warpplan.planner.errors.InvalidInput` for a ``gpu_share`` that is none.
     """
 
     def __init__(
-        self, plans: Plans = None, *, measure: bool = True, profile: Profile | None = None, time_limit_s: float = 60.0
+        self,
+        plans: Plans = None,
+        *,
+        measure: bool = True,
+        profile: Profile | None = None,
+        time_limit_s: float = 60.0,
+        background: bool = True,
+        gpu_share: float = 0.02,
     ) -> None:
-        from warpplan.kernels.compiler.launching.decide import Decider
+        require_share(gpu_share)
 
-        self._decide = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+        def beside() -> PlanRunner:
+            from warpplan.kernels.compiler.launching.background_decider import BackgroundDecider
+
+            return BackgroundDecider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+
+        self._decide: Decide | None = None
+        self._beside: BackgroundTrials | None = None
+        if background:
+            self._beside = BackgroundTrials(
+                beside, gpu_share=gpu_share, capturing=lambda: is_capturing(), active=lambda: bool(self._covered)
+            )
+        else:
+            from warpplan.kernels.compiler.launching.decide import Decider
+
+            self._decide = Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
         self.kernels: list[str] = []
-        self._decided: dict[int, InductorTuner] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._decided: dict[int, PlacedKernel] = {}
+        self._covered: list[Run] = []  # what this scope stands over, once for each time that it is entered
         self._lock = threading.RLock()
 
     def __enter__(self) -> planned_inductor:
@@ -73,21 +112,27 @@ class planned_inductor:
                 return original(tuner, *args, stream=stream, benchmark_run=benchmark_run, **kwargs)
             return self._first(original, tuner, args, stream, kwargs)
 
-        CachingAutotuner.run = run
-        self._undo.append(lambda: setattr(CachingAutotuner, "run", original))
+        with self._lock:
+            self._covered.append(original)
+            CachingAutotuner.run = run
+            for placed in self._decided.values():
+                placed.use()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
         with self._lock:
-            while self._undo:
-                self._undo.pop()()
-            self._decided.clear()
+            CachingAutotuner.run = self._covered.pop()
+            if not self._covered:
+                for placed in self._decided.values():
+                    placed.leave()
 
     def _first(
         self, original: Run, tuner: InductorTuner, args: tuple[KernelArgument, ...], stream: int,
         kwargs: dict[str, KernelArgument],
     ) -> object:  # fmt: skip
-        """The first launch in here of a kernel: as it is, and then decided on."""
+        """The first launch in here of a kernel: as it is, and then decided on, or watched."""
         launched: list[object] = []
 
         def launch() -> object:
@@ -98,7 +143,7 @@ class planned_inductor:
             if id(tuner) in self._decided:
                 return launch()
             # Kept alive with its entry: another at its address would be taken for it.
-            self._decided[id(tuner)] = tuner
+            placed = self._decided[id(tuner)] = PlacedKernel(tuner, self.kernels)
             if is_capturing() or len(_configs(tuner)) != 1:
                 # Tuned at its first launch, or not to be waited for: the next launch may be planned.
                 del self._decided[id(tuner)]
@@ -106,14 +151,15 @@ class planned_inductor:
             try:
                 if kwargs and _may_be_planned(tuner):
                     raise CannotPlan(f"launched with {', '.join(kwargs)} by name, which is not looked up")
-                self._plan(tuner, args, launch)
+                self._plan(placed, args, launch)
             except Exception as error:
                 if not launched:
                     launch()
                 warn_not_planned(tuner.fn, reason_of(error, CannotPlan))
         return launched[0]
 
-    def _plan(self, tuner: InductorTuner, args: tuple[KernelArgument, ...], launch: Callable[[], object]) -> None:
+    def _plan(self, placed: PlacedKernel, args: tuple[KernelArgument, ...], launch: Callable[[], object]) -> None:
+        tuner = placed.tuner
         (config,) = _configs(tuner)
         if not _may_be_planned(tuner):
             launch()
@@ -126,17 +172,62 @@ class planned_inductor:
             launch()
             return unplanned
 
-        _, chosen = self._decide(call, ran)
-        if chosen is None or chosen is unplanned:
-            return
-        launchers, fast = tuner.launchers, getattr(tuner, "_cached_launcher", None)
-        tuner.launchers, tuner._cached_launcher = [relaunched(result, chosen)], None
+        placed.of(result, unplanned)
+        if self._beside is not None:
+            watched(self._beside, call, ran, placed.place)
+        elif self._decide is not None:
+            _, chosen = self._decide(call, ran)
+            if chosen is not None:
+                placed.place(chosen)
 
-        def undo() -> None:
-            tuner.launchers, tuner._cached_launcher = launchers, fast
 
-        self._undo.append(undo)
-        self.kernels.append(tuner.fn.__name__)
+class PlacedKernel:
+    """What ``tuner`` launches: its own launcher, or one around the kernel that is placed. The names of those that run
+    under a plan are added to ``names``."""
+
+    def __init__(self, tuner: InductorTuner, names: list[str]) -> None:
+        self.tuner, self._names = tuner, names
+        self._result: InductorResult = None
+        self._unplanned: CompiledKernel = None
+        self._own: tuple[list[InductorLauncher], InductorLauncher] | None = None
+        self._launcher: InductorLauncher = None
+        self._used = True
+        self._lock = threading.Lock()  # a plan is placed by the background thread
+
+    def of(self, result: InductorResult, unplanned: CompiledKernel) -> None:
+        """Inductor's ``result`` and its kernel, which others are placed for."""
+        self._result, self._unplanned = result, unplanned
+
+    def place(self, kernel: CompiledKernel) -> None:
+        """Launch ``kernel`` from now on: a plan, one that is watched, or the kernel as it is."""
+        launcher = None if kernel is self._unplanned else relaunched(self._result, kernel)
+        name = self.tuner.fn.__name__
+        if launcher is not None and not isinstance(kernel, WatchedKernel) and name not in self._names:
+            self._names.append(name)
+        with self._lock:
+            self._launcher = launcher
+            if self._used:
+                self._put(launcher)
+
+    def use(self) -> None:
+        """Launch what was placed, again."""
+        with self._lock:
+            self._used = True
+            self._put(self._launcher)
+
+    def leave(self) -> None:
+        """Launch what Inductor would."""
+        with self._lock:
+            self._used = False
+            self._put(None)
+
+    def _put(self, launcher: InductorLauncher) -> None:
+        tuner = self.tuner
+        if launcher is not None:
+            self._own = self._own or (tuner.launchers, getattr(tuner, "_cached_launcher", None))
+            tuner.launchers, tuner._cached_launcher = [launcher], None
+        elif self._own is not None:
+            (tuner.launchers, tuner._cached_launcher), self._own = self._own, None
 
 
 def tma_templates() -> dict[str, Json]:

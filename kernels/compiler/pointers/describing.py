@@ -111,15 +111,16 @@ class _LoadWriter:
         place = ", ".join(self._coordinate(size, at, made) for size in sizes)
         shape, kind = (load.rows.size, load.columns.size), f"{load.rows.size}x{load.columns.size}x{load.element}"
         block = f"tensor<{kind}>" if self.nested else kind
-        result = load.load.result
-        tile = f"{stem}_tile" if load.turned else result
-        text = f"tt.descriptor_load {descriptor}[{place}] : !tt.tensordesc<{block}> -> tensor<{kind}>"
-        at.op(f"$ = {text}")
-        at.out[-1].results = (tile,)
+        forms = [f"tensor<{kind}>"]
+        text = f"$ = tt.descriptor_load {descriptor}[{place}] : !tt.tensordesc<{block}> -> tensor<{kind}>"
+        tile = at.op(text)
         if load.turned:
-            turned = f"tensor<{shape[1]}x{shape[0]}x{load.element}>"
-            at.op(f"$ = tt.trans {tile} {{order = array<i32: 1, 0>}} : tensor<{kind}> -> {turned}")
-            at.out[-1].results = (result,)
+            forms.append(f"tensor<{shape[1]}x{shape[0]}x{load.element}>")
+            tile = at.op(f"$ = tt.trans {tile} {{order = array<i32: 1, 0>}} : {forms[0]} -> {forms[1]}")
+        if len(load.shape) != len(shape):
+            forms.append(f"tensor<{'x'.join(map(str, load.shape))}x{load.element}>")
+            at.op(f"$ = tt.reshape {tile} : {forms[-2]} -> {forms[-1]}")
+        at.out[-1].results = (load.load.result,)
         home, _ = chain[-1]
         _insert(home, load.load, at.out)
         home.operations[:] = [operation for operation in home.operations if operation is not load.load]

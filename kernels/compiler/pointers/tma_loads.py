@@ -14,7 +14,7 @@ well; the rest, a batch's offset, is added to the descriptor's base.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warpplan.kernels.compiler.analysis.load_hazards import WRITES, is_volatile
 from warpplan.kernels.compiler.analysis.value_flow import origins
@@ -58,8 +58,9 @@ class Dimension:
 @dataclass(frozen=True)
 class TmaLoad:
     """A load as TMA does it: of ``base``, a scalar pointer, moved by ``offset`` elements, along ``rows`` (each
-    ``stride`` elements apart) and ``columns``. ``turned`` where the tile's first dimension is the columns. ``least``
-    are the arguments that have to be at least 0 or 1 for that."""
+    ``stride`` elements apart) and ``columns``. ``turned`` where the tile's first dimension is the columns. ``shape`` is
+    what the load gives, with dimensions of 1 beside the two. ``least`` are the arguments that have to be at least 0 or
+    1 for that."""
 
     load: IrOperation
     loop: IrOperation
@@ -69,6 +70,7 @@ class TmaLoad:
     rows: Dimension
     columns: Dimension
     turned: bool
+    shape: tuple[int, ...]
     element: str
     least: tuple[tuple[str, int], ...]
 
@@ -112,17 +114,36 @@ def _candidates(function: IrOperation, users: Users) -> Iterator[tuple[IrOperati
             loop = operation
         for region in operation.regions:
             for inner in region.operations:
-                if inner.name == "tt.load" and loop is not None and _rank(inner) == 2 and _feeds(inner, loop, users):
+                if inner.name == "tt.load" and loop is not None and _is_tile(inner) and _feeds(inner, loop, users):
                     yield inner, loop
                 yield from inside(inner, loop)
 
     yield from inside(function, None)
 
 
-def _rank(load: IrOperation) -> int:
+def _is_tile(load: IrOperation) -> bool:
+    """Whether it loads two dimensions, with a batch's or a head's of 1 before, after or between them."""
     kinds = find_types(load.signature)
     kind = parse_type(kinds[0]) if kinds else None
-    return 0 if kind is None else len(kind.shape)
+    return kind is not None and (len(kind.shape) == 2 or len(_wide(kind.shape)) == 2)
+
+
+def _wide(shape: tuple[int, ...]) -> list[int]:
+    """The dimensions of more than one element."""
+    return [dim for dim, size in enumerate(shape) if size > 1]
+
+
+def _flat(tile: AffineTile, mask: BoundsMask) -> tuple[AffineTile, BoundsMask]:
+    """``tile`` and its ``mask`` in two dimensions, without those of 1. Raises :class:`NotAffine`."""
+    if len(tile.shape) == 2:
+        return tile, mask
+    kept = _wide(tile.shape)
+    gone = [dim for dim in range(len(tile.shape)) if dim not in kept]
+    if any(mask.below[dim] or mask.lowest[dim] for dim in gone) or tile.caveats:
+        raise NotAffine("its mask or its wrapped index is about a dimension of one element")
+    below, lowest = (tuple(limits[dim] for dim in kept) for limits in (mask.below, mask.lowest))
+    shape, steps = tuple(tile.shape[dim] for dim in kept), tuple(tile.steps[dim] for dim in kept)
+    return replace(tile, shape=shape, steps=steps), BoundsMask(below, lowest)
 
 
 def _feeds(load: IrOperation, loop: IrOperation, users: Users) -> bool:
@@ -167,8 +188,9 @@ class _LoadReader:
         both = self.written & origins(pointer, self.scalars.defined)
         if both:
             raise NotAffine(f"the kernel also writes {', '.join(sorted(both))}", load)
-        tile = self.tiles.read(pointer)
-        mask = read_mask(self.tiles, rest[0]) if rest else BoundsMask((frozenset(),) * 2, (frozenset(),) * 2)
+        whole = self.tiles.read(pointer)
+        free = (frozenset[Polynomial](),) * len(whole.shape)
+        tile, mask = _flat(whole, read_mask(self.tiles, rest[0]) if rest else BoundsMask(free, free))
         if len(rest) > 1:
             self._require_zero(rest[1], load)
         inner = self._inner(tile)
@@ -198,8 +220,9 @@ class _LoadReader:
             if self.scalars.kind(name) not in _WHOLE:
                 raise NotAffine(f"its address is made of a {self.scalars.kind(name)}")
         return TmaLoad(
-            load, loop, base, offset, stride, rows, columns, inner == 0, element, tuple(sorted(least.items()))
-        )
+            load, loop, base, offset, stride, rows, columns, inner == 0, whole.shape, element,
+            tuple(sorted(least.items())),
+        )  # fmt: skip
 
     def _require_zero(self, other: str, load: IrOperation) -> None:
         made = self.scalars.defined.get(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +17,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 import triton
 import triton.language as tl
 from inductor_recorded import CONFIG, GRID, KERNELS, STAGES, WARPS
-from planned_machine import Machine, running
+from planned_machine import Machine, Tensor, running
+from test_background import Beside, Times
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from warpplan.kernels.compiler import pipeline
+from warpplan.kernels.compiler.background import background_trials
 from warpplan.kernels.compiler.exceptions import CannotPlan, PlanWarning
-from warpplan.kernels.compiler.launching import decide, inductor
+from warpplan.kernels.compiler.launching import background_decider, decide, inductor
 from warpplan.kernels.compiler.launching.inductor import planned_inductor
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
@@ -65,7 +69,11 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine
     monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
     forget_warnings()
+    monkeypatch.setattr(background_trials, "POLL_S", 0.01)
     with running(tmp_path) as machine:
+        times = Times(machine)
+        times.us = {WARPS: 10.0, PLANNED: 5.0}
+        monkeypatch.setattr(background_trials, "CudaTimer", times)
         yield machine
 
 
@@ -106,7 +114,7 @@ class Decided:
 
 
 def context(decided: Any) -> planned_inductor:
-    made = planned_inductor()
+    made = planned_inductor(background=False)
     made._decide = decided
     return made
 
@@ -132,7 +140,7 @@ def test_a_kernel_of_a_graph_is_planned_after_its_first_launch_until_the_end(mac
 
 def test_the_same_decider_that_plans_hand_written_kernels_decides(machine: Machine) -> None:
     mm = tuner("mm")
-    with planned_inductor(SCHEME, measure=False), warnings.catch_warnings():
+    with planned_inductor(SCHEME, measure=False, background=False), warnings.catch_warnings():
         warnings.simplefilter("error")
         run(mm)
         run(mm)
@@ -251,10 +259,196 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(machine: Machine) -
         inductor.call_of(mm, mm.launchers[0].config, result, (1, 2))
 
 
+@triton.jit
+def product_of_the_user(a_ptr, b_ptr, c_ptr, bias_ptr, M, N, K, stride_a, stride_1, BM: tl.constexpr, BN: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    inner = tl.arange(0, 64)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, 64):
+        kept = (k + inner) < K
+        x = tl.load(a_ptr + rows[:, None] * stride_a + (k + inner)[None, :], (rows[:, None] < M) & kept[None, :], 0.0)
+        y = tl.load(b_ptr + (k + inner)[:, None] + columns[None, :] * K, (columns[None, :] < N) & kept[:, None], 0.0)
+        acc = tl.dot(x, y, acc)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + columns)[None, :]
+    where = (rows[:, None] < M) & (columns[None, :] < N)
+    tl.store(c_ptr + rows[:, None] * N + columns[None, :] * stride_1, acc.to(tl.bfloat16), where)
+
+
+@triton.jit
+def described_product_of_the_user(a_desc, b_desc, c_desc, K, BM: tl.constexpr, BN: tl.constexpr):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, 64):
+        acc = tl.dot(a_desc.load([m, k]), b_desc.load([n, k]).T, acc)
+    c_desc.store([m, n], acc.to(tl.bfloat16))
+
+
+USERS_GRID = {"grid_type": "PrecomputedGrid", "extra_launcher_args": []}
+BLOCKS = ({"BM": 128, "BN": 128, "num_warps": 8, "num_stages": 3}, {"BM": 128, "BN": 64, "num_warps": 4})
+
+
+def of_the_user(
+    kernel: Any, types: dict[str, str], constants: dict[str, Any], configs: list[dict[str, Any]], aligned: list[int]
+) -> Any:
+    """What Inductor 2.13.0 writes for ``kernel``, called by a compiled function at ``configs`` of a list, or, where
+    there is one, with its constants among ``constants``."""
+    from torch._inductor.runtime import triton_heuristics
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    device = DeviceProperties("cuda", 0, 132, 90, 9, 65536, 2048, 1024, 32)
+    grids = [
+        {"config": config, "python": ["2", "4", "1"], "cpp": ["2L", "4L", "1L"], "python_slow": ["2", "4", "1"]}
+        for config in configs
+    ]
+    given = {"signature": types, "device": device, "constants": constants}
+    made = triton_heuristics.user_autotune(
+        configs=[dict(config) for config in configs], filename=__file__, custom_kernel=True,
+        triton_meta={**given, "configs": [{(i,): [["tt.divisibility", 16]] for i in aligned}]},
+        inductor_meta={
+            **USERS_GRID, "precomputed_grids": grids, "kernel_name": kernel.__name__, "force_disable_caches": True,
+            "declared_constexpr_names": [p.name for p in kernel.params if p.is_constexpr],
+        },
+    )(kernel)  # fmt: skip
+    made._make_launchers = lambda: setattr(made, "launchers", [r.make_launcher() for r in made.compile_results])
+    return made
+
+
+def pointer_product(configs: list[dict[str, Any]], constants: dict[str, Any]) -> tuple[Any, list[Any]]:
+    import torch
+
+    a, b, c = (torch.empty(16, dtype=torch.bfloat16) for _ in range(3))
+    names = [parameter.name for parameter in product_of_the_user.params]
+    numbers = {"M": 256, "N": 512, "K": 512, "stride_a": 512, "stride_1": 1}
+    types = {name: "i32" if name in numbers else "*bf16" for name in names}
+    types |= dict.fromkeys(("bias_ptr", "stride_1", "BM", "BN"), "constexpr")
+    made = of_the_user(
+        product_of_the_user, types, {"bias_ptr": None, "stride_1": 1, **constants}, configs, [0, 1, 2, 4, 5, 6, 7]
+    )
+    return made, [a, b, c, None, *numbers.values()]
+
+
+def test_a_kernel_of_the_user_in_a_graph_is_planned(machine: Machine) -> None:
+    made, arguments = pointer_product([{"num_warps": 8, "num_stages": 3}], {"BM": 128, "BN": 128})
+    with planned_inductor(SCHEME, measure=False, background=False) as scope, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.run(*arguments, stream=7)
+        made.run(*arguments, stream=7)
+    assert machine.warps == [WARPS, PLANNED]
+    assert {grid for grid, *_ in machine.launches} == {(2, 4, 1)}
+    assert len({len(passed) for *_, passed in machine.launches}) == 1
+    assert scope.kernels == ["product_of_the_user"]
+
+
+def test_a_list_of_the_users_is_tuned_by_inductor_and_its_winner_planned(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, arguments = pointer_product([dict(config) for config in BLOCKS], {})
+    benched: list[int] = []
+
+    def bench(launcher: Any, *_: Any, **__: Any) -> float:
+        benched.append(launcher.config.num_warps)
+        return 1.0 / launcher.config.num_warps
+
+    monkeypatch.setattr(made, "bench", bench)
+    with planned_inductor(SCHEME, measure=False, background=False) as scope:
+        for _ in range(3):
+            made.run(*arguments, stream=7)
+    assert sorted(benched) == [4, 8]
+    assert machine.warps == [WARPS, WARPS, PLANNED]
+    assert scope.kernels == ["product_of_the_user"]
+
+
+def test_a_kernel_of_the_user_with_descriptors_made_by_the_host_is_planned(machine: Machine) -> None:
+    types = {"a_desc": "tensordesc<bf16[128, 64]>", "b_desc": "tensordesc<bf16[128, 64]>",
+             "c_desc": "tensordesc<bf16[128, 128]>", "K": "i32", "BM": "constexpr", "BN": "constexpr"}  # fmt: skip
+    constants = {"BM": 128, "BN": 128}
+    made = of_the_user(described_product_of_the_user, types, constants, [{"num_warps": 8, "num_stages": 3}], [3])
+    boxes = [[128, 64], [128, 64], [128, 128]]
+    described = [TensorDescriptor.from_tensor(Tensor(512, 512), box) for box in boxes]
+    with planned_inductor(SCHEME, measure=False, background=False), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.run(*described, 512, stream=7)
+        made.run(*described, 512, stream=7)
+    assert machine.warps == [WARPS, PLANNED]
+
+
+def test_a_kernel_of_the_user_without_a_product_says_so_once(machine: Machine) -> None:
+    import torch
+
+    types = dict.fromkeys(("arg_A", "arg_B", "out_ptr0", "ws_ptr"), "*bf16")
+    made = of_the_user(row_sums, types, {}, [{"num_warps": 8}], [0, 1, 2, 3])
+    tensors = [torch.empty(16, dtype=torch.bfloat16) for _ in types]
+    with planned_inductor(background=False):
+        with pytest.warns(PlanWarning, match=r"row_sums runs as it is, not planned: has no tt\.dot"):
+            made.run(*tensors, stream=7)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made.run(*tensors, stream=7)
+    assert machine.warps == [WARPS, WARPS]
+
+
+def test_first_launches_go_on_while_a_plan_is_made_beside_the_job(machine: Machine) -> None:
+    mm = tuner("mm")
+    scope = planned_inductor(SCHEME, measure=False)
+    with scope:
+        run(mm)
+        assert machine.warps == [WARPS]
+        assert not scope.kernels
+        until(lambda: run(mm) or machine.warps[-1] == PLANNED)
+        assert scope.kernels == ["mm"]
+        before = len(machine.warps)
+    run(mm)
+    with scope:
+        run(mm)
+    run(mm)
+    assert machine.warps[before:] == [WARPS, PLANNED, WARPS]
+    assert set(machine.warps[:before]) == {WARPS, PLANNED}
+
+
+def test_the_jobs_own_launches_choose_between_a_kernel_of_a_graph_and_its_plan(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_decider, "describe", lambda *a: {"arguments": [], "storages": []})
+    stand_in = Beside(1.2)
+    monkeypatch.setattr(background_decider, "run_isolated", stand_in)
+    monkeypatch.setattr(decide, "run_isolated", stand_in)
+    mm = tuner("mm")
+    scope = planned_inductor(SCHEME)
+    with scope:
+        until(lambda: run(mm) or scope.kernels == ["mm"])
+    assert {WARPS, PLANNED} == set(machine.warps)
+    assert len(stand_in.requests) == 1
+
+
+def test_a_kernel_that_cannot_be_planned_beside_the_job_says_so_once(machine: Machine) -> None:
+    mm = tuner("mm")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with planned_inductor(HopperStrategy(3, (3,)), measure=False):
+            until(lambda: run(mm) or bool(said))
+            run(mm)
+    assert set(machine.warps) == {WARPS}
+    assert len(said) == 1
+    assert "mm runs as it is, not planned" in str(said[0].message)
+
+
+def until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60.0
+    while not done():
+        assert time.monotonic() < give_up, "it does not come to an end"
+        time.sleep(0.01)
+
+
 def test_entering_and_leaving_puts_inductor_back(machine: Machine) -> None:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     before = CachingAutotuner.run
-    with planned_inductor():
+    scope = planned_inductor()
+    with scope:
+        assert CachingAutotuner.run is not before
+        with scope:
+            pass
         assert CachingAutotuner.run is not before
     assert CachingAutotuner.run is before

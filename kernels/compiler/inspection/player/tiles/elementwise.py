@@ -80,6 +80,15 @@ def _float(operation: ReadyOperation, operands: list[Any]) -> Any:
     return rounded(result, operation.result.held)
 
 
+def _of_library(operation: ReadyOperation, operands: list[Any]) -> Any:
+    """A function of CUDA's libdevice on 32-bit floats. Raises :class:`KeyError` for one that is not known."""
+    found = re.search(r'symbol = "__nv_(\w+)f"', operation.text)
+    function = _FLOAT.get("" if found is None else found[1])
+    if function is None or operation.result.held.bits != 32:
+        raise KeyError(operation.text)
+    return rounded(function(*operands), operation.result.held)
+
+
 def _compare_whole(operation: ReadyOperation, operands: list[Any]) -> Any:
     predicate = operation.operation.tokens[0]
     a, b = operands
@@ -201,7 +210,7 @@ ARITHMETIC: dict[str, Compute] = {
     "tt.fp_to_fp": _rounding, "arith.sitofp": _converted, "arith.uitofp": _converted, "arith.fptosi": _converted,
     "arith.fptoui": _converted, "arith.bitcast": _bitcast, "tt.bitcast": _bitcast, "tt.int_to_ptr": _same,
     "tt.ptr_to_int": _same, "ttg.convert_layout": _same, "tt.mulhiui": _product_high, "math.absi": _absolute,
-    "tt.elementwise_inline_asm": _moved,
+    "tt.elementwise_inline_asm": _moved, "tt.extern_elementwise": _of_library,
 }  # fmt: skip
 ARITHMETIC["arith.index_cast"] = lambda operation, operands: operands[0].astype(operation.result.held.held)
 WHOLE_TYPES = frozenset(map(element_type, ("i8", "i16", "i32", "i64")))
