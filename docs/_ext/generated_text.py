@@ -15,7 +15,7 @@ from typing import Any
 
 from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
-from recorded_figures import compiler_table, figure_table, gemm_table, recorded, vector_add_table
+from recorded_figures import compiler_table, figure_table, gemm_table, kernels_table, recorded, vector_add_table
 from reference_pages import command_line, file_schemas, http_routes
 from solver_tables import ablation_tables, optimality_table, solver_table
 from sphinx.application import Sphinx
@@ -29,6 +29,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "file-schemas": file_schemas,
     "folders": folder_table,
     "gemm-table": gemm_table,
+    "kernels-table": kernels_table,
     "http-routes": http_routes,
     "longest-functions": longest_functions,
     "optimality-table": optimality_table,
