@@ -16,7 +16,7 @@ RELEASES: dict[str, tuple[Halves, Halves]] = {
 }
 """By release: the passes for Hopper and for Blackwell."""
 
-NESTED_DESCRIPTORS = frozenset({"3.6", "3.7", "3.8"})
+NESTED_DESCRIPTORS = frozenset({"3.6", "3.7"})
 """The releases that print a descriptor's block as a tensor."""
 
 PIPELINING = frozenset({"ttgpuir.assign_latencies", "ttgpuir.schedule_loops", "ttgpuir.pipeline"})

@@ -58,7 +58,7 @@ class Described:
 
 def describe_loads(text: str, *, nested: bool) -> Described:
     """The TTIR ``text`` of a kernel with its pointer loads as TMA loads, each where that is proven: what stays is
-    loaded by the consumers. ``nested``: this Triton prints a descriptor's block as a tensor (up to 3.8). Raises
+    loaded by the consumers. ``nested``: this Triton prints a descriptor's block as a tensor (up to 3.7). Raises
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print."""
     module = parse(text)
     if not any(operation.name == "tt.load" for operation in module.function.walk()):

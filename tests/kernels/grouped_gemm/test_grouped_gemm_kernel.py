@@ -157,12 +157,12 @@ def test_a_skewed_gradient_waits_for_its_busiest_group(profile):
     assert best("skewed") > balanced
 
 
-def test_one_group_takes_about_as_long_as_a_plain_product(profile):
-    """By the same configuration of both."""
+def test_one_group_takes_about_as_long_as_a_plain_product(gemm_profile):
+    """By the same configuration of both, and the same constants."""
     shape = (8192, 4096, 4096)
     config = GemmConfig("cooperative", 128, 256, 64, 4, 3)
-    (plain,) = Gemm().predicted([config], shape, "bfloat16", H200, profile)
-    (grouped,) = GROUPED.predicted([config], (*shape, 1), "bfloat16", H200, profile)
+    (plain,) = Gemm().predicted([config], shape, "bfloat16", H200, gemm_profile)
+    (grouped,) = GROUPED.predicted([config], (*shape, 1), "bfloat16", H200, gemm_profile)
     assert grouped.time_us == pytest.approx(plain.time_us)
 
 
@@ -181,10 +181,10 @@ def test_fp8_is_ranked_and_planned(profile, scales):
     assert check(outcome.plan, loop_graph(config, FP8, H200, profile.costs)) == ()
 
 
-def test_its_own_calibration_outranks_gemms(profile):
+def test_its_own_calibration_outranks_gemms(gemm_profile):
     slower = Calibration("grouped_gemm", (("launch_scale", 1000.0),), (), "")
-    own = replace(profile, calibrations=(*profile.calibrations, slower))
-    (config, plain) = GROUPED.ranked(EXPERTS, "bfloat16", H200, profile, limit=1)[0]
+    own = replace(gemm_profile, calibrations=(*gemm_profile.calibrations, slower))
+    (config, plain) = GROUPED.ranked(EXPERTS, "bfloat16", H200, gemm_profile, limit=1)[0]
     assert GROUPED.predicted([config], EXPERTS, "bfloat16", H200, own)[0].time_us > plain.time_us + 100
 
 

@@ -93,6 +93,10 @@ def _pipelined(operation: IrOperation, choice: Choice) -> tuple[list[IrOperation
     """The loop with its loads an iteration ahead, and what stands before it; the loop alone where that cannot be. With
     new names of its results."""
     loop = control.read_loop(operation)
+    if not loop.carried:  # MLIR leaves out a yield of nothing
+        ended = loop.body.operations[-1:] and loop.body.operations[-1].name == "scf.yield"
+        end = [] if ended else [control.yield_of([], operation.location)]
+        loop.body = Region([*loop.body.operations, *end], loop.body.label)
     loads = choice(loop)
     made_by = {name: op for op in loop.body.operations for name in op.defined}
     carried = {inside: (initial, back) for (inside, initial, *_), back in zip(loop.carried, loop.yielded, strict=True)}
