@@ -44,7 +44,7 @@ from heldout.generator import FAMILIES
 from loop_splits import SPLITS, loops
 from modulo_instances import instances
 from planning_speed import cpu_name
-from results_file import head, write
+from results_file import RESULTS, head, read_rows, write
 from row_store import Row, RowStore, add_arguments, of_shard
 
 from warpplan.planner.bounds.min_ii import min_ii
@@ -61,7 +61,6 @@ from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.search_params import SearchParams
 
-RESULTS = Path(__file__).parent / "results" / "solver_ablation.json"
 WORK_LIMIT_S = 1.0
 DEFAULT = "default"
 BASE = replace(SearchParams(), speculation=False)
@@ -237,12 +236,12 @@ def interleaved() -> Iterator[tuple[str, DependenceGraph]]:
 
 def open_loops(result: Path) -> set[str]:
     """The loops that the default left unproven there."""
-    return {row["loop"] for row in json.loads(result.read_text())["rows"] if not of_row(row, DEFAULT).proven}
+    return {row["loop"] for row in read_rows(result) if not of_row(row, DEFAULT).proven}
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, RESULTS, "loops")
+    add_arguments(parser, RESULTS / "solver_ablation.json", "loops")
     parser.add_argument("--split", nargs="+", choices=SETS, default=SPLITS, help="which loops")
     parser.add_argument("--open-in", type=Path, metavar="FILE", help="only loops that the result FILE left open")
     parser.add_argument("--techniques", nargs="+", choices=techniques(), default=techniques(), metavar="NAME")

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from children import each, first_line
+from results_file import RESULTS, head, read_rows, write
 from scheme_sweep import NAME as SWEEP
-from scheme_sweep import RESULTS, Job, cases, floor_us, jobs, row, scheme_of, selected, sweep
+from scheme_sweep import Job, cases, floor_us, jobs, row, scheme_of, selected, sweep
 from tl_case import Case
 
 NAME = "compiler_h200.json"
@@ -187,7 +188,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     import torch
-    from results_file import head, write
 
     device, until = torch.cuda.get_device_name(), time.monotonic() + arguments.limit_s
     chosen = selected(arguments.only)
@@ -197,7 +197,7 @@ def main() -> None:
         swept = [row(j, r) for j, r in zip(wanted, sweep(wanted, until=until - arguments.limit_s / 3), strict=True)]
         write(arguments.out / SWEEP, {**head("compiler_schemes", device), "rows": swept})
     else:
-        swept = json.loads(arguments.sweep.read_text())["rows"]
+        swept = read_rows(arguments.sweep)
     finals = [job for case in chosen if (job := finalists(case, swept))["unplanned"]]
     if arguments.planned:
         seen: set[str] = set()

@@ -23,7 +23,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -31,10 +30,9 @@ import corpus_registry
 from bench_compiler import geometric_mean
 from children import each, first_line
 from corpus_entry import Entry, Problem
-from results_file import head
+from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 
-RESULTS = Path(__file__).parent / "results"
 LIMIT_S = {"compare": 600.0, "first": 600.0, "soak": 180.0}
 """The longest silence of a child: tuning a list from cold caches takes minutes."""
 ROUNDS, SHORT_ROUNDS, SHORT_US = 7, 21, 50.0

@@ -24,9 +24,10 @@ from gemm_operands import Operands, operands
 from gemm_peers import PEERS, Peer
 from gemm_prepare import compile_peers, default_workers, prepare
 from gemm_shapes import HELDOUT, TRAIN
-from gemm_table import RESULTS, read, steady_us
+from gemm_table import read
 from graph_timing import capture, paired, run_for, summary
-from results_file import head, write
+from results_file import RESULTS, head, write
+from time_statistics import steady_us
 
 from warpplan.kernels.gemm.candidates import candidates
 from warpplan.kernels.gemm.launch import prepare as prepare_launch

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from children import each
-from scheme_sweep import RESULTS
+from results_file import RESULTS, head, write
 
 NAME = "compiler_inductor_h200.json"
 LIMIT_S = 240.0
@@ -134,7 +134,6 @@ def main() -> None:
     if unknown := set(kinds) - set(SHAPES):
         parser.error(f"kind {min(unknown)!r}: expected some of {', '.join(SHAPES)}")
     import torch
-    from results_file import head, write
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path.home() / ".cache" / "warpplan-inductor"))
     device, rows = torch.cuda.get_device_name(), []

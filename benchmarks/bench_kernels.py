@@ -38,7 +38,6 @@ from kernel_estimates import (
 )
 from kernel_plans import PLANS, PlannedRow, compiled, load_plans, plan_all, save_plans, shortlist
 from kernel_tables import (
-    RESULTS,
     best_configs,
     compare_store,
     comparison_row,
@@ -47,6 +46,7 @@ from kernel_tables import (
     write_tables,
 )
 from kernel_timing import as_json, config_of
+from results_file import RESULTS
 
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.profile_files import load

@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import modulo_milp
 from modulo_instances import Instance, instances
 from planning_speed import cpu_name
-from results_file import head
+from results_file import RESULTS, head
 from row_store import RowStore, add_arguments, of_shard
 
 from warpplan.planner.bounds.min_ii import recurrence_bound, resource_bounds
@@ -31,7 +30,6 @@ from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
 from warpplan.planner.values.options import SolveOptions
 
-RESULTS = Path(__file__).parent / "results" / "modulo_scheduling.json"
 LIMIT_S = 60.0
 GOAL_OPTIMAL = 0.99
 """The share of loops whose smallest interval is to be found and proven within the limit."""
@@ -115,7 +113,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, RESULTS, "loops")
+    add_arguments(parser, RESULTS / "modulo_scheduling.json", "loops")
     parser.add_argument("--limit", type=int, help="the most loops that are solved")
     parser.add_argument("--milp-limit-s", type=float, default=60.0, help="seconds of the clock for HiGHS on one loop")
     options = parser.parse_args()

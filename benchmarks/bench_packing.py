@@ -26,7 +26,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 from packing_instances import instances
 from planning_speed import cpu_name
-from results_file import head
+from results_file import RESULTS, head
 from row_store import RowStore, add_arguments, of_shard
 
 from warpplan.planner.packing.line.line_packing import pack
@@ -34,7 +34,6 @@ from warpplan.planner.packing.offsets import PackingBlock
 from warpplan.planner.values.deadline import Deadline
 from warpplan.service.workflow.buffer_files import read_buffers
 
-RESULTS = Path(__file__).parent / "results" / "packing.json"
 LIMIT_S, PUBLISHED_LIMIT_S = 60.0, 10.0
 PUBLISHED = ("A.1048576.csv", "B.1048576.csv", "C.1048576.csv")
 
@@ -131,7 +130,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, RESULTS, "instances")
+    add_arguments(parser, RESULTS / "packing.json", "instances")
     parser.add_argument("--minimalloc", type=Path, help="the folder of MiniMalloc's published instances")
     parser.add_argument("--number", type=int, default=0, help="which instances: no constant has seen another than 0")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds of the clock for the search on one")

@@ -19,12 +19,11 @@ import statistics
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from loop_splits import SPLITS, Split, loops
 from planning_speed import cpu_name
-from results_file import head
+from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 from schedule_first import QUERY_SECONDS, schedule_first
 
@@ -37,7 +36,6 @@ from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome
 
-RESULTS = Path(__file__).parent / "results" / "solver.json"
 WORK_LIMIT_S = 10.0
 """The work budget of a solve, in seconds of a slow core."""
 SLOW_S = 1.0
@@ -162,7 +160,7 @@ def describe(row: Row) -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, RESULTS, "loops")
+    add_arguments(parser, RESULTS / "solver.json", "loops")
     parser.add_argument("--split", choices=SPLITS, help="only this one")
     parser.add_argument("--repeats", type=int, default=3, help="solves of each loop")
     parser.add_argument("--work-limit-s", type=float, default=WORK_LIMIT_S, help="work budget of a solve")

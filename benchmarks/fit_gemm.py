@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 from gemm_shapes import HELDOUT
-from gemm_table import RESULTS, TABLES, SearchedShape, read
+from gemm_table import TABLES, SearchedShape, read
+from results_file import RESULTS
 from robust_depth import read as read_depths
 
 from warpplan.kernels.gemm.candidates import CandidateTable, tabulate

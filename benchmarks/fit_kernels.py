@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 from kernel_cases.bench_rows import BenchRow
 from kernel_plans import TARGET
-from kernel_tables import RESULTS, SearchedRow, exhaustive_path, read_exhaustive
+from kernel_tables import SearchedRow, exhaustive_path, read_exhaustive
+from results_file import RESULTS
+from time_statistics import geomean
 
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.profile import Profile
@@ -137,7 +139,7 @@ def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, name:
         predicted = terms(work_of(m.row, m.configs, profile), Rates.of(profile, m.row.dtype), constants)[1]
         regrets.append(m.time_us[np.argmin(predicted)] / m.time_us.min())
         wrong.append(np.median(np.abs(predicted / m.time_us - 1)))
-    regret = float(np.exp(np.mean(np.log(regrets)))) - 1
+    regret = geomean(regrets) - 1
     return f"{name}: {len(regrets)} rows, regret {regret:.2%}, median error {float(np.median(wrong)):.1%}"
 
 

@@ -16,8 +16,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gemm_table import RESULTS
-from results_file import head, write
+from results_file import RESULTS, head, write
 
 from warpplan.kernels.compile import TRITON_TYPES, CompiledReport, compile_report
 from warpplan.kernels.gemm.candidates import structures

@@ -12,9 +12,10 @@ import json
 from typing import Any
 
 import numpy as np
-from gemm_table import RESULTS, read
+from gemm_table import read
 from regret import replay, summary
-from results_file import head, write
+from results_file import RESULTS, head, read_rows, write
+from time_statistics import geomean
 
 from warpplan.profiler.embedded import embedded
 
@@ -22,10 +23,6 @@ SPLITS = ("heldout", "train")
 PEERS = ("cublas", "autotune", "inductor")
 TMA_COLUMNS = 8
 """16-bit columns that make rows of whole 16-byte units; other widths are a weak spot of the peers."""
-
-
-def geomean(values: np.ndarray) -> float:
-    return float(np.exp(np.log(values).mean()))
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -56,7 +53,7 @@ def main() -> None:
     result = {**head("gemm_summary", "NVIDIA H200"), "rows": {}}
     measured = read()
     for split in SPLITS:
-        rows = json.loads((RESULTS / f"gemm_h200_{split}.json").read_text())["rows"]
+        rows = read_rows(RESULTS / f"gemm_h200_{split}.json")
         replayed = {m.shape: replay(m, profile) for m in measured if m.split == split}
         ranking = {k: round(v, 4) for k, v in summary(list(replayed.values())).items()}
         taus = {"x".join(map(str, shape)): round(float(r["kendall_tau"]), 4) for shape, r in replayed.items()}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import median_filter
+from results_file import RESULTS
+from time_statistics import steady_us
 
 from warpplan.kernels.gemm.space import GemmConfig
 
-RESULTS = Path(__file__).parent / "results"
 TABLES = tuple(RESULTS / f"gemm_exhaustive_h200_{split}.json" for split in ("train", "heldout"))
 
 
@@ -20,8 +20,7 @@ TABLES = tuple(RESULTS / f"gemm_exhaustive_h200_{split}.json" for split in ("tra
 class SearchedShape:
     """One shape's measured configurations.
 
-    ``time_us`` is in their order, each scaled by how far the cuBLAS reading next to it was from cuBLAS's median, so
-    that the card's drift during the search does not rank configurations.
+    ``time_us`` is in their order, without the card's drift (:func:`time_statistics.steady_us`).
     """
 
     shape: tuple[int, int, int]
@@ -48,12 +47,3 @@ def _read(path: Path) -> list[SearchedShape]:
         )
         for row in data["rows"]
     ]
-
-
-def steady_us(times: NDArray[np.float64], cublas_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``times`` has columns median, low, high and the index of the cuBLAS reading next to it.
-
-    cuBLAS's own readings scatter by some per cent, so the drift is their running median over five.
-    """
-    drift = median_filter(cublas_us, size=5, mode="nearest")[times[:, 3].astype(int)]
-    return np.asarray(times[:, 0] * np.median(cublas_us) / drift)

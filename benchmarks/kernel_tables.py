@@ -15,20 +15,19 @@ from kernel_timing import config_of
 from numpy.typing import NDArray
 from results_file import head
 from row_store import RowStore
+from time_statistics import steady_us
 
 from warpplan.planner.values.tuning import TuningConfig
 
-RESULTS = Path(__file__).parent / "results"
 KEY = ("table", "shape_text", "dtype")
 STORE_SETTINGS = {"rows": 1}
 """Changed whenever rows of earlier runs no longer mean the same."""
-NEIGHBOURS = 5
-"""Readings of the peer whose median is the drift at the middle one."""
 
 
 @dataclass(frozen=True, eq=False)
 class SearchedRow:
-    """One row's measured configurations; ``time_us`` are corrected for the card's drift."""
+    """One row's measured configurations; ``time_us`` is in their order, without the card's drift
+    (:func:`time_statistics.steady_us`)."""
 
     row: BenchRow
     configs: tuple[TuningConfig, ...]
@@ -96,14 +95,6 @@ def exhaustive_values(
         "space": len(plan.ranked), "peer": first["peer"], "device": first["device"], "peer_us": peer_us,
         "configs": measured, "times_us": times, "unmeasured": unmeasured,
     })  # fmt: skip
-
-
-def steady_us(times: NDArray[np.float64], peer_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Medians, each scaled by how far the peer's readings near it were from the peer's median over the row."""
-    from scipy.ndimage import median_filter
-
-    drift = median_filter(peer_us, size=min(NEIGHBOURS, len(peer_us)), mode="nearest")[times[:, 3].astype(int)]
-    return np.asarray(times[:, 0] * np.median(peer_us) / drift)
 
 
 def write_tables(out: Path, stores: Mapping[str, RowStore]) -> None:

@@ -9,8 +9,7 @@ plan is faster. ``regret`` is the chosen plan's time over the best found, less 1
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from typing import Any
 import numpy as np
 from kernel_cases.bench_rows import SPLITS, TABLES
 from kernel_plans import planned
-from kernel_tables import RESULTS, SearchedRow, compare_path, exhaustive_path, read_exhaustive
-from results_file import head, write
+from kernel_tables import SearchedRow, compare_path, exhaustive_path, read_exhaustive
+from results_file import RESULTS, head, read_rows, write
+from time_statistics import geomean
 
 from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
@@ -66,10 +66,6 @@ def groups_of(row: Row) -> list[str]:
     moving_us = row["moved_bytes"] / row["rates"]["copy_bytes_per_s"] * 1e6
     compute_bound = table == "grouped_gemm_fp8" and products_us > moving_us
     return [table, f"{table} compute-bound"] if compute_bound else [table]
-
-
-def geomean(values: Iterable[float]) -> float:
-    return float(np.exp(np.mean(np.log(list(values)))))
 
 
 def ratios_of(row: Row) -> dict[str, float]:
@@ -160,7 +156,7 @@ def report(folder: Path, profile: Profile) -> Row:
     replayed: dict[str, dict[str, Row]] = {}
     for table in TABLES:
         if (path := compare_path(folder, table)).exists():
-            for row in json.loads(path.read_text())["rows"]:
+            for row in read_rows(path):
                 for group in groups_of(row):
                     compared.setdefault(group, {}).setdefault(row["split"], []).append(row)
         if (path := exhaustive_path(folder, table)).exists():

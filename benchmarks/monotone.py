@@ -22,7 +22,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from loop_graphs import graphs
 from planning_speed import cpu_name
-from results_file import head
+from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 
 from warpplan.planner.solve import solve
@@ -31,7 +31,6 @@ from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.search_params import SearchParams
 
-RESULTS = Path(__file__).parent / "results" / "monotone.json"
 KINDS = ("partitions", "memory", "registers", "tensor memory", "depth", "work limit")
 SEED = 20
 WORK_S = 10.0
@@ -176,7 +175,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Row]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, RESULTS, "loops")
+    add_arguments(parser, RESULTS / "monotone.json", "loops")
     parser.add_argument("--pairs", type=int, default=1000, help="how many")
     parser.add_argument("--report", action="store_true", help="only write the result of the pairs solved so far")
     return parser.parse_args()

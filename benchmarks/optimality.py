@@ -24,7 +24,7 @@ import corpus_registry
 from children import cores, each, first_line
 from corpus_entry import Entry, options, source
 from plan_corpus import DEVICE, LIMIT_S, configurations
-from results_file import head, write
+from results_file import RESULTS, head, write
 
 from warpplan.kernels import registry
 from warpplan.kernels.gemm.candidates import table as gemm_table
@@ -39,7 +39,6 @@ from warpplan.planner.values.device import device
 from warpplan.planner.values.plan import Outcome
 from warpplan.service.workflow.profiles import Profiles
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "optimality.json"
 CLEAR = 1.05
 """A predicted gain that a measurement must confirm: a partition predicted to win by more and measured to lose is a

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gemm_table import RESULTS
-from results_file import head, write
+from results_file import RESULTS, head, write
 from scipy.stats import kendalltau
 
 from warpplan.kernels.gemm.candidates import EPILOGUES, grid, structures, tabulate

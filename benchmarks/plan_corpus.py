@@ -34,9 +34,8 @@ import corpus_registry
 from children import cores, each, first_line
 from corpus_entry import STYLES, Entry, options, source
 from corpus_play import WRONG, computes
-from results_file import head, write
+from results_file import RESULTS, head, write
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "corpus.json"
 DEVICE = "NVIDIA H200"
 LIMIT_S = 180.0

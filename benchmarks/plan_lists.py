@@ -22,9 +22,8 @@ import corpus_registry
 from bench_compiler import geometric_mean
 from children import cores, each, first_line
 from corpus_entry import Box, Entry, Problem, options, resolved, source
-from results_file import head, write
+from results_file import RESULTS, head, write
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "corpus_lists.json"
 DEVICE = "NVIDIA H200"
 LIMIT_S = 300.0

@@ -27,9 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from results_file import head, write
+from results_file import RESULTS, head, write
 
-RESULTS = Path(__file__).parent / "results" / "planning_speed.json"
 KERNEL, DEVICE, DTYPES = "gemm", "NVIDIA H200", ("bfloat16", "float16")
 GOALS = {"first_answer": 0.1, "cold_answer": 1.0, "warm_answer": 0.002, "batch": 30.0, "batch_memory": 500.0}
 """The largest acceptable median, in the row's unit; the batch goal is for 10,000 shapes on 2 cores."""
@@ -169,7 +168,7 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=10_000, help="shapes of the batch")
     parser.add_argument("--repeats", type=int, default=7, help="fresh processes for the single answers")
     parser.add_argument("--warm", type=int, default=200, help="warm answers in each of them")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=RESULTS / "planning_speed.json")
     options = parser.parse_args()
     rows = [*measure_answers(options.repeats, options.warm), *measure_batch(options.shapes)]
     write(options.out, {**head("planning_speed", cpu_name()), "rows": rows})

@@ -16,6 +16,7 @@ import numpy as np
 from gemm_shapes import HELDOUT
 from gemm_table import SearchedShape, read
 from scipy.stats import kendalltau
+from time_statistics import geomean
 
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.planner.values.device import device
@@ -45,9 +46,9 @@ def summary(rows: list[dict[str, float | int]]) -> dict[str, float]:
 
     return {
         "shapes": float(len(rows)),
-        "best_over_chosen_geomean": float(np.exp(np.log(column("best_over_chosen")).mean())),
+        "best_over_chosen_geomean": geomean(column("best_over_chosen")),
         "best_over_chosen_worst": float(column("best_over_chosen").min()),
-        "best_of_8_geomean": float(np.exp(np.log(column("best_over_best_of_8")).mean())),
+        "best_of_8_geomean": geomean(column("best_over_best_of_8")),
         "kendall_tau_median": float(np.median(column("kendall_tau"))),
         "median_error": float(np.median(column("median_error"))),
         "chosen_error_median": float(np.median(column("chosen_error"))),

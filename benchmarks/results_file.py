@@ -1,4 +1,4 @@
-"""The head of a results file: what was run, on what, when."""
+"""Read and write results files: rows under a head that says what was run, on what, when."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+"""The folder of the committed results files."""
 
 
 def head(bench: str, device: str) -> dict[str, Any]:
@@ -38,6 +41,12 @@ def head(bench: str, device: str) -> dict[str, Any]:
     }
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows
+
+
 def write(path: Path, result: dict[str, Any]) -> None:
+    """One row a line, in a folder that is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=None, separators=(",", ":")).replace('{"kernel"', '\n{"kernel"') + "\n")

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gemm_table import RESULTS, SearchedShape
+from gemm_table import SearchedShape
 from plan_accuracy import DTYPE, TARGET, Shape, compile_all, measure, plans_of
-from results_file import head, write
+from results_file import RESULTS, head, write
+from time_statistics import geomean
 
 from warpplan.kernels.gemm.graph import robust_depth
 from warpplan.kernels.gemm.kernel import Gemm
@@ -102,12 +103,11 @@ def summary(rows: list[Row]) -> dict[str, dict[str, float]]:
 
 
 def _spread(ratios: list[float]) -> dict[str, float]:
-    values = np.array(ratios)
     return {
         "groups": len(ratios),
-        "geomean": round(float(np.exp(np.log(values).mean())), 4),
-        "worst": round(float(values.max()), 4),
-        "best": round(float(values.min()), 4),
+        "geomean": round(geomean(ratios), 4),
+        "worst": round(max(ratios), 4),
+        "best": round(min(ratios), 4),
     }
 
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import tl_cases
 from children import cores, each, first_line
+from results_file import RESULTS, head, write
 from tl_case import Case, Setting
 
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "compiler_schemes_h200.json"
 Job = dict[str, Any]
 COMPILE_LIMIT_S, RUN_LIMIT_S = 90.0, 60.0
@@ -206,7 +206,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     import torch
-    from results_file import head, write
 
     wanted = [job for case in selected(arguments.only) for job in jobs(case)]
     started, rows = time.monotonic(), []

@@ -23,7 +23,7 @@ from typing import Any
 import stock_kernels
 import triton
 from children import each, first_line
-from scheme_sweep import RESULTS
+from results_file import RESULTS, head, write
 from tl_case import Case, Described, Setting, Tensor, options, source
 from tl_cases import LOG2E, SMS, cdiv
 from triton import knobs
@@ -248,7 +248,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     import torch
-    from results_file import head, write
 
     until = time.monotonic() + arguments.limit_s
     wanted = [f for f in failures() if f.here]

@@ -29,6 +29,7 @@ from kernel_cases import bench_rows
 from kernel_cases.bench_case import COLD_BYTES, MAX_SETS, case_of, like, set_count
 from kernel_cases.bench_rows import SPLITS, TABLES, BenchRow, make_row, rows
 from kernel_timing import as_json, config_of, floor_us, row_of
+from results_file import RESULTS
 
 from warpplan.kernels import registry
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
@@ -428,7 +429,7 @@ def test_tuning_configurations_survive_json(plans: list[kernel_plans.PlannedRow]
 @pytest.mark.parametrize("table", TABLES)
 def test_committed_rows_are_rows_of_the_tables(table: str) -> None:
     for path_of in (kernel_tables.compare_path, kernel_tables.exhaustive_path):
-        path = path_of(kernel_tables.RESULTS, table)
+        path = path_of(RESULTS, table)
         if not path.exists():
             continue
         data = json.loads(path.read_text())
@@ -438,10 +439,10 @@ def test_committed_rows_are_rows_of_the_tables(table: str) -> None:
 
 
 def test_the_committed_summary_is_todays() -> None:
-    path = kernel_tables.RESULTS / "kernels_summary_h200.json"
+    path = RESULTS / "kernels_summary_h200.json"
     if not path.exists():
         pytest.skip("no summary has been recorded")
     recorded = json.loads(path.read_text())
-    today = kernels_report.report(kernel_tables.RESULTS, embedded(H200.name))
+    today = kernels_report.report(RESULTS, embedded(H200.name))
     assert recorded["compared"] == json.loads(json.dumps(today["compared"]))
     assert recorded["goals"] == json.loads(json.dumps(today["goals"]))

@@ -2,7 +2,14 @@
 Gluon and Triton sources that a configuration drives, and how torch tensors get to them."""
 
 EXPORTS = {
-    "candidates": ("CandidateTable", "planned_structures", "table", "tabulate", "TileGrid"),
+    "candidates": (
+        "CandidateTable",
+        "planned_structures",
+        "round_up_to_power_of_two",
+        "table",
+        "tabulate",
+        "TileGrid",
+    ),
     "gluon": (
         "constants",
         "descriptor_blocks",

@@ -1,4 +1,7 @@
-"""Every configuration considered for a shape, as arrays: a row is a block structure with a tile order or a K split."""
+"""The GEMM's candidate configurations as arrays, so that all of them are ranked at once with numpy.
+
+A row is a block structure (tile, scheme, ring depth, epilogue) with one tile order or one K split.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +32,24 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 GROUPS = (4, 8, 16)
+"""Values of ``group_m``: tile rows in a band of the tile order."""
 SPLITS = (2, 3, 4, 6, 8, 16)
+"""Values of ``split_k``: ranges that the K of a tile is split into."""
 SWAP_MAX_ROWS = 128
-"""Operands are swapped only for so few rows: beyond, tiles of every aspect exist unswapped."""
+"""The largest M at which A and B are swapped: above it, unswapped tiles of every aspect ratio fit."""
 MIN_SPLIT_ITERATIONS = 3
+"""The fewest K blocks of a split."""
 MAX_WHOLE_WAVES = 6
-"""After so many full waves a ragged last one costs too little to be split."""
+"""The K of the tiles in a partial last wave is split only after at most this many full waves: after more of them the
+last wave is too small a part of the time."""
 TILES_PER_SM = 8
-"""Tiles smaller than 128x128 are left out where even they would make more than so many tiles an SM."""
-
+"""Tiles smaller than 128x128 are left out where there would be more than this many tiles an SM."""
 
 EPILOGUES: tuple[tuple[Staging, int], ...] = tuple((s, n) for s in ("own", "ring") for n in (1, 2, 4))
-"""(staging, split), best first: bytes of its own let the store overlap the next tile, few chunks are few waits."""
+"""(staging, split), best first: a staging buffer of its own lets the store overlap the next tile, and each chunk of a
+split epilogue waits for the one before."""
 
-# scheme, consumer warps, (rows, columns) of the tile, blocks an SM
+# scheme, warps a consumer, (rows, columns) of the tile, CTAs an SM
 _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = (
     ("single", 8, ((128, 64), (128, 128), (128, 256), (256, 64), (256, 128)), 1),
     ("single", 4, ((64, 16), (64, 32), (64, 64), (64, 128), (64, 256), (128, 16), (128, 32), (128, 64), (128, 128)), 1),
@@ -52,7 +59,6 @@ _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = 
     ("pipelined", 8, ((128, 256), (256, 128), (128, 128)), 1),
     ("pipelined", 4, ((128, 128), (64, 128), (128, 64), (64, 64)), 1),
 )
-
 
 SWIZZLE_BYTES = 128
 """The widest row of a swizzled tile (CUDA Driver API, ``CUtensorMapSwizzle``); a K block is one such row or two."""
@@ -93,7 +99,7 @@ def _pipelined(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]
 
 
 def _epilogues(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
-    """Staging of its own first: its store overlaps the next tile. Each further variant must buy a deeper ring."""
+    """``base`` with each of :data:`EPILOGUES` that makes room for a deeper ring than those before it."""
     kept: list[GemmConfig] = []
     for staging, split in EPILOGUES:
         option = _deepest(replace(base, staging=staging, epilogue_split=split), dtype, device)
@@ -106,7 +112,8 @@ def _epilogues(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]
 class CandidateTable:
     """The shape-independent rows, in a fixed order; every array has one element a row.
 
-    ``first_group`` and ``group_below`` drop tile orders that a small matrix cannot tell apart.
+    ``group_below`` is the next smaller ``group_m`` among the rows of the same block, 0 for the smallest: with no more
+    row tiles than that, both give the same tile order.
     """
 
     configs: tuple[GemmConfig, ...]
@@ -135,7 +142,11 @@ class TileGrid(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """How each row's tiles cover one shape; arrays of int64, one element a row."""
+    """How each row's tiles cover one shape; one element a row.
+
+    ``rows`` and ``columns`` are those of the computed matrix in elements, ``row_tiles`` and ``column_tiles`` the same
+    in tiles. ``whole_tiles`` of the ``tiles`` are not split in K. ``k_blocks`` are loop iterations over all of K.
+    """
 
     rows: Ints
     columns: Ints
@@ -149,18 +160,18 @@ class Grid:
 
 
 def planned_structures(dtype: str, device: Device, costs: CostTable, promoted: bool = False) -> tuple[GemmConfig, ...]:
-    """The space's structures, which are as deep as fits, and each block at its robust depth, in a fixed order.
+    """:func:`structures`, whose rings are as deep as fits, each followed by the same block at its robust depth.
 
-    Operands that no SM has read yet come from DRAM, so that is the latency a ring must be robust against. What a
-    shallower ring leaves of shared memory goes to the epilogue: the first in order that then fits. Where none fits, or
-    the loop's costs were not measured, the deepest rings are all there is.
+    Operands that no SM has read yet come from DRAM, so that is the latency a ring must be robust against. A shallower
+    ring leaves shared memory for the first of :data:`EPILOGUES` that then fits. A block whose robust depth does not
+    fit, or whose loop was not measured, has its deepest ring alone.
     """
     depths: dict[tuple[object, ...], int | None] = {}
     found: dict[GemmConfig, None] = {}
     for base in structures(dtype, device, promoted):
         found[base] = None
         if base.loop_key not in depths:
-            depths[base.loop_key] = _robust(base, dtype, device, costs)
+            depths[base.loop_key] = _usable_robust_depth(base, dtype, device, costs)
         depth = depths[base.loop_key]
         options = (replace(base, depth=depth or 0, staging=t, epilogue_split=n) for t, n in EPILOGUES)
         fitting = next((c for c in options if not violations(c, dtype, device)), None)
@@ -169,7 +180,7 @@ def planned_structures(dtype: str, device: Device, costs: CostTable, promoted: b
     return tuple(found)
 
 
-def _robust(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> int | None:
+def _usable_robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> int | None:
     try:
         depth = robust_depth(config, dtype, device, costs, "dram")
     except MissingCosts:
@@ -179,8 +190,8 @@ def _robust(config: GemmConfig, dtype: str, device: Device, costs: CostTable) ->
 
 @lru_cache(maxsize=16)
 def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: bool = False) -> CandidateTable:
-    """The rows for ``costs``; without any, those of the deepest rings alone. ``promoted`` rows sum K blocks in
-    registers."""
+    """The rows of :func:`planned_structures`, or of :func:`structures` without ``costs``; ``promoted`` rows add up the
+    products of K blocks in fp32 registers."""
     configs: list[GemmConfig] = []
     below: list[int] = []
     bases = structures(dtype, device, promoted) if costs is None else planned_structures(dtype, device, costs, promoted)
@@ -197,7 +208,7 @@ def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: 
 
 
 def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: Device) -> CandidateTable:
-    """``configs`` as a table of their own, in their order."""
+    """A table of ``configs`` in their order, each with its ``group_below`` (:class:`CandidateTable`)."""
 
     def column(name: str) -> Ints:
         return np.array([getattr(c, name) for c in configs], dtype=np.int64)
@@ -221,15 +232,17 @@ def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: 
 def grid(t: CandidateTable, shape: Shape) -> Grid:
     """Lay every row's tiles over ``shape`` and say which rows are worth considering there.
 
-    Left out: tiles that overhang the matrix by more than half, tiles far smaller than the device needs to be filled,
-    tile orders that coincide, and K splits that leave a split empty, too short to fill its ring, or SMs idle.
+    Not worth it: tiles that overhang the matrix by more than half, tiles far smaller than what fills the device, a tile
+    order that equals another row's, and K splits with an empty range, with fewer than :data:`MIN_SPLIT_ITERATIONS`
+    K blocks in a range, of a whole matrix into more than two waves, or of a tail into at most half a wave.
     """
     m, n, k = shape
     rows, columns = np.where(t.swap, n, m), np.where(t.swap, m, n)
     row_tiles, column_tiles = -(-rows // t.block_m), -(-columns // t.block_n)
     tiles = row_tiles * column_tiles
     k_blocks = -(-k // t.block_k)
-    row_cover, column_cover = np.where(t.swap, _cover(n), _cover(m)), np.where(t.swap, _cover(m), _cover(n))
+    m_cover, n_cover = round_up_to_power_of_two(m), round_up_to_power_of_two(n)
+    row_cover, column_cover = np.where(t.swap, n_cover, m_cover), np.where(t.swap, m_cover, n_cover)
     one_wave = tiles <= t.sm_count
     resident = t.sm_count * t.ctas_per_sm
     split = t.split_k > 1
@@ -242,7 +255,7 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
         & (t.block_n <= np.maximum(16, column_cover))
         & (t.block_n >= np.minimum(64, column_cover))
         & (t.block_m * t.block_n >= np.minimum(128 * 128, rows * columns // (TILES_PER_SM * t.sm_count)))
-        & (t.block_k <= max(64, _cover(k)))
+        & (t.block_k <= max(64, round_up_to_power_of_two(k)))
         & (split | np.where(one_wave, t.group_m == 8, t.group_below < row_tiles))
         & (~split | t.split_tail | (split_units <= 2 * resident))
         # A split tail must fit into one wave, and fill more than half of it.
@@ -262,6 +275,5 @@ def candidates(shape: Shape, dtype: str, device: Device, costs: CostTable | None
     return tuple(replace(t.configs[i], group_m=int(g.group_m[i])) for i in np.flatnonzero(g.valid))
 
 
-def _cover(size: int) -> int:
-    """The smallest power of two that is not below ``size``."""
+def round_up_to_power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()

@@ -1,4 +1,4 @@
-"""The configurations considered for a shape: few enough to time all of them on a GPU."""
+"""The grouped GEMM's candidate configurations as arrays: few enough that a GPU can time all of them for a shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.kernels.gemm.candidates import CandidateTable, planned_structures, tabulate
+from warpplan.kernels.gemm.candidates import (
+    CandidateTable,
+    planned_structures,
+    round_up_to_power_of_two,
+    tabulate,
+)
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
 from warpplan.kernels.grouped_gemm.space import Product, Scales, violations
@@ -21,13 +26,14 @@ Bools = NDArray[np.bool_]
 GROUPS = (4, 16)
 """Row tiles of a group that sweep its columns together (``GROUP_M``)."""
 MOST_OVERHANG = 1.5
-"""Tiles are left out where they would compute this many times the rows that 64-row tiles compute, or more."""
+"""Tiles are left out where they would compute at least this many times the rows that 64-row tiles (wgmma's least)
+compute."""
 TILES_PER_SM = 4
 """Tiles smaller than 128x128 are left out where they would make more than this many tiles an SM."""
 SLOT_ROW_BYTES = 128
 COARSE_SLOTS = 4
-"""Slots with rows longer than ``SLOT_ROW_BYTES`` are left out where fewer than these fit: the same bytes as twice as
-many slots of half the length, of which more are on their way while one is multiplied."""
+"""K blocks longer than ``SLOT_ROW_BYTES`` are left out where fewer than this many ring slots fit: twice as many slots
+of half the length take the same bytes and keep more copies in flight."""
 
 
 @lru_cache(maxsize=64)
@@ -95,21 +101,22 @@ def grid(t: CandidateTable, shape: GroupedShape) -> GroupGrid:
     # The gradient of an empty group's B is one block of zeros.
     row_tiles, k_blocks = -(-rows // t.block_m[:, None]), np.maximum(1, -(-depth // t.block_k[:, None]))
     column_tiles = -(-columns // t.block_n)
+    column_cover = round_up_to_power_of_two(columns)
     computed = (row_tiles @ count) * t.block_m
     least = int(-(-rows // 64) @ count) * 64
     most_tiles = row_tiles.max(axis=1)
-    # 64 rows are wgmma's fewest, and few columns are few: a tile can be no larger than these allow.
-    area = np.minimum(t.block_m * min(128, _cover(columns)), computed * columns // (TILES_PER_SM * t.sm_count))
-    # Tiles of two waves nearly all run together, in whatever order.
+    # The least area of a tile: what few columns allow, or what makes TILES_PER_SM tiles an SM, if that is less.
+    area = np.minimum(t.block_m * min(128, column_cover), computed * columns // (TILES_PER_SM * t.sm_count))
+    # Nearly all tiles of two waves are resident at once, so their order does not matter.
     few = (row_tiles @ count) * column_tiles <= 2 * t.sm_count
     valid = (
         ((t.block_m == 64) | (computed < MOST_OVERHANG * least))
-        & (t.block_n <= max(16, _cover(columns)))
-        & (t.block_n >= min(64, _cover(columns)))
+        & (t.block_n <= max(16, column_cover))
+        & (t.block_n >= min(64, column_cover))
         # Taller tiles load more for the same product; they are for few columns.
-        & ((t.block_m <= 2 * t.block_n) | (t.block_n >= _cover(columns)))
+        & ((t.block_m <= 2 * t.block_n) | (t.block_n >= column_cover))
         & (t.block_m * t.block_n >= area)
-        & (t.block_k <= max(64, _cover(int(depth.max()))))
+        & (t.block_k <= max(64, round_up_to_power_of_two(int(depth.max()))))
         & (t.group_below < np.where(few, 1, np.maximum(1, most_tiles)))
     )
     group_m = np.minimum(t.group_m, np.maximum(1, most_tiles))
@@ -121,8 +128,3 @@ def candidates(shape: GroupedShape, dtype: str, device: Device, costs: CostTable
     t = table(dtype, device, costs, shape.product, shape.scales)
     g = grid(t, shape)
     return tuple(replace(t.configs[i], group_m=int(g.group_m[i])) for i in np.flatnonzero(g.valid))
-
-
-def _cover(size: int) -> int:
-    """The smallest power of two that is not below ``size``."""
-    return 1 << max(0, size - 1).bit_length()
