@@ -60,8 +60,9 @@ compile-matrix: $(TRITONS:%=build/triton-%/.ready)  ## compile for sm_90 and sm_
 		build/triton-$$version/bin/python -m pytest -q -m matrix tests/kernels/compiler $(PYTEST_ARGS); \
 	done
 
-fuzz: $(VENV)/.test  ## solver, checker, simulator and brute force on thousands of random loops (EXAMPLES=5000 each)
-	WARPPLAN_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 tests/planner/test_agreement.py
+fuzz: $(VENV)/.test  ## every property on new random examples; solver, checker and simulator on thousands (EXAMPLES=5000)
+	HYPOTHESIS_PROFILE=fresh $(BIN)/python -m pytest -q -n 2 -m hypothesis
+	HYPOTHESIS_PROFILE=fresh WARPPLAN_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 tests/planner/search/test_agreement.py
 
 golden: $(VENV)/.test  ## rewrite the recorded plans after a deliberate change of the model or the profile
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/kernels/test_golden.py
