@@ -13,6 +13,7 @@ from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem.assignment import Assignment, rings, slots
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import may_share, reuse_distance
+from warpplan.planner.problem.terms import whole_multiple
 from warpplan.planner.values.dependence_graph import Memory
 from warpplan.planner.values.plan import Buffer, Reuse
 
@@ -59,7 +60,8 @@ def fits_side_by_side(problem: Problem) -> bool:
     limits, least = problem.graph.limits, problem.least_slots
     flat = sum(problem.slot_bytes(p) * least(p) for p in problem.rings if problem.memory(p) == "smem")
     tall = sum(problem.slot_area(p) * least(p) for p in problem.rings if problem.memory(p) == "tmem")
-    return flat + problem.extra_bytes <= limits.smem_bytes and tall <= TMEM_LANES * limits.tmem_columns
+    extra = sum(whole_multiple(e.size, e.alignment) for e in problem.options.extra_buffers if e.shares_with is None)
+    return flat + extra <= limits.smem_bytes and tall <= TMEM_LANES * limits.tmem_columns
 
 
 def _free_pairs(
@@ -119,7 +121,7 @@ def _bytes(
 
 
 def _side_by_side(buffers: list[Buffer]) -> list[Buffer]:
-    """One after the other, widest alignment first: as sizes are whole multiples of it, there are no gaps."""
+    """One after the other, widest alignment first: where sizes are whole multiples of it, there are no gaps."""
     placed, end = list(buffers), 0
     for at in sorted(range(len(buffers)), key=lambda i: (-buffers[i].alignment, -buffers[i].size, i)):
         offset = -(-end // buffers[at].alignment) * buffers[at].alignment

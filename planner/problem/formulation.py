@@ -228,8 +228,8 @@ class Problem(Clustering):
 
     @cached_property
     def extra_bytes(self) -> int:
-        extras = [e for e in self.options.extra_buffers if e.shares_with is None]
-        return sum(whole_multiple(e.size, e.alignment) for e in extras)
+        """Bytes of the extra buffers outside rings, at the least: what follows one may begin at a smaller alignment."""
+        return sum(e.size for e in self.options.extra_buffers if e.shares_with is None)
 
     def least_slots(self, op: int) -> int:
         """Slots without which an extra buffer that lies in the operation's ring would reach beyond it."""

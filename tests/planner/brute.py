@@ -34,7 +34,8 @@ def smallest_ii(graph: DependenceGraph, most: int, most_slots: int = 8) -> int |
 def smallest_plan(
     graph: DependenceGraph, most: int, most_slots: int = 8, options: SolveOptions | None = None
 ) -> Plan | None:
-    """A plan with the least interval ≤ ``most``, if there is one. Of the options all but extra buffers count."""
+    """A plan with the least interval ≤ ``most``, if there is one. Of the options all count but extra buffers that
+    lie in rings."""
     options = options or SolveOptions()
     tries = []
     if options.partitions:
@@ -43,7 +44,7 @@ def smallest_plan(
         graph = _slowed(graph, options)
     for homes in _all_homes(graph, options):
         attempt = _Attempt(graph, homes, options)
-        attempt.layouts = list(layouts(graph, attempt.rings, most_slots, options.depth))
+        attempt.layouts = list(layouts(graph, attempt.rings, most_slots, options.depth, attempt.extras))
         if attempt.layouts and attempt.fewest_registers():
             tries.append(attempt)
     tries.reverse()  # The plan is the more telling the more of it crosses.
@@ -139,6 +140,7 @@ class _Attempt:
         self.graph, self.homes, self.limits, self.given = graph, homes, graph.limits, options.partitions
         self.edges = [(graph.index[e.src], graph.index[e.dst], e) for e in graph.edges]
         self.slack_cycles = options.slack_cycles
+        self.extras = [e for e in options.extra_buffers if e.shares_with is None]
         self.rings = [ring for i in range(len(graph.ops)) if (ring := self._ring(i)) is not None]
         self.barriers = [self._barriers(i) for i in range(len(graph.ops))]
         groups = [
@@ -380,6 +382,7 @@ class _Attempt:
                 Reuse(graph.ops[a].id, graph.ops[b].id, distance),
                 Reuse(graph.ops[b].id, graph.ops[a].id, 1 - distance),
             ]
+        buffers += [Buffer(e.name, o, e.size, e.alignment) for e, o in zip(self.extras, layout.extras, strict=True)]
         placements = tuple(
             Placement(op.id, at[i], at[i] // ii, at[i] % ii, self.homes[i]) for i, op in enumerate(graph.ops)
         )

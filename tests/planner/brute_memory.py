@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations, product
 
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.options import ExtraBuffer
 from warpplan.planner.values.plan import Buffer
 
 
@@ -24,16 +25,21 @@ class Ring:
 
 @dataclass(frozen=True)
 class Layout:
-    """Slots of each ring, pairs (by index) that may meet, and each ring's offset and lane."""
+    """Slots of each ring, pairs (by index) that may meet, each ring's offset and lane, and extra buffers' offsets."""
 
     depths: tuple[int, ...]
     pairs: tuple[tuple[int, int], ...]
     places: tuple[tuple[int, int], ...]
+    extras: tuple[int, ...]
 
 
-def layouts(graph: DependenceGraph, rings: Sequence[Ring], most_slots: int, depth: int | None) -> Iterator[Layout]:
-    """Every choice of slots and of pairs that may meet that fits, but none that another one beats."""
+def layouts(
+    graph: DependenceGraph, rings: Sequence[Ring], most_slots: int, depth: int | None, extras: Sequence[ExtraBuffer]
+) -> Iterator[Layout]:
+    """Every choice of slots and of pairs that may meet that fits, but none that another one beats. ``extras`` lie
+    beside the rings and meet none."""
     found: list[Layout] = []
+    beside = [Ring(-1, False, e.size, e.alignment, 0, ()) for e in extras]
     capacity = [graph.limits.tmem_columns if r.in_tmem else graph.limits.smem_bytes for r in rings]
     limits = [min(most_slots, (2 if r.lanes == 64 else 1) * capacity // max(1, r.slot)) for r, capacity in
               zip(rings, capacity, strict=True)]  # fmt: skip
@@ -51,9 +57,10 @@ def layouts(graph: DependenceGraph, rings: Sequence[Ring], most_slots: int, dept
                 if any(set(f.pairs) <= set(pairs) and all(a >= b for a, b in zip(f.depths, depths, strict=True))
                        for f in found):  # fmt: skip
                     continue
-                places = _places(graph, rings, depths, pairs)
+                places = _places(graph, [*rings, *beside], [*depths, *(1 for _ in beside)], pairs)
                 if places is not None:
-                    found.append(Layout(depths, pairs, places))
+                    own = tuple(offset for offset, _ in places[len(rings) :])
+                    found.append(Layout(depths, pairs, places[: len(rings)], own))
                     yield found[-1]
 
 

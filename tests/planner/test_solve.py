@@ -221,6 +221,13 @@ def test_given_partitions_and_extra_buffers_enter_the_plan():
     assert check(outcome.plan, loop()) == ()
 
 
+def test_an_extra_buffer_takes_its_bytes_and_not_its_alignment():
+    """Eight bytes, aligned to 1,024, right behind the ring's one slot: the memory ends there."""
+    outcome = solve(loop(smem_bytes=1024 + 8), SolveOptions(extra_buffers=(ExtraBuffer("flag", 8, 1024),)))
+    assert outcome.plan is not None
+    assert sorted((b.name, b.offset, b.size) for b in outcome.plan.buffers) == [("flag", 1024, 8), ("load", 0, 1024)]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -106,7 +106,15 @@ def test_what_is_solved_is_right(case):
     assert (outcome.status == "optimal") == (outcome.bound == outcome.plan.schedule.ii_cycles)
 
 
-@given(asked(given_.tiny_graphs(most_partitions=3)))
+@st.composite
+def asked_with_staging(draw: st.DrawFn) -> tuple[DependenceGraph, SolveOptions]:
+    """A tiny loop body, mostly beside a buffer of its own, whose alignment may be wider than it is long."""
+    graph, options = draw(asked(given_.tiny_graphs(most_partitions=3)))
+    staging = st.builds(ExtraBuffer, st.just("own"), st.sampled_from([8, 64, 100]), st.sampled_from([8, 64, 128]))
+    return graph, replace(options, extra_buffers=tuple(draw(st.lists(staging, max_size=1))))
+
+
+@given(asked_with_staging())
 @often
 def test_trying_everything_finds_the_same_interval(case):
     """And nothing where the solver finds nothing; what either finds is right, and the relaxed bound below it."""
