@@ -28,7 +28,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-block example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ bench-monotone: $(VENV)/.test  ## no GPU: pairs of solves, one of which allows m
 
 bench-vector-add: $(VENV)/.gpu  ## GPU: vector_add against torch.add and the whole of its space
 	$(BIN)/python benchmarks/bench_vector_add.py --out benchmarks/results
+
+bench-block: $(VENV)/.gpu  ## GPU: a decoder block of Llama 3 8B, forward and backward, against torch's and torch.compile
+	$(BIN)/python benchmarks/bench_block.py --out benchmarks/results
 
 bench-kernels: $(VENV)/.gpu  ## GPU: grouped, fp8, fused and linear kernels against torch's, and exhaustive search
 	$(BIN)/python benchmarks/bench_kernels.py --phase plan
