@@ -15,10 +15,10 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
 loop where a second consumer, or a second block on the SM, multiplies meanwhile; and the ring's refill too where one
 partition does everything. The p-norms, each with its own p, stand for what neither a maximum (perfect overlap) nor a
-sum (none) describes. Zeros are those of boxes that reach beyond the matrix: tiles of 64 rows for 1 to 32 take 10 to 45 %
-longer than their bytes from DRAM (``benchmarks/results/gemm_exhaustive_h200_train.json``), and the fit charges them at
-the L2's measured rate. A block that has ranges of split tiles in several rounds reduces in each. The p of the norms and
-the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
+sum (none) describes. Zeros are those of boxes that reach beyond the matrix: tiles of 64 rows for 1 to 32 take 10 to
+45 % longer than the bytes from DRAM say (``benchmarks/results/gemm_exhaustive_h200_train.json``), and the fit charges
+them at the L2's measured rate. A block with ranges of split tiles in several rounds reduces in each. The p of the norms
+and the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
 """
 
 from __future__ import annotations
