@@ -9,7 +9,8 @@ disagreement with the comparison that timed two of the candidates again.
 
 ``variants`` says what the terms of the time model are worth: each is fitted to five sixths of the GEMM's training
 shapes and judged on the others. A variant changes what the candidates ask of the device: a reduction charged once,
-zeros beyond the matrix that cost nothing, energy for other bytes than those loaded from L2.
+zeros beyond the matrix that cost nothing, energy for shared-memory reads, or for the distinct bytes of a wave, instead
+of the bytes loaded from L2.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ Change = Callable[[DeviceWork, SearchedShape, Sequence[GemmConfig]], DeviceWork]
 
 
 def shared_memory_bytes(m: SearchedShape, configs: Sequence[GemmConfig]) -> Floats:
-    """The bytes that the tensor cores read: every wgmma has its 64 rows of A and all columns of B from shared memory."""
+    """The bytes that the tensor cores read: 64 rows of A and all columns of B for every wgmma."""
     element = ELEMENT_BYTES[m.dtype]
 
     def of(c: GemmConfig) -> float:
@@ -180,15 +181,13 @@ def wave_bytes(m: SearchedShape, configs: Sequence[GemmConfig]) -> Floats:
 
 
 VARIANTS: dict[str, Change] = {
-    "as shipped": lambda work, m, configs: work,
-    "reduction charged once": lambda work, m, configs: replace(work, split_rounds=np.minimum(work.split_rounds, 1.0)),
-    "zeros beyond the matrix free": lambda work, m, configs: replace(work, filled_bytes=0.0 * work.filled_bytes),
-    "energy of shared-memory reads for that of L2 reads": lambda work, m, configs: replace(
+    "as_shipped": lambda work, m, configs: work,
+    "reduction_charged_once": lambda work, m, configs: replace(work, split_rounds=np.minimum(work.split_rounds, 1.0)),
+    "zeros_free": lambda work, m, configs: replace(work, filled_bytes=0.0 * work.filled_bytes),
+    "energy_of_shared_memory_reads": lambda work, m, configs: replace(
         work, loaded_bytes=shared_memory_bytes(m, configs)
     ),
-    "energy of a wave's distinct bytes for that of L2 reads": lambda work, m, configs: replace(
-        work, loaded_bytes=wave_bytes(m, configs)
-    ),
+    "energy_of_distinct_bytes_of_waves": lambda work, m, configs: replace(work, loaded_bytes=wave_bytes(m, configs)),
 }
 
 
