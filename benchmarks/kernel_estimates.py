@@ -27,8 +27,10 @@ POWER_LIMITED_FLOP_PER_BYTE = 300.0
 SEARCH_ROUNDS = 2
 WARM_MS = {True: 300.0, False: 0.0}
 """Before the readings of a row or a chunk, by whether it is limited by power."""
-READ_MS = {True: (3.0, 6.0), False: (1.0, 3.0)}
-"""(settle, read) of a candidate, likewise."""
+READ_MS = {True: (20.0, 15.0), False: (1.0, 3.0)}
+"""(settle, read) of a candidate, likewise. Where power limits, the clock answers to what ran before: read for 6 ms
+after 3 ms, a dozen contenders differed by 20 to 30 % from round to round (``spread`` in kernels_h200_grouped_gemm.json;
+two contenders by 1 %, kernels_h200_linear.json); read for 15 ms after 20 ms, by 6 % (gemm_h200_heldout.json)."""
 COMPILED_PEERS = ("torch.compile",)
 COMPILE_S, PEER_COMPILE_S, START_S = 4.0, 20.0, 8.0
 """Of the estimate: seconds of one core a candidate or a compiled peer takes, and a child's start."""

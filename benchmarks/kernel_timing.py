@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,13 +253,15 @@ def _compare(job: dict[str, Any]) -> Result:
 
 
 def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:
-    """Each round's median of every contender, the order reversed from round to round, so that drift is shared. The
-    first of them runs for ``warm_ms`` before: a cool card that is limited by power is faster than it stays."""
+    """Each round's median of every contender, in another random order each round: a contender's neighbours, whose power
+    the clock still answers to, and its place are not always the same. The first of them runs for ``warm_ms`` before: a
+    cool card that is limited by power is faster than it stays."""
+    order = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in graphs}
     if graphs and job["warm_ms"]:
         _reading(next(iter(graphs.values())), job["warm_ms"], 0.0)
     for round_ in range(job["rounds"] + 1):
-        for name in graphs if round_ % 2 else reversed(graphs):
+        for name in order.sample(list(graphs), len(graphs)):
             us = _reading(graphs[name], job["settle_ms"], job["read_ms"])[0]
             if round_:  # the first round only warms up
                 times[name].append(us)

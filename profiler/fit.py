@@ -35,6 +35,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "l2_scale": (0.1, 3.0),
     "dram_scale": (0.9, 1.3),
     "dram_ramp_us": (0.0, 4.0),
+    "fill_scale": (0.0, 4.0),
     "power_scale": (0.5, 2.0),
     "energy_l2": (0.0, 2.0),
     "energy_dram": (0.0, 2.0),

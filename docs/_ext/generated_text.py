@@ -15,7 +15,15 @@ from typing import Any
 
 from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
-from recorded_figures import compiler_table, figure_table, gemm_table, kernels_table, recorded, vector_add_table
+from recorded_figures import (
+    compiler_table,
+    figure_table,
+    gemm_many_section,
+    gemm_table,
+    kernels_table,
+    recorded,
+    vector_add_table,
+)
 from reference_pages import command_line, file_schemas, http_routes
 from solver_tables import ablation_tables, optimality_table, solver_table
 from sphinx.application import Sphinx
@@ -28,6 +36,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "figures": figure_table,
     "file-schemas": file_schemas,
     "folders": folder_table,
+    "gemm-many": gemm_many_section,
     "gemm-table": gemm_table,
     "kernels-table": kernels_table,
     "http-routes": http_routes,

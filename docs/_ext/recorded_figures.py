@@ -97,6 +97,43 @@ def kernels_table() -> str:
     return "\n".join(lines)
 
 
+def gemm_many_section() -> str:
+    """GEMM over many shapes, picture and figures; nothing where they have not been measured."""
+    if not (RESULTS / "gemm_many_summary_h200.json").exists():
+        return ""
+    found = load("gemm_many_summary_h200")
+    lines = [
+        "### Many shapes",
+        "",
+        f"`make bench-gemm-many` times {found['all']['shapes']:,} products of public models' layers, drawn before the "
+        "first run: dense and mixture-of-experts language models, vision, recommenders; forward and both backward "
+        "products; 1 to 16,384 tokens. A point is a shape; every row is in `gemm_many_h200.json`.",
+        "",
+        "![Speed over cuBLAS by FLOP of the product](gemm-many.svg)",
+        "",
+        "| | shapes | median | geometric mean | without odd widths | worst 1 % | least | best of 8 |",
+        "|---" + "|---:" * 7 + "|",
+    ]
+    groups = {"all": found["all"], **found["split"], **found["kind"], **found["product"]}
+    for name, group in groups.items():
+        ratio = group["cublas_over_chosen"]
+        names = ("median", "geomean", "geomean_regular_widths", "worst_1_percent", "least")
+        cells = [f"{ratio[key]:.3f}" for key in names]
+        lines.append(f"| {name} | {group['shapes']} | {' | '.join(cells)} | {group['best_of_8_over_chosen']:.3f} |")
+    shared = ", ".join(
+        f"{entry['feature']} ({entry['of_worst']:.0%} of them, {entry['of_all']:.0%} of all)"
+        for entry in found["shared"][:5]
+    )
+    missed = [
+        f"{goal['what']} {goal['measured']:.3f} ({goal['goal']} wanted)" for goal in found["goals"] if not goal["met"]
+    ]
+    lines += [
+        "",
+        f"The slowest 5 % have in common: {shared}. " + (f"Goals missed: {'; '.join(missed)}." if missed else ""),
+    ]
+    return "\n".join(lines).replace("%", " %")
+
+
 def _gemm() -> tuple[str, str, str]:
     heldout = load("gemm_summary_h200")["rows"]["heldout"]
     ratio = heldout["cublas_over_chosen"]

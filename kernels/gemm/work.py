@@ -272,7 +272,9 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             refilled=solved.refilled,
             dram_bytes=_dram_bytes(t, g, shape, element, device),
             dram_latency_cycles=solved.dram_latency_cycles,
+            filled_bytes=_filled_bytes(t, g, element),
             split_k=t.split_k.astype(np.float64),
+            split_rounds=split_rounds.astype(np.float64),
             reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
         ),
         g,
@@ -285,6 +287,13 @@ def _unaligned(t: CandidateTable, layout: str, m: int, n: int, k: int, element: 
     b = float((k if layout[1] == "t" else n) * element % LINE_BYTES != 0)
     left, right = np.where(t.swap, b, a), np.where(t.swap, a, b)
     return np.asarray((t.block_m * left + t.block_n * right) / (t.block_m + t.block_n))
+
+
+def _filled_bytes(t: CandidateTable, g: Grid, element: int) -> Floats:
+    """The bytes of all boxes that lie in rows beyond A's or B's last."""
+    beyond_a = (g.row_tiles * t.block_m - g.rows) * g.column_tiles
+    beyond_b = (g.column_tiles * t.block_n - g.columns) * g.row_tiles
+    return np.asarray((beyond_a + beyond_b).astype(np.float64) * g.k_blocks * t.block_k * element)
 
 
 def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: Device) -> Floats:

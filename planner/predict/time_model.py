@@ -7,16 +7,18 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
     l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines
     latency  = trips · (DRAM latency / f + its bytes' part of the l2 term) / (depth − 1)
                                      (Little's law; one slot is always being multiplied, the others are on their way)
-    dram     = ramp + bytes that must come from or go to DRAM / measured rate
+    dram     = ramp + bytes that must come from or go to DRAM / measured rate + zeros that TMA fills in / L2 rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
-    overhead = (start + prologue + rounds · exposed + drain) / f + split-K's reduction
+    overhead = (start + prologue + rounds · exposed + drain) / f + split rounds · split-K's reduction
     time     = launch + overhead + ‖ ‖ ‖tensor, l2, latency‖, power ‖, dram ‖
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
 loop where a second consumer, or a second block on the SM, multiplies meanwhile; and the ring's refill too where one
 partition does everything. The p-norms, each with its own p, stand for what neither a maximum (perfect overlap) nor a
-sum (none) describes. Their p and the other constants below are fitted on training shapes (``profiler.fit``); everything
-else is measured or solved.
+sum (none) describes. Zeros are those of boxes that reach beyond the matrix: tiles of 64 rows for 1 to 32 take 10 to
+45 % longer than the bytes from DRAM say (``benchmarks/results/gemm_exhaustive_h200_train.json``), and the fit charges
+them at the L2's measured rate. A block with ranges of split tiles in several rounds reduces in each. The p of the norms
+and the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "prologue_scale": 1.0,
     "split_us": 1.0,
     "split_scale": 1.0,
+    "fill_scale": 1.0,
 }
 FAMILY_DEFAULTS: Mapping[str, float] = {
     "tensor_scale": 1.0,
@@ -86,7 +89,9 @@ class DeviceWork:
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
     unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``unaligned`` is 1 where rows are
     no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
-    unit starts with an empty ring. ``reduced_bytes`` is what the last block of a split tile writes and reads.
+    unit starts with an empty ring. ``filled_bytes`` are those of ``loaded_bytes`` that lie beyond the matrix, which TMA
+    fills with zeros. ``split_rounds`` of the ``rounds`` are ranges of split tiles, at whose end a block
+    writes and, if it comes last, reads ``reduced_bytes``.
     """
 
     flops: float
@@ -113,7 +118,9 @@ class DeviceWork:
     refilled: Floats
     dram_bytes: Floats
     dram_latency_cycles: Floats
+    filled_bytes: Floats
     split_k: Floats
+    split_rounds: Floats
     reduced_bytes: Floats
 
     def take(self, rows: Ints) -> DeviceWork:
@@ -179,7 +186,8 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     l2 = of_all("l2_scale") * lines * trips * work.load_bytes / share * 1e6
     arrival = of_all("latency_scale") * trips * work.dram_latency_cycles * us_per_cycle + of_all("transfer_scale") * l2
     latency = arrival / work.slots_in_flight
-    dram = of_all("dram_ramp_us") + of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6
+    filled = of_all("fill_scale") * work.filled_bytes / rates.l2_bytes_per_s * 1e6
+    dram = of_all("dram_ramp_us") + of_all("dram_scale") * work.dram_bytes / rates.dram_bytes_per_s * 1e6 + filled
     power = of_all("power_scale") * (
         work.executed_flops / rates.tensor_flops
         + of_all("energy_l2") * work.loaded_bytes / rates.l2_bytes_per_s
@@ -195,7 +203,7 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
     overhead = (ends + work.rounds * exposed) * us_per_cycle
     reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
-    overhead = overhead + np.where(work.split_k > 1, of_all("split_us") + reduction, 0.0)
+    overhead = overhead + work.split_rounds * (of_all("split_us") + reduction)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])
     block = _norm(of_all("block_norm"), tensor, l2, latency)
     body = _norm(of_all("memory_norm"), _norm(of_all("power_norm"), block, power), dram)

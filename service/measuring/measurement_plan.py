@@ -26,7 +26,7 @@ from warpplan.service.store.stored_values import Environment
 from warpplan.service.workflow.configure import EVERY_CANDIDATE, Workflow
 from warpplan.service.workflow.request import Item
 
-DEFAULT_SPREAD = 0.032
+DEFAULT_SPREAD = 0.028
 """Robust standard deviation (1.4826 times the median deviation) of log(measured / predicted time) among the first
 :data:`FIRST` candidates of a shape, over the training shapes of ``benchmarks/results/gemm_exhaustive_h200_train.json``
 with the embedded profile. What it makes of savings is in ``benchmarks/results/measuring_gain.json``. Doubled, twice as

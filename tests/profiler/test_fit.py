@@ -54,6 +54,8 @@ def candidates(seed: int, rows: int = 60) -> DeviceWork:
         refilled=random.choice([0.0, 1.0], rows),
         dram_bytes=between(1e5, 1e8),
         split_k=split,
+        split_rounds=np.where(split > 1, rounds, 0.0),
+        filled_bytes=np.where(np.arange(rows) % 4 == 0, 1e7, 0.0),
         reduced_bytes=np.where(split > 1, 2e5 * split, 0.0),
     )
     structure = np.where(family > 0, random.integers(1, 3, rows), 0)

@@ -64,7 +64,9 @@ def candidates(draw: st.DrawFn, rows: int = 1) -> DeviceWork:
         overlapped=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
         dram_bytes=column(1e3, 1e10),
         dram_latency_cycles=column(500, 2500),
+        filled_bytes=column(0, 1e9),
         split_k=split,
+        split_rounds=np.where(split > 1, rounds, 0.0),
         reduced_bytes=np.where(split > 1, column(1e4, 1e6), 0.0),
     )
 
@@ -124,11 +126,19 @@ def test_refilling_the_ring_costs_time(work, constants):
 
 @given(candidates(), CONSTANTS, st.floats(1.0, 10.0))
 def test_a_split_pays_for_its_reduction(work, constants, factor):
-    whole = replace(work, split_k=np.ones(1))
-    split = replace(work, split_k=np.full(1, 4.0), reduced_bytes=np.full(1, 1e5))
+    whole = replace(work, split_rounds=np.zeros(1))
+    split = replace(work, split_rounds=np.ones(1), reduced_bytes=np.full(1, 1e5))
     assert time_us(split, constants)[0] > time_us(whole, constants)[0]
     wider = replace(split, reduced_bytes=split.reduced_bytes * factor)
     assert time_us(wider, constants)[0] >= time_us(split, constants)[0]
+    again = replace(split, split_rounds=np.full(1, 2.0))
+    assert time_us(again, constants)[0] > time_us(split, constants)[0]
+
+
+@given(candidates(), CONSTANTS)
+def test_boxes_beyond_the_matrix_cost_time(work, constants):
+    inside, beyond = replace(work, filled_bytes=np.zeros(1)), replace(work, filled_bytes=np.full(1, 1e9))
+    assert time_us(beyond, constants)[0] >= time_us(inside, constants)[0]
 
 
 @pytest.mark.parametrize("rate", [f.name for f in fields(Rates) if f.name != "launch_us"])
@@ -240,7 +250,8 @@ def test_defaults_stand_where_nothing_was_fitted():
 def test_constant_names_are_all_that_the_model_reads():
     names = constant_names(("a", "b"))
     assert len(set(names)) == len(names) == len(GLOBAL_DEFAULTS) + 2 * len(FAMILY_DEFAULTS)
-    work = works(rounds=3, overlapped=0, refilled=1, split_k=2, reduced_bytes=1e5, plain_elements=128.0, unaligned=1)
+    work = works(rounds=3, overlapped=0, refilled=1, plain_elements=128.0, unaligned=1)
+    work = replace(work, split_rounds=np.ones(1), reduced_bytes=np.full(1, 1e5), filled_bytes=np.full(1, 1e6))
     plain = time_us(work)[0]
     for name in constant_names(("one",)):
         value = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}[name.split(".")[0]]

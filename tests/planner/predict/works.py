@@ -51,7 +51,9 @@ def works(rows: int = 1, **columns: Any) -> DeviceWork:
         refilled=floats(0),
         dram_bytes=floats(6e6),
         dram_latency_cycles=floats(1200),
+        filled_bytes=floats(0),
         split_k=floats(1),
+        split_rounds=floats(0),
         reduced_bytes=floats(0),
     )
     arrays = {n: floats(v) if np.isscalar(v) and n != "flops" else v for n, v in columns.items()}

@@ -1,0 +1,225 @@
+"""GEMM over the 1,200 shapes of ``gemm_many_shapes.json``: chosen plan, the ranking's first eight and cuBLAS, in turn.
+
+    python benchmarks/bench_gemm_many.py --dry-run         # no GPU: rows left, kernels to compile, seconds
+    python benchmarks/bench_gemm_many.py --limit-s 280     # -> gemm_many_h200.json; the next call goes on
+
+Rows are taken in the order of the list, a batch at a time: what a batch needs is compiled, run and checked against fp32
+in child processes on all cores, then its rows are timed one after the other in one process (``kernel_timing.compare``:
+CUDA graphs, operands that L2 does not hold, a warm card, poisoned results). Every finished row is kept; rows of another
+device, profile, list or version of torch, Triton or CUDA are not mixed with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench_kernels import COMPARE_LIMIT_S, run_checks
+from children import cores, each
+from kernel_estimates import COMPILE_S, FINALISTS, START_S, Job, check_jobs, durations, label, row_seconds
+from kernel_plans import PlannedRow, compiled, planned
+from kernel_timing import as_json
+from many_shapes import LIST, DrawnShape, read_list
+from results_file import RESULTS, head
+from row_store import RowStore
+
+from warpplan.planner.errors import WarpplanError
+from warpplan.planner.values.codec import key
+from warpplan.planner.values.profile import Profile
+from warpplan.profiler.embedded import embedded
+from warpplan.profiler.profile_files import load
+
+BATCH = 120
+"""Rows between two compilations: 1.8 minutes of compiling with 15 cores at first, then some 3.5 of timing."""
+ROUNDS = 5
+OUT = RESULTS / "gemm_many_h200.json"
+KEY = ("product", "sizes_text")
+DEVICE = "NVIDIA H200"
+VERSIONS = ("torch", "triton", "cuda", "warpplan")
+
+Settings = dict[str, Any]
+Plans = dict[DrawnShape, PlannedRow]
+
+
+def plan(shapes: Sequence[DrawnShape], profile: Profile) -> tuple[Plans, dict[DrawnShape, str]]:
+    """The candidates of every shape that the kernel takes, and of the others why not."""
+    plans: Plans = {}
+    refused: dict[DrawnShape, str] = {}
+    for shape in shapes:
+        try:
+            plans[shape] = planned(shape.row, profile)
+        except WarpplanError as error:
+            refused[shape] = str(error)
+    return plans, refused
+
+
+def settings_of(device: str, profile: Profile, versions: dict[str, str]) -> Settings:
+    """What rows that are compared with one another have in common."""
+    return {
+        "device": device,
+        "profile": key(profile),
+        "list": hashlib.sha256(LIST.read_bytes()).hexdigest(),
+        "versions": {name: versions[name] for name in VERSIONS if name in versions},
+        "rounds": ROUNDS,
+    }
+
+
+def resumed(out: Path, settings: Settings, fresh: bool) -> RowStore:
+    """The store of finished rows, with those of a results file that an earlier call wrote. Raises :class:`SystemExit`
+    where they were measured with other settings."""
+    earlier: dict[str, Any] = json.loads(out.read_text()) if out.exists() and not fresh else {"rows": []}
+    if earlier["rows"] and earlier["settings"] != settings:
+        raise SystemExit(f"{out} was measured with {earlier['settings']}, not {settings}: use --fresh or another --out")
+    store = RowStore(out, KEY, settings, fresh=fresh)
+    known = store.rows()
+    for row in earlier["rows"]:
+        if tuple(row[name] for name in KEY) not in known:
+            store.add(row)
+    return store
+
+
+def key_of(shape: DrawnShape) -> tuple[str, str]:
+    """The values of :data:`KEY`."""
+    return shape.product, " ".join(map(str, shape.sizes))
+
+
+def compare_job(shape: DrawnShape, plan: PlannedRow, failures: dict[str, str], until: float) -> Job:
+    """The first candidates that compiled and computed what they should, "rank 1" the first of the ranking."""
+    ours = {
+        f"rank {rank}": {"config": config.as_dict()}
+        for rank, (config, _) in enumerate(plan.ranked[:FINALISTS], 1)
+        if compiled(plan.row, config)[0] not in failures
+    }
+    shared = {"row": as_json(plan.row), "key": key_of(shape), "until": until, "rounds": ROUNDS}
+    return {**shared, **durations(plan.row), "ours": ours, "check": next(iter(ours), None)}
+
+
+def names_of(shape: DrawnShape) -> dict[str, Any]:
+    """What tells a row of the results file apart."""
+    of_list = {name: getattr(shape, name) for name in ("split", "kind", "model", "product", "tokens")}
+    row = shape.row
+    return {"kernel": "gemm", "sizes_text": key_of(shape)[1], "shape": list(row.shape), "dtype": row.dtype, **of_list}
+
+
+def row_of_result(shape: DrawnShape, plan: PlannedRow, job: Job, result: dict[str, Any]) -> dict[str, Any]:
+    """A row of the results file; times are medians in µs, ``ranked_us`` those of the ranking's first candidates in its
+    order, ``None`` where one did not run. The first that ran is the chosen one."""
+    times = result["times"]
+    names = [f"rank {rank}" for rank in range(1, FINALISTS + 1)]
+    ranked_us = [times[name]["us"] if name in times else None for name in names]
+    ran = [index for index, us in enumerate(ranked_us) if us is not None]
+    chosen, best = ran[0], min(ran, key=lambda index: ranked_us[index])
+    predicted_us = [round(us, 3) for _, us in plan.ranked[:FINALISTS]]
+    return {
+        **names_of(shape), "chosen_us": ranked_us[chosen], "predicted_us": predicted_us[chosen],
+        "config": job["ours"][names[chosen]]["config"], "best_of_8_us": ranked_us[best],
+        "best_config": job["ours"][names[best]]["config"], "ranked_us": ranked_us,
+        "predicted_ranked_us": predicted_us,
+        "peers": {name: sample["us"] for name, sample in times.items() if name not in job["ours"]},
+        "spread": {name: [sample["low_us"], sample["high_us"]] for name, sample in times.items()},
+        "relative_error": result["error"], "failed": result["failed"],
+    }  # fmt: skip
+
+
+def run_batch(plans: Plans, store: RowStore, known: dict[str, str | None], workers: int, until: float) -> None:
+    """Compile and check what the batch needs beyond ``known`` (reasons of failures by key), then time its rows."""
+    checks = check_jobs([(p, [c for c, _ in p.ranked[:FINALISTS]]) for p in plans.values()], peers=False)
+    new = {name: job for name, job in checks.items() if name not in known}
+    if new:
+        failures = run_checks(new, workers, until)
+        known |= {name: failures.get(name) for name in new}
+    failed = {name: reason for name, reason in known.items() if reason is not None}
+    by_key = {key_of(shape): shape for shape in plans}
+    jobs = [compare_job(shape, plan, failed, until) for shape, plan in plans.items()]
+
+    def keep(job: Job, result: dict[str, Any]) -> None:
+        shape = by_key[tuple(job["key"])]
+        if "times" not in result:
+            print(f"{label(shape.row)}: {result['status']}: {result['reason']}", flush=True)
+            if result["status"] == "wrong":  # a result of the measurement; what crashed or was skipped is tried again
+                store.add({**names_of(shape), "wrong": result["reason"]})
+            return
+        row = row_of_result(shape, plans[shape], job, result)
+        store.add(row)
+        ratios = ", ".join(f"{name} {us / row['chosen_us']:.3f}" for name, us in row["peers"].items())
+        best = row["best_of_8_us"] / row["chosen_us"]
+        print(f"{label(shape.row)}: {row['chosen_us']:.2f} us; {ratios}, best of 8 {best:.3f}", flush=True)
+
+    each("kernel_timing:compare", [job for job in jobs if job["check"]], limit_s=COMPARE_LIMIT_S, on_result=keep)
+
+
+def write_rows(
+    store: RowStore, shapes: Sequence[DrawnShape], refused: dict[DrawnShape, str], settings: Settings
+) -> None:
+    """The results file of what is there so far, in the order of the list."""
+    found = store.rows()
+    rows = [found[key_of(shape)] for shape in shapes if key_of(shape) in found]
+    begin = {
+        **head("gemm_many", settings["device"]), "settings": settings,
+        "refused": [{"shape": list(shape.row.shape), "reason": reason} for shape, reason in refused.items()],
+    }  # fmt: skip
+    store.write(begin, rows, complete=len(rows) + len(refused) == len(shapes))
+
+
+def describe_left(plans: Plans, refused: dict[DrawnShape, str], workers: int) -> None:
+    """What is left to do, and how many rows fit calls of five minutes that each begin on a machine without a cache."""
+    print(f"{len(plans)} rows left, {len(refused)} that the kernel refuses")
+    ordered = list(plans.values())
+    for count in sorted({*(n for n in (60, 120, 180, 240, 480) if n < len(ordered)), len(ordered)}):
+        some = ordered[:count]
+        checks = check_jobs([(p, [c for c, _ in p.ranked[:FINALISTS]]) for p in some], peers=False)
+        compiling = len(checks) * COMPILE_S / workers + START_S
+        timing = sum(row_seconds(p, FINALISTS, "compare", ROUNDS) for p in some) + START_S
+        print(
+            f"first {count}: {len(checks)} kernels, {compiling:.0f} s to compile with {workers} cores, {timing:.0f} s"
+        )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=max(1, cores() - 1))
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no row later; what is done is kept")
+    parser.add_argument("--fresh", action="store_true", help="forget the rows that are there")
+    parser.add_argument("--profile", type=Path, help="plan with this profile; by default with the one that ships")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--dry-run", action="store_true", help="measure nothing: list what is left")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse()
+    until = time.time() + arguments.limit_s
+    shapes = read_list()
+    profile = load(arguments.profile) if arguments.profile else embedded(DEVICE)
+    plans, refused = plan(shapes, profile)
+    if arguments.dry_run:
+        describe_left(plans, refused, arguments.workers)
+        return 0
+    if importlib.util.find_spec("torch") is None:
+        print("torch is not installed: the kernels are measured where it finds a GPU", file=sys.stderr)
+        return 1
+    import torch
+
+    name = torch.cuda.get_device_name()
+    settings = settings_of(name, profile, head("gemm_many", name)["versions"])
+    store = resumed(arguments.out, settings, arguments.fresh)
+    known: dict[str, str | None] = {}
+    left = [shape for shape in plans if key_of(shape) not in store.rows()]
+    for start in range(0, len(left), BATCH):
+        if time.time() > until:
+            break
+        run_batch({s: plans[s] for s in left[start : start + BATCH]}, store, known, arguments.workers, until)
+        write_rows(store, shapes, refused, settings)
+    print(f"{len(store.rows())} of {len(plans)} rows measured", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""``make bench-gemm-many`` without a GPU: its list, how it goes on, what its report says of rows that are made up."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import bench_gemm_many
+import gemm_many_report
+import many_shapes
+from gemm_many_picture import picture
+from gemm_shapes import HELDOUT, TRAIN
+from kernel_timing import as_json, row_of
+from many_shapes import DrawnShape
+
+from warpplan.planner.values.device import H200
+from warpplan.planner.values.profile import Profile
+from warpplan.profiler.embedded import embedded
+
+SHAPES = many_shapes.read_list()
+PROFILE = embedded(H200.name)
+
+
+def test_the_committed_list_is_the_one_that_was_drawn() -> None:
+    """Changed sizes would be other rows than those that were measured."""
+    assert many_shapes.LIST.read_text() == many_shapes.as_text(many_shapes.draw())
+
+
+def test_the_list_has_the_shapes_that_were_promised() -> None:
+    assert len(SHAPES) == sum(many_shapes.COUNTS.values()) >= 1000
+    assert len({bench_gemm_many.key_of(shape) for shape in SHAPES}) == len(SHAPES)
+    assert {1, 16384} <= {shape.tokens for shape in SHAPES}
+    assert 1 / 4 < sum(shape.split == "train" for shape in SHAPES) / len(SHAPES) < 2 / 5
+    known = {*TRAIN, *HELDOUT}
+    assert not [shape for shape in SHAPES if shape.product == "forward" and shape.sizes in known]
+    assert all(row_of(json.loads(json.dumps(as_json(shape.row)))) == shape.row for shape in SHAPES)
+
+
+@pytest.mark.parametrize("field", ["kind", "product", "split"])
+def test_a_prefix_has_the_mixture_of_the_whole_list(field: str) -> None:
+    for value in {getattr(shape, field) for shape in SHAPES}:
+        parts = [sum(getattr(s, field) == value for s in SHAPES[:n]) / n for n in (150, len(SHAPES))]
+        assert abs(parts[0] - parts[1]) < 0.04
+
+
+def test_odd_rows_are_marked() -> None:
+    def shape(product: str, *sizes: int) -> DrawnShape:
+        return DrawnShape("dense", "made up", product, 8, (sizes[0], sizes[1], sizes[2]), "train")
+
+    assert not shape("forward", 7, 4096, 4096).odd_pitch
+    assert shape("forward", 7, 4100, 4096).odd_width
+    assert shape("forward", 7, 4104, 4096).odd_pitch
+    assert not shape("forward", 7, 4104, 4096).odd_width
+    assert not shape("wgrad", 4096, 4096, 777).odd_width
+    assert shape("dgrad", 64, 4096, 777).odd_width
+
+
+def test_what_the_kernel_refuses_is_told() -> None:
+    some = [shape for shape in SHAPES if shape.odd_width][:3] + SHAPES[:3]
+    plans, refused = bench_gemm_many.plan(some, PROFILE)
+    assert len(plans) + len(refused) == len(some)
+    assert all("multiple of 16 bytes" in reason for reason in refused.values())
+
+
+def test_rows_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    settings = bench_gemm_many.settings_of("one GPU", PROFILE, {"torch": "2.11", "triton": "3.6.0"})
+    store = bench_gemm_many.resumed(out, settings, fresh=False)
+    plans, _ = bench_gemm_many.plan(SHAPES[:2], PROFILE)
+    for shape in plans:
+        store.add(_row(shape, PROFILE))
+    bench_gemm_many.write_rows(store, SHAPES, {}, settings)
+    store.partial.unlink()  # the next call is on another machine, and has the results file alone
+    assert len(bench_gemm_many.resumed(out, settings, fresh=False).rows()) == 2
+    store.partial.unlink()
+    for other in ({**settings, "device": "another"}, {**settings, "versions": {"torch": "2.12", "triton": "3.6.0"}}):
+        with pytest.raises(SystemExit, match="was measured with"):
+            bench_gemm_many.resumed(out, other, fresh=False)
+    assert not bench_gemm_many.resumed(out, {**settings, "device": "another"}, fresh=True).rows()
+
+
+def test_the_report_counts_what_the_rows_say(tmp_path: Path) -> None:
+    rows = [
+        gemm_many_report.measured(_row(shape, PROFILE, cublas=1.0 + i / 100)) for i, shape in enumerate(SHAPES[1:9])
+    ]
+    found = gemm_many_report.report(rows)
+    assert found["all"]["shapes"] == 8
+    assert found["all"]["cublas_over_chosen"]["least"] == 1.0
+    assert found["all"]["cublas_over_chosen"]["median"] == pytest.approx(1.035)
+    assert found["all"]["best_of_8_over_chosen"] == pytest.approx(0.9)
+    assert [goal["met"] for goal in found["goals"]] == [True, True, False]
+    assert len(found["worst"]) == 1
+    drawn = ElementTree.fromstring(picture([(row.shape, row.cublas) for row in rows]))
+    assert len(drawn.findall("{*}circle")) + len(drawn.findall("{*}path")) == 8 + len(many_shapes.COUNTS)
+
+
+def _row(shape: DrawnShape, profile: Profile, cublas: float = 1.1) -> dict[str, Any]:
+    """A row as the GPU would give it, with times that are made up: 10 µs the first, 9 the second of the ranking."""
+    plans, _ = bench_gemm_many.plan([shape], profile)
+    job = bench_gemm_many.compare_job(shape, plans[shape], {}, math.inf)
+    names = list(job["ours"])
+    us = {names[0]: 10.0, **dict.fromkeys(names[1:], 9.0), "cublas": 10.0 * cublas}
+    times = {name: {"us": value, "low_us": value, "high_us": value} for name, value in us.items()}
+    result = {"times": times, "error": 0.001, "failed": {}}
+    return bench_gemm_many.row_of_result(shape, plans[shape], job, result)
