@@ -4,7 +4,7 @@
 
 A model's layers are (inputs, outputs); ``tokens`` rows pass through one. Of a linear layer with weight W [out, in] the
 three products are forward X·Wᵀ (``nt``), the gradient of the input dY·W (``nn``) and that of the weight dYᵀ·X (``tn``).
-Sizes are those of the models' published configurations. The draw takes each stratum (kind of model, product, tokens)
+Sizes are modelled on those of public models. The draw takes each stratum (kind of model, product, tokens)
 in turn, so that every prefix of the list has about the same mixture; a third of each stratum is for training.
 """
 
