@@ -110,10 +110,10 @@ def run(
 
 def _set_rule(solver: cp_model.CpSolver, rule: DecisionRule, params: CpSatParams) -> None:
     parameters = solver.parameters
+    if hasattr(parameters, "use_new_integer_conflict_resolution"):
+        parameters.use_new_integer_conflict_resolution = True
     if rule == "random_order":
         parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
-        if hasattr(parameters, "use_new_integer_conflict_resolution"):
-            parameters.use_new_integer_conflict_resolution = True
     elif rule != "fixed_order":
         parameters.random_branches_ratio = params.random_branches_ratio
         if rule == "partly_random_positive":

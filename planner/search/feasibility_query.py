@@ -42,11 +42,19 @@ from warpplan.planner.values.search_params import MemoryModel
 class FeasibilityQuery:
     """Is ``ii`` feasible? What was learnt stays between rounds: infeasible restrictions, no-good cuts, built models."""
 
-    def __init__(self, problem: Problem, ii: int, budget: WorkBudget, speculation: Speculation[AttemptOutcome]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        ii: int,
+        budget: WorkBudget,
+        speculation: Speculation[AttemptOutcome],
+        cuts: tuple[NoGoodCut, ...] = (),
+    ) -> None:
+        """``cuts`` are known from other intervals."""
         self.problem, self.ii, self.budget, self.speculation = problem, ii, budget, speculation
         self.search, self.params = problem.options.search, problem.options.search.attempts
         self.sharing = worth_sharing(problem, ii)
-        self.cuts: tuple[NoGoodCut, ...] = ()
+        self.cuts = cuts
         self.infeasible: set[MemoryModel] = set()
         """Memory models for which no schedule lies in the stage window."""
         self.restrictions = self._restrictions()
@@ -105,16 +113,12 @@ class FeasibilityQuery:
         whole = next((one for one in reversed(self.open) if one.whole), None)
         if whole is None:
             return list(self.open)
-        register_free = next((one for one in self.open if one.register_free), None)
-        broad = [whole] if register_free is None else [whole, register_free]
+        broad = [one for one in self.open if one.whole or one.register_free]
         others = [one for one in self.open if one not in broad]
-        if not others or not (self.attempts or self.problem.clone_order):
+        if not others:
             return list(islice(cycle(broad), self.params.unrestricted_attempts))
-        round_ = broad if self.open[0] in broad else [others.pop(0), whole]
-        for other in others:
-            first_of_few = other.most_attempts and other not in self.attempts
-            round_ = [*round_, other] if first_of_few else [*round_, other, *broad]
-        return round_
+        pairs = zip_longest(broad, others) if self.open[0] in broad else zip_longest(others, broad)
+        return [one for pair in pairs for one in pair if one is not None]
 
     def _window_is_empty(self, reuse: bool) -> bool:
         return "shared" in self.infeasible or (bool(self.infeasible) and not (self.sharing and reuse))
@@ -127,11 +131,11 @@ class FeasibilityQuery:
         restriction = Restriction(build, "shared" if reuse else "apart")
         return self._make(self._attempt(restriction, seconds), then).found
 
-    def attempt_neighbourhood(self, drawn: Neighbourhood, *, reuse: bool) -> tuple[Answer, Assignment | None]:
+    def attempt_neighbourhood(self, drawn: Neighbourhood, seconds: float, *, reuse: bool) -> tuple[Answer, Assignment | None]:
         """Whether a schedule lies in a neighbourhood of the incumbent; "no" proves nothing beyond it."""
         restriction = Restriction(drawn.build, "shared" if reuse else "apart")
         settings = RunSettings(seed=SearchSeed(drawn.seed, drawn.rule))
-        attempt = self._attempt_with(restriction, settings, self.search.neighbourhoods.attempt_seconds)
+        attempt = self._attempt_with(restriction, settings, seconds)
         outcome = self._make(attempt)
         return outcome.answer, outcome.found
 
@@ -197,22 +201,26 @@ class FeasibilityQuery:
             partitions = one_partition_per_clone(self.problem)
             if partitions is not None and self.search.clones_in_lockstep:
                 yield self._lockstep(partial(partitions_kept, self.problem, self.ii, partitions), "apart")
-            yield self._window("apart")
+            yield from self._windows("apart")
             if undecided and self.search.register_relaxation:
                 yield self.without_registers()
         else:
             self.infeasible.add("apart")
         memory: MemoryModel = "shared" if "apart" in self.infeasible else "apart"
         if memory == "shared":
-            yield self._window("shared")
+            yield from self._windows("shared")
         if undecided:
             yield from self._narrow(memory)
         if memory == "apart" and self.sharing:
-            yield self._window("shared")
+            yield from self._windows("shared")
 
-    def _window(self, memory: MemoryModel) -> Restriction:
+    def _windows(self, memory: MemoryModel) -> Iterator[Restriction]:
+        """All schedules in the stage window, and in narrower ones: those of few stages are found sooner in them."""
         build = partial(window_model, self.problem, self.ii)
-        return Restriction(build, memory, whole=True, covers_window=True, portfolio=RANDOM_ORDER)
+        yield Restriction(build, memory, whole=True, covers_window=True, portfolio=RANDOM_ORDER)
+        for reach in self.params.narrow_windows if self.search.stage_window else ():
+            build = partial(window_model, self.problem, self.ii, reach=reach)
+            yield Restriction(build, memory, whole=True, portfolio=RANDOM_ORDER)
 
     def without_registers(self) -> Restriction:
         """Mostly registers suffice, or do with the same partitions; they are most of a model."""

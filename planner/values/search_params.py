@@ -57,6 +57,8 @@ class AttemptParams:
     stage_window: int = 5
     """Stages around the anchor that a windowed attempt allows. Chosen by hand on the training loops, whose schedules
     nearly all lie within; with more stages they are found later. Doubled: larger models, slower attempts."""
+    narrow_windows: tuple[int, ...] = (2, 1)
+    """Further, smaller windows."""
     small_loop_operations: int = 14
     """Operations up to which all schedules are searched about as fast as those in the stage window, so that the window
     is left out. Chosen by hand on the training loops. Doubled: proofs are attempted where windowed attempts would find
@@ -64,10 +66,10 @@ class AttemptParams:
     small_loop_factor: float = 5.0
     """Times as many seconds for the one attempt at such a small loop. Chosen by hand. Doubled: an infeasible interval
     costs more before the next one is tried."""
-    shared_memory_factor: float = 3.0
+    shared_memory_factor: float = 1.5
     """Times as many seconds for unrestricted attempts where rings may lie in one another's place: such models are
     larger. Chosen by hand on the training loops. Doubled: not measured."""
-    new_restrictions: int = 4
+    new_restrictions: int = 6
     """Restrictions that each round adds. Chosen by hand. Doubled: the first round lasts longer; there are at most seven
     in all, so a larger number means all of them at once."""
     unrestricted_attempts: int = 6
@@ -101,28 +103,22 @@ class DriverParams:
     """Operations from which list scheduling comes before any model, at every interval. Chosen by hand on the classic
     loops of ``benchmarks/modulo_instances.py``. Doubled: loops in between build models that list scheduling
     makes needless."""
-    first_share_seconds: float = 3.0
-    """Work of the first round. Chosen by hand on the training loops, nearly all of which are settled in it. Doubled:
-    restricted problems come later."""
-    share_growth: float = 2.0
-    """Factor from one round's work to the next one's. Chosen by hand. Doubled: fewer rounds, and the last one is
-    cut off sooner."""
-    restricted_share: float = 0.05
-    """Of a round, for each restricted problem, from the second round on. Chosen by hand. Doubled: less is left for
-    the loop itself."""
+    restricted_attempts: float = 1.0
+    first_attempts: float = 3
+    step_attempts: float = 1.5
+    step_failures: int = 1
+    bound_attempts: float = 5
+    improvement_attempts: float = 20
+    early_proof_attempts: float = 2
+    proof_attempts: float = 5
+    bound_step_parts: int = 16
+    bound_failures: int = 2
     restricted_depths: tuple[int, ...] = (2, 3)
     """Slots of all rings in restricted problems: what kernels mostly have. Not a quantity that can be doubled."""
-    first_round_seconds: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
-    """Seconds for each attempt of the rounds about the proven bound, which mostly is feasible. When a schedule of a
-    loop that keeps a unit busy all the time is found is mostly luck: many short attempts with different seeds find it
-    sooner than few long ones. Chosen by hand on the training loops. Doubled: fewer seeds within the same budget."""
-    first_rounds_share: float = 0.4
-    """Share of the work budget for those rounds: then any schedule is better than none. Chosen by hand. Doubled: less
-    is left to improve a first schedule with."""
     attempt_seconds: float = 0.2
     """For each attempt about another interval, at first. Chosen by hand on the training loops. Doubled: infeasible
     intervals cost twice as much."""
-    seconds_growth: float = 3.0
+    seconds_growth: float = 2.0
     """Factor on the seconds of an attempt where a round has settled nothing. Chosen by hand. Doubled: fewer, longer
     rounds."""
     least_seconds: float = 0.02
@@ -132,24 +128,9 @@ class DriverParams:
     schedule is closer to the bound, and found later."""
     step_growth: int = 3
     """Factor from one step up to the next. Chosen by hand. Doubled: a first schedule sooner, further from the bound."""
-    query_share: float = 0.4
-    """Share of the work left that one feasibility query may take. Chosen by hand. Doubled: one hard interval may take
-    most of the budget."""
-    improvement_share: float = 0.5
-    """Share of the work left for improving the incumbent before the first proof is attempted. Chosen by hand. Doubled:
-    no proof is attempted while there are intervals to try."""
-    steps_before_bisection: int = 2
-    """After this many consecutive one-cycle improvements, bisect the remaining gap. Chosen by hand on the training
-    loops. Doubled: more queries next to the incumbent, each of them mostly feasible."""
     precision: int = 100
     """With the incumbent's partitions kept, the interval is improved until the gap is below one part in this many.
     Chosen by hand on the training loops. Doubled: more attempts for gains below one per cent."""
-    proof_factor: float = 10.0
-    """Times as many seconds for a proof as for an attempt in the stage window. Chosen by hand on the training loops.
-    Doubled: an interval that cannot be decided costs twice as much."""
-    proof_share: float = 0.5
-    """Of what is left of a round, the most that one proof may take. Chosen by hand. Doubled: nothing would be left
-    for neighbourhoods in rounds whose proofs end without an answer."""
     exact_factor: float = 10.0
     """Times as many seconds for a decision on the core, where that decides the whole problem. Chosen by hand on the
     classic loops. Doubled: not measured."""
@@ -174,11 +155,9 @@ class NeighbourhoodParams:
 
     seed: int = 20
     """Of the sequence that neighbourhoods are drawn from. Arbitrary. Doubled: another sequence."""
-    share: float = 0.5
-    """Of what is left of a round. Doubled: proofs would get nothing before the last round."""
     attempt_seconds: float = 0.2
     """For each attempt, in seconds. Doubled: half as many neighbourhoods, larger ones."""
-    failures: int = 25
+    failures: int = 5
     """Attempts in a row without a shorter interval, after which a round's search ends. Doubled: more work on incumbents
     that are optimal."""
     first_share: float = 0.25
@@ -186,10 +165,11 @@ class NeighbourhoodParams:
     decided in time."""
     least_share: float = 0.1
     """The smallest such share. Doubled: likewise."""
-    first_gain: float = 0.1
+    first_gain: float = 0.4
     """Share of the gap between bound and incumbent that is asked for, at first. Not above 1."""
     least_gain: float = 0.01
     """Where less would be asked for, the first share is asked for again. Doubled: fewer small steps."""
+    shrinking: float = 0.8
     growth: float = 1.5
     """Factor on both shares after an attempt: larger neighbourhoods after an infeasible one, smaller ones after one
     left open, smaller gains after both. Doubled: larger jumps."""
@@ -218,6 +198,8 @@ class ConstructionParams:
     seconds_per_path: float = 1e-8
     """What longest paths take off the budget, per operation cubed. Measured by hand; only loops of hundreds of
     operations feel it. Doubled: likewise."""
+    serial_beam: int = 20
+    serial_seconds_per_operation: float = 2e-3
     overload_cost: int = 1_000
     """What a cycle of issue beyond the interval costs the partition heuristics, in cycles of hand-off: it is never
     worth it. Any large number. Doubled: nothing."""
@@ -298,6 +280,9 @@ class SearchParams:
     modulo_scheduling: bool = True
     """First schedules of large loops by iterative modulo scheduling with a reservation table. Off: by list scheduling,
     which needs longest paths between all pairs."""
+    serial_schedule: bool = True
+    """A first schedule in which every operation waits for the one before. Off: loops whose memory or registers hardly
+    suffice may end without a plan."""
     partition_heuristics: bool = True
     """Balanced partitions with few hand-offs for list scheduling, besides those by the kind of operation. Off: those by
     kind alone."""
