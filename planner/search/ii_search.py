@@ -84,6 +84,7 @@ class BidirectionalSearch(SearchState):
         self.freer = freer
         """The search of the freer problem, for which every schedule found here is one too."""
         self.choice = NeighbourhoodChoice(problem)
+        self.first_bound = bound.ii_cycles
 
     def record_schedule(self, ii: int, schedule: Assignment) -> None:
         super().record_schedule(ii, schedule)
@@ -262,6 +263,12 @@ class BidirectionalSearch(SearchState):
             if bisecting and not self.exact and self.params.precision * (ceiling - self.proven) < self.proven:
                 return
 
+    @property
+    def bound_moves(self) -> bool:
+        """Whether whole models have raised the bound: then they soon decide what is next to the optimum, too. Where a
+        unit is busy all the time, the bound mostly is the optimum, and neighbourhoods find it."""
+        return self.proven > self.first_bound
+
     def improve_incumbent(self, seconds: float) -> None:
         """Shorter intervals with the incumbent's partitions, in its neighbourhoods, and in the stage window half way to
         what was proven, as long as one of these finds any. That none is found proves nothing."""
@@ -270,7 +277,8 @@ class BidirectionalSearch(SearchState):
             known = self.ii
             self.improve_fixed_partitions(seconds)
             self.search_neighbourhoods(seconds)
-            self.prove_optimal(self.params.early_proof_attempts * seconds)
+            early, late = self.params.early_proof_attempts, self.params.proof_attempts
+            self.prove_optimal((late if self.bound_moves else early) * seconds)
             floor, last = max(self.proven, self.heuristic_limit), self.ii - 1
             while floor <= last and not self.out_of_work:
                 # Where little is left, the end is hardly any harder to find.
@@ -282,12 +290,14 @@ class BidirectionalSearch(SearchState):
                 floor = max(self.proven, self.heuristic_limit)
 
     def prove_optimal(self, seconds: float) -> None:
-        """Whether the interval below the incumbent is infeasible: if it is not, shorter ones in the same way."""
-        with self.share(seconds):
-            while self.proven < self.ii and not self.out_of_work:
+        """Whether the interval below the incumbent is infeasible: if it is not, a few shorter ones in the same way."""
+        for _ in range(self.params.proofs_in_a_row):
+            if self.settled or self.out_of_work:
+                return
+            with self.share(seconds):
                 if self.prove_infeasible(self.ii - 1, seconds) != "yes":
                     return
-                self.improve_fixed_partitions(self.params.attempt_seconds)
+            self.improve_fixed_partitions(self.params.attempt_seconds)
 
     def improve_fixed_partitions(self, seconds: float) -> None:
         """Fixed-partition improvement: shorter intervals with the incumbent's partitions, which leave little to decide;
@@ -317,8 +327,8 @@ class BidirectionalSearch(SearchState):
         have found nothing."""
         if self.exact or not self.search.large_neighbourhoods or self.small_loop:
             return
-        params, failures = self.search.neighbourhoods, 0
-        while self.best is not None and not self.settled and not self.out_of_work and failures < params.failures:
+        failures, most = 0, self.search.neighbourhoods.failures[self.bound_moves]
+        while self.best is not None and not self.settled and not self.out_of_work and failures < most:
             drawn = self.choice.draw(self.ii, self.best, self.proven)
             answer, schedule = self.query(drawn.ii).attempt_neighbourhood(drawn, seconds, reuse=self.reuses_memory())
             self.choice.learn(drawn, answer)
