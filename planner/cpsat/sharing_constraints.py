@@ -58,7 +58,7 @@ def no_good_cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int
 def _overfull_clique(
     problem: Problem, depth: dict[int, int], conflicts: set[tuple[int, int]]
 ) -> tuple[int, ...] | None:
-    """Few rings that are all in conflict, and larger than the memory together; none where a greedy search finds none."""
+    """Few rings that are all in conflict, and together larger than the memory, as a greedy search finds them."""
     weight = {p: _size(problem, p) * count for p, count in depth.items()}
     order, best = sorted(depth, key=lambda p: (-weight[p], p)), None
     capacity = _capacity(problem, problem.memory(order[0]))

@@ -131,7 +131,9 @@ class FeasibilityQuery:
         restriction = Restriction(build, "shared" if reuse else "apart")
         return self._make(self._attempt(restriction, seconds), then).found
 
-    def attempt_neighbourhood(self, drawn: Neighbourhood, seconds: float, *, reuse: bool) -> tuple[Answer, Assignment | None]:
+    def attempt_neighbourhood(
+        self, drawn: Neighbourhood, seconds: float, *, reuse: bool
+    ) -> tuple[Answer, Assignment | None]:
         """Whether a schedule lies in a neighbourhood of the incumbent; "no" proves nothing beyond it."""
         restriction = Restriction(drawn.build, "shared" if reuse else "apart")
         settings = RunSettings(seed=SearchSeed(drawn.seed, drawn.rule))

@@ -14,7 +14,6 @@ from dataclasses import replace
 from math import inf
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
-from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.errors import WarpplanError
 from warpplan.planner.packing.ring_layout import fits_side_by_side
@@ -130,8 +129,9 @@ class BidirectionalSearch(SearchState):
         the incumbent is optimal, in attempts of ``seconds``."""
         if self.best is None:
             self.find_incumbent(seconds, enough)
-        with self.share(self.params.bound_attempts * seconds):
-            self.raise_lower_bound(seconds, enough)
+        if self.search.bound_bisection:
+            with self.share(self.params.bound_attempts * seconds):
+                self.raise_lower_bound(seconds / 2, enough)
         if self.best is None:
             return
         with self.share(self.params.improvement_attempts * seconds):
@@ -200,7 +200,8 @@ class BidirectionalSearch(SearchState):
             return
         if self.small_loop:
             self._construct_above(enough)
-        if self.best is None and self.search.serial_schedule:
+        few = len(self.problem.ops) < self.search.modulo.least_operations and not self.exact
+        if self.best is None and self.search.serial_schedule and few:
             schedule = serial_schedule(self.problem, self.proven, enough, self.budget)
             if schedule is not None:
                 self.record_schedule(enough, schedule)

@@ -109,14 +109,14 @@ class DriverParams:
     Doubled: infeasible intervals cost twice as much."""
     seconds_growth: float = 2.0
     """Factor on the seconds of an attempt from one round to the next. Chosen by hand. Doubled: fewer, longer rounds."""
-    first_attempts: float = 3.0
+    first_attempts: float = 4.5
     """Work for schedules of the proven bound, in attempts of the round. Chosen by hand: mostly the bound is feasible;
     where none is found soon, neighbourhoods of a longer schedule find one sooner. Doubled: incumbents come later."""
     step_attempts: float = 1.5
     """Likewise for each interval above the bound. Doubled: likewise."""
     step_failures: int = 1
     """After this many such intervals left open, the serial schedule has to do. Doubled: likewise."""
-    bound_attempts: float = 5.0
+    bound_attempts: float = 3.0
     """Likewise for raising the bound from below. Chosen by hand. Doubled: less is left for the rest."""
     bound_step_parts: int = 16
     """The first step up from the proven bound is the bound divided by this number. Chosen by hand. Doubled: one proof
@@ -128,16 +128,17 @@ class DriverParams:
     """Likewise for improving the incumbent. Chosen by hand: nearly all of it goes to neighbourhoods. Doubled: proofs
     come later."""
     early_proof_attempts: float = 2.0
-    """Likewise for a proof of optimality once no neighbourhood improves the incumbent, where the bound is MinII. Chosen by
-    hand. Doubled: more work on incumbents that are not optimal."""
+    """Likewise for a proof of optimality once no neighbourhood improves the incumbent, where the bound is MinII. Chosen
+    by hand. Doubled: more work on incumbents that are not optimal."""
     proof_attempts: float = 5.0
     """Likewise where proofs have raised the bound, and for the last proof of a round. Chosen by hand. Doubled:
     likewise."""
     proofs_in_a_row: int = 3
-    """Proofs that end with a schedule after which neighbourhoods are searched again. Chosen by hand. Doubled: likewise."""
+    """Proofs that end with a schedule after which neighbourhoods are searched again. Chosen by hand. Doubled:
+    likewise."""
     restricted_attempts: float = 0.7
-    """Likewise for each restricted problem, from the second round on. Chosen by hand. Doubled: less is left for the loop
-    itself."""
+    """Likewise for each restricted problem, from the second round on. Chosen by hand. Doubled: less is left for the
+    loop itself."""
     restricted_depths: tuple[int, ...] = (2, 3)
     """Slots of all rings in restricted problems: what kernels mostly have. Not a quantity that can be doubled."""
     least_seconds: float = 0.02
@@ -216,9 +217,9 @@ class ConstructionParams:
     seconds_per_path: float = 1e-8
     """What longest paths take off the budget, per operation cubed. Measured by hand; only loops of hundreds of
     operations feel it. Doubled: likewise."""
-    serial_beam: int = 20
-    """Sets of operations that the beam search of the serial schedule keeps. Chosen by hand: it takes milliseconds.
-    Doubled: twice the time; lower peaks only where memory hardly suffices."""
+    serial_states: int = 600
+    """Sets of operations that the beam search of the serial schedule keeps, times the loop's operations. Chosen by
+    hand: it takes milliseconds. Doubled: twice the time; lower peaks only where memory hardly suffices."""
     serial_seconds_per_operation: float = 2e-3
     """What one such search takes off the budget, per operation. Measured by hand. Doubled: a budget ends sooner."""
     overload_cost: int = 1_000
@@ -336,7 +337,8 @@ class SearchParams:
     """Problems that consist of dependences, units and issue slots alone are decided on their core. Off: by the interval
     model, as all others."""
     bound_bisection: bool = True
-    """Where the interval below the incumbent cannot be decided, proofs further below raise the bound."""
+    """Proofs from the lower bound up, in growing steps, then by bisection. Off: only what is next to the incumbent is
+    proven."""
 
     # In the constraint model
     start_windows: bool = True

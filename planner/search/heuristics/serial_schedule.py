@@ -24,10 +24,10 @@ def serial_schedule(problem: Problem, bound: int, ii: int, budget: WorkBudget) -
         if budget.left <= 0:
             return None
         budget.take(params.serial_seconds_per_operation * len(problem.ops))
-        for order in _Orders(problem, partitions).found(params.serial_beam):
-            found = Assignment(_starts(problem, partitions, order), partitions)
-            if fits(problem, ii, found):
-                return found
+        order = _Orders(problem, partitions).smallest_peak(max(1, params.serial_states // len(problem.ops)))
+        found = Assignment(_starts(problem, partitions, order), partitions)
+        if fits(problem, ii, found):
+            return found
     return None
 
 
@@ -78,8 +78,8 @@ class _Orders:
         carried = any(readers.values())
         self.held[i].append((memory, amount, frozenset({-1} if carried else readers)))
 
-    def found(self, beam: int) -> list[tuple[int, ...]]:
-        """Whole orders, the smallest peaks first."""
+    def smallest_peak(self, beam: int) -> tuple[int, ...]:
+        """The order of the smallest peak that a beam of that many sets of operations finds."""
         always = [0] * len(self.capacity)
         for values in self.held:
             for memory, amount, readers in values:
@@ -99,7 +99,7 @@ class _Orders:
                         grown[key] = state
             front = sorted(grown.values(), key=lambda state: (state[0], self._level(set(state[1]), -1, always), state))
             front = front[:beam]
-        return [order for _, order in front[:1]]
+        return front[0][1]
 
     def _level(self, done: set[int], now: int, always: Sequence[int]) -> float:
         """The largest share of a capacity that is held while ``now`` runs (-1: afterwards)."""
