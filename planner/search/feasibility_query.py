@@ -203,23 +203,28 @@ class FeasibilityQuery:
             partitions = one_partition_per_clone(self.problem)
             if partitions is not None and self.search.clones_in_lockstep:
                 yield self._lockstep(partial(partitions_kept, self.problem, self.ii, partitions), "apart")
-            yield from self._windows("apart")
+            yield self._window("apart")
             if undecided and self.search.register_relaxation:
                 yield self.without_registers()
+            yield from self._narrow_windows("apart")
         else:
             self.infeasible.add("apart")
         memory: MemoryModel = "shared" if "apart" in self.infeasible else "apart"
         if memory == "shared":
-            yield from self._windows("shared")
+            yield self._window("shared")
+            yield from self._narrow_windows("shared")
         if undecided:
             yield from self._narrow(memory)
         if memory == "apart" and self.sharing:
-            yield from self._windows("shared")
+            yield self._window("shared")
+            yield from self._narrow_windows("shared")
 
-    def _windows(self, memory: MemoryModel) -> Iterator[Restriction]:
-        """All schedules in the stage window, and in narrower ones: those of few stages are found sooner in them."""
+    def _window(self, memory: MemoryModel) -> Restriction:
         build = partial(window_model, self.problem, self.ii)
-        yield Restriction(build, memory, whole=True, covers_window=True, portfolio=RANDOM_ORDER)
+        return Restriction(build, memory, whole=True, covers_window=True, portfolio=RANDOM_ORDER)
+
+    def _narrow_windows(self, memory: MemoryModel) -> Iterator[Restriction]:
+        """Schedules of few stages are found sooner among their like."""
         for reach in self.params.narrow_windows if self.search.stage_window else ():
             build = partial(window_model, self.problem, self.ii, reach=reach)
             yield Restriction(build, memory, whole=True, portfolio=RANDOM_ORDER)

@@ -129,14 +129,14 @@ class BidirectionalSearch(SearchState):
         the incumbent is optimal, in attempts of ``seconds``."""
         if self.best is None:
             self.find_incumbent(seconds, enough)
+        if self.best is not None:
+            with self.share(self.params.improvement_attempts * seconds):
+                self.improve_incumbent(seconds)
         if self.search.bound_bisection:
             with self.share(self.params.bound_attempts * seconds):
-                self.raise_lower_bound(seconds / 2, enough)
-        if self.best is None:
-            return
-        with self.share(self.params.improvement_attempts * seconds):
-            self.improve_incumbent(seconds)
-        self.prove_optimal(self.params.proof_attempts * seconds)
+                self.raise_lower_bound(seconds, enough)
+        if self.best is not None:
+            self.prove_optimal(self.params.proof_attempts * seconds)
 
     def share(self, seconds: float) -> AbstractContextManager[None]:
         """Bounds the work of a step; the core, which decides the whole problem, is given what it takes."""
@@ -266,9 +266,9 @@ class BidirectionalSearch(SearchState):
 
     @property
     def bound_moves(self) -> bool:
-        """Whether whole models have raised the bound: then they soon decide what is next to the optimum, too. Where a
-        unit is busy all the time, the bound mostly is the optimum, and neighbourhoods find it."""
-        return self.proven > self.first_bound
+        """Whether MinII is infeasible, at least in the stage window: then whole models mostly decide soon what is next to
+        the optimum. Where a unit is busy all the time, MinII mostly is the optimum, and neighbourhoods find it."""
+        return max(self.proven, self.heuristic_limit) > self.first_bound
 
     def improve_incumbent(self, seconds: float) -> None:
         """Shorter intervals with the incumbent's partitions, in its neighbourhoods, and in the stage window half way to

@@ -109,14 +109,14 @@ class DriverParams:
     Doubled: infeasible intervals cost twice as much."""
     seconds_growth: float = 2.0
     """Factor on the seconds of an attempt from one round to the next. Chosen by hand. Doubled: fewer, longer rounds."""
-    first_attempts: float = 4.5
+    first_attempts: float = 3.0
     """Work for schedules of the proven bound, in attempts of the round. Chosen by hand: mostly the bound is feasible;
     where none is found soon, neighbourhoods of a longer schedule find one sooner. Doubled: incumbents come later."""
     step_attempts: float = 1.5
     """Likewise for each interval above the bound. Doubled: likewise."""
     step_failures: int = 1
     """After this many such intervals left open, the serial schedule has to do. Doubled: likewise."""
-    bound_attempts: float = 3.0
+    bound_attempts: float = 5.0
     """Likewise for raising the bound from below. Chosen by hand. Doubled: less is left for the rest."""
     bound_step_parts: int = 16
     """The first step up from the proven bound is the bound divided by this number. Chosen by hand. Doubled: one proof
