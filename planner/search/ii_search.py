@@ -202,9 +202,9 @@ class BidirectionalSearch(SearchState):
             self._construct_above(enough)
         few = len(self.problem.ops) < self.search.modulo.least_operations and not self.exact
         if self.best is None and self.search.serial_schedule and few:
-            schedule = serial_schedule(self.problem, self.proven, enough, self.budget)
-            if schedule is not None:
-                self.record_schedule(enough, schedule)
+            serial = serial_schedule(self.problem, self.proven, enough, self.budget)
+            if serial is not None:
+                self.record_schedule(enough, serial)
         failures = 0
         while ii < enough and not self.out_of_work:
             ii, step = min(ii + step, enough), self.params.step_growth * step
@@ -266,8 +266,8 @@ class BidirectionalSearch(SearchState):
 
     @property
     def bound_moves(self) -> bool:
-        """Whether MinII is infeasible, at least in the stage window: then whole models mostly decide soon what is next to
-        the optimum. Where a unit is busy all the time, MinII mostly is the optimum, and neighbourhoods find it."""
+        """Whether MinII is infeasible, at least in the stage window: then whole models mostly decide soon what is next
+        to the optimum. Where a unit is busy all the time, MinII mostly is the optimum, and neighbourhoods find it."""
         return max(self.proven, self.heuristic_limit) > self.first_bound
 
     def improve_incumbent(self, seconds: float) -> None:
