@@ -18,16 +18,17 @@ method, in the order in which a solve goes through it:
    (logic-based Benders decomposition). These cuts hold at every interval, and later queries begin with them.
 4. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a
    maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection. Then
-   large-neighbourhood search (Shaw, CP 1998) does most of the work: ``neighbourhoods`` of the incumbent keep most of its
-   partitions and of its order, and CP-SAT decides the rest anew at a shorter interval.
+   large-neighbourhood search (Shaw, CP 1998) does most of the work: ``neighbourhoods`` of the incumbent keep most of
+   its partitions and of its order, and CP-SAT decides the rest anew at a shorter interval.
 5. *Proofs.* Once no neighbourhood is better, the whole model with disjunctive dominance cuts decides II − 1; where that
    stays open, whole models raise the bound from below, in growing steps and then by bisection. Problems of units and
    dependences alone are decided on their core (``core_feasibility``).
 6. *Among equals.* ``tie_break`` and ``heuristics.compaction`` choose a schedule of the interval found: few crossings,
    short lives, early starts. ``diagnosis`` names the binding constraint where no interval is feasible.
 
-These steps are taken in rounds whose attempts take longer each time. No step depends on the work limit, so that a search with a
-longer limit begins with exactly the steps of a shorter one, and never ends with a longer interval or a lower bound.
+These steps are taken in rounds whose attempts take longer each time. No step depends on the work limit, so that a
+search with a longer limit begins with exactly the steps of a shorter one, and never ends with a longer interval or a
+lower bound.
 From the second round on, restricted problems are searched too (fewer partitions, rings of few slots), and their
 schedules are handed up: allowing more is not to give a worse plan. Where an interval is proven optimal that holds
 anyhow; where the limit leaves it open it is measured, not guaranteed (``benchmarks/results/monotone.json``).

@@ -19,7 +19,7 @@ from threading import Lock
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, SearchSeed
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
-from warpplan.planner.cpsat.work_budget import PROPAGATION, RunSettings, WorkBudget
+from warpplan.planner.cpsat.work_budget import RunSettings, WorkBudget
 from warpplan.planner.packing.ring_layout import fits_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
@@ -37,6 +37,9 @@ from warpplan.planner.search.restrictions import (
 )
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.values.search_params import MemoryModel
+
+WHOLE = RunSettings(seed=SearchSeed(rule="proof"))
+"""For all schedules."""
 
 
 class FeasibilityQuery:
@@ -113,12 +116,16 @@ class FeasibilityQuery:
         whole = next((one for one in reversed(self.open) if one.whole), None)
         if whole is None:
             return list(self.open)
-        broad = [one for one in self.open if one.whole or one.register_free]
+        register_free = next((one for one in self.open if one.register_free), None)
+        broad = [whole] if register_free is None else [whole, register_free]
         others = [one for one in self.open if one not in broad]
-        if not others:
+        if not others or not (self.attempts or self.problem.clone_order):
             return list(islice(cycle(broad), self.params.unrestricted_attempts))
-        pairs = zip_longest(broad, others) if self.open[0] in broad else zip_longest(others, broad)
-        return [one for pair in pairs for one in pair if one is not None]
+        round_ = broad if self.open[0] in broad else [others.pop(0), whole]
+        for other in others:
+            first_of_few = other.most_attempts and other not in self.attempts
+            round_ = [*round_, other] if first_of_few else [*round_, other, *broad]
+        return round_
 
     def _window_is_empty(self, reuse: bool) -> bool:
         return "shared" in self.infeasible or (bool(self.infeasible) and not (self.sharing and reuse))
@@ -150,7 +157,7 @@ class FeasibilityQuery:
         if seconds <= self.proof_seconds:
             return "unknown", None
         self.proof_seconds = seconds
-        outcome = self._make(self._attempt_with(self.all, PROPAGATION, seconds), then)
+        outcome = self._make(self._attempt_with(self.all, WHOLE, seconds), then)
         return outcome.answer, outcome.found
 
     # Attempts
@@ -170,7 +177,7 @@ class FeasibilityQuery:
     def proof_attempt(self, seconds: float) -> Attempt | None:
         """What :meth:`prove_infeasible` begins with."""
         seconds = min(seconds, self.budget.round_left)
-        return self._attempt_with(self.all, PROPAGATION, seconds) if seconds > self.proof_seconds else None
+        return self._attempt_with(self.all, WHOLE, seconds) if seconds > self.proof_seconds else None
 
     def _attempt(self, restriction: Restriction, seconds: float, *, later: bool = False) -> Attempt:
         """The next attempt at ``restriction``, or the one ``later``."""
@@ -206,18 +213,16 @@ class FeasibilityQuery:
             yield self._window("apart")
             if undecided and self.search.register_relaxation:
                 yield self.without_registers()
-            yield from self._narrow_windows("apart")
         else:
             self.infeasible.add("apart")
         memory: MemoryModel = "shared" if "apart" in self.infeasible else "apart"
         if memory == "shared":
             yield self._window("shared")
-            yield from self._narrow_windows("shared")
         if undecided:
             yield from self._narrow(memory)
+        yield from self._narrow_windows(memory)
         if memory == "apart" and self.sharing:
             yield self._window("shared")
-            yield from self._narrow_windows("shared")
 
     def _window(self, memory: MemoryModel) -> Restriction:
         build = partial(window_model, self.problem, self.ii)
@@ -227,7 +232,7 @@ class FeasibilityQuery:
         """Schedules of few stages are found sooner among their like."""
         for reach in self.params.narrow_windows if self.search.stage_window else ():
             build = partial(window_model, self.problem, self.ii, reach=reach)
-            yield Restriction(build, memory, whole=True, portfolio=RANDOM_ORDER)
+            yield Restriction(build, memory, portfolio=RANDOM_ORDER)
 
     def without_registers(self) -> Restriction:
         """Mostly registers suffice, or do with the same partitions; they are most of a model."""

@@ -196,6 +196,8 @@ class BidirectionalSearch(SearchState):
         then = None if fits_side_by_side(self.problem) else self.likely_next(min(ii + step, enough), seconds)
         with self.share(self.params.first_attempts * seconds):
             answer = self.find_schedule(ii, seconds, then)
+            while answer == "unknown" and not self.out_of_work and not self.exact and not self.small_loop:
+                answer = self.find_schedule(ii, seconds)
         if self.best is not None:
             return
         if self.small_loop:

@@ -70,7 +70,7 @@ class AttemptParams:
     shared_memory_factor: float = 1.5
     """Times as many seconds for unrestricted attempts where rings may lie in one another's place: such models are
     larger. Chosen by hand. Doubled: half as many attempts."""
-    new_restrictions: int = 6
+    new_restrictions: int = 4
     """Restrictions that each round adds. Chosen by hand. Doubled: the first round lasts longer; there are at most nine
     in all, so a larger number means all of them at once."""
     unrestricted_attempts: int = 6
@@ -109,7 +109,7 @@ class DriverParams:
     Doubled: infeasible intervals cost twice as much."""
     seconds_growth: float = 2.0
     """Factor on the seconds of an attempt from one round to the next. Chosen by hand. Doubled: fewer, longer rounds."""
-    first_attempts: float = 3.0
+    first_attempts: float = 6.0
     """Work for schedules of the proven bound, in attempts of the round. Chosen by hand: mostly the bound is feasible;
     where none is found soon, neighbourhoods of a longer schedule find one sooner. Doubled: incumbents come later."""
     step_attempts: float = 1.5
