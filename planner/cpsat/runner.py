@@ -20,9 +20,10 @@ Answer = Literal["yes", "no", "unknown"]
 
 
 DEFAULTS = CpSatParams()
-DecisionRule = Literal["fixed_order", "random_order", "partly_random", "partly_random_positive"]
-"""How CP-SAT takes its decisions: in its own order of variables, fit for proofs; in a random order; some of them at
-random; the same, with each literal first taken to be true."""
+DecisionRule = Literal["fixed_order", "proof", "random_order", "partly_random", "partly_random_positive"]
+"""How CP-SAT takes its decisions: in its own order of variables; the same, with conflicts explained on integers, fit
+for proofs of whole models; in a random order; some of them at random; the same, with each literal first taken to be
+true."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,11 @@ def run(
 
 def _set_rule(solver: cp_model.CpSolver, rule: DecisionRule, params: CpSatParams) -> None:
     parameters = solver.parameters
+    if rule in ("proof", "random_order") and hasattr(parameters, "use_new_integer_conflict_resolution"):
+        parameters.use_new_integer_conflict_resolution = True
     if rule == "random_order":
         parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
-        if hasattr(parameters, "use_new_integer_conflict_resolution"):
-            parameters.use_new_integer_conflict_resolution = True
-    elif rule != "fixed_order":
+    elif rule not in ("fixed_order", "proof"):
         parameters.random_branches_ratio = params.random_branches_ratio
         if rule == "partly_random_positive":
             parameters.initial_polarity = parameters.POLARITY_TRUE

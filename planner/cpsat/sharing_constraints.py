@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, get_args
 
-from warpplan.planner.cpsat.literals import Truth, always, given, never
+from warpplan.planner.cpsat.literals import Truth, always, given, negated, never
 from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment, slots
 from warpplan.planner.problem.formulation import Problem
@@ -25,22 +25,68 @@ MANY = 2**20
 
 @dataclass(frozen=True)
 class NoGoodCut:
-    """These rings, with these numbers of slots, do not fit together; of ``pairs`` none was apart in time."""
+    """These rings, with these numbers of slots, do not fit together; of ``pairs`` none was apart in time. Sizes and
+    conflicts alone say so: it holds at every interval. ``clique``: already their sizes exceed the memory, all of them
+    being in conflict, so that no other numbers of slots do whose sum is as large."""
 
     slots: tuple[tuple[int, int], ...]
     pairs: tuple[tuple[int, int], ...]
+    clique: bool = False
 
 
 def no_good_cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int, ...]) -> NoGoodCut:
-    """A no-good cut that excludes this ring layout: ``refused`` rings as they are in ``found``."""
+    """A no-good cut that excludes this ring layout: ``refused`` rings as they are in ``found``, or of these as few as
+    are in conflict pairwise and too large together."""
     depth = {p: slots(problem, ii, found, p) for p in refused}
-    pairs = [
+    conflicts = {
         (a, b)
         for a, b in combinations(refused, 2)
-        if may_share(problem, a) and may_share(problem, b)
-        if max(depth[a], depth[b]) > 1 or reuse_distance(problem, ii, found, a, b) is None
+        if not (may_share(problem, a) and may_share(problem, b))
+        or max(depth[a], depth[b]) > 1
+        or reuse_distance(problem, ii, found, a, b) is None
+    }
+    clique = _overfull_clique(problem, depth, conflicts)
+    rings = clique or refused
+    pairs = [
+        (a, b)
+        for a, b in combinations(rings, 2)
+        if (a, b) in conflicts and may_share(problem, a) and may_share(problem, b)
     ]
-    return NoGoodCut(tuple(depth.items()), tuple(pairs))
+    return NoGoodCut(tuple((p, depth[p]) for p in rings), tuple(pairs), bool(clique))
+
+
+def _overfull_clique(
+    problem: Problem, depth: dict[int, int], conflicts: set[tuple[int, int]]
+) -> tuple[int, ...] | None:
+    """Few rings that are all in conflict, and together larger than the memory, as a greedy search finds them."""
+    weight = {p: _size(problem, p) * count for p, count in depth.items()}
+    order, best = sorted(depth, key=lambda p: (-weight[p], p)), None
+    capacity = _capacity(problem, problem.memory(order[0]))
+    for first in order:
+        inside = [first]
+        for p in order:
+            if p != first and all(tuple(sorted((p, q))) in conflicts for q in inside):
+                inside.append(p)
+            if sum(weight[q] for q in inside) > capacity:
+                break
+        if sum(weight[q] for q in inside) <= capacity:
+            continue
+        for p in reversed(order):
+            if p in inside and sum(weight[q] for q in inside) - weight[p] > capacity:
+                inside.remove(p)
+        if best is None or len(inside) < len(best):
+            best = inside
+    return None if best is None else tuple(sorted(best))
+
+
+def _size(problem: Problem, ring: int) -> int:
+    """Bytes of a slot, or lanes times columns."""
+    return problem.slot_bytes(ring) if problem.memory(ring) == "smem" else problem.slot_area(ring)
+
+
+def _capacity(problem: Problem, memory: Memory) -> int:
+    limits = problem.graph.limits
+    return max(0, limits.smem_bytes - problem.extra_bytes) if memory == "smem" else 128 * limits.tmem_columns
 
 
 class SharedMemory:
@@ -50,9 +96,8 @@ class SharedMemory:
         self.model = model
         self._single = {p: _single(model, p) for p in model.depth}
         self._apart: dict[tuple[int, int], Truth] = {}
-        limits = model.problem.graph.limits
-        _add(model, "smem", limits.smem_bytes - model.problem.extra_bytes, self._single)
-        _add(model, "tmem", 128 * limits.tmem_columns, self._single)
+        for memory in get_args(Memory):
+            _add(model, memory, self._single)
 
     def forbid(self, cut: NoGoodCut) -> None:
         if any(p not in self.model.depth for p, _ in cut.slots):
@@ -62,6 +107,12 @@ class SharedMemory:
             if pair not in self._apart:
                 self._apart[pair] = _apart(self.model, *pair, self._single)
             escapes.append(self._apart[pair])
+        if cut.clique:
+            problem = self.model.problem
+            taken = sum(_size(problem, p) * self.model.depth[p] for p, _ in cut.slots)
+            rule = self.model.cp.add(taken <= _capacity(problem, problem.memory(cut.slots[0][0])))
+            rule.only_enforce_if([negated(escape) for escape in escapes if not never(escape)])
+            return
         for p, count in cut.slots:
             shorter = self.model.cp.new_bool_var("")
             given(self.model.cp.add(self.model.depth[p] <= count - 1), shorter)
@@ -89,17 +140,16 @@ def _single(model: ModelVariables, ring: int) -> Truth:
     return literal
 
 
-def _add(model: ModelVariables, memory: Memory, capacity: int, single: dict[int, Truth]) -> None:
+def _add(model: ModelVariables, memory: Memory, single: dict[int, Truth]) -> None:
     """As with registers (see there), it is enough to constrain the moments when some ring's slot begins to be held."""
     problem = model.problem
     inside = [p for p in model.depth if problem.memory(p) == memory]
-    size = problem.slot_bytes if memory == "smem" else problem.slot_area
     releases = {p: _releases(model, p) for p in inside if not never(single[p])}
     for filled in inside:
         if _held_for_no_time(problem, filled):
             continue
-        taken = [size(p) * _occupied(model, p, filled, single[p], releases.get(p, [])) for p in inside]
-        given(model.cp.add(sum(taken) <= max(0, capacity)), model.exists[filled])
+        taken = [_size(problem, p) * _occupied(model, p, filled, single[p], releases.get(p, [])) for p in inside]
+        given(model.cp.add(sum(taken) <= _capacity(problem, memory)), model.exists[filled])
 
 
 def _releases(model: ModelVariables, ring: int) -> list[tuple[int, int, Truth]]:

@@ -19,7 +19,7 @@ from threading import Lock
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, SearchSeed
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
-from warpplan.planner.cpsat.work_budget import PROPAGATION, RunSettings, WorkBudget
+from warpplan.planner.cpsat.work_budget import RunSettings, WorkBudget
 from warpplan.planner.packing.ring_layout import fits_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
@@ -38,15 +38,26 @@ from warpplan.planner.search.restrictions import (
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.values.search_params import MemoryModel
 
+WHOLE = RunSettings(seed=SearchSeed(rule="proof"))
+"""For all schedules."""
+
 
 class FeasibilityQuery:
     """Is ``ii`` feasible? What was learnt stays between rounds: infeasible restrictions, no-good cuts, built models."""
 
-    def __init__(self, problem: Problem, ii: int, budget: WorkBudget, speculation: Speculation[AttemptOutcome]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        ii: int,
+        budget: WorkBudget,
+        speculation: Speculation[AttemptOutcome],
+        cuts: tuple[NoGoodCut, ...] = (),
+    ) -> None:
+        """``cuts`` are known from other intervals."""
         self.problem, self.ii, self.budget, self.speculation = problem, ii, budget, speculation
         self.search, self.params = problem.options.search, problem.options.search.attempts
         self.sharing = worth_sharing(problem, ii)
-        self.cuts: tuple[NoGoodCut, ...] = ()
+        self.cuts = cuts
         self.infeasible: set[MemoryModel] = set()
         """Memory models for which no schedule lies in the stage window."""
         self.restrictions = self._restrictions()
@@ -127,11 +138,13 @@ class FeasibilityQuery:
         restriction = Restriction(build, "shared" if reuse else "apart")
         return self._make(self._attempt(restriction, seconds), then).found
 
-    def attempt_neighbourhood(self, drawn: Neighbourhood, *, reuse: bool) -> tuple[Answer, Assignment | None]:
+    def attempt_neighbourhood(
+        self, drawn: Neighbourhood, seconds: float, *, reuse: bool
+    ) -> tuple[Answer, Assignment | None]:
         """Whether a schedule lies in a neighbourhood of the incumbent; "no" proves nothing beyond it."""
         restriction = Restriction(drawn.build, "shared" if reuse else "apart")
         settings = RunSettings(seed=SearchSeed(drawn.seed, drawn.rule))
-        attempt = self._attempt_with(restriction, settings, self.search.neighbourhoods.attempt_seconds)
+        attempt = self._attempt_with(restriction, settings, seconds)
         outcome = self._make(attempt)
         return outcome.answer, outcome.found
 
@@ -144,7 +157,7 @@ class FeasibilityQuery:
         if seconds <= self.proof_seconds:
             return "unknown", None
         self.proof_seconds = seconds
-        outcome = self._make(self._attempt_with(self.all, PROPAGATION, seconds), then)
+        outcome = self._make(self._attempt_with(self.all, WHOLE, seconds), then)
         return outcome.answer, outcome.found
 
     # Attempts
@@ -164,7 +177,7 @@ class FeasibilityQuery:
     def proof_attempt(self, seconds: float) -> Attempt | None:
         """What :meth:`prove_infeasible` begins with."""
         seconds = min(seconds, self.budget.round_left)
-        return self._attempt_with(self.all, PROPAGATION, seconds) if seconds > self.proof_seconds else None
+        return self._attempt_with(self.all, WHOLE, seconds) if seconds > self.proof_seconds else None
 
     def _attempt(self, restriction: Restriction, seconds: float, *, later: bool = False) -> Attempt:
         """The next attempt at ``restriction``, or the one ``later``."""
@@ -207,12 +220,19 @@ class FeasibilityQuery:
             yield self._window("shared")
         if undecided:
             yield from self._narrow(memory)
+        yield from self._narrow_windows(memory)
         if memory == "apart" and self.sharing:
             yield self._window("shared")
 
     def _window(self, memory: MemoryModel) -> Restriction:
         build = partial(window_model, self.problem, self.ii)
         return Restriction(build, memory, whole=True, covers_window=True, portfolio=RANDOM_ORDER)
+
+    def _narrow_windows(self, memory: MemoryModel) -> Iterator[Restriction]:
+        """Schedules of few stages are found sooner among their like."""
+        for reach in self.params.narrow_windows if self.search.stage_window else ():
+            build = partial(window_model, self.problem, self.ii, reach=reach)
+            yield Restriction(build, memory, portfolio=RANDOM_ORDER)
 
     def without_registers(self) -> Restriction:
         """Mostly registers suffice, or do with the same partitions; they are most of a model."""

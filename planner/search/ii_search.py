@@ -9,11 +9,11 @@ search ends where they meet, or with a gap where the work budget ends. The arran
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf
 
 from warpplan.planner.bounds.min_ii import Bound, min_ii
-from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.errors import WarpplanError
 from warpplan.planner.packing.ring_layout import fits_side_by_side
@@ -25,6 +25,7 @@ from warpplan.planner.search.diagnosis import diagnose
 from warpplan.planner.search.heuristics.compaction import compact_lifetimes
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
 from warpplan.planner.search.heuristics.modulo_scheduling import large_schedules
+from warpplan.planner.search.heuristics.serial_schedule import serial_schedule
 from warpplan.planner.search.neighbourhoods import NeighbourhoodChoice
 from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
 from warpplan.planner.search.speculation import Speculation
@@ -64,10 +65,6 @@ def serial_ii(problem: Problem) -> int:
 class BidirectionalSearch(SearchState):
     """The driver of one search."""
 
-    unit_improvements = 0
-    """Consecutive improvements of the incumbent by one cycle."""
-    round_s = 0.0
-    """The share of the round under way."""
     kept: tuple[Assignment | None, float] = (None, 0.0)
     """The incumbent whose partitions were improved on last, and the seconds for each attempt."""
 
@@ -86,6 +83,7 @@ class BidirectionalSearch(SearchState):
         self.freer = freer
         """The search of the freer problem, for which every schedule found here is one too."""
         self.choice = NeighbourhoodChoice(problem)
+        self.first_bound = bound.ii_cycles
 
     def record_schedule(self, ii: int, schedule: Assignment) -> None:
         super().record_schedule(ii, schedule)
@@ -115,44 +113,51 @@ class BidirectionalSearch(SearchState):
         return self.result(bound)
 
     def search_in_rounds(self, enough: int) -> None:
-        """Rounds with shares of work that grow, each a whole search that goes on from what is known. No share depends
-        on the work limit: with a longer one, the same steps come first."""
-        seconds, rounds = self.params.first_share_seconds, 0
+        """Rounds whose attempts take longer each time, each a whole search that goes on from what is known. No step
+        depends on the work limit: with a longer one, the same steps come first."""
+        seconds, rounds = self.params.attempt_seconds, 0
         while not self.settled and self.budget.left > 0 and (self.best is not None or self.proven <= enough):
             if rounds:
-                self.search_restricted_problems(self.params.restricted_share * seconds)
-            with self.budget.share(seconds):
-                if rounds:
-                    self.search_neighbourhoods()
-                self.search_round(seconds, enough)
+                self.search_restricted_problems(seconds)
+            self.search_round(seconds, enough)
             if seconds > self.problem.options.work_limit_s:
                 return
-            seconds, rounds = self.params.share_growth * seconds, rounds + 1
+            seconds, rounds = self.params.seconds_growth * seconds, rounds + 1
 
     def search_round(self, seconds: float, enough: int) -> None:
-        """A first incumbent up to ``enough`` where there is none, and improvements and proofs."""
-        self.round_s = seconds
+        """A first incumbent up to ``enough`` where there is none, then a higher bound, a shorter interval, a proof that
+        the incumbent is optimal, in attempts of ``seconds``."""
         if self.best is None:
-            self.find_incumbent(enough)
+            self.find_incumbent(seconds, enough)
         if self.best is not None:
-            self.improve_and_prove()
+            with self.share(self.params.improvement_attempts * seconds):
+                self.improve_incumbent(seconds)
+        if self.search.bound_bisection:
+            with self.share(self.params.bound_attempts * seconds):
+                self.raise_lower_bound(seconds, enough)
+        if self.best is not None:
+            self.prove_optimal(self.params.proof_attempts * seconds)
+
+    def share(self, seconds: float) -> AbstractContextManager[None]:
+        """Bounds the work of a step; the core, which decides the whole problem, is given what it takes."""
+        return nullcontext() if self.exact else self.budget.share(seconds)
 
     # Restricted problems
 
     def search_restricted_problems(self, seconds: float) -> None:
-        """Problems that allow less, ``seconds`` for each that can still be better: what is found there is a schedule
-        here."""
+        """Problems that allow less, some attempts of ``seconds`` for each that can still be better: what is found there
+        is a schedule here."""
         if self._restricted is None:
             self._restricted = list(self._restrict()) if self.search.restricted_problems and not self.exact else []
         for restricted in self._restricted:
             enough = serial_ii(self.problem) if self.best is None else self.ii - 1
             if restricted.proven > enough or self.budget.left <= 0:
                 continue
-            with self.budget.share(seconds):
+            with self.share(self.params.restricted_attempts * seconds):
                 if self.best is None:
-                    restricted.search_round(seconds, enough)
+                    restricted.find_incumbent(seconds, enough)
                 else:
-                    restricted.find_shorter(enough)
+                    restricted.find_shorter(enough, seconds)
 
     def _restrict(self) -> Iterator[BidirectionalSearch]:
         """The searches with rings of few slots, and in fewer partitions."""
@@ -172,7 +177,7 @@ class BidirectionalSearch(SearchState):
 
     # The first incumbent
 
-    def find_incumbent(self, enough: int) -> None:
+    def find_incumbent(self, seconds: float, enough: int) -> None:
         """Raises the interval from the bound until one has a schedule; if ``enough`` has none, none has."""
         large = self.exact or len(self.problem.ops) > self.params.large_loop_operations
         if self.search.modulo_scheduling and len(self.problem.ops) >= self.search.modulo.least_operations:
@@ -183,42 +188,43 @@ class BidirectionalSearch(SearchState):
         if large or len(self.problem.pins) == len(self.problem.clusters) or self.small_loop:
             # List scheduling is fast and gives short lifetimes, so it provides the first incumbent.
             self._construct(self.proven)
+        if self.best is not None:
+            return
         ii, step = self.proven, max(1, self.proven // self.params.first_step_parts)
-        answer = self._search_bound(ii, min(ii + step, enough), large)
-        if self.small_loop or answer == "unknown":  # Else models are decided soon, and give better partitions.
+        # The bound is mostly feasible. Where rings have to share bytes, the first attempt mostly shows that the window
+        # is empty.
+        then = None if fits_side_by_side(self.problem) else self.likely_next(min(ii + step, enough), seconds)
+        with self.share(self.params.first_attempts * seconds):
+            answer = self.find_schedule(ii, seconds, then)
+            while answer == "unknown" and not self.out_of_work and not self.exact and not self.small_loop:
+                answer = self.find_schedule(ii, seconds)
+        if self.best is not None:
+            return
+        if self.small_loop:
             self._construct_above(enough)
-        while self.best is None and ii < enough and not self.out_of_work:
+        few = len(self.problem.ops) < self.search.modulo.least_operations and not self.exact
+        if self.best is None and self.search.serial_schedule and few:
+            serial = serial_schedule(self.problem, self.proven, enough, self.budget)
+            if serial is not None:
+                self.record_schedule(enough, serial)
+        failures = 0
+        while ii < enough and not self.out_of_work:
             ii, step = min(ii + step, enough), self.params.step_growth * step
+            if self.best is not None and (ii >= self.ii or failures == self.params.step_failures):
+                return
             if large:
                 self._construct(ii)
-            if self.best is not None:
-                break
-            answer = self.find_schedule(ii, self.params.attempt_seconds, self.likely_next(min(ii + step, enough)))
-            if answer == "unknown" and not large:  # Then any schedule will do: its partitions are improved on.
+                if self.best is not None and self.ii <= ii:
+                    return
+            with self.share(self.params.step_attempts * seconds):
+                answer = self.find_schedule(ii, seconds, self.likely_next(min(ii + step, enough), seconds))
+            if answer == "yes":
+                return
+            failures += answer == "unknown"
+            if answer == "unknown" and not large and self.best is None:  # Any schedule will do.
                 self._construct(ii)
-        seconds = self.params.attempt_seconds
-        while self.best is None and self.proven <= enough and not self.out_of_work:
-            all_of_it = seconds >= self.budget.available
-            self.prove_infeasible(enough, seconds)
-            if all_of_it:
-                break
-            seconds *= self.params.seconds_growth
-
-    def _search_bound(self, ii: int, following: int, large: bool) -> Answer:
-        """Rounds about the proven bound ``ii``, which is mostly feasible; ``following`` is queried next."""
-        answer: Answer = "unknown"
-        rounds, apart = self.params.first_round_seconds, fits_side_by_side(self.problem)
-        for round_, seconds in enumerate(rounds[:1] if large else rounds):
-            # Where rings have to share bytes, the first attempt mostly shows that the window is empty.
-            then = None if round_ or apart else self.likely_next(following)
-            if self.budget.round_left < (1 - self.params.first_rounds_share) * self.round_s or self.budget.left <= 0:
-                break
-            if self.best is not None:
-                break
-            answer = self.find_schedule(ii, seconds, then)
-            if answer == "no":
-                break
-        return answer
+        if self.best is None and not self.out_of_work:
+            self.prove_infeasible(enough, self.params.proof_attempts * seconds)
 
     def _construct(self, ii: int) -> None:
         if not self.search.list_scheduling:
@@ -234,67 +240,67 @@ class BidirectionalSearch(SearchState):
             if self.best is None and ii > self.proven:
                 self._construct(ii)
 
-    def find_shorter(self, enough: int) -> None:
+    def find_shorter(self, enough: int, seconds: float) -> None:
         """A schedule of at most ``enough`` cycles, where nothing longer is of use."""
         self._construct(enough)
         if self.best is None or self.ii > enough:
-            self.find_schedule(enough, self.params.attempt_seconds)
+            self.find_schedule(enough, seconds)
 
     # Improving it, and proving it optimal
 
-    def improve_and_prove(self) -> None:
-        """Improves the incumbent in the stage window; then alternates between a proof that the next smaller interval
-        is infeasible, a higher lower bound where that is left open, and improvement again, in more time each round."""
-        seconds = self.params.attempt_seconds
-        self.improve_fixed_partitions(seconds)
-        self.improve_incumbent(seconds)
-        all_of_it = False
-        while self.proven < self.ii and not self.out_of_work and not all_of_it:
-            all_of_it = seconds >= self.budget.available
-            most = self.params.proof_share * self.budget.round_left
-            known, answer = self.ii, self.prove_infeasible(self.ii - 1, min(self.params.proof_factor * seconds, most))
-            if answer == "yes":
-                self.unit_improvements += 1
-                if self.unit_improvements >= self.params.steps_before_bisection:
-                    self.improve_fixed_partitions(seconds)  # Partitions found by a proof are mostly the best ones.
-            if answer != "no":
-                self.improve_incumbent(seconds)
-            if answer == "unknown" and self.ii == known:
-                self.search_neighbourhoods()
-            if answer == "unknown" and self.ii == known:
-                if self.search.bound_bisection:
-                    self.raise_lower_bound(self.params.proof_factor * seconds)
-                seconds *= self.params.seconds_growth
+    def raise_lower_bound(self, seconds: float, enough: int) -> None:
+        """Whole models from the proven bound up, in steps that double while they are proven infeasible, then by
+        bisection: far below the optimum such proofs take milliseconds."""
+        ceiling = enough + 1 if self.best is None else self.ii
+        step, bisecting, target, failures = max(1, self.proven // self.params.bound_step_parts), False, self.proven, 0
+        while self.proven < ceiling and failures < self.params.bound_failures and not self.out_of_work:
+            following = self.likely_next(min(target + 1 + 2 * step, ceiling - 1), seconds, proof=True)
+            answer = self.prove_infeasible(target, seconds, following)
+            if answer == "no":
+                step = step if bisecting else 2 * step
+            else:
+                failures += answer == "unknown"
+                ceiling, bisecting = min(target, self.ii) if self.best is not None else target, True
+            middle = (self.proven + ceiling) // 2
+            target = middle if bisecting else min(self.proven + step, middle)
+            if bisecting and not self.exact and self.params.precision * (ceiling - self.proven) < self.proven:
+                return
+
+    @property
+    def bound_moves(self) -> bool:
+        """Whether MinII is infeasible, at least in the stage window: then whole models mostly decide soon what is next
+        to the optimum. Where a unit is busy all the time, MinII mostly is the optimum, and neighbourhoods find it."""
+        return max(self.proven, self.heuristic_limit) > self.first_bound
 
     def improve_incumbent(self, seconds: float) -> None:
-        """Shorter intervals with schedules in the stage window: by one cycle, since fixed partitions have mostly been
-        improved to the end, and by bisection after consecutive one-cycle improvements. Ends where none is found, which
-        proves nothing."""
-        enough = (1 - self.params.improvement_share) * self.budget.round_left
-        while self.budget.round_left > enough and not self.out_of_work:
-            reuses = self.reuses_memory()
+        """Shorter intervals with the incumbent's partitions, in its neighbourhoods, and in the stage window half way to
+        what was proven, as long as one of these finds any. That none is found proves nothing."""
+        known = self.ii + 1
+        while self.ii < known and not self.settled and not self.out_of_work:
+            known = self.ii
+            self.improve_fixed_partitions(seconds)
+            self.search_neighbourhoods(seconds)
+            early, late = self.params.early_proof_attempts, self.params.proof_attempts
+            self.prove_optimal((late if self.bound_moves else early) * seconds)
             floor, last = max(self.proven, self.heuristic_limit), self.ii - 1
-            if floor > last:
-                return
-            target = self._improvement_target(floor, last)
-            if target == last and reuses and not self.small_loop:
-                return  # Such models are large: the proof at once.
-            proof = self.likely_next(last, self.params.proof_factor * seconds, proof=True)
-            answer = self.find_schedule(target, seconds, proof)
-            if answer == "yes":
-                self.unit_improvements = self.unit_improvements + 1 if target == last else 0
-                self.improve_fixed_partitions(seconds)
-            elif target in (floor, last) or (self.exact and answer == "unknown"):
-                return
-            else:
-                self.unit_improvements = 0
+            while floor <= last and not self.out_of_work:
+                # Where little is left, the end is hardly any harder to find.
+                close = self.params.precision * (self.ii - floor) < self.ii and not self.small_loop
+                with self.share(self.params.step_attempts * seconds):
+                    answer = self.find_schedule(floor if close else (floor + last) // 2, seconds)
+                if close or answer != "no":
+                    break
+                floor = max(self.proven, self.heuristic_limit)
 
-    def _improvement_target(self, floor: int, last: int) -> int:
-        if self.exact:
-            return (floor + last) // 2  # Either answer is a proof.
-        if self.params.precision * (self.ii - floor) < self.ii and not self.small_loop:
-            return floor  # Hardly any harder to find, and the end.
-        return (floor + last) // 2 if self.unit_improvements >= self.params.steps_before_bisection else last
+    def prove_optimal(self, seconds: float) -> None:
+        """Whether the interval below the incumbent is infeasible: if it is not, a few shorter ones in the same way."""
+        for _ in range(self.params.proofs_in_a_row):
+            if self.settled or self.out_of_work:
+                return
+            with self.share(seconds):
+                if self.prove_infeasible(self.ii - 1, seconds) != "yes":
+                    return
+            self.improve_fixed_partitions(self.params.attempt_seconds)
 
     def improve_fixed_partitions(self, seconds: float) -> None:
         """Fixed-partition improvement: shorter intervals with the incumbent's partitions, which leave little to decide;
@@ -307,7 +313,7 @@ class BidirectionalSearch(SearchState):
         step, bisecting = 1, False
         while self.best is not None and floor < self.ii and not self.out_of_work:
             target = max(self.ii - step, (floor + self.ii - 1) // 2)
-            proof = self.likely_next(self.ii - 1, self.params.proof_factor * seconds, proof=True)
+            proof = self.likely_next(self.ii - 1, self.params.proof_attempts * seconds, proof=True)
             schedule = self.query(target).keep_partitions(self.best, seconds, reuse=self.reuses_memory(), then=proof)
             if schedule is not None:
                 self.record_schedule(target, schedule)
@@ -319,30 +325,19 @@ class BidirectionalSearch(SearchState):
         if not self.out_of_work:
             self.kept = self.best, seconds
 
-    def search_neighbourhoods(self) -> None:
-        """Large-neighbourhood search around the incumbent, until a share of the round is spent, or ``failures``
-        attempts in a row have found nothing."""
+    def search_neighbourhoods(self, seconds: float) -> None:
+        """Large-neighbourhood search around the incumbent, until the share is spent, or ``failures`` attempts in a row
+        have found nothing."""
         if self.exact or not self.search.large_neighbourhoods or self.small_loop:
             return
-        params, failures = self.search.neighbourhoods, 0
-        with self.budget.share(params.share * self.budget.round_left):
-            while self.best is not None and not self.settled and not self.out_of_work and failures < params.failures:
-                drawn = self.choice.draw(self.ii, self.best, self.proven)
-                answer, schedule = self.query(drawn.ii).attempt_neighbourhood(drawn, reuse=self.reuses_memory())
-                self.choice.learn(drawn, answer)
-                failures = 0 if schedule is not None else failures + 1
-                if schedule is not None:
-                    self.record_schedule(drawn.ii, schedule)
-
-    def raise_lower_bound(self, seconds: float) -> None:
-        """Proofs of infeasibility by bisection between bound and incumbent, in half the time after each that fails."""
-        ceiling = self.ii - 1
-        while self.proven < ceiling and not self.out_of_work:
-            middle = (self.proven + ceiling) // 2
-            if self.prove_infeasible(middle, seconds) != "no":
-                ceiling, seconds = min(middle, self.ii - 1), seconds / 2
-                if seconds < self.params.attempt_seconds:
-                    return
+        failures, most = 0, self.search.neighbourhoods.failures[self.bound_moves]
+        while self.best is not None and not self.settled and not self.out_of_work and failures < most:
+            drawn = self.choice.draw(self.ii, self.best, self.proven)
+            answer, schedule = self.query(drawn.ii).attempt_neighbourhood(drawn, seconds, reuse=self.reuses_memory())
+            self.choice.learn(drawn, answer)
+            failures = 0 if schedule is not None else failures + 1
+            if schedule is not None:
+                self.record_schedule(drawn.ii, schedule)
 
     # Among schedules of the same interval
 

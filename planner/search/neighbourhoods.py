@@ -121,7 +121,7 @@ class NeighbourhoodChoice:
         if answer == "yes":
             self.gain = min(0.5, params.growth * self.gain)
             return
-        self.gain /= params.growth
+        self.gain *= params.shrinking
         if self.gain < params.least_gain:
             self.gain = params.first_gain
         self.share = (

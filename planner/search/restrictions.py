@@ -20,10 +20,10 @@ def stage_window(problem: Problem) -> int | None:
     return params.attempts.stage_window if params.stage_window else None
 
 
-def window_model(problem: Problem, ii: int, memory: MemoryModel) -> IntervalModel:
-    """All schedules in the stage window."""
+def window_model(problem: Problem, ii: int, memory: MemoryModel, reach: int | None = None) -> IntervalModel:
+    """All schedules in the stage window, or within ``reach`` stages of the anchor."""
     # Where rings may share bytes, the loop is small, or side by side was infeasible: mostly to be so again.
-    return IntervalModel(problem, ii, memory=memory, reach=stage_window(problem), tight=memory == "shared")
+    return IntervalModel(problem, ii, memory=memory, reach=reach or stage_window(problem), tight=memory == "shared")
 
 
 def register_free_model(problem: Problem, ii: int, memory: MemoryModel) -> IntervalModel:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from warpplan.planner.bounds.min_ii import Bound
 from warpplan.planner.cpsat.runner import Answer
+from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
 from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.errors import InvalidPlan
 from warpplan.planner.packing.ring_layout import fits_side_by_side, layout
@@ -61,6 +62,8 @@ class SearchState:
         self.exact = self.search.core_feasibility and exact(problem)
         """Whether the core decides the whole problem: every answer is a proof."""
         self.queries: dict[int, FeasibilityQuery] = {}
+        self.cuts: dict[NoGoodCut, None] = {}
+        """The no-good cuts of all queries, in the order in which they were found: they hold at every interval."""
         self.heuristic_limit = 0
         """Below it no interval was found to have a schedule in the stage window: a heuristic lower limit, no proof."""
 
@@ -118,9 +121,8 @@ class SearchState:
         if self.out_of_work:
             return "unknown"
         reuse = self.reuses_memory()
-        enough = (1 - self.params.query_share) * self.budget.round_left
         query = self.query(ii)
-        answer, schedule = query.find_schedule(seconds, enough, reuse=reuse, then=then)
+        answer, schedule = query.find_schedule(seconds, reuse=reuse, then=then)
         if schedule is not None:
             self.record_schedule(ii, schedule)
         elif answer == "no" and query.small_loop:
@@ -129,16 +131,16 @@ class SearchState:
             self.heuristic_limit = max(self.heuristic_limit, ii + 1)
         return answer
 
-    def prove_infeasible(self, ii: int, seconds: float) -> Answer:
-        """Whether ``ii`` is feasible: "no" is a proof."""
-        answer, schedule = self._decide(ii, seconds)
+    def prove_infeasible(self, ii: int, seconds: float, then: Attempt | None = None) -> Answer:
+        """Whether ``ii`` is feasible: "no" is a proof. ``then``: the attempt that is likely to be next."""
+        answer, schedule = self._decide(ii, seconds, then)
         if answer == "no":
             self.record_infeasible(ii)
         elif schedule is not None:
             self.record_schedule(ii, schedule)
         return answer
 
-    def _decide(self, ii: int, seconds: float) -> tuple[Answer, Assignment | None]:
+    def _decide(self, ii: int, seconds: float, then: Attempt | None) -> tuple[Answer, Assignment | None]:
         if self.exact:
             available = self.budget.available
             seconds = min(self.params.exact_factor * seconds, available)
@@ -150,7 +152,7 @@ class SearchState:
             return verdict.answer, verdict.best
         if self.out_of_work:
             return "unknown", None
-        return self.query(ii).prove_infeasible(seconds)
+        return self.query(ii).prove_infeasible(seconds, then=then)
 
     def likely_next(self, ii: int, seconds: float | None = None, *, proof: bool = False) -> Attempt | None:
         """The attempt that is likely to be next where the one before finds nothing."""
@@ -162,8 +164,10 @@ class SearchState:
     def query(self, ii: int) -> FeasibilityQuery:
         """The query about ``ii``, with what was learnt of it."""
         if ii not in self.queries:
+            for query in self.queries.values():
+                self.cuts.update(dict.fromkeys(query.cuts))
             self.queries = {known: query for known, query in self.queries.items() if known >= self.proven}
-            self.queries[ii] = FeasibilityQuery(self.problem, ii, self.budget, self.speculation)
+            self.queries[ii] = FeasibilityQuery(self.problem, ii, self.budget, self.speculation, tuple(self.cuts))
         return self.queries[ii]
 
     def reuses_memory(self) -> bool:

@@ -57,6 +57,9 @@ class AttemptParams:
     stage_window: int = 5
     """Stages around the anchor that a windowed attempt allows. Chosen by hand on the training loops, whose schedules
     nearly all lie within; with more stages they are found later. Doubled: larger models, slower attempts."""
+    narrow_windows: tuple[int, ...] = (2, 1)
+    """Further windows, in stages: short software pipelines are found sooner in them, and they are soon proven empty.
+    Chosen by hand. Doubled: they would exclude little that ``stage_window`` does not."""
     small_loop_operations: int = 14
     """Operations up to which all schedules are searched about as fast as those in the stage window, so that the window
     is left out. Chosen by hand on the training loops. Doubled: proofs are attempted where windowed attempts would find
@@ -64,11 +67,11 @@ class AttemptParams:
     small_loop_factor: float = 5.0
     """Times as many seconds for the one attempt at such a small loop. Chosen by hand. Doubled: an infeasible interval
     costs more before the next one is tried."""
-    shared_memory_factor: float = 3.0
+    shared_memory_factor: float = 1.5
     """Times as many seconds for unrestricted attempts where rings may lie in one another's place: such models are
-    larger. Chosen by hand on the training loops. Doubled: not measured."""
+    larger. Chosen by hand. Doubled: half as many attempts."""
     new_restrictions: int = 4
-    """Restrictions that each round adds. Chosen by hand. Doubled: the first round lasts longer; there are at most seven
+    """Restrictions that each round adds. Chosen by hand. Doubled: the first round lasts longer; there are at most nine
     in all, so a larger number means all of them at once."""
     unrestricted_attempts: int = 6
     """Unrestricted attempts per round once every restriction has failed, and in the first round where there are no
@@ -101,30 +104,43 @@ class DriverParams:
     """Operations from which list scheduling comes before any model, at every interval. Chosen by hand on the classic
     loops of ``benchmarks/modulo_instances.py``. Doubled: loops in between build models that list scheduling
     makes needless."""
-    first_share_seconds: float = 3.0
-    """Work of the first round. Chosen by hand on the training loops, nearly all of which are settled in it. Doubled:
-    restricted problems come later."""
-    share_growth: float = 2.0
-    """Factor from one round's work to the next one's. Chosen by hand. Doubled: fewer rounds, and the last one is
-    cut off sooner."""
-    restricted_share: float = 0.05
-    """Of a round, for each restricted problem, from the second round on. Chosen by hand. Doubled: less is left for
-    the loop itself."""
+    attempt_seconds: float = 0.2
+    """For each attempt of the first round. Chosen by hand on the training loops and on these with their costs moved.
+    Doubled: infeasible intervals cost twice as much."""
+    seconds_growth: float = 2.0
+    """Factor on the seconds of an attempt from one round to the next. Chosen by hand. Doubled: fewer, longer rounds."""
+    first_attempts: float = 6.0
+    """Work for schedules of the proven bound, in attempts of the round. Chosen by hand: mostly the bound is feasible;
+    where none is found soon, neighbourhoods of a longer schedule find one sooner. Doubled: incumbents come later."""
+    step_attempts: float = 1.5
+    """Likewise for each interval above the bound. Doubled: likewise."""
+    step_failures: int = 1
+    """After this many such intervals left open, the serial schedule has to do. Doubled: likewise."""
+    bound_attempts: float = 5.0
+    """Likewise for raising the bound from below. Chosen by hand. Doubled: less is left for the rest."""
+    bound_step_parts: int = 16
+    """The first step up from the proven bound is the bound divided by this number. Chosen by hand. Doubled: one proof
+    more where the optimum is far above."""
+    bound_failures: int = 2
+    """Intervals left open after which a round no longer raises the bound. Chosen by hand. Doubled: higher bounds, later
+    incumbents."""
+    improvement_attempts: float = 20.0
+    """Likewise for improving the incumbent. Chosen by hand: nearly all of it goes to neighbourhoods. Doubled: proofs
+    come later."""
+    early_proof_attempts: float = 2.0
+    """Likewise for a proof of optimality once no neighbourhood improves the incumbent, where the bound is MinII. Chosen
+    by hand. Doubled: more work on incumbents that are not optimal."""
+    proof_attempts: float = 5.0
+    """Likewise where proofs have raised the bound, and for the last proof of a round. Chosen by hand. Doubled:
+    likewise."""
+    proofs_in_a_row: int = 3
+    """Proofs that end with a schedule after which neighbourhoods are searched again. Chosen by hand. Doubled:
+    likewise."""
+    restricted_attempts: float = 0.7
+    """Likewise for each restricted problem, from the second round on. Chosen by hand. Doubled: less is left for the
+    loop itself."""
     restricted_depths: tuple[int, ...] = (2, 3)
     """Slots of all rings in restricted problems: what kernels mostly have. Not a quantity that can be doubled."""
-    first_round_seconds: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4)
-    """Seconds for each attempt of the rounds about the proven bound, which mostly is feasible. When a schedule of a
-    loop that keeps a unit busy all the time is found is mostly luck: many short attempts with different seeds find it
-    sooner than few long ones. Chosen by hand on the training loops. Doubled: fewer seeds within the same budget."""
-    first_rounds_share: float = 0.4
-    """Share of the work budget for those rounds: then any schedule is better than none. Chosen by hand. Doubled: less
-    is left to improve a first schedule with."""
-    attempt_seconds: float = 0.2
-    """For each attempt about another interval, at first. Chosen by hand on the training loops. Doubled: infeasible
-    intervals cost twice as much."""
-    seconds_growth: float = 3.0
-    """Factor on the seconds of an attempt where a round has settled nothing. Chosen by hand. Doubled: fewer, longer
-    rounds."""
     least_seconds: float = 0.02
     """With less of the budget left, nothing is asked. Chosen by hand. Doubled: not measurable."""
     first_step_parts: int = 6
@@ -132,24 +148,9 @@ class DriverParams:
     schedule is closer to the bound, and found later."""
     step_growth: int = 3
     """Factor from one step up to the next. Chosen by hand. Doubled: a first schedule sooner, further from the bound."""
-    query_share: float = 0.4
-    """Share of the work left that one feasibility query may take. Chosen by hand. Doubled: one hard interval may take
-    most of the budget."""
-    improvement_share: float = 0.5
-    """Share of the work left for improving the incumbent before the first proof is attempted. Chosen by hand. Doubled:
-    no proof is attempted while there are intervals to try."""
-    steps_before_bisection: int = 2
-    """After this many consecutive one-cycle improvements, bisect the remaining gap. Chosen by hand on the training
-    loops. Doubled: more queries next to the incumbent, each of them mostly feasible."""
     precision: int = 100
     """With the incumbent's partitions kept, the interval is improved until the gap is below one part in this many.
     Chosen by hand on the training loops. Doubled: more attempts for gains below one per cent."""
-    proof_factor: float = 10.0
-    """Times as many seconds for a proof as for an attempt in the stage window. Chosen by hand on the training loops.
-    Doubled: an interval that cannot be decided costs twice as much."""
-    proof_share: float = 0.5
-    """Of what is left of a round, the most that one proof may take. Chosen by hand. Doubled: nothing would be left
-    for neighbourhoods in rounds whose proofs end without an answer."""
     exact_factor: float = 10.0
     """Times as many seconds for a decision on the core, where that decides the whole problem. Chosen by hand on the
     classic loops. Doubled: not measured."""
@@ -174,25 +175,23 @@ class NeighbourhoodParams:
 
     seed: int = 20
     """Of the sequence that neighbourhoods are drawn from. Arbitrary. Doubled: another sequence."""
-    share: float = 0.5
-    """Of what is left of a round. Doubled: proofs would get nothing before the last round."""
-    attempt_seconds: float = 0.2
-    """For each attempt, in seconds. Doubled: half as many neighbourhoods, larger ones."""
-    failures: int = 25
-    """Attempts in a row without a shorter interval, after which a round's search ends. Doubled: more work on incumbents
-    that are optimal."""
+    failures: tuple[int, int] = (5, 3)
+    """Attempts in a row without a shorter interval after which a proof is tried, where the bound is MinII, and where
+    proofs have raised it. Doubled: more work on incumbents that are optimal."""
     first_share: float = 0.25
     """Share of the free clusters whose partitions are decided anew, at first. Doubled: larger models, fewer of them
     decided in time."""
     least_share: float = 0.1
     """The smallest such share. Doubled: likewise."""
-    first_gain: float = 0.1
+    first_gain: float = 0.4
     """Share of the gap between bound and incumbent that is asked for, at first. Not above 1."""
     least_gain: float = 0.01
     """Where less would be asked for, the first share is asked for again. Doubled: fewer small steps."""
     growth: float = 1.5
     """Factor on both shares after an attempt: larger neighbourhoods after an infeasible one, smaller ones after one
-    left open, smaller gains after both. Doubled: larger jumps."""
+    left open, larger gains after a success. Doubled: larger jumps."""
+    shrinking: float = 0.8
+    """Factor on the gain after an attempt without success. Nearer to 1: more neighbourhoods for each gain."""
     decay: float = 0.8
     """How much of a kind's weight stays after an attempt (Ropke and Pisinger 2006). Doubled: not a share."""
     reward: float = 4.0
@@ -218,6 +217,11 @@ class ConstructionParams:
     seconds_per_path: float = 1e-8
     """What longest paths take off the budget, per operation cubed. Measured by hand; only loops of hundreds of
     operations feel it. Doubled: likewise."""
+    serial_states: int = 600
+    """Sets of operations that the beam search of the serial schedule keeps, times the loop's operations. Chosen by
+    hand: it takes milliseconds. Doubled: twice the time; lower peaks only where memory hardly suffices."""
+    serial_seconds_per_operation: float = 2e-3
+    """What one such search takes off the budget, per operation. Measured by hand. Doubled: a budget ends sooner."""
     overload_cost: int = 1_000
     """What a cycle of issue beyond the interval costs the partition heuristics, in cycles of hand-off: it is never
     worth it. Any large number. Doubled: nothing."""
@@ -298,6 +302,9 @@ class SearchParams:
     modulo_scheduling: bool = True
     """First schedules of large loops by iterative modulo scheduling with a reservation table. Off: by list scheduling,
     which needs longest paths between all pairs."""
+    serial_schedule: bool = True
+    """A first schedule in which every operation waits for the one before. Off: loops whose memory or registers hardly
+    suffice may end without a plan."""
     partition_heuristics: bool = True
     """Balanced partitions with few hand-offs for list scheduling, besides those by the kind of operation. Off: those by
     kind alone."""
@@ -330,7 +337,8 @@ class SearchParams:
     """Problems that consist of dependences, units and issue slots alone are decided on their core. Off: by the interval
     model, as all others."""
     bound_bisection: bool = True
-    """Where the interval below the incumbent cannot be decided, proofs further below raise the bound."""
+    """Proofs from the lower bound up, in growing steps, then by bisection. Off: only what is next to the incumbent is
+    proven."""
 
     # In the constraint model
     start_windows: bool = True

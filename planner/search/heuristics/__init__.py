@@ -7,4 +7,5 @@ EXPORTS = {
     "modulo_scheduling": ("large_schedules",),
     "partition_relaxation": ("relaxed_partitions",),
     "retiming": ("fits", "order_arcs", "queue", "retime"),
+    "serial_schedule": ("serial_schedule",),
 }

@@ -20,7 +20,7 @@ from .. import strategies as given_
 from .test_techniques import attention
 
 WORK_S = 1.0
-SHORTENED = SearchParams(driver=DriverParams(first_share_seconds=0.02))
+SHORTENED = SearchParams(driver=DriverParams(attempt_seconds=0.01))
 """Rounds so short that small loops need several of them."""
 
 
