@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -185,3 +186,24 @@ def test_pack_with_a_work_limit_gives_the_same_answer_again(capsys: pytest.Captu
     status, out, err = run(capsys, "pack", "b.csv", "--capacity", str(capacity), "--work-limit", "0.1")
     assert (status, out) == (1, "")
     assert err.startswith("warpplan: unknown: the work limit of 0.1 s ended the search after ")
+
+
+def test_ctrl_c_prints_what_is_known_by_then() -> None:
+    kind = packing_instances.Kind("coarse", (), ticks=40, units=128)
+    made = packing_instances.instance("interrupted coarse", 450, kind)
+    Path("b.csv").write_text(write_buffers(made.blocks, made.packed))
+    lines = Path("b.csv").read_text().splitlines()
+    Path("b.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines))
+    packing = subprocess.Popen(
+        [*COMMAND, "pack", "b.csv", "--capacity", str(made.capacity), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(3)
+    packing.send_signal(signal.SIGINT)
+    out, err = packing.communicate(timeout=20)
+    assert packing.returncode == 130
+    assert err.splitlines()[-1] == "warpplan: interrupted"
+    answer = json.loads(out)
+    assert (answer["status"], answer["reason"]) in (("unknown", "interrupted"), ("packed", ""))
+    assert answer["peak_bytes"] == made.capacity
+    assert answer["solve_seconds"] > 0
