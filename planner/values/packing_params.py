@@ -47,15 +47,15 @@ class PackingParams:
     # only ends the sequence: a longer limit does all that a shorter one does, and more.
 
     first_round_s: float = 5.0
-    """Work seconds of the first round. Chosen by hand on benchmarks/packing_instances.py, number 2: most of what the
-    search packs at all is packed in the first or the second round. Doubled: CP-SAT begins at 2 s, not 1."""
+    """Work seconds of the first round. Chosen by hand on benchmarks/packing_instances.py, numbers 0 and 2: most of
+    what the search packs at all is packed in the first or the second round. Doubled: CP-SAT begins at 4 s, not 2."""
     round_growth: float = 2.0
     """Doubling wastes at most as much again as the last round takes. Doubled (4): at most a third as much, but a round
     that goes wrong lasts longer."""
-    runs_share: float = 0.2
+    runs_share: float = 0.4
     """Share of a round for skyline runs and beams before CP-SAT begins. Chosen by hand on
     benchmarks/packing_instances.py."""
-    completion_share: float = 0.2
+    completion_share: float = 0.1
     """Largest share of a round, in nodes, for the beam that CP-SAT completes. Chosen by hand."""
     completion_attempt_share: float = 0.1
     """Share of a round for each attempt of CP-SAT to complete that beam. Chosen by hand on
@@ -78,8 +78,8 @@ class PackingParams:
     clique_model_rate: float = 0.15
     """The same for the clique model, which takes more time than its deterministic time says (measured: 0.05 to 0.2)."""
     presolved_triples: int = 150_000
-    """Triples of pieces up to which CP-SAT simplifies the order model before it searches: that pays, but takes longer
-    than linearly (measured: 2 s of the clock for 95,000 triples, 5 to 9 s for 310,000)."""
+    """Triples of pieces up to which CP-SAT simplifies the order model before it searches. Beyond, that takes too long
+    (measured: with 310,000 triples 5 to 9 s of CPU pass before the first decision). Doubled: not measured."""
     triples_per_second: float = 50_000.0
     """Triples of pieces written into the order model in a second on a slow core (measured)."""
 
