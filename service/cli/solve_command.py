@@ -75,13 +75,20 @@ def solve(
 def read_graph(path: str) -> DependenceGraph:
     """The loop body in ``path``; :class:`MalformedFile` where it cannot be read, :class:`InvalidGraph` names what is
     wrong in it."""
-    from warpplan.planner.problem.validate import require_slot_capacity
+    from warpplan.planner.errors import InvalidInput, MalformedFile
+    from warpplan.planner.problem.validate import require_slot_capacity, validate
     from warpplan.planner.values import codec
     from warpplan.planner.values.dependence_graph import DependenceGraph
+    from warpplan.planner.values.options import SolveOptions
     from warpplan.service.workflow.text_files import read_bytes, source_name
 
-    loop: DependenceGraph = codec.loads(read_bytes(path), source_name(path), DependenceGraph)
-    require_slot_capacity(loop)
+    source = source_name(path)
+    loop: DependenceGraph = codec.loads(read_bytes(path), source, DependenceGraph)
+    try:
+        validate(loop, SolveOptions())
+        require_slot_capacity(loop)
+    except InvalidInput as error:
+        raise MalformedFile(source, str(error), field=error.field) from None
     return loop
 
 
