@@ -1,13 +1,15 @@
-"""Classic modulo scheduling against HiGHS on the loops of ``modulo_instances.py``: writes
-``benchmarks/results/modulo_scheduling.json``.
+"""Classic modulo scheduling against HiGHS and plain iterative modulo scheduling on the loops of
+``modulo_instances.py``: writes ``benchmarks/results/modulo_scheduling.json``.
 
 Per loop: the planner's interval, its proof or bound, whether the checker accepts the plan, and the time for it (limit
 60 s) and, as ``proof_cpu_s``, until the interval was found and proven: what follows chooses among its schedules and
-verifies one. Then HiGHS on the time-indexed formulation of ``modulo_milp.py``, interval by interval from MinII, for
-``--milp-limit-s`` in all. Both run on one thread, after one solve that has loaded the libraries. ``cpu_s`` is what to
-compare on a machine with other work; HiGHS itself can only be limited by the clock.
+verifies one. Of mixed and hard loops then HiGHS on the time-indexed formulation of ``modulo_milp.py``, interval
+by interval from MinII, for ``--milp-limit-s`` in all; of loops of 200 operations or more the plain heuristic of
+``iterative_modulo.py``, for 60 s, and as ``ii_by_then`` the planner's interval after the time that it took. All run on
+one thread, after one solve that has loaded the libraries. ``cpu_s`` is what to compare on a machine with other work;
+HiGHS itself can only be limited by the clock.
 
-Run it with ``python benchmarks/bench_modulo.py``; ``--only`` takes parts of names, ``--milp-limit-s 0`` leaves the peer
+Run it with ``python benchmarks/bench_modulo.py``; ``--only`` takes parts of names, ``--milp-limit-s 0`` leaves HiGHS
 out. An interrupted run goes on where it stopped.
 """
 
@@ -18,6 +20,7 @@ import statistics
 import time
 from typing import Any
 
+import iterative_modulo
 import modulo_milp
 from modulo_instances import Instance, instances
 from planning_speed import cpu_name
@@ -31,6 +34,10 @@ from warpplan.planner.solve import solve
 from warpplan.planner.values.options import SolveOptions
 
 LIMIT_S = 60.0
+LARGE = 200
+"""Operations from which on the plain heuristic is run."""
+HIGHS_KINDS = ("mixed", "hard")
+"""The program states no shared resources, and none of the large loops is solved by it."""
 GOAL_OPTIMAL = 0.99
 """The share of loops whose smallest interval is to be found and proven within the limit."""
 
@@ -39,10 +46,14 @@ def measure(instance: Instance) -> dict[str, Any]:
     """The planner's row."""
     graph = instance.graph
     proofs: list[float] = []
+    incumbents: list[tuple[float, int]] = []
 
     def progress(_: int, proven: int, best: int | None) -> None:
+        now = round(time.process_time() - before, 4)
+        if best is not None and (not incumbents or best < incumbents[-1][1]):
+            incumbents.append((now, best))
         if proven == best:
-            proofs.append(time.process_time() - before)
+            proofs.append(now)
 
     before, clock = time.process_time(), time.perf_counter()
     outcome = solve(graph, SolveOptions(work_limit_s=LIMIT_S), progress=progress)
@@ -64,9 +75,17 @@ def measure(instance: Instance) -> dict[str, Any]:
         "reason": outcome.reason,
         "cpu_s": round(cpu, 4),
         "wall_s": round(wall, 4),
-        "proof_cpu_s": round(proofs[0], 4) if proofs else None,
+        "proof_cpu_s": proofs[0] if proofs else None,
+        "incumbents": incumbents,
         "violations": ["no plan"] if outcome.plan is None else list(check(outcome.plan, graph)),
     }
+
+
+def compare_with_heuristic(instance: Instance, row: dict[str, Any]) -> dict[str, Any]:
+    """The plain heuristic's row, and the planner's interval by the time that the heuristic was done."""
+    found = iterative_modulo.smallest(instance.graph, row["min_ii"], LIMIT_S)
+    by_then = [ii for seconds, ii in row["incumbents"] if seconds <= found["cpu_s"]]
+    return {**found, "ii_by_then": min(by_then, default=None)}
 
 
 def warm_up(instance: Instance) -> None:
@@ -108,7 +127,24 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "cpu_s_total": round(sum(row["milp"]["cpu_s"] for row in compared), 1),
             "planner_cpu_s_total": round(sum(row["cpu_s"] for row in compared), 1),
         }
+    large = [row for row in rows if "iterative" in row]
+    if large:
+        result["large"] = {
+            "loops": len(large),
+            "optimal": sum(row["status"] == "optimal" for row in large),
+            "heuristic_valid": sum(row["iterative"]["valid"] for row in large),
+            "worse_than_heuristic": [row["loop"] for row in large if worse(row["ii"], row["iterative"]["ii"])],
+            "worse_by_then": [
+                row["loop"] for row in large if worse(row["iterative"]["ii_by_then"], row["iterative"]["ii"])
+            ],
+            "better_than_heuristic": sum(worse(row["iterative"]["ii"], row["ii"]) for row in large),
+        }
     return result
+
+
+def worse(ii: int | None, other: int | None) -> bool:
+    """Whether ``ii`` cycles are more than ``other``, or none were found where ``other`` were."""
+    return other is not None and (ii is None or ii > other)
 
 
 def main() -> None:
@@ -128,8 +164,10 @@ def main() -> None:
         if (instance.name,) in store.rows():
             continue
         row = measure(instance)
-        if options.milp_limit_s > 0:
+        if options.milp_limit_s > 0 and instance.kind in HIGHS_KINDS:
             row["milp"] = modulo_milp.smallest(instance.graph, row["min_ii"], options.milp_limit_s)
+        if row["operations"] >= LARGE:
+            row["iterative"] = compare_with_heuristic(instance, row)
         store.add(row)
         print(describe(row), flush=True)
     known = store.rows()
@@ -146,6 +184,8 @@ def describe(row: dict[str, Any]) -> str:
     line = "{loop:<14} {status}, II {ii} (bound {bound}, MinII {min_ii}), {cpu_s:.3f} s CPU".format(**row) + refused
     if "milp" in row:
         line += "; HiGHS {status}, II {ii} (bound {bound}), {cpu_s:.3f} s CPU".format(**row["milp"])
+    if "iterative" in row:
+        line += "; iterative II {ii} in {cpu_s:.3f} s CPU, planner {ii_by_then} by then".format(**row["iterative"])
     return line
 
 

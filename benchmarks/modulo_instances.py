@@ -7,14 +7,15 @@ is reached.
 
 ``mixed``: two to five kinds of units, mostly pipelined (occupancy 1); one operation in six holds its unit for longer.
 ``hard``: two or three kinds of units, two operations in three hold theirs for up to 20 cycles, and more and closer
-recurrences: the smallest interval is often beyond MinII.
+recurrences: the smallest interval is often beyond MinII. ``large``: 200 to 500 operations, in between the two.
+``shared``: the same, with demands for two resources that several operations share at once (cyclic RCPSP).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 
@@ -26,7 +27,8 @@ MOST_DISTANCE = 4
 @dataclass(frozen=True)
 class Kind:
     """``close`` is the part of the fullest unit's interval that a recurrence asks for, ``held`` the part of operations
-    that hold their unit for up to ``longest`` cycles, ``backward`` the edges backwards for each edge forward."""
+    that hold their unit for up to ``longest`` cycles, ``backward`` the edges backwards for each edge forward, ``each``
+    the instances of a size, ``shared`` whether operations demand amounts of :data:`SHARED`."""
 
     name: str
     sizes: tuple[int, ...]
@@ -36,14 +38,18 @@ class Kind:
     held: float
     longest: int
     backward: tuple[float, float]
+    each: int = 5
+    shared: bool = False
 
 
 KINDS = (
     Kind("mixed", (20, 30, 40, 50, 60, 80, 100, 120, 150, 200), (2, 5), (1, 4), (0.7, 1.0), 1 / 6, 12, (0.0, 0.15)),
     Kind("hard", (20, 30, 40, 60, 80, 100, 120, 150), (2, 3), (1, 3), (0.85, 1.0), 2 / 3, 20, (0.08, 0.15)),
+    Kind("large", (200, 300, 500), (2, 5), (1, 4), (0.8, 1.0), 1 / 3, 12, (0.05, 0.15), each=4),
+    Kind("shared", (200, 300, 500), (2, 5), (1, 4), (0.8, 1.0), 1 / 3, 12, (0.05, 0.15), each=4, shared=True),
 )
-EACH = 5
-"""Instances of a size."""
+SHARED = (("port", 8), ("power", 100))
+"""Capacities of the resources that two operations in five demand up to half of, each."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,10 @@ class Instance:
 
 
 def instances() -> Iterator[Instance]:
-    """All of them: 50 mixed and 40 hard ones."""
+    """All of them: 50 mixed, 40 hard, 12 large ones and 12 with shared resources."""
     for kind in KINDS:
         for size in kind.sizes:
-            for number in range(EACH):
+            for number in range(kind.each):
                 name = f"{kind.name}-{size}-{number}"
                 yield Instance(name, kind.name, loop(name, size, kind))
 
@@ -74,7 +80,15 @@ def loop(name: str, size: int, kind: Kind) -> DependenceGraph:
     wanted = round(generator.uniform(*kind.backward) * len(forward))
     backward = _recurrences(generator, ops, forward, interval, kind.close, wanted)
     edges = [Dependence(f"op{a}", f"op{b}", distance) for a, b, distance in (*forward, *backward)]
-    return DependenceGraph(name, ops, tuple(edges), Limits(max_partitions=1), tuple(capacity.items()))
+    limits = Limits(max_partitions=1)
+    if kind.shared:
+        ops = tuple(replace(op, demands=_demands(generator)) for op in ops)
+        limits = replace(limits, capacities=SHARED)
+    return DependenceGraph(name, ops, tuple(edges), limits, tuple(capacity.items()))
+
+
+def _demands(generator: random.Random) -> tuple[tuple[str, int], ...]:
+    return tuple((name, generator.randint(1, most // 2)) for name, most in SHARED if generator.random() < 0.4)
 
 
 def _operation(generator: random.Random, name: str, unit: str, kind: Kind) -> Operation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import iterative_modulo
 import modulo_instances
 import modulo_milp
 
@@ -69,7 +71,7 @@ def test_the_instances_are_many_and_always_the_same():
     assert copies == {1, 2, 3, 4}
     for instance in first:
         graph = instance.graph
-        assert 20 <= len(graph.ops) <= 200
+        assert 20 <= len(graph.ops) <= 500
         assert 2 <= len(graph.units) <= 5
         backward = [e for e in graph.edges if graph.index[e.src] >= graph.index[e.dst]]
         assert all(1 <= e.distance <= 4 for e in backward)
@@ -77,3 +79,24 @@ def test_the_instances_are_many_and_always_the_same():
         assert 1.4 * len(graph.ops) <= forward <= 2.6 * len(graph.ops)
         assert len(backward) <= 0.16 * forward
         assert all(1 <= op.occupancy <= op.latency for op in graph.ops)
+
+
+@given(loops(most_ops=6))
+@settings(max_examples=25, deadline=None)
+def test_the_plain_heuristic_finds_schedules_and_none_below_the_optimum(graph):
+    outcome = solve(graph, SolveOptions(work_limit_s=20))
+    assert outcome.plan is not None
+    found = iterative_modulo.smallest(graph, min_ii(Problem(graph, SolveOptions())).ii_cycles, 20)
+    assert found["valid"]
+    assert found["ii"] >= outcome.plan.schedule.ii_cycles
+
+
+def test_the_plain_heuristic_obeys_shared_resources():
+    kind = replace(next(kind for kind in modulo_instances.KINDS if kind.shared), sizes=(24,))
+    graph = modulo_instances.loop("shared", 24, kind)
+    assert any(op.demands for op in graph.ops)
+    found = iterative_modulo.smallest(graph, min_ii(Problem(graph, SolveOptions())).ii_cycles, 20)
+    outcome = solve(graph, SolveOptions(work_limit_s=20))
+    assert found["valid"]
+    assert outcome.plan is not None
+    assert (outcome.status, outcome.plan.schedule.ii_cycles <= found["ii"]) == ("optimal", True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from math import gcd
 
 import numpy as np
@@ -23,7 +23,7 @@ class Pieces:
     steps: tuple[int, ...]
     tops: tuple[int, ...]
 
-    @property
+    @cached_property
     def capacity(self) -> int:
         """Units up to the end of the highest piece."""
         return max((top + size for top, size in zip(self.tops, self.sizes, strict=True)), default=0)

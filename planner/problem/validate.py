@@ -37,7 +37,7 @@ LEAST_LIMITS = {
 def validate(graph: DependenceGraph, options: SolveOptions) -> None:
     """Raises :class:`InvalidGraph` or :class:`InvalidInput`, naming the element, its value and its limit."""
     if not graph.ops:
-        raise InvalidGraph(f"graph {graph.name!r} has no operations", field="ops")
+        raise InvalidGraph(f"graph {graph.name!r} has no operations: give it at least one", field="ops")
     for name in MOST_OF:
         require_few(graph.name, name, len(getattr(graph, name)))
     _validate_limits(graph)

@@ -1,9 +1,9 @@
 """Every constant of the packing searches: meaning, unit, source, and what doubling it does.
 
 Where a source is "chosen by hand on benchmarks/packing_instances.py", the value was tried on the generated memories of
-number 0 and kept because it packed more of them, or the same ones sooner; no systematic sweep is recorded, so the
-effect of doubling is "not measured" unless said. A technique that is switched off is left out: the search then answers
-"unknown" more often, never wrongly.
+numbers 0 and 2 and kept because it packed more of them, or the same ones sooner; no systematic sweep is recorded, so
+the effect of doubling is "not measured" unless said. A technique that is switched off is left out: the search
+then answers "unknown" more often, never wrongly.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class PackingParams:
     # How the searches share the time. Rounds are alike, each `round_growth` times as long as the one before. A limit
     # only ends the sequence: a longer limit does all that a shorter one does, and more.
 
-    first_round_s: float = 60.0
-    """Work seconds of the first round. Source: the default time limit of ``warpplan pack``, under which all generated
-    memories are packed in one round (benchmarks/results/packing.json). Doubled: CP-SAT begins at 12 s, not 6."""
+    first_round_s: float = 5.0
+    """Work seconds of the first round. Chosen by hand on benchmarks/packing_instances.py, numbers 0 and 2: most of
+    what the search packs at all is packed in the first or the second round. Doubled: CP-SAT begins at 4 s, not 2."""
     round_growth: float = 2.0
     """Doubling wastes at most as much again as the last round takes. Doubled (4): at most a third as much, but a round
     that goes wrong lasts longer."""
-    runs_share: float = 0.1
+    runs_share: float = 0.4
     """Share of a round for skyline runs and beams before CP-SAT begins. Chosen by hand on
     benchmarks/packing_instances.py."""
-    completion_share: float = 0.6
+    completion_share: float = 0.1
     """Largest share of a round, in nodes, for the beam that CP-SAT completes. Chosen by hand."""
     completion_attempt_share: float = 0.1
     """Share of a round for each attempt of CP-SAT to complete that beam. Chosen by hand on
     benchmarks/packing_instances.py."""
-    order_share: float = 0.6
+    order_share: float = 0.4
     """Largest share of a round for the order model alone. Chosen by hand on benchmarks/packing_instances.py."""
 
     # Work seconds.
@@ -77,6 +77,9 @@ class PackingParams:
     deterministic time says (measured: 0.35 to 1.3 s of the clock for one of them)."""
     clique_model_rate: float = 0.15
     """The same for the clique model, which takes more time than its deterministic time says (measured: 0.05 to 0.2)."""
+    presolved_triples: int = 150_000
+    """Triples of pieces up to which CP-SAT simplifies the order model before it searches. Beyond, that takes too long
+    (measured: with 310,000 triples 5 to 9 s of CPU pass before the first decision). Doubled: not measured."""
     triples_per_second: float = 50_000.0
     """Triples of pieces written into the order model in a second on a slow core (measured)."""
 
@@ -112,8 +115,9 @@ class PackingParams:
     beam_children: int = 2
     """Children worked out for each node that is kept; the rest are dropped by an estimate. Chosen by hand. Doubled:
     nearly twice the time a beam."""
-    completion_beam_width: int = 150
-    """Width of the beam that CP-SAT completes. Chosen by hand on benchmarks/packing_instances.py."""
+    completion_beam_width: int = 40
+    """Width of the beam that CP-SAT completes in the first round; it doubles every round. Chosen by hand on
+    benchmarks/packing_instances.py."""
     completion_piece_worth: float = 0.1
     """What placing a piece of mean area is worth to that beam, in steps of the skyline. Chosen by hand."""
     completion_slack_cost: float = 0.15

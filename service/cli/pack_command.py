@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpplan.service.cli.shared_options import Json, print_json
+from warpplan.service.cli.shared_options import INTERRUPTED, Json, finish_on_ctrl_c, print_json
 
 if TYPE_CHECKING:
     from warpplan.planner.packing.offsets import Packing, PackingBlock
@@ -43,26 +43,31 @@ def pack(
     """Place buffers that are live for part of the time; prints the CSV with an offset column.
 
     Buffers are live during [lower, upper) and may share bytes where their lives do not meet (MiniMalloc's format).
-    An optional column alignment is kept. Exit status 1: there is no such placement, or none was found in time.
+    An optional column alignment is kept. Exit status 1: there is no such placement, or none was found in time. Ctrl-C
+    ends the search and prints the bytes that any memory needs, with exit status 130.
     """
     import math
+    from dataclasses import replace
 
     from rich.console import Console
 
     from warpplan.planner.packing.line import line_packing
-    from warpplan.planner.values.deadline import Deadline
+    from warpplan.planner.values.deadline import Deadline, Interruption
     from warpplan.service.workflow import buffer_files as files
     from warpplan.service.workflow.text_files import require_folder, write_text
 
-    began = time.monotonic()
-    deadline = Deadline.after(time_limit, time.monotonic)
+    began, interruption = time.monotonic(), Interruption()
+    deadline = Deadline(began + time_limit, time.monotonic, interruption)
     blocks = files.read_buffers(buffers, capacity)
     if out is not None:
         require_folder(out)
     with Console(stderr=True).status(f"placing {len(blocks)} buffers"):
-        found = line_packing.pack(
-            blocks, capacity, work_limit_s=math.inf if work_limit is None else work_limit, deadline=deadline
+        work_limit_s = math.inf if work_limit is None else work_limit
+        found = finish_on_ctrl_c(
+            lambda: line_packing.pack(blocks, capacity, work_limit_s=work_limit_s, deadline=deadline), interruption
         )
+    if interruption.called and found.status == "unknown":
+        found = replace(found, reason="interrupted")
     seconds = time.monotonic() - began
     text = files.write_buffers(blocks, found.offsets) if found.status == "packed" else ""
     if out is not None and text:
@@ -72,6 +77,8 @@ def pack(
     elif out is None and text:
         print(text, end="")
     print(f"warpplan: {_packing_line(found, blocks, capacity, seconds)}", file=sys.stderr)
+    if interruption.called:
+        return INTERRUPTED
     return None if found.status == "packed" else NO_PACKING
 
 
@@ -84,8 +91,9 @@ def _packing_line(found: Packing, blocks: Sequence[PackingBlock], capacity: int,
         used = _used_bytes(found, blocks)
         share = f"{100 * used / capacity:.1f} %"
         return f"packed: {len(blocks)} buffers in {used} of {capacity} bytes ({share}); {found.peak_bytes} live at once"
-    after = f" after {seconds:.1f} s" if found.status == "unknown" else ""
-    return f"{found.status}: {found.reason}{after}"
+    if found.status == "unknown":
+        return f"unknown: {found.reason} after {seconds:.1f} s; {found.peak_bytes} of {capacity} bytes live at once"
+    return f"{found.status}: {found.reason}"
 
 
 def _packing_json(found: Packing, blocks: Sequence[PackingBlock], capacity: int, seconds: float) -> dict[str, Any]:

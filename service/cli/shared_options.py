@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from warpplan.planner.errors import InvalidShape, StoreError
 
 if TYPE_CHECKING:
+    from warpplan.planner.values.deadline import Interruption
     from warpplan.service.workflow.configure import Workflow
+
+T = TypeVar("T")
+INTERRUPTED = 130
+"""Exit status of what Ctrl-C ended."""
 
 KernelName = Annotated[str, typer.Argument(help="Kernel (see: warpplan kernels).", metavar="KERNEL")]
 ShapeWords = Annotated[
@@ -78,6 +85,27 @@ def named(words: Sequence[str]) -> dict[str, object]:
             raise InvalidShape(f"{name} is given twice: {shape[name]} and {value}", field=name, value=value)
         shape[name] = value
     return shape
+
+
+def finish_on_ctrl_c(work: Callable[[], T], interruption: Interruption) -> T:
+    """What ``work`` returns; Ctrl-C calls ``interruption``, after which ``work`` is to return what it has by then."""
+    answer: Future[T] = Future()
+
+    def work_on() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # OR-Tools keeps its thread from hearing of Ctrl-C; this one hears of it.
+    Thread(target=work_on, daemon=True).start()
+    try:
+        return answer.result()
+    except KeyboardInterrupt:
+        while not answer.done():
+            interruption.call()
+            wait([answer], timeout=0.1)
+        return answer.result()
 
 
 def print_json(value: object) -> None:

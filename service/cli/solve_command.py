@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, wait
 from dataclasses import replace
-from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from warpplan.service.cli.shared_options import Json, print_json
+from warpplan.service.cli.shared_options import INTERRUPTED, Json, finish_on_ctrl_c, print_json
 
 if TYPE_CHECKING:
     from warpplan.planner.values.deadline import Deadline
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
 NO_ANSWER = 1
 """Exit status of a question that was understood and has no plan, or none within the time limit."""
-INTERRUPTED = 130
-"""Exit status of what Ctrl-C ended."""
 
 DEFAULT_LIMIT_S = 10.0
 TimeLimit = Annotated[
@@ -79,13 +75,20 @@ def solve(
 def read_graph(path: str) -> DependenceGraph:
     """The loop body in ``path``; :class:`MalformedFile` where it cannot be read, :class:`InvalidGraph` names what is
     wrong in it."""
-    from warpplan.planner.problem.validate import require_slot_capacity
+    from warpplan.planner.errors import InvalidInput, MalformedFile
+    from warpplan.planner.problem.validate import require_slot_capacity, validate
     from warpplan.planner.values import codec
     from warpplan.planner.values.dependence_graph import DependenceGraph
+    from warpplan.planner.values.options import SolveOptions
     from warpplan.service.workflow.text_files import read_bytes, source_name
 
-    loop: DependenceGraph = codec.loads(read_bytes(path), source_name(path), DependenceGraph)
-    require_slot_capacity(loop)
+    source = source_name(path)
+    loop: DependenceGraph = codec.loads(read_bytes(path), source, DependenceGraph)
+    try:
+        validate(loop, SolveOptions())
+        require_slot_capacity(loop)
+    except InvalidInput as error:
+        raise MalformedFile(source, str(error), field=error.field) from None
     return loop
 
 
@@ -116,7 +119,7 @@ def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadli
     from warpplan.planner.solve import solve
     from warpplan.planner.values.deadline import Interruption
 
-    began, interruption, answer = time.monotonic(), Interruption(), Future[Any]()
+    began, interruption = time.monotonic(), Interruption()
     deadline = replace(deadline, interruption=interruption)
     work = f"solving {len(loop.ops)} operations"
     with Console(stderr=True).status(work) as line:
@@ -125,21 +128,7 @@ def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadli
             found = f"best II {best}" if best is not None else "no plan yet"
             line.update(f"{work}: {found}, proven bound {proven}, asking {asked}")
 
-        def work_on() -> None:
-            try:
-                answer.set_result(solve(loop, options, progress=progress, deadline=deadline))
-            except BaseException as error:
-                answer.set_exception(error)
-
-        # OR-Tools keeps its thread from hearing of Ctrl-C; this one hears of it.
-        Thread(target=work_on, daemon=True).start()
-        try:
-            outcome = answer.result()
-        except KeyboardInterrupt:
-            while not answer.done():
-                interruption.call()
-                wait([answer], timeout=0.1)
-            outcome = answer.result()
+        outcome = finish_on_ctrl_c(lambda: solve(loop, options, progress=progress, deadline=deadline), interruption)
     outcome = replace(outcome, seconds=round(time.monotonic() - began, 3))
     if interruption.called and outcome.status in ("feasible", "unknown"):
         outcome = replace(outcome, reason="interrupted")

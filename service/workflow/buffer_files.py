@@ -16,6 +16,8 @@ from warpplan.service.workflow.text_files import read_bytes, source_name
 REQUIRED = ("id", "lower", "upper", "size")
 OPTIONAL = ("alignment",)
 MAX_ROWS = 20_000
+MAX_ID = 200
+"""Characters of an id: messages name buffers, one line each."""
 MAX_VALUE = 2**53
 """Beyond it sums would leave 64 bits, and no memory has so many bytes."""
 
@@ -24,8 +26,8 @@ def read_buffers(path: str, capacity: int) -> tuple[PackingBlock, ...]:
     """The buffers in ``path`` ("-" is standard input), in the file's order.
 
     Raises :class:`MalformedFile` naming the line and the element: a column that is missing, unknown or given twice, an
-    id that is empty or given twice, a number that is no whole number of 0 or more, a life that ends before it begins,
-    a buffer larger than ``capacity`` bytes, more than :data:`MAX_ROWS` buffers.
+    id that is empty, longer than :data:`MAX_ID` or given twice, a number that is no whole number of 0 or more, a life
+    that ends before it begins, a buffer larger than ``capacity`` bytes, more than :data:`MAX_ROWS` buffers.
     """
     source = source_name(path)
     try:
@@ -98,6 +100,10 @@ def _block(source: str, line: int, columns: Sequence[str], row: Sequence[str], c
     name = fields["id"]
     if not name:
         raise MalformedFile(source, "a buffer without an id: give it one", line=line, field="id")
+
+    if len(name) > MAX_ID:
+        reason = f"buffer {name[:20]!r}… has an id of {len(name)} characters: expected at most {MAX_ID}"
+        raise MalformedFile(source, reason, line=line, field="id")
 
     def wrong(field: str, expected: str) -> MalformedFile:
         reason = f"buffer {name!r} has {field} {fields[field][:40]!r}: expected {expected}"

@@ -153,6 +153,14 @@ def test_a_deadline_by_the_clock_is_kept_by_every_technique_alone():
         assert answer.status in ("packed", "unknown"), kept
 
 
+def test_the_deadline_is_kept_with_as_many_buffers_as_a_file_may_have():
+    found = [PackingBlock(f"b{i}", i // 4, i // 4 + 30, 1 + i * 37 % 4096) for i in range(20_000)]
+    began = time.process_time()
+    answer = pack(found, 500_000, deadline=Deadline.after(1.0, time.process_time))
+    assert time.process_time() - began < 5
+    assert answer.status in ("packed", "unknown")
+
+
 def test_a_longer_limit_does_all_that_a_shorter_one_does():
     for number, kind in enumerate(packing_instances.KINDS):
         made = packing_instances.instance(f"longer {kind.name}", 40, kind)

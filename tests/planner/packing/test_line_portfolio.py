@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import packing_instances
 from packing_instances import KINDS, Kind
 
+from warpplan.planner.cpsat.runner import SearchSeed
 from warpplan.planner.packing.line.beam_search import beam
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.line_packing import pack, sections
@@ -212,9 +213,9 @@ def performed(blocks: tuple[PackingBlock, ...], capacity: int, limit_s: float, m
     budgets: list[float] = []
     run = OrderModel.run
 
-    def told(self: OrderModel, seconds: float, *placed: dict[int, int]):
+    def told(self: OrderModel, seconds: float, *placed: dict[int, int], **seed: SearchSeed):
         budgets.append(seconds)
-        return run(self, seconds, *placed)
+        return run(self, seconds, *placed, **seed)
 
     with monkeypatch.context() as patched:
         patched.setattr(OrderModel, "run", told)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -107,6 +108,7 @@ def test_pack_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
         ("id,lower,upper,size\na,0,1\n", "b.csv:2: 3 columns, the header has 4"),
         ("id,lower,upper,size\na,0,1,4\n\na,0,1,4\n", "b.csv:4: buffer 'a' was given in line 2"),
         ("id,lower,upper,size\n,0,1,4\n", "b.csv:2: a buffer without an id"),
+        ("id,lower,upper,size\n" + "a" * 5000 + ",0,1,4\n", "b.csv:2: buffer 'aaaaaaaaaaaaaaaaaaaa'… has an id of"),
         ("id,lower,upper,size\na,0,1,-4\n", "b.csv:2: buffer 'a' has size '-4': expected a whole number from 0"),
         ("id,lower,upper,size\na,NaN,1,4\n", "b.csv:2: buffer 'a' has lower 'NaN'"),
         ("id,lower,upper,size\na,0,1.5,4\n", "b.csv:2: buffer 'a' has upper '1.5'"),
@@ -185,3 +187,24 @@ def test_pack_with_a_work_limit_gives_the_same_answer_again(capsys: pytest.Captu
     status, out, err = run(capsys, "pack", "b.csv", "--capacity", str(capacity), "--work-limit", "0.1")
     assert (status, out) == (1, "")
     assert err.startswith("warpplan: unknown: the work limit of 0.1 s ended the search after ")
+
+
+def test_ctrl_c_prints_what_is_known_by_then() -> None:
+    kind = packing_instances.Kind("coarse", (), ticks=40, units=128)
+    made = packing_instances.instance("interrupted coarse", 450, kind)
+    Path("b.csv").write_text(write_buffers(made.blocks, made.packed))
+    lines = Path("b.csv").read_text().splitlines()
+    Path("b.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines))
+    packing = subprocess.Popen(
+        [*COMMAND, "pack", "b.csv", "--capacity", str(made.capacity), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(3)
+    packing.send_signal(signal.SIGINT)
+    out, err = packing.communicate(timeout=20)
+    assert packing.returncode == 130
+    assert err.splitlines()[-1] == "warpplan: interrupted"
+    answer = json.loads(out)
+    assert (answer["status"], answer["reason"]) == ("unknown", "interrupted")
+    assert answer["peak_bytes"] == made.capacity
+    assert answer["solve_seconds"] > 0

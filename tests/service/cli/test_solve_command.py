@@ -164,7 +164,9 @@ EDGE = GRAPH["edges"][0]
 )  # fmt: skip
 def test_solve_of_bad_graphs(capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
     Path("g.json").write_text(text)
-    assert says in bad(capsys, "solve", "g.json")
+    err = bad(capsys, "solve", "g.json")
+    assert says in err
+    assert err.startswith("warpplan: error: g.json")
 
 
 @pytest.mark.parametrize(
