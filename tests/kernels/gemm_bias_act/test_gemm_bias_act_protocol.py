@@ -40,12 +40,13 @@ def activate():
     return machine.load_kernel(KERNELS / "device" / "activations.py").activate
 
 
-def run(kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, whole_tiles=0, **constants):
+def run(kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, whole_tiles=0, stream_k=False, **constants):
     """C and the margin around it, NaN where nothing was written."""
     m, n = len(a), len(b)
     columns = n // 2 if activation == "swiglu" else n
     constants = {
-        "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2, "SPLIT": split_k > 1, "A_MAJOR": "k", "B_MAJOR": "k",
+        "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2, "SPLIT": machine.split_of(split_k, stream_k),
+        "A_MAJOR": "k", "B_MAJOR": "k",
         "ACTIVATION": activation, "BIAS": "none" if bias is None else "any",
         "RESIDUAL": "none" if residual is None else "any", "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240,
         **constants,
@@ -56,8 +57,9 @@ def run(kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, 
     c = np.full((m, columns + 3), machine.POISON)
     out = machine.Descriptor(c[:, :columns], block.tile) if constants["TMA_STORE"] else machine.Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
-    sums = np.full((tiles - whole_tiles) * split_k * block.block_m * block.block_n, machine.POISON)
-    arrivals = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
+    places = programs if stream_k else (tiles - whole_tiles) * split_k
+    sums = np.full(places * block.block_m * block.block_n, machine.POISON)
+    arrivals = np.zeros(places // split_k * block.sharers, dtype=np.int64)
     a_desc, b_desc = (machine.Descriptor(x, (r, 4)) for x, r in ((left, block.rows), (right, block.block_n)))
     arguments = (
         a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(arrivals),
