@@ -111,6 +111,7 @@ def work(
         dram_latency_cycles=measured("dram_latency_cycles"),
         split_k=np.ones(len(configs)),
         reduced_bytes=zeros,
+        fix_up_cycles=zeros,
     )
 
 

@@ -56,6 +56,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             dram_latency_cycles=solved.dram_latency_cycles,
             split_k=np.ones(units.shape),
             reduced_bytes=np.zeros(units.shape),
+            fix_up_cycles=np.zeros(units.shape),
         ),
         g,
     )

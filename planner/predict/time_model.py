@@ -9,7 +9,7 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
                                      (Little's law; one slot is always being multiplied, the others are on their way)
     dram     = ramp + bytes that must come from or go to DRAM / measured rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
-    overhead = (start + prologue + rounds · exposed + drain) / f + split-K's reduction
+    overhead = (start + prologue + rounds · exposed + drain + fix-up) / f + split-K's reduction
     time     = launch + overhead + ‖ ‖ ‖tensor, l2, latency‖, power ‖, dram ‖
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
@@ -86,7 +86,8 @@ class DeviceWork:
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
     unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``unaligned`` is 1 where rows are
     no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
-    unit starts with an empty ring. ``reduced_bytes`` is what the last block of a split tile writes and reads.
+    unit starts with an empty ring. ``reduced_bytes`` is what the last block of a split tile writes and reads;
+    ``fix_up_cycles``, measured, are what a block of a stream waits for the partial sums of others.
     """
 
     flops: float
@@ -115,6 +116,7 @@ class DeviceWork:
     dram_latency_cycles: Floats
     split_k: Floats
     reduced_bytes: Floats
+    fix_up_cycles: Floats
 
     def take(self, rows: Ints) -> DeviceWork:
         """The chosen rows alone."""
@@ -193,7 +195,7 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     ends = of_family("start_cycles") + of_all("prologue_scale") * work.prologue_cycles
     ends = ends + of_all("drain_scale") * work.drain_cycles
     ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
-    overhead = (ends + work.rounds * exposed) * us_per_cycle
+    overhead = (ends + work.rounds * exposed + work.fix_up_cycles) * us_per_cycle
     reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
     overhead = overhead + np.where(work.split_k > 1, of_all("split_us") + reduction, 0.0)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])
