@@ -6,8 +6,8 @@ CTA with a tile's first K block owns the tile: it adds the partial sums of the r
 stores. A range that begins inside a tile leaves its first segment's partial sums in the workspace, where it has one
 tile's bytes, and raises its flag; it is the only range whose K blocks these are, so it has one reader.
 
-Range r of G is CTA G - 1 - r's. An owner thus waits for CTAs of lower numbers alone, and for their first segment, before
-which they wait for nothing: no CTA waits for one that has not started, even where other kernels hold SMs.
+Range r of G is CTA G - 1 - r's. An owner thus waits for CTAs of lower numbers alone, and for their first segment,
+before which they wait for nothing: no CTA waits for one that has not started, even where other kernels hold SMs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The GEMM's candidate configurations as arrays, so that all of them are ranked at once with numpy.
 
-A row is a block structure (tile, scheme, ring depth, epilogue) with one tile order, one K split or a stream of K blocks.
+A row is a block structure (tile, scheme, ring depth, epilogue) with one tile order, one K split or a stream of K
+blocks.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def finish_unit(
     acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.constexpr, STORE: gl.constexpr
 ):  # fmt: skip
     """Store a unit's accumulator by column chunks; of a split tile, only one unit stores, all partial sums added up: of
-    equal ranges the last to arrive, of a stream the one with the tile's first K block. ``STORE(chunk, row, column, staging, out, sizes, BLOCK)`` sends a finished chunk to C."""
+    equal ranges the last to arrive, of a stream the one with the tile's first K block. ``STORE(chunk, row, column,
+    staging, out, sizes, BLOCK)`` sends a finished chunk to C."""
     row = tile.row + PART * BLOCK.rows
     column = tile.column
     CHUNKS: gl.constexpr = BLOCK.chunks
@@ -155,11 +156,12 @@ def gemm_kernel(
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
-    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None where ``SPLIT`` is "none". ``A_MAJOR`` "k" or
-    "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None
-    and their strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
+    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None where ``SPLIT`` is "none". ``A_MAJOR``
+    "k" or "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None and their
+    strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
 
-    Counters, in a stream the ranges' flags, are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
+    Counters, in a stream the ranges' flags, are zero between launches. The launch's ``num_warps`` are one consumer's: 4
+    or 8, of several consumers 4.
     """
     BLOCK: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,

@@ -59,15 +59,15 @@ class GemmConfig:
     """One way to run the kernel.
 
     ``scheme``: "pipelined" one partition, Triton's own software pipeline (``tl.py``); "single" one consumer and one
-    producer; "cooperative" two or three consumers that share the tile's rows (three take 192 rows, 64 each);
-    "pingpong" two consumers with a tile each, one multiplying while the other stores. ``consumer_warps`` is per
-    consumer. ``depth`` counts ring slots, each one A and one B tile: both are acquired and released by the same
-    operation, so rings of unlike depth would only idle.
-    The epilogue leaves in ``epilogue_split`` column chunks through bytes of its ``own`` or of a ``ring`` slot.
-    ``split_k`` CTAs share one tile's K and reduce in fixed order: every tile, or with ``split_tail`` only those of the
-    last wave, which would leave SMs idle. ``stream_k``: the K blocks of the tiles that full waves leave over, and of the
-    last full wave, are cut into one range a CTA (:mod:`warpplan.kernels.device.stream_k`). ``ctas_per_sm`` blocks are resident together. ``promoted``: each K block of
-    fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need.
+    producer; "cooperative" two or three consumers that share the tile's rows (three take 192 rows, 64 each); "pingpong"
+    two consumers with a tile each, one multiplying while the other stores. ``consumer_warps`` is per consumer.
+    ``depth`` counts ring slots, each one A and one B tile: both are acquired and released by the same operation, so
+    rings of unlike depth would only idle. The epilogue leaves in ``epilogue_split`` column chunks through bytes of its
+    ``own`` or of a ``ring`` slot. ``split_k`` CTAs share one tile's K and reduce in fixed order: every tile, or with
+    ``split_tail`` only those of the last wave, which would leave SMs idle. ``stream_k``: the K blocks of the tiles that
+    full waves leave over, and of the last full wave, are cut into one range a CTA
+    (:mod:`warpplan.kernels.device.stream_k`). ``ctas_per_sm`` blocks are resident together. ``promoted``: each K block
+    of fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need.
     """
 
     scheme: Scheme
@@ -189,8 +189,8 @@ class GemmConfig:
         return tiles // resident * resident if self.split_tail else 0
 
     def units(self, shape: Shape, sm_count: int) -> int:
-        """Units of work: whole tiles, and ``split_k`` ranges of K of each other tile, or a range a CTA of all the others,
-        of one K block at least."""
+        """Units of work: whole tiles, and ``split_k`` ranges of K of each other tile, or a range a CTA of all the
+        others, of one K block at least."""
         whole = self.whole_tiles(shape, sm_count)
         if self.stream_k:
             k_blocks = -(-shape[2] // self.block_k)

@@ -162,7 +162,7 @@ def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable 
         np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
         tuple(
-            (*missing.get(base, ()), *((FIX_UP,) if cycles is None else ()))
+            missing.get(base) or ((FIX_UP,) if cycles is None else ())
             for base, cycles in zip(bases, fix_ups, strict=True)
         ),
     )

@@ -1,7 +1,7 @@
 """Hand-offs: through an mbarrier between partitions of one block, and of partial sums between blocks.
 
-Of partitions, by ping-pong: two partitions take turns: each arrives at the other's barrier and waits at its own, so a waiter always waits before
-the arrive comes. Both stamp the SM's one cycle counter.
+Of partitions, by ping-pong: each of two arrives at the other's barrier and waits at its own, so a waiter always waits
+before the arrive comes. Both stamp the SM's one cycle counter.
 latency  before the arrive → after the wait on the other side (a partition of several warps syncs before it arrives).
 issue    cycles the arriving partition is blocked by its arrive.
 ``barrier_ready``: the issue cycles of a wait that finds its phase complete, for a warp and for a warp group.
@@ -153,17 +153,25 @@ def cases(point: Point) -> tuple[Case, ...]:
 
 
 def measure(point: Point) -> Iterator[Record]:
+    yield from _measure_exchange(point) if point.kind == "fix_up" else _measure_ping_pong(point)
+
+
+def _measure_exchange(point: Point) -> Iterator[Record]:
+    import torch
+
+    live, blocks = cases(point)[0].live(), sm_count()
+    live.launch(blocks, reps=REPETITIONS)
+    torch.cuda.synchronize()
+    cycles = live.buffers["out"][: blocks * REPETITIONS].cpu().numpy().reshape(blocks, REPETITIONS)
+    latency = quantiles(cycles[:, WARM_REPETITIONS:].reshape(-1).astype(np.float64))
+    yield cost("fix_up", point.parameters, latency=latency, occupancy=None, issue=None)
+
+
+def _measure_ping_pong(point: Point) -> Iterator[Record]:
     import torch
 
     live = cases(point)[0].live()
     blocks = sm_count()
-    if point.kind == "fix_up":
-        live.launch(blocks, reps=REPETITIONS)
-        torch.cuda.synchronize()
-        cycles = live.buffers["out"][: blocks * REPETITIONS].cpu().numpy().reshape(blocks, REPETITIONS)
-        latency = quantiles(cycles[:, WARM_REPETITIONS:].reshape(-1).astype(np.float64))
-        yield cost("fix_up", point.parameters, latency=latency, occupancy=None, issue=None)
-        return
     stride = max(1, blocks // FEW_SMS)
     live.launch(blocks, reps=REPETITIONS, stride=stride)
     torch.cuda.synchronize()

@@ -683,7 +683,12 @@ def split_of(split_k: int, stream_k: bool) -> str:
 
 
 def run_ctas(
-    kernel: Callable[..., None], arguments: tuple[Any, ...], constants: dict[str, Any], programs: int, seed: int, resident: int = 0
+    kernel: Callable[..., None],
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    programs: int,
+    seed: int,
+    resident: int = 0,
 ) -> None:
     """Launch ``programs`` CTAs of ``kernel``, ``resident`` of them at once or all, and run them to their ends."""
     runner = Machine(seed)

@@ -242,10 +242,10 @@ BAD = {
     "a tail of nothing": (replace(SINGLE, split_tail=True), "bfloat16", "split_tail without split_k"),
     "rows for idle warps": (replace(SINGLE, block_m=64), "bfloat16", "64 rows for 8 warps"),
     "pipelined splits": (replace(PIPELINED, split_k=2), "bfloat16", "the pipelined scheme has no split-K"),
-    "a pipelined stream": (replace(PIPELINED, stream_k=True), "bfloat16", "the pipelined scheme has no split-K, no stream"),
+    "a pipelined stream": (replace(PIPELINED, stream_k=True), "bfloat16", "the pipelined scheme has no split-K, no"),
     "a stream of splits": (replace(SINGLE, stream_k=True, split_k=2), "bfloat16", "K is split in one of the two ways"),
     "a stream of a CTA a unit": (
-        replace(SINGLE, stream_k=True, persistent=False), "bfloat16", "stream_k without persistent: each CTA has one range",
+        replace(SINGLE, stream_k=True, persistent=False), "bfloat16", "stream_k without persistent: each CTA has one",
     ),
     "pipelined swaps": (replace(PIPELINED, swap=True), "bfloat16", "the pipelined scheme has no split-K"),
     "registers": (GemmConfig("single", 128, 256, 64, 4, 2), "bfloat16", "256 accumulator registers a thread and"),

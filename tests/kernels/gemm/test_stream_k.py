@@ -40,7 +40,9 @@ def kernel():
 def product(kernel, m, n, k, *, seed, whole=False, **options):
     """C and what it should be; of fractions, sums depend on their order, of whole numbers they do not."""
     rng = np.random.default_rng(m * n * k)
-    a, b = (rng.integers(-4, 5, size).astype(float) if whole else rng.standard_normal(size) for size in ((m, k), (n, k)))
+    a, b = (
+        rng.integers(-4, 5, size).astype(float) if whole else rng.standard_normal(size) for size in ((m, k), (n, k))
+    )
     c, margin = machine.run_gemm(kernel, a, b, seed=seed, stream_k=True, **PLAN | BLOCK | options)
     assert np.isnan(margin).all(), "wrote outside of C"
     return c, a @ b.T
@@ -80,7 +82,8 @@ def test_every_number_of_tiles_and_of_ctas(kernel, plan, programs, tiles):
 )
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plan_any_schedule_and_any_number_of_resident_ctas(
-    kernel, scheme, consumers, depth, m, n, k, programs, resident, waves, chunks, swap, tma_store, a_major, b_major, seed
+    kernel, scheme, consumers, depth, m, n, k, programs, resident, waves, chunks, swap, tma_store, a_major, b_major,
+    seed,
 ):  # fmt: skip
     """A launch has a K block for every CTA, and whole waves only where a full wave is streamed beside the tail."""
     consumers = {"single": 1, "cooperative": consumers, "pingpong": 2}[scheme]

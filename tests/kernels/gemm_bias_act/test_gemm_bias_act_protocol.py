@@ -40,7 +40,9 @@ def activate():
     return machine.load_kernel(KERNELS / "device" / "activations.py").activate
 
 
-def run(kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, whole_tiles=0, stream_k=False, **constants):
+def run(
+    kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, whole_tiles=0, stream_k=False, **constants
+):
     """C and the margin around it, NaN where nothing was written."""
     m, n = len(a), len(b)
     columns = n // 2 if activation == "swiglu" else n
