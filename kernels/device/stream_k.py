@@ -39,6 +39,13 @@ def range_of(block, total):
 
 
 @gluon.jit
+def opaque(number):
+    """``number``, of which the compiler no longer knows that it is the same for each unit: addresses made of it are not
+    kept in registers over a main loop, where they would spill."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def segment_count(total, blocks):
     """How many tiles of ``blocks`` K blocks this CTA's range touches."""
     number = own_range()

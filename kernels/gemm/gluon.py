@@ -12,7 +12,7 @@ from typing import NamedTuple
 from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
 from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
-from warpplan.kernels.device.stream_k import own_range, partial_sums, raise_flag, take_flag
+from warpplan.kernels.device.stream_k import opaque, own_range, partial_sums, raise_flag, take_flag
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, k_range, last_range, locate, place, tile_counts, unit_count
 from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
@@ -49,7 +49,7 @@ def finish_unit(
     parts = split_columns(acc, CHUNKS)
     if BLOCK.split == "stream":
         number, first, blocks = k_range(unit, sizes, BLOCK)
-        mine = own_range()
+        mine = opaque(own_range())
         if first > 0:
             for i in gl.static_range(CHUNKS):
                 gl.store(partial_sums(parts[i], mine, out.workspace, SHARERS, PART, CHUNKS, i), parts[i])

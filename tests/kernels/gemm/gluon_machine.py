@@ -178,7 +178,9 @@ def _exp2(x: np.ndarray) -> np.ndarray:
     return np.where(found < np.finfo(np.float32).tiny, np.zeros_like(found), found)
 
 
-def _inline_asm(asm: str, constraints: str, arguments: list[Tensor], **_: Any) -> Tensor:
+def _inline_asm(asm: str, constraints: str, arguments: list[Any], **_: Any) -> Any:
+    if asm == "mov.b32 $0, $1;":
+        return arguments[0]
     if not asm.startswith("rcp.approx"):
         raise NotImplementedError(asm)
     return Tensor(1 / arguments[0].data)
