@@ -14,6 +14,15 @@ EXPORTS = {
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
     "rings": ("init_ring", "previous_slot", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
-    "stream_k": ("opaque", "own_range", "partial_sums", "raise_flag", "range_of", "segment", "segment_count", "take_flag"),
+    "stream_k": (
+        "opaque",
+        "own_range",
+        "partial_sums",
+        "raise_flag",
+        "range_of",
+        "segment",
+        "segment_count",
+        "take_flag",
+    ),
     "tile_order": ("banded_tile",),
 }
