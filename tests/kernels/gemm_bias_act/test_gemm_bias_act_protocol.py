@@ -88,11 +88,13 @@ def run(
     tma_store=st.booleans(),
     split=st.integers(1, 3),
     whole=st.integers(0, 6),
+    stream=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plan_and_any_schedule(
-    kernel, scheme, activation, biased, added, m, n, programs, chunks, in_ring, swap, tma_store, split, whole, seed
+    kernel, scheme, activation, biased, added, m, n, programs, chunks, in_ring, swap, tma_store, split, whole,
+    stream, seed,
 ):  # fmt: skip
     halves = activation == "swiglu"
     swap = swap and not halves
@@ -103,9 +105,12 @@ def test_any_plan_and_any_schedule(
     residual = rng.normal(size=(m, n // 2 if halves else n)) if added else None
     lines, columns = (n, m) if swap else (m, n)
     tiles = -(-lines // 4) * -(-columns // 8)
+    if stream:
+        split, programs = 1, min(programs, 3 * tiles)
+        whole = min(whole, max(tiles // programs - 1, 0)) * programs
     c, margin = run(
         kernel, a, b, bias, residual, activation, programs=programs, seed=seed, split_k=split,
-        whole_tiles=min(whole, tiles), SCHEME=scheme, BLOCK_M=4, BLOCK_N=8, BLOCK_K=4, DEPTH=3, EPILOGUE_SPLIT=chunks,
+        whole_tiles=min(whole, tiles), stream_k=stream, SCHEME=scheme, BLOCK_M=4, BLOCK_N=8, BLOCK_K=4, DEPTH=3, EPILOGUE_SPLIT=chunks,
         STAGING_IN_RING=in_ring and (4 * 8 // chunks <= 8 * 4 if scheme != "cooperative" else chunks == 2),
         SWAP=swap, TMA_STORE=tma_store,
     )  # fmt: skip
