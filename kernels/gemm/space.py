@@ -44,6 +44,9 @@ LAUNCH_REGISTERS = 26
 """What ptxas wants *at launch* beside the accumulator of one wgmma, whatever ``setmaxnreg`` grants later (its error
 C7602; ``benchmarks/fit_registers.py``)."""
 PRODUCER_REGISTERS = 24
+STREAM_PRODUCER_REGISTERS = 32
+"""Of a stream's producer where several consumers have 64 sums a thread at most, and can spare 8 registers: with 24,
+128x128 tiles of 7 slots spill 8 bytes. With more sums the consumers spill instead (ptxas of Triton 3.6.0)."""
 MAX_REGISTERS = 240
 MAX_DEPTH = 8
 PIPELINED_DEPTH = 5
@@ -131,14 +134,16 @@ class GemmConfig:
 
     @property
     def producer_registers(self) -> int:
-        return PRODUCER_REGISTERS
+        """Registers of a producer thread."""
+        spare = self.consumers > 1 and self.live_registers <= 64
+        return STREAM_PRODUCER_REGISTERS if self.stream_k and spare else PRODUCER_REGISTERS
 
     @property
     def consumer_registers(self) -> int:
         """Registers of a consumer thread: what the producer's warp group leaves."""
         if not self.specialized:
             return min(255, self.max_registers)
-        left = self.max_registers * self.total_warps - PRODUCER_REGISTERS * WARP_GROUP
+        left = self.max_registers * self.total_warps - self.producer_registers * WARP_GROUP
         return min(MAX_REGISTERS, left // (self.consumers * self.consumer_warps) // 8 * 8)
 
     @property

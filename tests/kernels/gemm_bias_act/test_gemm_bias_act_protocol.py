@@ -110,7 +110,8 @@ def test_any_plan_and_any_schedule(
         whole = min(whole, max(tiles // programs - 1, 0)) * programs
     c, margin = run(
         kernel, a, b, bias, residual, activation, programs=programs, seed=seed, split_k=split,
-        whole_tiles=min(whole, tiles), stream_k=stream, SCHEME=scheme, BLOCK_M=4, BLOCK_N=8, BLOCK_K=4, DEPTH=3, EPILOGUE_SPLIT=chunks,
+        whole_tiles=min(whole, tiles), stream_k=stream, SCHEME=scheme, BLOCK_M=4, BLOCK_N=8, BLOCK_K=4, DEPTH=3,
+        EPILOGUE_SPLIT=chunks,
         STAGING_IN_RING=in_ring and (4 * 8 // chunks <= 8 * 4 if scheme != "cooperative" else chunks == 2),
         SWAP=swap, TMA_STORE=tma_store,
     )  # fmt: skip
