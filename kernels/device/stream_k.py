@@ -7,8 +7,8 @@ stores. A range that begins inside a tile leaves its first segment's partial sum
 tile's bytes, and raises its flag; it is the only range whose K blocks these are, so it has one reader.
 
 Range r of G is CTA G - 1 - r's. An owner thus waits for CTAs of lower numbers alone, and for their first segment,
-before which they wait for nothing. A launch has no more CTAs than a free GPU holds at once; where other kernels hold SMs
-too, CTAs start in the order of their numbers (which NVIDIA does not document), and no CTA waits for one yet to start.
+before which they wait for nothing. A launch has no more CTAs than a free GPU holds at once; where other kernels hold
+SMs too, CTAs start in the order of their numbers (NVIDIA does not document it), and none waits for one yet to start.
 """
 
 from __future__ import annotations
