@@ -31,10 +31,11 @@ PROFILE = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"
 
 
 def measured(solved: SolvedTable, target: Device, m: SearchedShape) -> MeasuredShape:
-    """Line the table's rows up with the measured configurations."""
+    """Line the table's rows up with the measured configurations whose costs the profile has."""
     all_work, grid = work(solved, m.dtype, target, m.shape)
     rows = {
-        replace(solved.table.configs[i], group_m=int(grid.group_m[i])): i for i in np.flatnonzero(grid.valid).tolist()
+        replace(solved.table.configs[i], group_m=int(grid.group_m[i])): i
+        for i in np.flatnonzero(grid.valid & solved.known).tolist()
     }
     kept = [(rows[c], t) for c, t in zip(m.configs, m.time_us, strict=True) if c in rows]
     return MeasuredShape(m.shape, all_work.take(np.array([r for r, _ in kept])), np.array([t for _, t in kept]))

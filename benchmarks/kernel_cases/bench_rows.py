@@ -179,6 +179,9 @@ FP8_TRAIN: tuple[tuple[Sizes, str], ...] = (
     ((16384, 1024, 4096), "tensor"),
     ((1024, 4096, 14336), "tensor"),
     ((1504, 2048, 1040), "tensor"),
+    ((336, 8192, 4096), "tensor"),
+    ((512, 768, 16384), "tensor"),
+    ((5008, 5008, 2512), "tensor"),
     ((6144, 6144, 6144), "row"),
     ((4096, 14336, 4096), "row"),
     ((2048, 12288, 4096), "row"),
@@ -203,6 +206,9 @@ FUSED_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
     ((8192, 18944, 3584), {"activation": "swiglu"}),
     ((2048, 4096, 14336), {"residual": "yes"}),
     ((1504, 2048, 1032), {"activation": "gelu", "bias": "yes"}),
+    ((208, 8192, 4096), {"activation": "silu", "bias": "yes"}),
+    ((600, 4096, 8192), {"activation": "gelu", "bias": "yes"}),
+    ((5000, 5000, 1032), {"residual": "yes"}),
 )
 LAYOUT_HELDOUT: tuple[Sizes, ...] = (
     (4096, 4096, 4096),
@@ -219,6 +225,10 @@ LAYOUT_TRAIN: tuple[Sizes, ...] = (
     (4096, 4096, 11008),
     (768, 3072, 8192),
     (1504, 2048, 1032),
+    (208, 8192, 4096),
+    (600, 4096, 8192),
+    (512, 768, 16384),
+    (5000, 5000, 2504),
 )
 
 LINEAR_SHAPES: tuple[tuple[Sizes, str], ...] = (

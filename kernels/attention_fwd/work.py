@@ -113,6 +113,7 @@ def work(
         split_k=np.ones(len(configs)),
         split_rounds=zeros,
         reduced_bytes=zeros,
+        fix_up_cycles=zeros,
     )
 
 

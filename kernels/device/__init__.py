@@ -1,9 +1,9 @@
 """Device code that more than one kernel needs: functions that kernels import and call, and that the compiler inlines.
 
 ``matmul`` the warp-specialised main loop, ``rings`` barriers of a ring of slots, ``tile_order`` which tile comes next,
-``groups`` whose rows a unit of work has, ``scaling`` of fp8 products, ``boxes`` that TMA copies, ``epilogue`` from
-registers to global memory.
-They take what they need as arguments; none knows a kernel's own structures.
+``groups`` whose rows a unit of work has, ``stream_k`` a range of K blocks for each CTA, ``scaling`` of fp8 products,
+``boxes`` that TMA copies, ``epilogue`` from registers to global memory. They take what they need as arguments; none
+knows a kernel's own structures.
 """
 
 EXPORTS = {
@@ -14,5 +14,15 @@ EXPORTS = {
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
     "rings": ("init_ring", "previous_slot", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
+    "stream_k": (
+        "opaque",
+        "own_range",
+        "partial_sums",
+        "raise_flag",
+        "range_of",
+        "segment",
+        "segment_count",
+        "take_flag",
+    ),
     "tile_order": ("banded_tile",),
 }

@@ -47,7 +47,8 @@ class Block:
     """Compile-time facts of one block: the plan, and what :func:`block` derives from it (sizes in elements).
 
     ``a_major`` is the dimension of A that lies contiguously: "k", or "m" where A is stored [K, M]; ``b_major`` is "k"
-    or "n". ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``tile`` is one
+    or "n". ``split`` says how K is split: "none", "equal" ranges of each tile's, or "stream", a range a CTA of all
+    tiles'. ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``tile`` is one
     chunk of the result as it is stored: transposed where the operands are swapped.
     """
 
@@ -61,7 +62,7 @@ class Block:
     staging_in_ring: bool
     swap: bool
     tma_store: bool
-    split: bool
+    split: str
     a_major: str
     b_major: str
     scales: str

@@ -1,6 +1,7 @@
 """The GEMM's candidate configurations as arrays, so that all of them are ranked at once with numpy.
 
-A row is a block structure (tile, scheme, ring depth, epilogue) with one tile order or one K split.
+A row is a block structure (tile, scheme, ring depth, epilogue) with one tile order, one K split or a stream of K
+blocks.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ SPLITS = (2, 3, 4, 6, 8, 16)
 SWAP_MAX_ROWS = 128
 """The largest M at which A and B are swapped: above it, unswapped tiles of every aspect ratio fit."""
 MIN_SPLIT_ITERATIONS = 3
-"""The fewest K blocks of a split."""
+"""The fewest K blocks of a split, or of a CTA's range in a stream."""
 MAX_WHOLE_WAVES = 6
-"""The K of the tiles in a partial last wave is split only after at most this many full waves: after more of them the
-last wave is too small a part of the time."""
+"""The K of the tiles in a partial last wave is split or streamed only after at most this many full waves: after more of
+them the last wave is too small a part of the time."""
 TILES_PER_SM = 8
 """Tiles smaller than 128x128 are left out where there would be more than this many tiles an SM."""
 
@@ -124,6 +125,7 @@ class CandidateTable:
     group_below: Ints
     split_k: Ints
     split_tail: Bools
+    stream_k: Bools
     swap: Bools
     specialized: Bools
     ctas_per_sm: Ints
@@ -204,6 +206,11 @@ def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: 
                 for tail in (False, True) if not swap else (False,):
                     configs += [replace(base, swap=swap, split_k=split, split_tail=tail) for split in SPLITS]
                     below += [0] * len(SPLITS)
+    # Last: where two candidates are predicted equal, the one without a stream stays first.
+    for base in bases:
+        streams = [replace(base, swap=swap, stream_k=True) for swap in ((False,) if promoted else (False, True))]
+        configs += streams if base.specialized else []
+        below += [0] * len(streams) if base.specialized else []
     return tabulate(configs, below, device)
 
 
@@ -222,6 +229,7 @@ def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: 
         np.array(group_below, dtype=np.int64),
         column("split_k"),
         column("split_tail").astype(bool),
+        column("stream_k").astype(bool),
         column("swap").astype(bool),
         column("specialized").astype(bool),
         column("ctas_per_sm"),
@@ -233,8 +241,9 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     """Lay every row's tiles over ``shape`` and say which rows are worth considering there.
 
     Not worth it: tiles that overhang the matrix by more than half, tiles far smaller than what fills the device, a tile
-    order that equals another row's, and K splits with an empty range, with fewer than :data:`MIN_SPLIT_ITERATIONS`
-    K blocks in a range, of a whole matrix into more than two waves, or of a tail into at most half a wave.
+    order that equals another row's, K splits with an empty range, with fewer than :data:`MIN_SPLIT_ITERATIONS`
+    K blocks in a range, of a whole matrix into more than two waves, or of a tail into at most half a wave, and streams
+    where the last wave is full or a CTA's range has fewer K blocks than that.
     """
     m, n, k = shape
     rows, columns = np.where(t.swap, n, m), np.where(t.swap, m, n)
@@ -247,6 +256,7 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     resident = t.sm_count * t.ctas_per_sm
     split = t.split_k > 1
     whole = np.where(split, np.where(t.split_tail, tiles // resident * resident, 0), tiles)
+    whole = np.where(t.stream_k, np.maximum(tiles // resident - 1, 0) * resident, whole)
     split_units = (tiles - whole) * t.split_k
     per_split = -(-k_blocks // t.split_k)
     valid = (
@@ -261,6 +271,8 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
         # A split tail must fit into one wave, and fill more than half of it.
         & (~t.split_tail | ((whole > 0) & (split_units <= resident) & (2 * split_units > resident)))
         & (~t.split_tail | (whole <= MAX_WHOLE_WAVES * resident))
+        & (~t.stream_k | ((tiles % resident > 0) & (tiles // resident <= MAX_WHOLE_WAVES)))
+        & (~t.stream_k | ((tiles - whole) * k_blocks >= MIN_SPLIT_ITERATIONS * resident))
         & (~split | ((k_blocks // t.split_k >= MIN_SPLIT_ITERATIONS) & (-(-k_blocks // per_split) == t.split_k)))
     )
     return Grid(

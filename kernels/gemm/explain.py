@@ -69,4 +69,6 @@ def block_name(config: GemmConfig) -> str:
         parts.append(f"epilogue in {c.epilogue_split}")
     if c.staging == "ring":
         parts.append("staging in the ring")
+    if c.stream_k:
+        parts.append("stream-K")
     return ", ".join(parts)

@@ -1,8 +1,8 @@
 """The warp-specialised GEMM for Hopper: one Gluon source, its plan in constexprs.
 
 C[M, N] = A[M, K] · B[N, K]ᵀ with fp32 accumulation, by the main loop of :mod:`warpplan.kernels.device.matmul`. A *unit*
-of work is one tile of C, or one of the ``SPLIT_K`` ranges of its K; the first ``WHOLE_TILES`` units are tiles that are
-not split.
+of work is one tile of C, or a part of its K; the first ``WHOLE_TILES`` units are tiles that are not split
+(:mod:`warpplan.kernels.gemm.units`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import NamedTuple
 from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
 from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
+from warpplan.kernels.device.stream_k import opaque, own_range, partial_sums, raise_flag, take_flag
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.kernels.gemm.units import Sizes, locate, place, tile_counts, unit_count
+from warpplan.kernels.gemm.units import Sizes, k_range, last_range, locate, place, tile_counts, unit_count
 from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
 
 
@@ -38,21 +39,41 @@ def finish(acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.c
 def finish_unit(
     acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.constexpr, STORE: gl.constexpr
 ):  # fmt: skip
-    """Store a unit's accumulator by column chunks; of a split tile, only the last unit to arrive stores, all partial
-    sums added up. ``STORE(chunk, row, column, staging, out, sizes, BLOCK)`` sends a finished chunk to C."""
+    """Store a unit's accumulator by column chunks; of a split tile, only one unit stores, all partial sums added up: of
+    equal ranges the last to arrive, of a stream the one with the tile's first K block. ``STORE(chunk, row, column,
+    staging, out, sizes, BLOCK)`` sends a finished chunk to C."""
     row = tile.row + PART * BLOCK.rows
     column = tile.column
     CHUNKS: gl.constexpr = BLOCK.chunks
+    SHARERS: gl.constexpr = BLOCK.sharers
     parts = split_columns(acc, CHUNKS)
-    if BLOCK.split:
+    if BLOCK.split == "stream":
+        number, first, blocks = k_range(unit, sizes, BLOCK)
+        mine = opaque(own_range())
+        if first > 0:
+            for i in gl.static_range(CHUNKS):
+                gl.store(partial_sums(parts[i], mine, out.workspace, SHARERS, PART, CHUNKS, i), parts[i])
+            raise_flag(out.counters + mine * SHARERS + PART)
+        else:
+            end = last_range(number, blocks, sizes, BLOCK) + 1
+            for other in range(mine + 1, end):
+                take_flag(out.counters + other * SHARERS + PART)
+            for i in gl.static_range(CHUNKS):
+                total = parts[i]
+                for other in range(mine + 1, end):
+                    sums = partial_sums(parts[i], other, out.workspace, SHARERS, PART, CHUNKS, i)
+                    total += gl.load(sums, cache_modifier=".cg")
+                STORE(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+    elif BLOCK.split == "equal":
         number, split, splits = place(unit, sizes, BLOCK)
-        # The workspace and the counters are those of split tiles alone.
+        # The workspace and the counters are those of split tiles alone; range s of tile t has slot s * tiles + t.
         number -= sizes.whole_tiles
         tiles = tile_counts(sizes, BLOCK)[1]
         last = True
         if splits > 1:
             for i in gl.static_range(CHUNKS):
-                gl.store(partial(parts[i], split, tiles, number, out, BLOCK, PART, i), parts[i])
+                sums = partial_sums(parts[i], split * tiles + number, out.workspace, SHARERS, PART, CHUNKS, i)
+                gl.store(sums, parts[i])
             # Every thread's partial sums are written before the one release below, which then covers them all.
             thread_barrier()
             counter = out.counters + number * BLOCK.sharers + PART
@@ -66,22 +87,12 @@ def finish_unit(
                     # In the order of the splits, not of their arrival, so that every run rounds alike.
                     total = gl.zeros_like(parts[i])
                     for s in range(splits):
-                        total += gl.load(partial(parts[i], s, tiles, number, out, BLOCK, PART, i), cache_modifier=".cg")
+                        sums = partial_sums(parts[i], s * tiles + number, out.workspace, SHARERS, PART, CHUNKS, i)
+                        total += gl.load(sums, cache_modifier=".cg")
                 STORE(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
     else:
         for i in gl.static_range(CHUNKS):
             STORE(parts[i], row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
-
-
-@gluon.jit
-def partial(like, split, tiles, tile, out, BLOCK: gl.constexpr, PART: gl.constexpr, CHUNK: gl.constexpr):
-    """Pointers to one chunk of partial sums, laid out as ``like``: workspace[split][tile][consumer][chunk]."""
-    ROWS: gl.constexpr = BLOCK.rows
-    COLUMNS: gl.constexpr = BLOCK.chunk_columns
-    r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, like.type.layout))
-    c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, like.type.layout))
-    chunk = ((split * tiles + tile) * BLOCK.sharers + PART) * BLOCK.chunks + CHUNK
-    return out.workspace + gl.cast(chunk, gl.int64) * (ROWS * COLUMNS) + (r[:, None] * COLUMNS + c[None, :])
 
 
 @gluon.jit
@@ -145,11 +156,12 @@ def gemm_kernel(
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
-    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None unless ``SPLIT``. ``A_MAJOR`` "k" or
-    "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None
-    and their strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
+    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None where ``SPLIT`` is "none". ``A_MAJOR``
+    "k" or "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None and their
+    strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
 
-    Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
+    Counters, in a stream the ranges' flags, are zero between launches. The launch's ``num_warps`` are one consumer's: 4
+    or 8, of several consumers 4.
     """
     BLOCK: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
@@ -210,7 +222,7 @@ def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: s
         "STAGING_IN_RING": config.staging == "ring",
         "SWAP": config.swap,
         "TMA_STORE": tma_store,
-        "SPLIT": config.split_k > 1,
+        "SPLIT": config.split,
         "A_MAJOR": a_major,
         "B_MAJOR": b_major,
         "SCALES": scales,
@@ -238,7 +250,7 @@ def signature(
     values = constants(config, tma_store, layout, scales)
     aligned: list[str] = []
     for names, kinds, present in (
-        (("workspace", "counters"), ("*fp32", "*i32"), config.split_k > 1),
+        (("workspace", "counters"), ("*fp32", "*i32"), config.split != "none"),
         (("row_scales", "column_scales"), ("*fp32", "*fp32"), scales != "none"),
     ):
         if present:

@@ -152,7 +152,8 @@ def _specialized(
 
 class DescribedProduct(NamedTuple):
     """What a launch of a specialised kernel says of the product itself: the computed matrix's operands and ``out`` as
-    descriptors (or as tensors), (workspace, counters) of split tiles, the kernel's runtime integers, how many CTAs."""
+    descriptors (or as tensors), (workspace, counters) of split tiles or ranges, the kernel's runtime integers, how many
+    CTAs."""
 
     matrices: tuple[KernelArgument, ...]
     split_buffers: tuple[Tensor | None, Tensor | None]
@@ -176,16 +177,18 @@ def describe_product(
     left, right = (b, a) if config.swap else (a, b)
     sms = sm_count(a.device.index)
     whole_tiles = config.whole_tiles(shape, sms)
-    split_tiles = config.tiles(shape) - whole_tiles
+    # Of equal ranges as many as there are; of a stream, whose ranges are the CTAs', a place for each CTA's.
+    grid = grid_size(config, shape, sms)
+    partial_sums = grid if config.stream_k else config.units(shape, sms) - whole_tiles
     return DescribedProduct(
         (
             describe(stored(left), boxes[0]),
             describe(stored(right), boxes[1]),
             describe(out, boxes[2]) if tma_store else out,
         ),
-        _split_buffers(config, split_tiles, a.device) if config.split_k > 1 else (None, None),
+        _split_buffers(config, partial_sums, a.device) if config.split != "none" else (None, None),
         (*config.computed(shape), config.group_m, config.split_k, whole_tiles, row_strides(out)[0]),
-        grid_size(config, shape, sms),
+        grid,
     )
 
 
@@ -221,22 +224,23 @@ def run_kernel(
 _BUFFERS: dict[int, tuple[Tensor, Tensor]] = {}
 
 
-def _split_buffers(config: GemmConfig, tiles: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(partial sums, arrival counters) of ``tiles`` split tiles; every launch leaves the counters at zero.
+def _split_buffers(config: GemmConfig, places: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(partial sums, arrival counters or flags) of ``places`` parts of tiles; every launch leaves the latter at zero.
 
     Launches of a GPU's default stream follow one another and share theirs. On any other stream a CUDA graph may be
     under capture: its memory is its own, and what it zeroes is zero only once it runs, so there each call has its own.
     """
-    sums = tiles * config.split_k * config.block_m * config.block_n
+    sums = places * config.block_m * config.block_n
+    flags = places // config.split_k * config.consumers
     if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         return (
             torch.empty(sums, dtype=torch.float32, device=device),
-            torch.zeros(tiles * config.consumers, dtype=torch.int32, device=device),
+            torch.zeros(flags, dtype=torch.int32, device=device),
         )
     workspace, counters = _BUFFERS.get(device.index, (None, None))
     if workspace is None or workspace.numel() < sums:
         workspace = torch.empty(sums, dtype=torch.float32, device=device)
-    if counters is None or counters.numel() < tiles * config.consumers:
-        counters = torch.zeros(max(1024, tiles * config.consumers), dtype=torch.int32, device=device)
+    if counters is None or counters.numel() < flags:
+        counters = torch.zeros(max(1024, flags), dtype=torch.int32, device=device)
     _BUFFERS[device.index] = workspace, counters
     return workspace, counters

@@ -44,6 +44,9 @@ LAUNCH_REGISTERS = 26
 """What ptxas wants *at launch* beside the accumulator of one wgmma, whatever ``setmaxnreg`` grants later (its error
 C7602; ``benchmarks/fit_registers.py``)."""
 PRODUCER_REGISTERS = 24
+STREAM_PRODUCER_REGISTERS = 32
+"""Of a stream's producer where several consumers have 64 sums a thread at most, and can spare 8 registers: with 24,
+128x128 tiles of 7 slots spill 8 bytes. With more sums the consumers spill instead (ptxas of Triton 3.6.0)."""
 MAX_REGISTERS = 240
 MAX_DEPTH = 8
 PIPELINED_DEPTH = 5
@@ -59,14 +62,15 @@ class GemmConfig:
     """One way to run the kernel.
 
     ``scheme``: "pipelined" one partition, Triton's own software pipeline (``tl.py``); "single" one consumer and one
-    producer; "cooperative" two or three consumers that share the tile's rows (three take 192 rows, 64 each);
-    "pingpong" two consumers with a tile each, one multiplying while the other stores. ``consumer_warps`` is per
-    consumer. ``depth`` counts ring slots, each one A and one B tile: both are acquired and released by the same
-    operation, so rings of unlike depth would only idle.
-    The epilogue leaves in ``epilogue_split`` column chunks through bytes of its ``own`` or of a ``ring`` slot.
-    ``split_k`` CTAs share one tile's K and reduce in fixed order: every tile, or with ``split_tail`` only those of the
-    last wave, which would leave SMs idle. ``ctas_per_sm`` blocks are resident together. ``promoted``: each K block of
-    fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need.
+    producer; "cooperative" two or three consumers that share the tile's rows (three take 192 rows, 64 each); "pingpong"
+    two consumers with a tile each, one multiplying while the other stores. ``consumer_warps`` is per consumer.
+    ``depth`` counts ring slots, each one A and one B tile: both are acquired and released by the same operation, so
+    rings of unlike depth would only idle. The epilogue leaves in ``epilogue_split`` column chunks through bytes of its
+    ``own`` or of a ``ring`` slot. ``split_k`` CTAs share one tile's K and reduce in fixed order: every tile, or with
+    ``split_tail`` only those of the last wave, which would leave SMs idle. ``stream_k``: the K blocks of the tiles that
+    full waves leave over, and of the last full wave, are cut into one range a CTA
+    (:mod:`warpplan.kernels.device.stream_k`). ``ctas_per_sm`` blocks are resident together. ``promoted``: each K block
+    of fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need.
     """
 
     scheme: Scheme
@@ -84,6 +88,14 @@ class GemmConfig:
     ctas_per_sm: int = 1
     split_tail: bool = False
     promoted: bool = False
+    stream_k: bool = False
+
+    @property
+    def split(self) -> Literal["none", "equal", "stream"]:
+        """How K is split: not, into equal ranges of a tile's, or into a range a CTA of all tiles'."""
+        if self.stream_k:
+            return "stream"
+        return "equal" if self.split_k > 1 else "none"
 
     @property
     def specialized(self) -> bool:
@@ -122,14 +134,16 @@ class GemmConfig:
 
     @property
     def producer_registers(self) -> int:
-        return PRODUCER_REGISTERS
+        """Registers of a producer thread."""
+        spare = self.consumers > 1 and self.live_registers <= 64
+        return STREAM_PRODUCER_REGISTERS if self.stream_k and spare else PRODUCER_REGISTERS
 
     @property
     def consumer_registers(self) -> int:
         """Registers of a consumer thread: what the producer's warp group leaves."""
         if not self.specialized:
             return min(255, self.max_registers)
-        left = self.max_registers * self.total_warps - PRODUCER_REGISTERS * WARP_GROUP
+        left = self.max_registers * self.total_warps - self.producer_registers * WARP_GROUP
         return min(MAX_REGISTERS, left // (self.consumers * self.consumer_warps) // 8 * 8)
 
     @property
@@ -170,15 +184,22 @@ class GemmConfig:
         return -(-rows // self.block_m) * -(-columns // self.block_n)
 
     def whole_tiles(self, shape: Shape, sm_count: int) -> int:
-        """Tiles whose K is not split: none where every tile is, the full waves' where only the tail is."""
+        """Tiles whose K is not split: none where every tile is, the full waves' where only the tail is. A stream takes
+        a full wave beside the tail, so that a CTA has more than a tile of it and a tile two CTAs at most."""
         tiles, resident = self.tiles(shape), sm_count * self.ctas_per_sm
+        if self.stream_k:
+            return max(tiles // resident - 1, 0) * resident
         if self.split_k == 1:
             return tiles
         return tiles // resident * resident if self.split_tail else 0
 
     def units(self, shape: Shape, sm_count: int) -> int:
-        """Units of work: whole tiles, and ``split_k`` ranges of K of each other tile."""
+        """Units of work: whole tiles, and ``split_k`` ranges of K of each other tile, or a range a CTA of all the
+        others, of one K block at least."""
         whole = self.whole_tiles(shape, sm_count)
+        if self.stream_k:
+            k_blocks = -(-shape[2] // self.block_k)
+            return whole + min(sm_count * self.ctas_per_sm, (self.tiles(shape) - whole) * k_blocks)
         return whole + (self.tiles(shape) - whole) * self.split_k
 
 
@@ -231,8 +252,12 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
         yield f"{c.consumer_rows} rows for {c.consumer_warps} warps: wgmma gives each warp 16 rows"
     if c.specialized and c.depth < 2:
         yield f"depth {c.depth}: one multiply stays in flight, so the ring needs 2 slots or more"
-    if not c.specialized and (c.split_k > 1 or c.swap):
-        yield "the pipelined scheme has no split-K and no swapped operands"
+    if not c.specialized and (c.split != "none" or c.swap):
+        yield "the pipelined scheme has no split-K, no stream-K and no swapped operands"
+    if c.stream_k and c.split_k > 1:
+        yield f"stream_k with split_k {c.split_k}: K is split in one of the two ways"
+    if c.stream_k and not c.persistent:
+        yield "stream_k without persistent: each CTA has one range, and all of a launch's must be resident"
     if c.live_registers + BASE_REGISTERS > c.consumer_registers:
         yield (
             f"{c.live_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
@@ -305,6 +330,8 @@ def tuning(config: GemmConfig) -> TuningConfig:
     }
     if config.promoted:
         kwargs["PROMOTED"] = True
+    if config.stream_k:
+        kwargs["STREAM_K"] = True
     return TuningConfig.of(kwargs, num_warps=config.consumer_warps, num_stages=1, maxnreg=config.max_registers)
 
 
@@ -375,4 +402,5 @@ def _read(tuning_config: TuningConfig) -> GemmConfig:
         ctas_per_sm=positive("CTAS_PER_SM"),
         split_tail=bool(kwargs.get("SPLIT_TAIL", False)),
         promoted=bool(kwargs.get("PROMOTED", False)),
+        stream_k=bool(kwargs.get("STREAM_K", False)),
     )

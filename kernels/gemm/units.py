@@ -1,7 +1,8 @@
 """Units of the GEMM's work on the device: which tile, and which range of its K, a unit is.
 
-A unit is one tile of C, or one of the ``split_k`` ranges of its K; the first ``whole_tiles`` units are tiles that are
-not split. ``BLOCK`` is the :class:`~warpplan.kernels.device.matmul.Block` of the launch.
+The first ``whole_tiles`` units are tiles whose K is not split. Of the others, a unit is one of the ``split_k`` ranges
+of a tile's K (``BLOCK.split`` "equal"), or a segment of a CTA's range of K blocks ("stream",
+:mod:`warpplan.kernels.device.stream_k`). ``BLOCK`` is the :class:`~warpplan.kernels.device.matmul.Block` of the launch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warpplan.kernels.device.matmul import Tile
+from warpplan.kernels.device.stream_k import own_range, range_of, segment, segment_count
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.triton_compat import gl, gluon
 
@@ -26,24 +28,32 @@ class Sizes(NamedTuple):
 
 @gluon.jit
 def unit_count(sizes, BLOCK: gl.constexpr):
+    """A bound of this CTA's units: p, p + G, p + 2G, … of CTA p of G. In a stream each CTA has its own bound: as many
+    units as it has segments follow its share of the whole tiles, whose number is a multiple of G."""
     whole, split = tile_counts(sizes, BLOCK)
-    return whole + split * sizes.split_k if BLOCK.split else whole
+    if BLOCK.split == "stream":
+        blocks = gl.cdiv(sizes.depth, BLOCK.block_k)
+        return whole + segment_count(split * blocks, blocks) * gl.num_programs(0)
+    elif BLOCK.split == "equal":
+        return whole + split * sizes.split_k
+    else:
+        return whole
 
 
 @gluon.jit
 def tile_counts(sizes, BLOCK: gl.constexpr):
     """Tiles that are one unit each, and tiles whose K is split."""
     tiles = gl.cdiv(sizes.rows, BLOCK.block_m) * gl.cdiv(sizes.columns, BLOCK.block_n)
-    if BLOCK.split:
-        return sizes.whole_tiles, tiles - sizes.whole_tiles
-    else:
+    if BLOCK.split == "none":
         return tiles, 0
+    else:
+        return sizes.whole_tiles, tiles - sizes.whole_tiles
 
 
 @gluon.jit
 def place(unit, sizes, BLOCK: gl.constexpr):
-    """The tile of a unit, which range of the tile's K the unit is, and how many such ranges there are."""
-    if BLOCK.split:
+    """The tile of a unit, which equal range of the tile's K the unit is, and how many such ranges there are."""
+    if BLOCK.split == "equal":
         beyond = gl.maximum(unit - sizes.whole_tiles, 0)
         tile = gl.minimum(unit, sizes.whole_tiles) + beyond // sizes.split_k
         return tile, beyond % sizes.split_k, gl.where(unit < sizes.whole_tiles, 1, sizes.split_k)
@@ -53,20 +63,34 @@ def place(unit, sizes, BLOCK: gl.constexpr):
 
 @gluon.jit
 def k_range(unit, sizes, BLOCK: gl.constexpr):
-    """The first K block of a unit and how many it has; the last split of a tile may have fewer."""
+    """The tile of a unit, its first K block and how many it has; the last equal range of a tile may have fewer."""
     blocks = gl.cdiv(sizes.depth, BLOCK.block_k)
-    if BLOCK.split:
-        _, split, splits = place(unit, sizes, BLOCK)
+    if BLOCK.split == "stream":
+        whole, streamed = tile_counts(sizes, BLOCK)
+        index = gl.maximum(unit - whole, 0) // gl.num_programs(0)
+        tile, first, count = segment(index, streamed * blocks, blocks)
+        streams = unit >= whole
+        return gl.where(streams, whole + tile, unit), gl.where(streams, first, 0), gl.where(streams, count, blocks)
+    elif BLOCK.split == "equal":
+        tile, split, splits = place(unit, sizes, BLOCK)
         each = gl.cdiv(blocks, splits)
-        return split * each, gl.minimum(each, blocks - split * each)
+        return tile, split * each, gl.minimum(each, blocks - split * each)
     else:
-        return 0, blocks
+        return unit, 0, blocks
+
+
+@gluon.jit
+def last_range(tile, count, sizes, BLOCK: gl.constexpr):
+    """The last range with K blocks of ``tile``, of which this CTA has the first ``count``."""
+    blocks = gl.cdiv(sizes.depth, BLOCK.block_k)
+    whole, streamed = tile_counts(sizes, BLOCK)
+    end = gl.maximum((tile - whole + 1) * blocks, 1)
+    return gl.where(count == blocks, own_range(), range_of(end - 1, streamed * blocks))
 
 
 @gluon.jit
 def locate(unit, sizes, BLOCK: gl.constexpr):
     """Where a unit lies, as a :class:`~warpplan.kernels.device.matmul.Tile`, and the sizes again."""
-    number = place(unit, sizes, BLOCK)[0]
+    number, first, blocks = k_range(unit, sizes, BLOCK)
     row, column = banded_tile(number, sizes.rows, sizes.columns, sizes.group_m, BLOCK.block_m, BLOCK.block_n)
-    first, blocks = k_range(unit, sizes, BLOCK)
     return Tile(row, first * BLOCK.block_k, column, first * BLOCK.block_k, blocks, row, column), sizes

@@ -30,6 +30,8 @@ from warpplan.planner.values.profile import Profile
 
 Floats = NDArray[np.float64]
 
+FIX_UP = "fix_up"
+"""The cost of a stream's partial sums, without which no stream is ranked."""
 RESIDUAL = "structure."
 """Prefix of the constants that calibrate one structure (:mod:`warpplan.planner.predict.time_model`)."""
 ACCUMULATOR_BYTES = 4
@@ -103,6 +105,7 @@ class SolvedTable:
     prologue_cycles: Floats
     epilogue_cycles: Floats
     drain_cycles: Floats
+    fix_up_cycles: Floats
     thread_elements: Floats
     overlapped: Floats
     refilled: Floats
@@ -132,6 +135,7 @@ def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable 
         raise MissingCosts(dict.fromkeys(name for names in missing.values() for name in names))
     unknown = dict.fromkeys(next(iter(loops.values())), math.nan)
     by_row = [loops.get(base, unknown) for base in bases]
+    fix_ups = [_fix_up_cycles(config, costs) for config in t.configs]
     family_names = tuple(sorted({family(c) for c in t.configs}))
     structure_names = tuple(dict.fromkeys(structure(c) for c in t.configs))
     family_index = {name: i for i, name in enumerate(family_names)}
@@ -152,17 +156,33 @@ def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable 
         column("prologue"),
         column("epilogue"),
         column("drain"),
+        np.array([math.nan if cycles is None else cycles for cycles in fix_ups]),
         np.array([c.accumulator_registers for c in t.configs], dtype=np.float64),
         np.array([c.scheme == "pingpong" or c.ctas_per_sm > 1 for c in t.configs], dtype=np.float64),
         np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
-        tuple(missing.get(base, ()) for base in bases),
+        tuple(
+            missing.get(base) or ((FIX_UP,) if cycles is None else ())
+            for base, cycles in zip(bases, fix_ups, strict=True)
+        ),
     )
+
+
+def _fix_up_cycles(config: GemmConfig, costs: CostTable) -> float | None:
+    """Cycles from one CTA's last multiply of a part of a tile to the total in the registers of the tile's owner, by the
+    tile's elements; 0 where K is no stream, ``None`` where it was not measured."""
+    if not config.stream_k:
+        return 0.0
+    try:
+        latency = costs.lookup(FIX_UP, config.block_m * config.block_n).latency
+    except MissingCosts:
+        return None
+    return None if latency is None else latency.p50
 
 
 def loop_of(config: GemmConfig) -> GemmConfig:
     """``config`` without what its loop does not depend on: candidates of one loop have the same."""
-    return replace(config, swap=False, group_m=8, split_k=1, split_tail=False)
+    return replace(config, swap=False, group_m=8, split_k=1, split_tail=False, stream_k=False)
 
 
 def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> dict[str, float]:
@@ -245,6 +265,9 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
         t.split_tail, g.whole_tiles // resident, np.where(t.split_k > 1, 0, np.ceil(units / resident))
     )
     split_rounds = np.where(t.split_k > 1, np.ceil((units - g.whole_tiles) / resident), 0)
+    trips = whole_rounds * iterations + split_rounds * per_split
+    blocks, length, stored, others = _streams(t, g, iterations, blocks, resident)
+    whole_rounds = np.where(t.stream_k, g.whole_tiles // resident, whole_rounds)
     tile = (t.block_m * t.block_n).astype(np.float64)
     return (
         DeviceWork(
@@ -255,9 +278,11 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             structure=solved.structure,
             executed_flops=2.0 * g.tiles * tile * iterations * t.block_k,
             loaded_bytes=g.tiles * iterations * solved.load_bytes,
-            rounds=whole_rounds + split_rounds,
-            trips=whole_rounds * iterations + split_rounds * per_split,
-            iterations=np.where(whole_rounds > 0, iterations, per_split),
+            rounds=whole_rounds + np.where(t.stream_k, stored, split_rounds),
+            trips=np.where(t.stream_k, whole_rounds * iterations + length, trips),
+            iterations=np.where(
+                whole_rounds > 0, iterations, np.where(t.stream_k, np.minimum(length, iterations), per_split)
+            ),
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
             unaligned=_unaligned(t, layout, m, n, k, element),
@@ -276,9 +301,26 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             split_k=t.split_k.astype(np.float64),
             split_rounds=split_rounds.astype(np.float64),
             reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
+            fix_up_cycles=others * solved.fix_up_cycles,
         ),
         g,
     )
+
+
+def _streams(
+    t: CandidateTable, g: Grid, iterations: Floats, blocks: Floats, resident: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """(CTAs, K blocks of the longest range, tiles that a CTA stores of its range, ranges of a tile beside its owner's):
+    the most of each. Where K is no stream, ``blocks`` CTAs and 0.
+
+    A range that touches T tiles stores T - 1, or the one: its first segment ends another CTA's tile.
+    """
+    streamed = (g.tiles - g.whole_tiles) * iterations
+    ctas = np.where(t.stream_k, np.minimum(streamed, resident), blocks)
+    length = np.where(t.stream_k, np.ceil(streamed / np.maximum(ctas, 1)), 0)
+    stored = np.where(t.stream_k, np.maximum(np.ceil((length - 1) / iterations), 1), 0)
+    others = np.where(t.stream_k, np.ceil((iterations - 1) / np.maximum(length, 1)), 0)
+    return ctas, length, stored, others
 
 
 def _unaligned(t: CandidateTable, layout: str, m: int, n: int, k: int, element: int) -> Floats:

@@ -218,6 +218,6 @@ def signature(
     for name, present in (("bias", epilogue.bias), ("residual", epilogue.residual)):
         types |= {name: f"*{element}"} if present else {}
         values |= {} if present else {name: None}
-    if config.split_k > 1:
+    if config.split != "none":
         return types | {"workspace": "*fp32", "counters": "*i32"}, values, ["workspace", "counters"]
     return types, values | {"workspace": None, "counters": None}, []

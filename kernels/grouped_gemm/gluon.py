@@ -102,7 +102,7 @@ def grouped_block(
     a_major = "m" if product == "wgrad" else "k"
     b_major = "k" if product == "forward" else "n"
     made = block(
-        scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, False, True, False, a_major,
+        scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, False, True, "none", a_major,
         b_major, scales,
     )  # fmt: skip
     return GroupedBlock(**vars(made), product=product, window=window)

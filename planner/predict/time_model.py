@@ -9,7 +9,7 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
                                      (Little's law; one slot is always being multiplied, the others are on their way)
     dram     = ramp + bytes that must come from or go to DRAM / measured rate + zeros that TMA fills in / L2 rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
-    overhead = (start + prologue + rounds · exposed + drain) / f + split rounds · split-K's reduction
+    overhead = (start + prologue + rounds · exposed + drain + fix-up) / f + split rounds · split-K's reduction
     time     = launch + overhead + ‖ ‖ ‖tensor, l2, latency‖, power ‖, dram ‖
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
@@ -91,7 +91,8 @@ class DeviceWork:
     no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
     unit starts with an empty ring. ``filled_bytes`` are those of ``loaded_bytes`` that lie beyond the matrix, which TMA
     fills with zeros. ``split_rounds`` of the ``rounds`` are ranges of split tiles, at whose end a block
-    writes and, if it comes last, reads ``reduced_bytes``.
+    writes and, if it comes last, reads ``reduced_bytes``. ``fix_up_cycles``, measured, are what a block of a stream
+    waits for the partial sums of others.
     """
 
     flops: float
@@ -122,6 +123,7 @@ class DeviceWork:
     split_k: Floats
     split_rounds: Floats
     reduced_bytes: Floats
+    fix_up_cycles: Floats
 
     def take(self, rows: Ints) -> DeviceWork:
         """The chosen rows alone."""
@@ -201,7 +203,7 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     ends = of_family("start_cycles") + of_all("prologue_scale") * work.prologue_cycles
     ends = ends + of_all("drain_scale") * work.drain_cycles
     ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
-    overhead = (ends + work.rounds * exposed) * us_per_cycle
+    overhead = (ends + work.rounds * exposed + work.fix_up_cycles) * us_per_cycle
     reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
     overhead = overhead + work.split_rounds * (of_all("split_us") + reduction)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])

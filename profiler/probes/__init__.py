@@ -18,6 +18,7 @@ _MODULES = {
     "tma": "tma",
     "wgmma": "wgmma",
     "handoff": "handoff",
+    "fix_up": "handoff",
     "shared": "tiles",
     "registers": "arithmetic",
     "gather": "gather",

@@ -1,10 +1,14 @@
-"""Hand-offs through an mbarrier between partitions of one block, measured by ping-pong.
+"""Hand-offs: through an mbarrier between partitions of one block, and of partial sums between blocks.
 
-Two partitions take turns: each arrives at the other's barrier and waits at its own, so a waiter always waits before
-the arrive comes. Both stamp the SM's one cycle counter.
+Of partitions, by ping-pong: each of two arrives at the other's barrier and waits at its own, so a waiter always waits
+before the arrive comes. Both stamp the SM's one cycle counter.
 latency  before the arrive → after the wait on the other side (a partition of several warps syncs before it arrives).
 issue    cycles the arriving partition is blocked by its arrive.
 ``barrier_ready``: the issue cycles of a wait that finds its phase complete, for a warp and for a warp group.
+
+``fix_up``, of stream-K's partial sums: a block on every SM at once stores a tile of fp32 elements for the block after
+it, raises its flag, waits for that of the block before it, and adds that block's tile to its own.
+latency  before the store → the sum is in registers, with what neighbours start apart.
 """
 
 from __future__ import annotations
@@ -13,17 +17,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from warpplan.kernels.device.stream_k import partial_sums, raise_flag, take_flag
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier
 from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel
-from warpplan.profiler.probes.points import Point
+from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.points import ROWS, Point
 from warpplan.profiler.probes.sampling import (
     FEW_SMS,
+    MOST_BLOCKS,
     REPETITIONS,
     WARM_REPETITIONS,
     Record,
     Samples,
     cost,
+    out_elements,
     quantiles,
     sm_count,
 )
@@ -92,7 +99,47 @@ def ping_pong(server, returner, reps, stride, SERVER_IS_WORKER: gl.constexpr, WO
         )
 
 
+@probe_kernel
+def exchange(out, sums, flags, reps, ROWS: gl.constexpr, N: gl.constexpr, WARPS: gl.constexpr):
+    """``sums`` has two tiles a block, written in turn: the next block may still read the last one. ``flags`` are zero
+    before and after. All blocks must be resident: each waits for the one before it, the first for the last."""
+    TILE: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, N, 16])
+    tile = gl.zeros([ROWS, N], gl.float32, TILE)
+    pid = gl.program_id(0)
+    before = (pid + gl.num_programs(0) - 1) % gl.num_programs(0)
+    for r in range(reps):
+        while gl.atomic_add(flags + pid, 0, sem="acquire", scope="gpu") == 1:
+            pass
+        tile = wait_for(tile)
+        start = clock()
+        gl.store(partial_sums(tile, 2 * pid + (r & 1), sums, 1, 0, 1, 0), tile)
+        raise_flag(flags + pid)
+        take_flag(flags + before)
+        tile += gl.load(partial_sums(tile, 2 * before + (r & 1), sums, 1, 0, 1, 0), cache_modifier=".cg")
+        tile = wait_for(tile)
+        record(out, pid * reps + r, 0, 1, clock() - start)
+
+
+def _exchange_case(elements: int) -> Case:
+    """A tile as wide as 64 rows make it, up to 256 columns, and then of two warp groups."""
+    columns = min(256, elements // ROWS)
+    rows = elements // columns
+    return Case(
+        exchange,
+        (
+            ("out", Pointer("int32", out_elements())),
+            ("sums", Pointer("float32", 2 * MOST_BLOCKS * elements)),
+            ("flags", Pointer("int32", MOST_BLOCKS)),
+            ("reps", "i32"),
+        ),
+        (("ROWS", rows), ("N", columns), ("WARPS", rows // 16)),
+        rows // 16,
+    )
+
+
 def cases(point: Point) -> tuple[Case, ...]:
+    if point.kind == "fix_up":
+        return (_exchange_case(point.number("elements")),)
     scope = point.text("scope")
     stamps = Pointer("int64", 160 * REPETITIONS * COLUMNS)
     return (
@@ -106,6 +153,21 @@ def cases(point: Point) -> tuple[Case, ...]:
 
 
 def measure(point: Point) -> Iterator[Record]:
+    yield from _measure_exchange(point) if point.kind == "fix_up" else _measure_ping_pong(point)
+
+
+def _measure_exchange(point: Point) -> Iterator[Record]:
+    import torch
+
+    live, blocks = cases(point)[0].live(), sm_count()
+    live.launch(blocks, reps=REPETITIONS)
+    torch.cuda.synchronize()
+    cycles = live.buffers["out"][: blocks * REPETITIONS].cpu().numpy().reshape(blocks, REPETITIONS)
+    latency = quantiles(cycles[:, WARM_REPETITIONS:].reshape(-1).astype(np.float64))
+    yield cost("fix_up", point.parameters, latency=latency, occupancy=None, issue=None)
+
+
+def _measure_ping_pong(point: Point) -> Iterator[Record]:
     import torch
 
     live = cases(point)[0].live()

@@ -72,6 +72,7 @@ FAMILIES: dict[str, tuple[Point, ...]] = {
     "tma": _tma(),
     "wgmma": _wgmma(),
     "handoff": tuple(Point.of("handoff", scope=s) for s in ("warp_to_group", "group_to_warp", "group_to_group")),
+    "fix_up": tuple(Point.of("fix_up", elements=e) for e in (ROWS * 16, ROWS * 128, ROWS * 256, 2 * ROWS * 256)),
     "shared": (
         *(Point.of(kind, bytes=b) for kind in ("shared_load", "shared_store") for b in BOX_BYTES),
         *_tiles("epilogue_store", "ragged_store"),

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch with CUDA")
 pytest.importorskip("triton", reason="needs triton")
 
-from warpplan.kernels.gemm.launch import gemm  # noqa: E402
+from warpplan.kernels.gemm.launch import gemm, prepare  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, tuning, violations  # noqa: E402
 from warpplan.kernels.operands.matrices import layout_of  # noqa: E402
@@ -29,6 +29,11 @@ CONFIGS = (
     GemmConfig("cooperative", 192, 128, 64, 4, 4, epilogue_split=2, split_k=3, split_tail=True),
     GemmConfig("pingpong", 128, 128, 64, 4, 4, split_k=3, split_tail=True),
     GemmConfig("pingpong", 64, 256, 64, 4, 4),
+    GemmConfig("single", 128, 256, 64, 8, 3, stream_k=True),
+    GemmConfig("single", 64, 32, 128, 4, 4, swap=True, ctas_per_sm=2, stream_k=True),
+    GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring", stream_k=True),
+    GemmConfig("cooperative", 192, 128, 64, 4, 4, stream_k=True),
+    GemmConfig("pingpong", 128, 128, 64, 4, 4, stream_k=True),
     GemmConfig("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", swap=True),
     GemmConfig("pipelined", 128, 256, 64, 8, 3),
 )
@@ -107,7 +112,7 @@ def test_layouts_round_alike():
             assert torch.equal(gemm(left, right, config), plain)
 
 
-@pytest.mark.parametrize("config", [c for c in CONFIGS if c.split_k > 1], ids=repr)
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.split != "none"], ids=repr)
 def test_split_k_rounds_alike_every_time(config):
     rows = 2600 if config.split_tail else 520
     a, b = (torch.randn(rows, 4096, device="cuda").bfloat16() for _ in range(2))
@@ -115,3 +120,63 @@ def test_split_k_rounds_alike_every_time(config):
     assert relative_error(first, reference(a, b)) < 3e-3
     for _ in range(10):
         assert torch.equal(gemm(a, b, tuning(config)), first)
+
+
+STREAMS = [c for c in CONFIGS if c.stream_k]
+STREAM_SHAPES = ((200, 4104, 4096), (520, 520, 16384), (2601, 2600, 1032), (4999, 5003, 520))
+"""Few tiles, few tiles of deep K, odd sizes, and whole waves before the stream."""
+
+
+def _poisoned(m, n):
+    return torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("shape", STREAM_SHAPES, ids=str)
+@pytest.mark.parametrize("config", STREAMS, ids=repr)
+def test_a_stream_is_exact_over_many_launches(config, shape):
+    """Each launch finds the flags as the one before left them, and the partial sums of other operands."""
+    m, n, k = shape
+    for _ in range(20):
+        a, b, out = _whole(m, k, torch.bfloat16), _whole(n, k, torch.bfloat16), _poisoned(m, n)
+        gemm(a, b, config, out=out)
+        assert torch.equal(out, reference(a, b).bfloat16())
+
+
+@pytest.mark.parametrize("config", STREAMS, ids=repr)
+def test_streams_of_two_cuda_streams_run_beside_each_other(config):
+    """Neither launch has all SMs, so CTAs of one start while those of the other wait for their partial sums."""
+    shapes = ((200, 4104, 4096), (2601, 2600, 1032))
+    beside = [torch.cuda.Stream() for _ in shapes]
+    operands = [(_whole(m, k, torch.bfloat16), _whole(n, k, torch.bfloat16)) for m, n, k in shapes]
+    expected = [reference(a, b).bfloat16() for a, b in operands]
+    outs = [[_poisoned(m, n) for _ in range(20)] for m, n, _ in shapes]
+    runs = []
+    for stream, (a, b), mine in zip(beside, operands, outs, strict=True):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            runs.append([prepare(a, b, config, out) for out in mine])
+    for launches in zip(*runs, strict=True):
+        for stream, run in zip(beside, launches, strict=True):
+            with torch.cuda.stream(stream):
+                run()
+    torch.cuda.synchronize()
+    for found, right in zip(outs, expected, strict=True):
+        assert all(torch.equal(out, right) for out in found)
+
+
+@pytest.mark.parametrize("config", STREAMS, ids=repr)
+def test_a_stream_is_replayed_from_a_cuda_graph(config):
+    m, n, k = 520, 1032, 8192
+    a, b, out = _whole(m, k, torch.bfloat16), _whole(n, k, torch.bfloat16), _poisoned(m, n)
+    gemm(a, b, config, out=out)  # compiles
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.graph(graph, stream=stream):
+        run = prepare(a, b, config, out)
+        for _ in range(3):
+            run()
+    for _ in range(5):
+        a.copy_(_whole(m, k, torch.bfloat16))
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, reference(a, b).bfloat16())

@@ -26,6 +26,8 @@ CONFIGS = (
     GemmConfig("single", 128, 256, 64, 8, 3),
     GemmConfig("single", 64, 32, 128, 4, 4, ctas_per_sm=2),
     GemmConfig("single", 64, 64, 64, 4, 4, swap=True, split_k=2),
+    GemmConfig("single", 64, 64, 64, 4, 4, swap=True, stream_k=True),
+    GemmConfig("cooperative", 128, 128, 64, 4, 4, stream_k=True),
     GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring"),
     GemmConfig("cooperative", 192, 128, 64, 4, 4, epilogue_split=2, split_k=3, split_tail=True),
     GemmConfig("pingpong", 64, 256, 64, 4, 4),

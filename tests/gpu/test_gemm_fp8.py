@@ -24,6 +24,7 @@ CONFIGS = (
     GemmConfig("cooperative", 128, 256, 128, 4, 4, epilogue_split=2),
     GemmConfig("single", 128, 256, 128, 8, 4, epilogue_split=2),
     GemmConfig("single", 64, 128, 128, 4, 4, split_k=3),
+    GemmConfig("single", 64, 128, 128, 4, 4, stream_k=True),
     GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2),
     GemmConfig("pingpong", 128, 128, 128, 4, 4, swap=True),
     GemmConfig("single", 64, 16, 256, 4, 4, swap=True, ctas_per_sm=2),
@@ -33,6 +34,7 @@ PROMOTED = (
     GemmConfig("single", 128, 128, 128, 8, 5, promoted=True),
     GemmConfig("pingpong", 64, 128, 128, 4, 6, promoted=True),
     GemmConfig("single", 64, 64, 128, 4, 4, split_k=3, promoted=True),
+    GemmConfig("single", 64, 64, 128, 4, 4, stream_k=True, promoted=True),
 )
 SHAPES = ((1, 1, 16), (7, 133, 144), (129, 264, 1104), (1000, 1001, 2048))
 FAST = 2**-8 + 2**-11

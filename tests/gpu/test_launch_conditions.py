@@ -26,6 +26,7 @@ pytestmark = [
 
 PLAIN = GemmConfig("cooperative", 128, 128, 64, 4, 4)
 SPLIT = GemmConfig("cooperative", 128, 128, 64, 4, 4, split_k=3)
+STREAM = GemmConfig("cooperative", 128, 128, 64, 4, 4, stream_k=True)
 
 
 def whole(*shape, device="cuda"):
@@ -54,16 +55,17 @@ def test_a_gpu_that_is_not_the_current_one(kernel):
     assert torch.cuda.current_device() == 0
 
 
-def test_captured_splits_keep_their_buffers_to_themselves():
+@pytest.mark.parametrize("config", [SPLIT, STREAM], ids=lambda c: c.split)
+def test_captured_splits_keep_their_buffers_to_themselves(config):
     """Two graphs of a process share no counters: each zeroes its own, and only when it runs."""
     a, b = whole(256, 1024), whole(256, 1024)
-    gemm(a, b, SPLIT)  # compiles
+    gemm(a, b, config)  # compiles
     kept = dict(gemm_launch._BUFFERS)
     graphs, outs = [], []
     for _ in range(2):
         graphs.append(torch.cuda.CUDAGraph())
         with torch.cuda.graph(graphs[-1]):
-            outs.append(gemm(a, b, SPLIT))
+            outs.append(gemm(a, b, config))
     assert {key: tuple(map(id, pair)) for key, pair in gemm_launch._BUFFERS.items()} == {
         key: tuple(map(id, pair)) for key, pair in kept.items()
     }
@@ -76,7 +78,8 @@ def test_captured_splits_keep_their_buffers_to_themselves():
             assert torch.equal(out, right)
 
 
-def test_splits_of_two_streams():
+@pytest.mark.parametrize("config", [SPLIT, STREAM], ids=lambda c: c.split)
+def test_splits_of_two_streams(config):
     a, b = whole(256, 4096), whole(256, 4096)
     right = reference(a, b).bfloat16()
     streams = [torch.cuda.Stream() for _ in range(4)]
@@ -84,6 +87,6 @@ def test_splits_of_two_streams():
     outs = []
     for stream in 8 * streams:
         with torch.cuda.stream(stream):
-            outs.append(gemm(a, b, SPLIT))
+            outs.append(gemm(a, b, config))
     torch.cuda.synchronize()
     assert all(torch.equal(out, right) for out in outs)

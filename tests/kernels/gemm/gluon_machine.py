@@ -178,7 +178,9 @@ def _exp2(x: np.ndarray) -> np.ndarray:
     return np.where(found < np.finfo(np.float32).tiny, np.zeros_like(found), found)
 
 
-def _inline_asm(asm: str, constraints: str, arguments: list[Tensor], **_: Any) -> Tensor:
+def _inline_asm(asm: str, constraints: str, arguments: list[Any], **_: Any) -> Any:
+    if asm == "mov.b32 $0, $1;":
+        return arguments[0]
     if not asm.startswith("rcp.approx"):
         raise NotImplementedError(asm)
     return Tensor(1 / arguments[0].data)
@@ -277,6 +279,7 @@ class Machine:
     def __init__(self, seed: int, max_steps: int = 2_000_000) -> None:
         self.random = random.Random(seed)
         self.programs = 1
+        self.resident = 0
         self.partitions: list[Partition] = []
         self.copied_into: set[int] = set()
         self.in_flight: list[Operation] = []
@@ -309,9 +312,15 @@ class Machine:
         if self.failure:
             raise self.failure
 
+    def started(self, partition: Partition) -> bool:
+        """Whether the CTA has a place on the device: CTAs start in the order of their numbers, as places become free;
+        all at once where ``resident`` is 0."""
+        before = {p.cta for p in self.partitions if p.cta < partition.cta and not p.done}
+        return not self.resident or len(before) < self.resident
+
     def _schedule(self) -> None:
         for _ in range(self.max_steps):
-            running = [p for p in self.partitions if not p.done and not p.blocked()]
+            running = [p for p in self.partitions if not p.done and self.started(p) and not p.blocked()]
             completing = [o for o in self.in_flight if o.ready()]
             if self.failure or all(p.done for p in self.partitions):
                 break
@@ -473,6 +482,21 @@ def _atomic_add(pointer: Pointer, value: int, sem: str, scope: str) -> int:
     return old
 
 
+def _atomic_xchg(pointer: Pointer, value: int, sem: str, scope: str) -> int:
+    machine().step()
+    old = int(pointer.memory[pointer.within(pointer.offset)])
+    pointer.memory[pointer.offset] = value
+    return old
+
+
+def _atomic_cas(pointer: Pointer, expected: int, value: int, sem: str, scope: str) -> int:
+    """One that would fail goes on only once it would succeed: kernels spin on it, which changes nothing."""
+    offset = pointer.within(pointer.offset)
+    machine().step(lambda: pointer.memory[offset] == expected, f"{expected} in element {offset} of the flags")
+    pointer.memory[offset] = value
+    return expected
+
+
 def _jit(fn: Any = None, **_: Any) -> Any:
     return fn if fn is not None else lambda f: f
 
@@ -524,6 +548,8 @@ def fake_compat() -> SimpleNamespace:
         store=_gl_store,
         load=_gl_load,
         atomic_add=_atomic_add,
+        atomic_cas=_atomic_cas,
+        atomic_xchg=_atomic_xchg,
         program_id=lambda axis: _current_cta(0),
         num_programs=lambda axis: _current_cta(1),
         warp_specialize=lambda functions, warps, registers: _CTA.partitions.extend(functions),
@@ -601,6 +627,8 @@ def run_gemm(
     group_m: int = 2,
     split_k: int = 1,
     whole_tiles: int = 0,
+    stream_k: bool = False,
+    resident: int = 0,
     a_major: str = "k",
     b_major: str = "k",
     scales: tuple[np.ndarray, np.ndarray] | None = None,
@@ -608,13 +636,14 @@ def run_gemm(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(C, the margin around it) of C[M, N] = a[M, K] · b[N, K]ᵀ, NaN where nothing was written.
 
-    Where K is split, it is not that of the first ``whole_tiles`` tiles. ``a_major`` "m" and ``b_major`` "n" store the
+    Where K is split, it is not that of the first ``whole_tiles`` tiles, with ``stream_k`` a multiple of ``programs``.
+    ``a_major`` "m" and ``b_major`` "n" store the
     operands of the computed matrix transposed. ``scales`` of the rows and of the columns of the computed matrix are
     matrices, a column for a block of K; ``SCALES`` says what they are.
     """
     constants = {
         "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2,
-        "SPLIT": split_k > 1,
+        "SPLIT": split_of(split_k, stream_k),
         "A_MAJOR": a_major,
         "B_MAJOR": b_major,
         "SCALES": "none",
@@ -634,8 +663,9 @@ def run_gemm(
     b_desc = _operand(right, (block.block_n, block.block_k), b_major == "k")
     out: Any = Descriptor(c[:, :n], block.tile) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
-    workspace = np.full((tiles - whole_tiles) * split_k * block.block_m * block.block_n, POISON)
-    counters = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
+    places = programs if stream_k else (tiles - whole_tiles) * split_k
+    workspace = np.full(places * block.block_m * block.block_n, POISON)
+    counters = np.zeros(places // split_k * block.sharers, dtype=np.int64)
 
     pointers = [Pointer(s.reshape(-1)) for s in scales] if scales else [None, None]
     strides = [step for s in scales for step in (s.shape[1], 1)] if scales else [0] * 4
@@ -643,18 +673,28 @@ def run_gemm(
         a_desc, b_desc, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
         group_m, split_k, whole_tiles, stride, *strides,
     )  # fmt: skip
-    run_ctas(kernel.gemm_kernel, arguments, constants, programs, seed)
+    run_ctas(kernel.gemm_kernel, arguments, constants, programs, seed, resident)
     if counters.any():
-        raise ProtocolError("an arrival counter was left above zero")
+        raise ProtocolError("an arrival counter or a flag was left above zero")
     return c[:, :n], c[:, n:]
 
 
+def split_of(split_k: int, stream_k: bool) -> str:
+    """How K is split, as a block says it."""
+    return "stream" if stream_k else "equal" if split_k > 1 else "none"
+
+
 def run_ctas(
-    kernel: Callable[..., None], arguments: tuple[Any, ...], constants: dict[str, Any], programs: int, seed: int
+    kernel: Callable[..., None],
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    programs: int,
+    seed: int,
+    resident: int = 0,
 ) -> None:
-    """Launch ``programs`` CTAs of ``kernel`` and run them to their ends."""
+    """Launch ``programs`` CTAs of ``kernel``, ``resident`` of them at once or all, and run them to their ends."""
     runner = Machine(seed)
-    runner.programs = programs
+    runner.programs, runner.resident = programs, resident
     for cta in range(programs):
         _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
         kernel(*arguments, **constants)

@@ -18,7 +18,7 @@ from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, config_of, tuning, 
 from warpplan.kernels.gemm.work import solve_table, structure
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
-from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import B200, H200
 from warpplan.planner.values.profile import Profile
 
@@ -127,7 +127,7 @@ def test_every_candidate_is_ranked_once_best_first(profile, m, n, k):
     shape = (m, n, k)
     ranked = GEMM.ranked(shape, "bfloat16", H200, profile)
     configs = [config for config, _ in ranked]
-    assert sorted(configs) == sorted(candidates(shape, "bfloat16", H200, profile.costs))
+    assert sorted(configs) == sorted(measured_candidates(shape, profile))
     times = [prediction.time_us for _, prediction in ranked]
     assert times[0] > 0
     # Ties are resolved at one part in a million of the best time.
@@ -223,7 +223,57 @@ def test_ranking_is_repeatable_from_an_equal_profile(profile):
 
 def test_a_profile_without_calibration_still_ranks(profile):
     bare = replace(profile, calibrations=())
-    assert len(GEMM.ranked(SQUARE, "bfloat16", H200, bare)) == len(candidates(SQUARE, "bfloat16", H200, bare.costs))
+    assert len(GEMM.ranked(SQUARE, "bfloat16", H200, bare)) == len(measured_candidates(SQUARE, bare))
+
+
+def measured_candidates(shape, profile):
+    """Those that the profile has the costs of: a stream's fix-up may not have been measured."""
+    found = candidates(shape, "bfloat16", H200, profile.costs)
+    return [c for c in found if not c.stream_k or "fix_up" in profile.costs.kinds()]
+
+
+def with_fix_up(profile, cycles):
+    """The profile as if partial sums of any tile took ``cycles``."""
+    entries = tuple(e for e in profile.costs.entries if e.kind != "fix_up")
+    latency = OperationCost(latency=Quantiles(cycles, cycles, 1))
+    return replace(profile, costs=CostTable((*entries, CostEntry("fix_up", (("elements", 16384),), latency))))
+
+
+def test_streams_are_ranked_once_their_fix_up_is_measured(profile):
+    """Nothing else changes, and a dearer fix-up makes them slower by as many cycles for each neighbour's sums."""
+    shape = (600, 4096, 8192)
+    bare = GEMM.ranked(shape, "bfloat16", H200, without(profile, "fix_up"))
+    assert not any(c.stream_k for c, _ in bare)
+    cheap, dear = (GEMM.ranked(shape, "bfloat16", H200, with_fix_up(profile, c)) for c in (0.0, 1000.0))
+    assert [r for r in cheap if not r[0].stream_k] == bare == [r for r in dear if not r[0].stream_k]
+    before, after = ({c: p.time_us for c, p in ranked if c.stream_k} for ranked in (cheap, dear))
+    assert (
+        before.keys() == after.keys() == {c for c in candidates(shape, "bfloat16", H200, profile.costs) if c.stream_k}
+    )
+    assert all(after[c] > before[c] for c in before)
+
+
+def test_a_stream_is_not_predicted_without_its_fix_up(profile):
+    config = GemmConfig("single", 128, 128, 64, 8, 4, stream_k=True)
+    with pytest.raises(MissingCosts) as caught:
+        GEMM.predicted([config], (600, 4096, 8192), "bfloat16", H200, without(profile, "fix_up"))
+    assert caught.value.operations == ("fix_up",)
+    (prediction,) = GEMM.predicted([config], (600, 4096, 8192), "bfloat16", H200, with_fix_up(profile, 1000.0))
+    assert prediction.time_us > 0
+
+
+def test_a_stream_balances_what_whole_tiles_leave_idle(profile):
+    """160 tiles on 132 SMs: two rounds whole, 1.21 of them streamed. Without a tail there is nothing to stream."""
+    tiles = GemmConfig("single", 128, 128, 64, 8, 4)
+    free = with_fix_up(profile, 0.0)
+    whole, stream = GEMM.predicted(
+        [tiles, replace(tiles, stream_k=True)], (128 * 10, 128 * 16, 16384), "bfloat16", H200, free
+    )
+    tensor = [dict(p.parts)["tensor"] for p in (whole, stream)]
+    assert tensor[1] == pytest.approx(tensor[0] * -(-160 * 256 // 132) / 512)
+    assert stream.time_us < whole.time_us
+    full = candidates((128 * 11, 128 * 12, 16384), "bfloat16", H200)
+    assert not any(c.stream_k for c in full if (c.block_m, c.block_n, c.ctas_per_sm) == (128, 128, 1))
 
 
 def test_what_the_space_proposes_is_predicted_alike_when_asked_for(profile):

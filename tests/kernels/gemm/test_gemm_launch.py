@@ -21,6 +21,7 @@ CONFIGS = (
     GemmConfig("cooperative", 128, 128, 64, 4, 3, swap=True, split_k=2),
     GemmConfig("cooperative", 192, 128, 64, 4, 4),
     GemmConfig("pingpong", 128, 128, 64, 4, 4, split_k=2),
+    GemmConfig("single", 64, 128, 64, 4, 4, stream_k=True),
     GemmConfig("pipelined", 128, 128, 64, 8, 3),
 )
 
@@ -77,8 +78,8 @@ def test_a_launch_specialises_as_the_compile_report_does(specialised, monkeypatc
     assert kernel.src.constants == source.constants
     assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
     assert kernel.metadata.num_warps == config.total_warps
-    rows, columns, _ = config.computed((m, n, 256))
-    assert grid == (-(-rows // config.block_m) * -(-columns // config.block_n) * config.split_k,)
+    units = config.tiles((m, n, 256)) * (4 if config.stream_k else config.split_k)
+    assert grid == (units,)  # of a stream a CTA for each of few K blocks
 
 
 class Cuda(torch.Tensor):
@@ -213,6 +214,9 @@ def test_the_grid_is_what_is_resident_or_all_units():
     config = GemmConfig("single", 64, 64, 64, 4, 2, split_k=2, ctas_per_sm=2)
     assert launch.grid_size(config, (6400, 6400, 640), 132) == 264
     assert launch.grid_size(config, (64, 65, 640), 132) == 4
+    stream = GemmConfig("single", 64, 64, 64, 4, 2, stream_k=True, ctas_per_sm=2)
+    assert launch.grid_size(stream, (6400, 6400, 640), 132) == launch.grid_size(stream, (64, 1920, 640), 132) == 264
+    assert launch.grid_size(stream, (64, 65, 640), 132) == 20
     tail = GemmConfig("cooperative", 192, 128, 64, 4, 4, split_k=3, split_tail=True, persistent=False)
     assert launch.grid_size(tail, (192 * 16, 128 * 12, 640), 132) == 132 + 3 * 60
 

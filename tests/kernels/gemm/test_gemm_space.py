@@ -137,7 +137,13 @@ def test_candidates_are_worth_considering(shape):
             assert split_units <= (resident if config.split_tail else 2 * resident)
         if config.split_tail:
             assert whole > 0
+        if config.split_tail or config.stream_k:
             assert whole % resident == 0
+        if config.stream_k:
+            assert config.tiles(shape) % resident > 0
+            assert config.units(shape, H200.sm_count) == whole + resident
+            streamed = (config.tiles(shape) - whole) * -(-k // config.block_k)
+            assert streamed >= MIN_SPLIT_ITERATIONS * resident
 
 
 @given(SHAPES)
@@ -163,7 +169,7 @@ def test_the_table_counts_as_the_configuration_does(shape):
 @settings(deadline=None, max_examples=200)
 def test_units_cover_every_k_block_of_every_tile_once(config, shape, sm_count, split_k, tail):
     split_k = split_k if config.specialized else 1
-    config = replace(config, split_k=split_k, split_tail=tail and split_k > 1)
+    config = replace(config, split_k=split_k, split_tail=tail and split_k > 1, stream_k=False)
     assume(not violations(config, "bfloat16", H200, shape))
     rows, columns, k = config.computed(shape)
     k_blocks = -(-k // config.block_k)
@@ -198,6 +204,18 @@ def test_a_split_is_refused_exactly_where_it_leaves_a_part_empty(k_blocks, split
     assert all("leaves splits of K" in f for f in found)
 
 
+def test_a_stream_takes_a_full_wave_beside_the_tail_and_has_a_k_block_for_each_range():
+    stream = replace(SINGLE, stream_k=True)
+    shape = (128 * 10, 128 * 10, 4096)  # 100 tiles of 64 K blocks
+    assert stream.whole_tiles(shape, 16) == 80
+    assert stream.units(shape, 16) == 80 + 16
+    assert replace(stream, ctas_per_sm=2).whole_tiles(shape, 16) == 64
+    assert (stream.whole_tiles(shape, 64), stream.units(shape, 64)) == (0, 64)
+    assert (stream.whole_tiles(shape, 132), stream.units(shape, 132)) == (0, 132)
+    assert stream.units((128, 128, 640), 132) == 10
+    assert [replace(SINGLE, split_k=2).split, SINGLE.split, stream.split] == ["equal", "none", "stream"]
+
+
 def test_whole_tiles_of_a_split_tail_are_full_waves():
     tail = replace(SINGLE, split_k=4, split_tail=True)
     shape = (128 * 10, 128 * 10, 4096)  # 100 tiles
@@ -224,6 +242,11 @@ BAD = {
     "a tail of nothing": (replace(SINGLE, split_tail=True), "bfloat16", "split_tail without split_k"),
     "rows for idle warps": (replace(SINGLE, block_m=64), "bfloat16", "64 rows for 8 warps"),
     "pipelined splits": (replace(PIPELINED, split_k=2), "bfloat16", "the pipelined scheme has no split-K"),
+    "a pipelined stream": (replace(PIPELINED, stream_k=True), "bfloat16", "the pipelined scheme has no split-K, no"),
+    "a stream of splits": (replace(SINGLE, stream_k=True, split_k=2), "bfloat16", "K is split in one of the two ways"),
+    "a stream of a CTA a unit": (
+        replace(SINGLE, stream_k=True, persistent=False), "bfloat16", "stream_k without persistent: each CTA has one",
+    ),
     "pipelined swaps": (replace(PIPELINED, swap=True), "bfloat16", "the pipelined scheme has no split-K"),
     "registers": (GemmConfig("single", 128, 256, 64, 4, 2), "bfloat16", "256 accumulator registers a thread and"),
     "registers at launch": (

@@ -17,6 +17,8 @@ REPRESENTATIVES = (
     GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring"),
     GemmConfig("cooperative", 192, 128, 64, 4, 4, epilogue_split=2, split_k=3, split_tail=True),
     GemmConfig("pingpong", 64, 256, 64, 4, 4),
+    GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring", stream_k=True),
+    GemmConfig("pingpong", 128, 128, 64, 4, 4, stream_k=True),
     GemmConfig("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", swap=True),
 )
 

@@ -40,12 +40,15 @@ def activate():
     return machine.load_kernel(KERNELS / "device" / "activations.py").activate
 
 
-def run(kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, whole_tiles=0, **constants):
+def run(
+    kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, whole_tiles=0, stream_k=False, **constants
+):
     """C and the margin around it, NaN where nothing was written."""
     m, n = len(a), len(b)
     columns = n // 2 if activation == "swiglu" else n
     constants = {
-        "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2, "SPLIT": split_k > 1, "A_MAJOR": "k", "B_MAJOR": "k",
+        "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2, "SPLIT": machine.split_of(split_k, stream_k),
+        "A_MAJOR": "k", "B_MAJOR": "k",
         "ACTIVATION": activation, "BIAS": "none" if bias is None else "any",
         "RESIDUAL": "none" if residual is None else "any", "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240,
         **constants,
@@ -56,8 +59,9 @@ def run(kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, 
     c = np.full((m, columns + 3), machine.POISON)
     out = machine.Descriptor(c[:, :columns], block.tile) if constants["TMA_STORE"] else machine.Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
-    sums = np.full((tiles - whole_tiles) * split_k * block.block_m * block.block_n, machine.POISON)
-    arrivals = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
+    places = programs if stream_k else (tiles - whole_tiles) * split_k
+    sums = np.full(places * block.block_m * block.block_n, machine.POISON)
+    arrivals = np.zeros(places // split_k * block.sharers, dtype=np.int64)
     a_desc, b_desc = (machine.Descriptor(x, (r, 4)) for x, r in ((left, block.rows), (right, block.block_n)))
     arguments = (
         a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(arrivals),
@@ -84,11 +88,13 @@ def run(kernel, a, b, bias, residual, activation, *, programs, seed, split_k=1, 
     tma_store=st.booleans(),
     split=st.integers(1, 3),
     whole=st.integers(0, 6),
+    stream=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plan_and_any_schedule(
-    kernel, scheme, activation, biased, added, m, n, programs, chunks, in_ring, swap, tma_store, split, whole, seed
+    kernel, scheme, activation, biased, added, m, n, programs, chunks, in_ring, swap, tma_store, split, whole,
+    stream, seed,
 ):  # fmt: skip
     halves = activation == "swiglu"
     swap = swap and not halves
@@ -99,9 +105,13 @@ def test_any_plan_and_any_schedule(
     residual = rng.normal(size=(m, n // 2 if halves else n)) if added else None
     lines, columns = (n, m) if swap else (m, n)
     tiles = -(-lines // 4) * -(-columns // 8)
+    if stream:
+        split, programs = 1, min(programs, 3 * tiles)
+        whole = min(whole, max(tiles // programs - 1, 0)) * programs
     c, margin = run(
         kernel, a, b, bias, residual, activation, programs=programs, seed=seed, split_k=split,
-        whole_tiles=min(whole, tiles), SCHEME=scheme, BLOCK_M=4, BLOCK_N=8, BLOCK_K=4, DEPTH=3, EPILOGUE_SPLIT=chunks,
+        whole_tiles=min(whole, tiles), stream_k=stream, SCHEME=scheme, BLOCK_M=4, BLOCK_N=8, BLOCK_K=4, DEPTH=3,
+        EPILOGUE_SPLIT=chunks,
         STAGING_IN_RING=in_ring and (4 * 8 // chunks <= 8 * 4 if scheme != "cooperative" else chunks == 2),
         SWAP=swap, TMA_STORE=tma_store,
     )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Stream-K (Osama et al. 2023, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on
+the GPU"): the K blocks of all tiles in one line, cut into one range a CTA, equal within one block.
+
+A range covers the end of one tile, whole tiles, and the start of another; what it has of one tile is a *segment*. The
+CTA with a tile's first K block owns the tile: it adds the partial sums of the ranges that follow, in their order, and
+stores. A range that begins inside a tile leaves its first segment's partial sums in the workspace, where it has one
+tile's bytes, and raises its flag; it is the only range whose K blocks these are, so it has one reader.
+
+Range r of G is CTA G - 1 - r's. An owner thus waits for CTAs of lower numbers alone, and for their first segment,
+before which they wait for nothing. A launch has no more CTAs than a free GPU holds at once; where other kernels hold
+SMs too, CTAs start in the order of their numbers (NVIDIA does not document it), and none waits for one yet to start.
+"""
+
+from __future__ import annotations
+
+from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
+
+
+@gluon.jit
+def own_range():
+    """The number of this CTA's range."""
+    return gl.num_programs(0) - 1 - gl.program_id(0)
+
+
+@gluon.jit
+def range_start(number, total):
+    """The first K block of a range of ``total`` K blocks, of which there are as many as CTAs or more."""
+    ranges = gl.num_programs(0)
+    return number * (total // ranges) + gl.minimum(number, total % ranges)
+
+
+@gluon.jit
+def range_of(block, total):
+    """The range that K block ``block`` of ``total`` is in: the first ones have one block more than the others."""
+    ranges = gl.num_programs(0)
+    each = total // ranges
+    longer = total % ranges
+    beyond = gl.maximum(block - longer * (each + 1), 0)
+    return gl.where(block < longer * (each + 1), block // (each + 1), longer + beyond // each)
+
+
+@gluon.jit
+def opaque(number):
+    """``number``, of which the compiler no longer knows that it is the same for each unit: addresses made of it are not
+    kept in registers over a main loop, where they would spill."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def segment_count(total, blocks):
+    """How many tiles of ``blocks`` K blocks this CTA's range touches."""
+    number = own_range()
+    return (range_start(number + 1, total) - 1) // blocks - range_start(number, total) // blocks + 1
+
+
+@gluon.jit
+def segment(index, total, blocks):
+    """(tile, its first K block here, how many) of a segment of this CTA's range."""
+    start = range_start(own_range(), total)
+    tile = start // blocks + index
+    first = gl.maximum(start - tile * blocks, 0)
+    return tile, first, gl.minimum(range_start(own_range() + 1, total) - tile * blocks, blocks) - first
+
+
+@gluon.jit
+def partial_sums(like, slot, workspace, SHARERS: gl.constexpr, PART: gl.constexpr, CHUNKS: gl.constexpr,
+                 CHUNK: gl.constexpr):  # fmt: skip
+    """Pointers to one chunk of a slot, laid out as ``like``: workspace[slot][consumer][chunk], fp32."""
+    ROWS: gl.constexpr = like.shape[0]
+    COLUMNS: gl.constexpr = like.shape[1]
+    r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, like.type.layout))
+    c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, like.type.layout))
+    chunk = (slot * SHARERS + PART) * CHUNKS + CHUNK
+    return workspace + gl.cast(chunk, gl.int64) * (ROWS * COLUMNS) + (r[:, None] * COLUMNS + c[None, :])
+
+
+@gluon.jit
+def raise_flag(flag):
+    """Say that what this partition has written is there; every thread's writes are before the one release."""
+    thread_barrier()
+    gl.atomic_xchg(flag, 1, sem="release", scope="gpu")
+
+
+@gluon.jit
+def take_flag(flag):
+    """Wait until ``flag`` is raised and lower it, for the next launch: it has one reader."""
+    while gl.atomic_cas(flag, 1, 0, sem="acquire", scope="gpu") == 0:
+        pass
