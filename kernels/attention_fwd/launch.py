@@ -22,13 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH, AttentionShape
+from warpplan.kernels.attention_fwd.kernel import attention_shape
 from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS, AttentionConfig, config_of, require_valid
 from warpplan.kernels.compile import element_type
-from warpplan.kernels.declaration import require_elements
+from warpplan.kernels.declaration import Shape, require_elements
 from warpplan.kernels.gemm.launch import run_kernel
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import TMA_ALIGNMENT_BYTES
@@ -124,6 +126,32 @@ def _launch(
     launch = gluon.attention_fwd_kernel[(grid_size(config, shape, sm_count(q.device.index)),)]
     keywords = {**constants, **gluon.launch_options(config)}
     return lambda: run_kernel(launch, arguments, keywords, q)
+
+
+def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[], None]:
+    """A launch on random operands of ``shape`` (of :class:`~warpplan.kernels.attention_fwd.kernel.AttentionFwd`), for
+    timing."""
+    from warpplan.kernels.attention_fwd.packed_launch import prepare_packed
+
+    asked = attention_shape(shape)
+    batch, kind = asked.batch, getattr(torch, dtype)
+    if asked.sizes is None:
+        forms = [(batch, heads, length, asked.head_dim) for heads, length in
+                 ((asked.heads, asked.q_length), (asked.kv_heads, asked.k_length), (asked.kv_heads, asked.k_length))]  # fmt: skip
+        q, k, v = (torch.randn(form, device="cuda", dtype=kind) for form in forms)
+        return prepare(q, k, v, config, torch.empty_like(q), causal=asked.causal, window=asked.window)
+    more = asked.k_length - asked.q_length
+    ends = [list(accumulate(sizes)) for sizes in (asked.sizes, [max(size + more, 0) for size in asked.sizes])]
+    starts = [torch.tensor([0, *listed], dtype=torch.int32, device="cuda") for listed in ends]
+    heads = (asked.heads, asked.kv_heads, asked.kv_heads)
+    rows = (ends[0][-1], ends[1][-1], ends[1][-1])
+    q, k, v = (
+        torch.randn(row, head, asked.head_dim, device="cuda", dtype=kind) for row, head in zip(rows, heads, strict=True)
+    )
+    return prepare_packed(
+        q, k, v, *starts, asked.q_length, asked.k_length, config, torch.empty_like(q), causal=asked.causal,
+        window=asked.window,
+    )  # fmt: skip
 
 
 def band(shape: AttentionShape) -> tuple[int, int]:

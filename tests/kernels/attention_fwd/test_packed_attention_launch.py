@@ -14,6 +14,7 @@ from warpplan.kernels import compile as compiling  # noqa: E402
 from warpplan.kernels.attention_fwd import gluon, launch, packed_launch  # noqa: E402
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape  # noqa: E402
 from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source  # noqa: E402
+from warpplan.kernels.attention_fwd.kernel import attention_shape  # noqa: E402
 from warpplan.kernels.attention_fwd.reference import packed_reference  # noqa: E402
 from warpplan.kernels.attention_fwd.space import AttentionConfig, tuning  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
@@ -172,3 +173,28 @@ def test_the_reference_is_torchs_of_each_sequence():
     assert torch.isnan(out[95:]).all()
     assert torch.isnan(lse[:, 95:]).all()
     assert torch.isfinite(lse[:, :95]).all()
+
+
+@pytest.mark.parametrize("options", [(), ("mask=causal", "kv_heads=2", "kv_length=150"), ("sizes=equal",),
+                                     ("kv_length=130", "window=5", "sizes=100,0,7")], ids=str)  # fmt: skip
+def test_a_launch_for_timing_has_the_shape_that_was_asked_for(options, monkeypatch):
+    seen = []
+    monkeypatch.setattr(launch, "_launch", lambda *a: seen.append(a[6]))
+    monkeypatch.setattr(packed_launch, "_launch", lambda *a: seen.append(a[8]))
+    for name in ("randn", "tensor"):
+        made = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *a, made=made, **k: made(*a, **{**k, "device": "cpu"}))
+    shape = (3, 4, 100, 64, *options)
+    asked = attention_shape(shape)
+    launch.random_launch(shape, "bfloat16", tuning(replace(CONFIG, packed=asked.packed)))
+    (found,) = seen
+    assert (found.heads, found.kv_heads, found.causal, found.window) == (
+        4, asked.kv_heads, asked.causal, asked.window,
+    )  # fmt: skip
+    if asked.packed:
+        assert found.q_length == asked.q_rows
+        assert found.k_length == sum(count * one.k_length for count, one in asked.sequences) + (
+            30 if 0 in asked.sizes else 0
+        )
+    else:
+        assert found == asked
