@@ -136,8 +136,8 @@ def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[]
     asked = attention_shape(shape)
     batch, kind = asked.batch, getattr(torch, dtype)
     if asked.sizes is None:
-        forms = [(batch, heads, length, asked.head_dim) for heads, length in
-                 ((asked.heads, asked.q_length), (asked.kv_heads, asked.k_length), (asked.kv_heads, asked.k_length))]  # fmt: skip
+        keys = (batch, asked.kv_heads, asked.k_length, asked.head_dim)
+        forms = ((batch, asked.heads, asked.q_length, asked.head_dim), keys, keys)
         q, k, v = (torch.randn(form, device="cuda", dtype=kind) for form in forms)
         return prepare(q, k, v, config, torch.empty_like(q), causal=asked.causal, window=asked.window)
     more = asked.k_length - asked.q_length
