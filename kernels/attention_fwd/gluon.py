@@ -58,7 +58,8 @@ LN_2 = gl.constexpr(0.6931471805599453)
 @dataclass(frozen=True)
 class AttentionBlock:
     """Compile-time facts: the plan, the head size ``width``, which sides of the mask's band are bounded, whether the
-    log-sum-exp is stored, and at the ends of how many packed sequences a warp looks together: 0 where none are."""
+    log-sum-exp is stored, and at the ends of how many packed sequences a warp looks together: 0 where none are.
+    ``heads_in_rows``: a tile has all heads that share a key head, those of a query one after the other."""
 
     consumers: int
     rows: int
@@ -73,6 +74,7 @@ class AttentionBlock:
     bounded_right: bool
     stores_lse: bool
     window: int
+    heads_in_rows: bool = False
 
 
 class Queries(NamedTuple):
@@ -455,7 +457,10 @@ def masked(scores, key, row, tile, extents, BLOCK: gl.constexpr):
     parts = scores.reshape([scores.shape[0], GROUPS, 8])
     LAYOUT: gl.constexpr = parts.type.layout
     r = row + tile.k_length - tile.q_length - key
-    r += gl.arange(0, BLOCK.rows, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    place = gl.arange(0, BLOCK.rows, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    if BLOCK.heads_in_rows:
+        place = place // extents.sharers
+    r += place
     within = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
     within = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [within], dtype=gl.int32, is_pure=False, pack=1)
     group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))) * 8

@@ -142,14 +142,14 @@ def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[]
         return prepare(q, k, v, config, torch.empty_like(q), causal=asked.causal, window=asked.window)
     more = asked.k_length - asked.q_length
     ends = [list(accumulate(sizes)) for sizes in (asked.sizes, [max(size + more, 0) for size in asked.sizes])]
-    starts = [torch.tensor([0, *listed], dtype=torch.int32, device="cuda") for listed in ends]
+    q_starts, k_starts = (torch.tensor([0, *listed], dtype=torch.int32, device="cuda") for listed in ends)
     heads = (asked.heads, asked.kv_heads, asked.kv_heads)
     rows = (ends[0][-1], ends[1][-1], ends[1][-1])
     q, k, v = (
         torch.randn(row, head, asked.head_dim, device="cuda", dtype=kind) for row, head in zip(rows, heads, strict=True)
     )
     return prepare_packed(
-        q, k, v, *starts, asked.q_length, asked.k_length, config, torch.empty_like(q), causal=asked.causal,
+        q, k, v, q_starts, k_starts, asked.q_length, asked.k_length, config, torch.empty_like(q), causal=asked.causal,
         window=asked.window,
     )  # fmt: skip
 

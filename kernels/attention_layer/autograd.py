@@ -21,6 +21,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from warpplan.kernels.attention_decode.kernel import ATTENTION_DECODE
+from warpplan.kernels.attention_decode.space import MAX_ROWS
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH
 from warpplan.kernels.attention_fwd.kernel import ATTENTION_FWD
 from warpplan.kernels.attention_fwd.reference import reference
@@ -32,6 +34,8 @@ from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor
 
 DTYPES: dict[Dtype, str] = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 """What the planned kernel takes, by the names that plans have."""
+PLANNED_BITS = 4
+"""Of the number of keys that decoding is planned for: 16 plans from one power of two to the next."""
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Not their subclasses (DTensor, nested tensors): those have an attention of their own."""
 
@@ -52,8 +56,9 @@ def attention(
     ``query`` [B, H, L, D], ``key`` and ``value`` [B, G, M, D] → [B, H, L, D] in the operands' dtype, differentiable,
     whole under ``torch.compile(fullgraph=True)``.
 
-    On a Hopper GPU bfloat16 and float16 operands go to ``attention_fwd`` with the configuration that
-    :func:`~warpplan.kernels.plan_source.configuration` has for their sizes; sums are fp32, and the same operands give
+    On a Hopper GPU bfloat16 and float16 operands go to ``attention_fwd``, or where there is one query to
+    ``attention_decode``, with the configuration that :func:`~warpplan.kernels.plan_source.configuration` has for their
+    sizes; sums are fp32, and the same operands give
     the same bits. ``is_causal`` is torch's: query i sees the keys 0 to i, also where L and M differ. Gradients are
     torch's own: its attention runs anew in the backward pass. Autocast casts the operands as it does for torch's own.
     Everything else is torch's own attention, with its results, gradients and errors; :func:`why_torch` says which.
@@ -161,11 +166,35 @@ def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
         for tensor in (query, key, value)
     )
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    config = configuration(
-        ATTENTION_FWD.name, planned_shape(query, key, causal), DTYPES[query.dtype], hopper_name(query.device.index)
-    )
+    dtype, device = DTYPES[query.dtype], hopper_name(query.device.index)
+    if decodes(query, key, value):
+        from warpplan.kernels.attention_decode.launch import prepare as prepare_decode
+
+        # The last query sees every key, causal or not.
+        config = configuration(ATTENTION_DECODE.name, decoding_shape(query, key), dtype, device)
+        prepare_decode(query, key, value, config, out, None, lse, scale=scale)()
+        return out, lse
+    config = configuration(ATTENTION_FWD.name, planned_shape(query, key, causal), dtype, device)
     prepare(query, key, value, config, out, lse, causal=causal, scale=scale)()
     return out, lse
+
+
+def decodes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether one query stands before the keys, which are then split among blocks: ``attention_decode`` runs it."""
+    from warpplan.kernels.attention_decode.launch import key_rows
+
+    apart = key_rows(key)
+    fits = query.shape[1] // key.shape[1] <= MAX_ROWS and apart is not None and apart == key_rows(value)
+    return query.shape[2] == 1 and fits
+
+
+def decoding_shape(query: Tensor, key: Tensor) -> Shape:
+    """The shape that a configuration is looked up by; the number of keys, which grows by one each step, is rounded up
+    to :data:`PLANNED_BITS` binary digits after the first."""
+    (batch, heads, _, head_dim), (_, kv_heads, keys, _) = query.shape, key.shape
+    step = 1 << max(keys.bit_length() - 1 - PLANNED_BITS, 0)
+    rounded = min(-(-keys // step) * step, MAX_LENGTH)
+    return (batch, heads, rounded, head_dim, *([] if kv_heads == heads else [f"kv_heads={kv_heads}"]))
 
 
 def planned_shape(query: Tensor, key: Tensor, causal: bool) -> Shape:

@@ -18,6 +18,8 @@ from warpplan.kernels.attention_layer.autograd import (  # noqa: E402
     attend,
     attention,
     attention_operator,
+    decodes,
+    decoding_shape,
     planned_shape,
     why_torch,
 )
@@ -213,6 +215,21 @@ def test_the_operator_keeps_torchs_rules():
         torch.library.opcheck(attention_operator, (query, key, value, causal, 0.2), test_utils=(
             "test_schema", "test_autograd_registration", "test_faketensor",
         ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("k_length", "kv_heads", "planned"), [(1000, 4, 1024), (65, 2, 68), (1 << 20, 1, 1 << 20), (1, 4, 1)]
+)
+def test_one_query_is_decoded(k_length, kv_heads, planned):
+    """Planned for a number of keys that is not another at each step."""
+    query, key = torch.empty(2, 4, 1, 64, device="meta"), torch.empty(2, kv_heads, k_length, 64, device="meta")
+    assert decodes(query, key, key)
+    assert not decodes(torch.empty(2, 4, 2, 64, device="meta"), key, key)
+    assert not decodes(torch.empty(2, 128 * kv_heads, 1, 64, device="meta"), key, key)
+    shape = decoding_shape(query, key)
+    kernel = registry.kernel("attention_decode")
+    assert kernel.parse_shape(kernel.declaration.named(shape), "bfloat16") == shape
+    assert shape[2] == planned
 
 
 @pytest.mark.parametrize("causal", [False, True])
