@@ -130,6 +130,9 @@ def test_every_row_has_work_and_a_peer() -> None:
 
 def _products(row: BenchRow) -> float:
     """The FLOP of a row's products, written out."""
+    if row.kernel == "attention_decode":
+        batch, heads, keys, head_dim = row.sizes
+        return 4.0 * batch * heads * head_dim * sum(keys - before for before in range(int(row.option("queries"))))
     if row.kernel not in ("attention_fwd", "sdpa"):
         return 2 * math.prod(row.sizes[:3]) * (3 if row.kernel == "linear" else 1)
     batch, heads, length, head_dim = row.sizes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 Sizes = tuple[int, ...]
 TABLES = (
     "grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear", "attention_fwd",
-    "attention_packed", "sdpa",
+    "attention_packed", "attention_decode", "sdpa",
 )  # fmt: skip
 """The tables, each in a pair of results files of its own."""
 SPLITS = ("train", "heldout")
@@ -25,6 +25,7 @@ OPTIONS = {
     "gemm_bias_act": {"layout": "nt", "activation": "none", "bias": "no", "residual": "no"},
     "linear": {"bias": "no"},
     "attention_fwd": {"mask": "full", "kv_heads": "same", "kv_length": "same", "window": "all", "sizes": "padded"},
+    "attention_decode": {"kv_heads": "same", "queries": "1"},
     "sdpa": {"mask": "full", "kv_heads": "same"},
 }
 """Each kernel's options in declared order, with their defaults."""
@@ -302,6 +303,30 @@ PACKED_TRAIN: tuple[tuple[int, int, Sizes, dict[str, str]], ...] = (
     (16, 128, (1, 3, 9000, 500, 500, 500), CAUSAL),
 )
 
+# Decoding: (sequences, heads, keys, head size), options.
+GQA = {"kv_heads": "8"}
+DECODE_HELDOUT: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((16, 32, 8192, 128), GQA),  # Llama 3 8B
+    ((64, 32, 4096, 128), GQA),
+    ((1, 32, 131072, 128), GQA),
+    ((4, 64, 32768, 128), GQA),  # Llama 3 70B
+    ((32, 32, 4096, 128), {}),  # Llama 2 7B, heads of their own
+    ((128, 64, 2048, 64), GQA),
+    ((8, 16, 16384, 256), GQA),
+    ((16, 32, 8192, 128), {**GQA, "queries": "4"}),  # four tokens guessed ahead
+)
+DECODE_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((8, 32, 16384, 128), GQA),
+    ((32, 64, 8192, 128), GQA),
+    ((1, 64, 65536, 128), GQA),
+    ((2, 32, 10000, 128), GQA),
+    ((100, 32, 1500, 128), GQA),
+    ((24, 40, 3000, 128), {}),
+    ((16, 32, 8192, 64), {}),
+    ((4, 8, 20000, 256), {"kv_heads": "4"}),
+    ((8, 32, 8192, 128), {**GQA, "queries": "8"}),
+)
+
 # torch's attention, forward and backward.
 SDPA_SHAPES: tuple[tuple[Sizes, dict[str, str]], ...] = (
     ((4, 16, 4096, 128), CAUSAL),
@@ -368,6 +393,9 @@ def rows(table: str, split: str) -> tuple[BenchRow, ...]:
             return tuple(make_row(table, "attention_fwd", s, "bfloat16", split, **options) for s, options in asked)
         case "attention_packed":
             return tuple(_packed_rows(PACKED_HELDOUT if heldout else PACKED_TRAIN, split))
+        case "attention_decode":
+            decoded = DECODE_HELDOUT if heldout else DECODE_TRAIN
+            return tuple(make_row(table, table, s, "bfloat16", split, **options) for s, options in decoded)
         case "sdpa":
             shapes = SDPA_SHAPES if heldout else ()
             return tuple(make_row(table, "sdpa", s, "bfloat16", split, **options) for s, options in shapes)
