@@ -212,9 +212,7 @@ def test_compiled_whole(is_causal, dynamic, monkeypatch):
 def test_the_operator_keeps_torchs_rules():
     query, key, value = operands(5, 7, dtype=torch.float64, grad=True)
     for causal in (False, True):
-        torch.library.opcheck(attention_operator, (query, key, value, causal, 0.2), test_utils=(
-            "test_schema", "test_autograd_registration", "test_faketensor",
-        ))  # fmt: skip
+        torch.library.opcheck(attention_operator, (query, key, value, causal, 0.2))
 
 
 @pytest.mark.parametrize(
