@@ -49,6 +49,7 @@ FITTED = (
     Fitted("grouped_gemm", "gemm", "grouped_gemm"),
     Fitted("grouped_gemm fp8", "grouped_gemm", "grouped_gemm_fp8"),
     Fitted("attention_fwd", "gemm", "attention_fwd"),
+    Fitted("attention_decode", "gemm", "attention_decode"),
 )
 """What the kernels look up, in the order in which it is fitted: a prior comes before what begins at it."""
 VARIANTS = (
@@ -57,8 +58,9 @@ VARIANTS = (
     Fitted("grouped_gemm forward", "grouped_gemm", "grouped_gemm", (("product", "forward"),)),
     Fitted("grouped_gemm dgrad", "grouped_gemm", "grouped_gemm", (("product", "dgrad"),)),
     Fitted("grouped_gemm wgrad", "grouped_gemm", "grouped_gemm", (("product", "wgrad"),)),
+    Fitted("attention_fwd packed", "attention_fwd", "attention_packed"),
 )
-"""What calibrations of their own would gain for layouts and products: printed, not stored."""
+"""What calibrations of their own would gain for layouts, products and packed sequences: printed, not stored."""
 
 
 def device_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
@@ -111,8 +113,20 @@ def _attention_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Pro
     return found
 
 
+def _decode_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.attention_decode.kernel import decode_shape
+    from warpplan.kernels.attention_decode.space import config_of
+    from warpplan.kernels.attention_decode.work import work
+
+    found: DeviceWork = work(
+        [config_of(config) for config in configs], decode_shape(row.shape), row.dtype, TARGET, profile
+    )
+    return found
+
+
 WORK: dict[str, WorkOf] = {
     "gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _fused_work, "attention_fwd": _attention_work,
+    "attention_decode": _decode_work,
 }  # fmt: skip
 
 

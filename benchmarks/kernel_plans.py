@@ -44,11 +44,11 @@ class PlannedRow:
 
 def planned(row: BenchRow, profile: Profile) -> PlannedRow:
     """Rank the row's candidates. Raises :class:`WarpplanError` where the kernel or the profile has none."""
-    if row.kernel == "linear":
+    if row.kernel in ("linear", "sdpa"):
         return PlannedRow(row, ())
     ranked = _ranked(row, profile)
     others = []
-    if "," in dict(row.options).get("sizes", ""):
+    if row.kernel == "grouped_gemm" and "," in dict(row.options).get("sizes", ""):
         for name in PLANNED_FOR:
             others.append((f"plan for {name}", _ranked(row.replaced(sizes=name), profile)[0][0]))
     return PlannedRow(row, ranked, tuple(others))

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from warpplan.kernels.attention_layer.autograd import attention
     from warpplan.kernels.compiler.exceptions import PlanWarning
     from warpplan.kernels.compiler.launching.inductor import planned_inductor, tma_templates
     from warpplan.kernels.compiler.launching.planned import planned
@@ -17,6 +18,7 @@ _MODULES = {
     "PatchReport": "linear_layer.patching",
     "PlanSourceWarning": "plan_source",
     "PlanWarning": "compiler.exceptions",
+    "attention": "attention_layer.autograd",
     "linear": "linear_layer.autograd",
     "patch": "linear_layer.patching",
     "planned": "compiler.launching.planned",
@@ -29,6 +31,7 @@ __all__ = [
     "PatchReport",
     "PlanSourceWarning",
     "PlanWarning",
+    "attention",
     "linear",
     "patch",
     "planned",

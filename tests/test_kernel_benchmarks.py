@@ -130,13 +130,21 @@ def test_every_row_has_work_and_a_peer() -> None:
 
 def _products(row: BenchRow) -> float:
     """The FLOP of a row's products, written out."""
-    if row.kernel != "attention_fwd":
+    if row.kernel == "attention_decode":
+        batch, heads, keys, head_dim = row.sizes
+        return 4.0 * batch * heads * head_dim * sum(keys - before for before in range(int(row.option("queries"))))
+    if row.kernel not in ("attention_fwd", "sdpa"):
         return 2 * math.prod(row.sizes[:3]) * (3 if row.kernel == "linear" else 1)
     batch, heads, length, head_dim = row.sizes
-    keys = np.arange(1, length + 1) if row.option("mask") == "causal" else np.full(length, length)
-    if row.option("window") != "all":
-        keys = np.minimum(keys, int(row.option("window")) + 1)
-    return 4.0 * batch * heads * head_dim * float(keys.sum())
+    options = dict(row.options)
+    lengths = list(map(int, options["sizes"].split(","))) if "sizes" in options else [length] * batch
+    total = 0.0
+    for size in lengths:
+        keys = np.arange(1, size + 1) if row.option("mask") == "causal" else np.full(size, size)
+        if "window" in options:
+            keys = np.minimum(keys, int(options["window"]) + 1)
+        total += 4.0 * heads * head_dim * float(keys.sum())
+    return total * (3.5 if row.kernel == "sdpa" else 1)
 
 
 def test_the_baselines_are_where_they_belong() -> None:
@@ -154,7 +162,7 @@ def test_checks_are_small_and_of_the_same_kind() -> None:
     for row in EVERY:
         small = case_of(row.table).check_row(row)
         assert (small.kernel, small.dtype) == (row.kernel, row.dtype)
-        if row.kernel != "linear":
+        if row.kernel not in ("linear", "sdpa"):
             assert max(small.sizes) < 2000
             assert small.sizes[1] % 8 == row.sizes[1] % 8
         if row.kernel == "grouped_gemm":

@@ -6,14 +6,16 @@ stand here, so that every machine measures the same rows.
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 Sizes = tuple[int, ...]
 TABLES = (
     "grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear", "attention_fwd",
+    "attention_packed", "attention_decode", "sdpa",
 )  # fmt: skip
 """The tables, each in a pair of results files of its own."""
 SPLITS = ("train", "heldout")
@@ -22,7 +24,9 @@ OPTIONS = {
     "gemm": {"layout": "nt", "scales": "tensor"},
     "gemm_bias_act": {"layout": "nt", "activation": "none", "bias": "no", "residual": "no"},
     "linear": {"bias": "no"},
-    "attention_fwd": {"mask": "full", "kv_heads": "same", "kv_length": "same", "window": "all"},
+    "attention_fwd": {"mask": "full", "kv_heads": "same", "kv_length": "same", "window": "all", "sizes": "padded"},
+    "attention_decode": {"kv_heads": "same", "queries": "1"},
+    "sdpa": {"mask": "full", "kv_heads": "same"},
 }
 """Each kernel's options in declared order, with their defaults."""
 
@@ -281,6 +285,68 @@ ATTENTION_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
 )
 
 
+# Packed sequences: heads, head size, lengths of the sequences, options.
+def documents(tokens: int, mean: int, seed: int) -> Sizes:
+    """Lengths of documents packed into ``tokens``, drawn from an exponential distribution, the last one cut off."""
+    chooser, found = random.Random(seed), list[int]()
+    while (left := tokens - sum(found)) > 0:
+        found.append(min(left, 1 + int(-mean * math.log(1.0 - chooser.random()))))
+    return tuple(found)
+
+
+PACKED_HELDOUT: tuple[tuple[int, int, Sizes, dict[str, str]], ...] = (
+    (16, 128, (4096,) * 4, CAUSAL),
+    (32, 128, documents(16384, 1500, seed=71), {**CAUSAL, "kv_heads": "8"}),  # Llama 3 8B
+    (32, 128, documents(32768, 4000, seed=72), {**CAUSAL, "kv_heads": "8"}),
+    (16, 64, documents(32768, 700, seed=73), {}),  # an encoder
+    (64, 128, (8192, *(512,) * 16), {**CAUSAL, "kv_heads": "8"}),  # Llama 3 70B, one long request and many short ones
+    (16, 256, documents(16384, 2000, seed=74), CAUSAL),
+    (32, 128, documents(16384, 3000, seed=75), {**CAUSAL, "kv_heads": "8", "window": "1023"}),
+)
+PACKED_TRAIN: tuple[tuple[int, int, Sizes, dict[str, str]], ...] = (
+    (16, 128, (2048,) * 8, CAUSAL),
+    (16, 128, documents(16384, 2000, seed=81), CAUSAL),
+    (32, 128, documents(8192, 500, seed=82), {**CAUSAL, "kv_heads": "8"}),
+    (24, 64, documents(16384, 1000, seed=83), {}),
+    (32, 64, documents(32768, 3000, seed=84), CAUSAL),
+    (8, 256, documents(16384, 1200, seed=85), {}),
+    (16, 128, (1, 3, 9000, 500, 500, 500), CAUSAL),
+)
+
+# Decoding: (sequences, heads, keys, head size), options.
+GQA = {"kv_heads": "8"}
+DECODE_HELDOUT: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((16, 32, 8192, 128), GQA),  # Llama 3 8B
+    ((64, 32, 4096, 128), GQA),
+    ((1, 32, 131072, 128), GQA),
+    ((4, 64, 32768, 128), GQA),  # Llama 3 70B
+    ((32, 32, 4096, 128), {}),  # Llama 2 7B, heads of their own
+    ((128, 64, 2048, 64), GQA),
+    ((8, 16, 16384, 256), GQA),
+    ((16, 32, 8192, 128), {**GQA, "queries": "4"}),  # four tokens guessed ahead
+)
+DECODE_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((8, 32, 16384, 128), GQA),
+    ((32, 64, 8192, 128), GQA),
+    ((1, 64, 65536, 128), GQA),
+    ((2, 32, 10000, 128), GQA),
+    ((100, 32, 1500, 128), GQA),
+    ((24, 40, 3000, 128), {}),
+    ((16, 32, 8192, 64), {}),
+    ((4, 8, 20000, 256), {"kv_heads": "4"}),
+    ((8, 32, 8192, 128), {**GQA, "queries": "8"}),
+)
+
+# torch's attention, forward and backward.
+SDPA_SHAPES: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((4, 16, 4096, 128), CAUSAL),
+    ((4, 16, 4096, 128), {}),
+    ((4, 32, 4096, 128), {**CAUSAL, "kv_heads": "8"}),
+    ((8, 16, 1024, 128), CAUSAL),
+    ((4, 16, 4096, 64), CAUSAL),
+)
+
+
 def grouped_rows(table: str, dtype: str, products: tuple[str, ...], split: str) -> Iterator[BenchRow]:
     """Every grouped shape of the split, product by product."""
     balanced, ragged = (
@@ -306,6 +372,13 @@ def _fused_rows(split: str) -> Iterator[BenchRow]:
         yield make_row("gemm_bias_act", "gemm_bias_act", shape, "bfloat16", split, **options)
 
 
+def _packed_rows(asked: Iterable[tuple[int, int, Sizes, dict[str, str]]], split: str) -> Iterator[BenchRow]:
+    for heads, head_dim, lengths, options in asked:
+        sizes = (len(lengths), heads, max(lengths), head_dim)
+        listed = ",".join(map(str, lengths))
+        yield make_row("attention_packed", "attention_fwd", sizes, "bfloat16", split, **options, sizes=listed)
+
+
 def rows(table: str, split: str) -> tuple[BenchRow, ...]:
     """The rows of a table's split, in the order in which they are measured. :class:`KeyError` for an unknown table."""
     heldout = split == "heldout"
@@ -328,4 +401,12 @@ def rows(table: str, split: str) -> tuple[BenchRow, ...]:
         case "attention_fwd":
             asked = ATTENTION_HELDOUT if heldout else ATTENTION_TRAIN
             return tuple(make_row(table, "attention_fwd", s, "bfloat16", split, **options) for s, options in asked)
+        case "attention_packed":
+            return tuple(_packed_rows(PACKED_HELDOUT if heldout else PACKED_TRAIN, split))
+        case "attention_decode":
+            decoded = DECODE_HELDOUT if heldout else DECODE_TRAIN
+            return tuple(make_row(table, table, s, "bfloat16", split, **options) for s, options in decoded)
+        case "sdpa":
+            shapes = SDPA_SHAPES if heldout else ()
+            return tuple(make_row(table, "sdpa", s, "bfloat16", split, **options) for s, options in shapes)
     raise KeyError(f"no table {table!r}: {', '.join(TABLES)}")

@@ -1,2 +1,45 @@
 """Softmax attention forward on Hopper: its configurations, the loop over keys as a graph, what a shape asks of the
 device, the Gluon source that a configuration drives, and how torch tensors get to it."""
+
+EXPORTS = {
+    "attention_shape": ("MAX_LENGTH",),
+    "gluon": (
+        "allocate_slots",
+        "attend_ahead",
+        "attend_serially",
+        "AttentionBlock",
+        "Extents",
+        "KeyRings",
+        "LN_2",
+        "load_block",
+        "QueryTile",
+        "TYPES",
+    ),
+    "graph": ("loop_graph", "plan_candidate", "sustained_ii"),
+    "kernel": ("ATTENTION_FWD",),
+    "launch": (
+        "addressable",
+        "checked_scale",
+        "dtype_name",
+        "FORMS",
+        "LOG2_E",
+        "prepare",
+        "require_addressable",
+        "require_alike",
+        "require_heads",
+        "require_lse",
+        "require_out",
+        "shared_box_layout",
+        "tma_strides",
+    ),
+    "reference": ("reference",),
+    "space": (
+        "AttentionConfig",
+        "ELEMENT_BYTES",
+        "HEAD_DIMS",
+        "MAX_DEPTH",
+        "MMA_ROWS",
+        "PRODUCER_REGISTERS",
+        "violations",
+    ),
+}

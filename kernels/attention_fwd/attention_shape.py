@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ MAX_LENGTH = 1 << 20
 class AttentionShape:
     """``heads`` of Q, ``kv_heads`` of K and V in each of ``batch``. The last query stands at the last key (bottom
     right); ``causal`` hides the keys behind a query's position, ``window`` those further than so many before it and,
-    where the mask is not causal, behind it."""
+    where the mask is not causal, behind it. ``sizes`` are the queries of each of ``batch`` packed sequences, of which
+    ``q_length`` is the most; each has so many keys more as ``k_length`` has. ``None``: all are alike."""
 
     batch: int
     heads: int
@@ -27,6 +28,30 @@ class AttentionShape:
     k_length: int
     causal: bool = False
     window: int | None = None
+    sizes: tuple[int, ...] | None = None
+
+    @property
+    def packed(self) -> bool:
+        return self.sizes is not None
+
+    @property
+    def sequences(self) -> tuple[tuple[int, AttentionShape], ...]:
+        """(how many, what one of them asks for) of the sequences that have queries, alike ones that follow each other
+        together."""
+        if self.sizes is None:
+            return ((self.batch, replace(self, batch=1)),)
+        more, found = self.k_length - self.q_length, list[tuple[int, int]]()
+        for size in filter(None, self.sizes):
+            if found and found[-1][1] == size:
+                found[-1] = (found[-1][0] + 1, size)
+            else:
+                found.append((1, size))
+        return tuple((n, replace(self, batch=1, q_length=s, k_length=max(s + more, 0), sizes=None)) for n, s in found)
+
+    @property
+    def q_rows(self) -> int:
+        """Queries of all sequences."""
+        return sum(count * one.q_length for count, one in self.sequences)
 
     @property
     def batch_heads(self) -> int:
@@ -59,7 +84,7 @@ class AttentionShape:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key that it sees, of one head."""
+        """Pairs of a query and a key that it sees, of one head of one sequence."""
         rows = np.arange(self.q_length, dtype=np.int64)
         begin, end = self.key_range(rows, rows + 1)
         return int(np.maximum(end - begin, 0).sum())
@@ -67,9 +92,9 @@ class AttentionShape:
     @property
     def flops(self) -> float:
         """Of both products: 4 · D for each pair of a query and a key that it sees."""
-        return 4.0 * self.batch_heads * self.head_dim * self.pairs
+        return 4.0 * self.heads * self.head_dim * sum(count * one.pairs for count, one in self.sequences)
 
     def moved_bytes(self, element_bytes: int) -> float:
         """Q, K, V and O, each moved once."""
-        rows = 2.0 * self.heads * self.q_length + 2.0 * self.kv_heads * self.k_length
-        return self.batch * rows * self.head_dim * element_bytes
+        keys = sum(count * one.k_length for count, one in self.sequences)
+        return (2.0 * self.heads * self.q_rows + 2.0 * self.kv_heads * keys) * self.head_dim * element_bytes

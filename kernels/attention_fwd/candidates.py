@@ -25,14 +25,16 @@ _STAGINGS: tuple[AttentionStaging, ...] = ("own", "q")
 
 
 @lru_cache(maxsize=32)
-def structures(head_dim: int, dtype: str, device: Device) -> tuple[AttentionConfig, ...]:
+def structures(head_dim: int, dtype: str, device: Device, packed: bool = False) -> tuple[AttentionConfig, ...]:
     """Every valid block structure at its deepest rings, the fields that order units at their defaults. A result that
     leaves through Q is there only where that buys depth."""
     found: list[AttentionConfig] = []
     for consumers, rows in _TILES:
         for columns in (64, 128):
             for lookahead, pingpong, in_registers in _SCHEMES:
-                base = AttentionConfig(head_dim, consumers, rows, columns, 2, lookahead, pingpong, in_registers)
+                base = AttentionConfig(
+                    head_dim, consumers, rows, columns, 2, lookahead, pingpong, in_registers, packed=packed
+                )
                 deepest = 1
                 for staging in _STAGINGS:
                     fitting = (replace(base, depth=depth, staging=staging) for depth in range(DEEPEST, deepest, -1))
@@ -50,17 +52,19 @@ def candidates(shape: AttentionShape, dtype: str, device: Device) -> tuple[Atten
     orders of units that coincide.
     """
     unlike = shape.right is not None
-    groups = [group for below, group in zip((0, *GROUPS), GROUPS, strict=False) if below < shape.batch_heads]
+    # Packed sequences run one after the other, each with its heads in bands.
+    heads = shape.heads if shape.packed else shape.batch_heads
+    groups = [group for below, group in zip((0, *GROUPS), GROUPS, strict=False) if below < heads]
     found: list[AttentionConfig] = []
-    for base in structures(shape.head_dim, dtype, device):
-        units = shape.batch_heads * -(-shape.q_length // base.tile_rows)
+    for base in structures(shape.head_dim, dtype, device, shape.packed):
+        units = shape.heads * sum(count * -(-one.q_length // base.tile_rows) for count, one in shape.sequences)
         if base.tile_rows > max(MMA_ROWS, _cover(shape.q_length)):
             continue
         if base.consumers == 1 and units > TILES_PER_SM * device.sm_count:
             continue
         several = units > device.sm_count
         for group in groups if unlike and several else groups[:1]:
-            found.append(replace(base, head_group=min(group, shape.batch_heads)))
+            found.append(replace(base, head_group=min(group, heads)))
         if several:
             found.append(replace(base, persistent=False))
     return tuple(found)

@@ -7,6 +7,9 @@ from warpplan.kernels.compile import CompiledReport, compile_report, element_typ
 from warpplan.kernels.triton_types import AstSource
 from warpplan.planner.errors import UnknownName
 
+MANY_SEQUENCES = 64
+"""A warp looks at so many together at most."""
+
 
 def compile_attention_fwd(
     config: AttentionConfig, dtype: str, *, causal: bool = False, window: bool = False, target: int = 90
@@ -21,11 +24,13 @@ def compile_attention_fwd(
 
 
 def attention_fwd_source(
-    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool, *, stores_lse: bool = True
-) -> tuple[AstSource, dict[str, int]]:
-    """(source, compile options) of one specialisation; ``element`` is Triton's short name of the tensors' type."""
+    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool, *, stores_lse: bool = True,
+    sequences: int = MANY_SEQUENCES,
+) -> tuple[AstSource, dict[str, int]]:  # fmt: skip
+    """(source, compile options) of one specialisation; ``element`` is Triton's short name of the tensors' type,
+    ``sequences`` how many are packed where they are."""
     from warpplan.kernels.attention_fwd import gluon
     from warpplan.kernels.triton_compat import GluonASTSource
 
-    described = gluon.signature(config, element, bounded_left, bounded_right, stores_lse)
+    described = gluon.signature(config, element, bounded_left, bounded_right, stores_lse, sequences)
     return specialized(gluon.attention_fwd_kernel, *described, source=GluonASTSource), gluon.launch_options(config)

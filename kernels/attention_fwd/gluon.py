@@ -12,6 +12,10 @@ The mask is a band: the query at position p sees keys p - LEFT to p + RIGHT, whe
 band or of the keys within a block is set to minus infinity. A row that sees no key is zero, its log-sum-exp minus
 infinity. TMA reads zeros behind the end of Q, K and V and writes nothing behind that of O.
 
+Sequences of unlike lengths lie *packed* one behind the other, [rows, heads, D]: where each begins is read on the
+device, by :mod:`warpplan.kernels.device.groups`, and all four tensors have ragged descriptors
+(:mod:`warpplan.kernels.device.boxes`) that end with the sequence. Positions count from the sequence's own first row.
+
 Two orders of a consumer's products are compiled in:
 
     serial     Q·K(i), wait, softmax(i), P·V(i), wait
@@ -26,9 +30,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpplan.kernels.attention_fwd.space import PRODUCER_REGISTERS, AttentionConfig
-from warpplan.kernels.device.boxes import as_box
+from warpplan.kernels.attention_fwd.space import AttentionConfig
+from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
+from warpplan.kernels.device.groups import Groups, count_units, find_group, first_window, window_groups
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.space import WARP_GROUP
@@ -52,8 +57,9 @@ LN_2 = gl.constexpr(0.6931471805599453)
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """Compile-time facts: the plan, the head size ``width``, which sides of the mask's band are bounded, and whether
-    the log-sum-exp is stored."""
+    """Compile-time facts: the plan, the head size ``width``, which sides of the mask's band are bounded, whether the
+    log-sum-exp is stored, and at the ends of how many packed sequences a warp looks together: 0 where none are.
+    ``heads_in_rows``: a tile has all heads that share a key head, those of a query one after the other."""
 
     consumers: int
     rows: int
@@ -67,6 +73,8 @@ class AttentionBlock:
     bounded_left: bool
     bounded_right: bool
     stores_lse: bool
+    window: int
+    heads_in_rows: bool = False
 
 
 class Queries(NamedTuple):
@@ -91,8 +99,13 @@ class KeyRings(NamedTuple):
 
 class Extents(NamedTuple):
     """``batch_heads`` heads of all batches, ``heads`` of one, ``sharers`` of which share a key head; lengths in rows;
-    ``head_group`` heads that run together; ``scale`` times log2 e."""
+    ``head_group`` heads that run together; ``scale`` times log2 e. Of packed sequences ``q_starts`` and ``k_starts``
+    point to ``batch`` + 1 32-bit row numbers, the first row of each sequence and the end of the last; the lengths are
+    those of all, and ``batch_heads`` is not used."""
 
+    q_starts: gl.tensor
+    k_starts: gl.tensor
+    batch: gl.tensor
     batch_heads: gl.tensor
     heads: gl.tensor
     sharers: gl.tensor
@@ -105,17 +118,23 @@ class Extents(NamedTuple):
 
 
 class QueryTile(NamedTuple):
-    """Where a unit lies: its first query row, its first key and how many blocks of keys follow from there."""
+    """Where a unit lies: its first query row, its first key and how many blocks of keys follow from there, counted
+    within its sequence, which has ``q_length`` rows from ``q_first`` on and ``k_length`` keys from ``k_first`` on."""
 
     batch: gl.tensor
     head: gl.tensor
     row: gl.tensor
     key: gl.tensor
     blocks: gl.tensor
+    q_first: gl.tensor
+    q_length: gl.tensor
+    k_first: gl.tensor
+    k_length: gl.tensor
 
 
 class AttentionOutput(NamedTuple):
-    """``o`` is a TMA descriptor, ``lse`` a pointer to [batch_heads, q_length] or None."""
+    """``o`` is a TMA descriptor, ``lse`` a pointer to [batch_heads, q_length], or None; of packed sequences to [heads,
+    q_length]."""
 
     o: gl.tensor
     staging: gl.shared_memory_descriptor
@@ -128,31 +147,95 @@ def attention_block(*fields):
 
 
 @gluon.jit
-def unit_count(extents, BLOCK: gl.constexpr):
-    return extents.batch_heads * gl.cdiv(extents.q_length, BLOCK.consumers * BLOCK.rows)
+def query_groups(extents):
+    """The packed sequences of queries as groups of rows."""
+    return Groups(extents.q_starts + 1, extents.batch, extents.q_length)
 
 
 @gluon.jit
-def locate(unit, extents, BLOCK: gl.constexpr):
+def begin(extents, BLOCK: gl.constexpr):
+    """Where a partition looks for the sequence of its first unit."""
+    if BLOCK.window:
+        TILE: gl.constexpr = BLOCK.consumers * BLOCK.rows
+        return first_window(query_groups(extents), extents.heads, TILE, False, BLOCK.window)
+    else:
+        return 0
+
+
+@gluon.jit
+def unit_count(search, extents, BLOCK: gl.constexpr):
+    TILE: gl.constexpr = BLOCK.consumers * BLOCK.rows
+    if BLOCK.window:
+        return count_units(search, query_groups(extents), extents.heads, TILE, False, BLOCK.window)
+    else:
+        return extents.batch_heads * gl.cdiv(extents.q_length, TILE)
+
+
+@gluon.jit
+def locate(unit, search, extents, BLOCK: gl.constexpr):
+    """(where a unit lies, where the next one is to be looked up)."""
+    TILE: gl.constexpr = BLOCK.consumers * BLOCK.rows
+    if BLOCK.window:
+        group, search = find_group(unit, search, query_groups(extents), extents.heads, TILE, False, BLOCK.window)
+        # Starts need not be right: whatever they hold, the keys are within those that there are.
+        k_first = gl.minimum(gl.maximum(gl.load(extents.k_starts + group.index), 0), extents.k_length)
+        k_end = gl.minimum(gl.load(extents.k_starts + group.index + 1), extents.k_length)
+        k_length = gl.maximum(k_end - k_first, 0)
+        q_length = group.end - group.first
+        tile = locate_tile(group.unit, extents.heads, group.first, q_length, k_first, k_length, extents, BLOCK)
+        return tile, search
+    else:
+        tile = locate_tile(unit, extents.batch_heads, 0, extents.q_length, 0, extents.k_length, extents, BLOCK)
+        return tile, search
+
+
+@gluon.jit
+def locate_tile(unit, heads, q_first, q_length, k_first, k_length, extents, BLOCK: gl.constexpr):
     """Where a unit lies. Units count through bands of ``head_group`` heads, tile by tile; the longest tiles come first
     where the mask makes the last rows see most."""
     TILE: gl.constexpr = BLOCK.consumers * BLOCK.rows
-    tiles = gl.cdiv(extents.q_length, TILE)
-    batch_head, tile = banded_tile(unit, extents.batch_heads, tiles, extents.head_group, 1, 1)
+    tiles = gl.cdiv(q_length, TILE)
+    batch_head, tile = banded_tile(unit, heads, tiles, extents.head_group, 1, 1)
     if BLOCK.bounded_right:
         tile = tiles - 1 - tile
     row = tile * TILE
-    shift = extents.k_length - extents.q_length
+    shift = k_length - q_length
     first = 0
-    end = extents.k_length
+    end = k_length
     if BLOCK.bounded_left:
         first = gl.maximum(row + shift - extents.left, 0)
     if BLOCK.bounded_right:
-        last_row = gl.minimum(row + TILE, extents.q_length) - 1
+        last_row = gl.minimum(row + TILE, q_length) - 1
         end = gl.minimum(last_row + shift + extents.right + 1, end)
     # Rows that see no key take one block all the same, of which nothing is left.
     blocks = gl.maximum(gl.cdiv(end - first, BLOCK.columns), 1)
-    return QueryTile(batch_head // extents.heads, batch_head % extents.heads, row, first, blocks)
+    batch = batch_head // extents.heads
+    head = batch_head % extents.heads
+    return QueryTile(batch, head, row, first, blocks, q_first, q_length, k_first, k_length)
+
+
+@gluon.jit
+def query_box(tile, row, BLOCK: gl.constexpr):
+    """Coordinates in Q and O of the rows from ``row`` on."""
+    if BLOCK.window:
+        return ragged_box(tile.head, tile.q_first + row, tile.q_first + tile.q_length)
+    else:
+        return [tile.batch, tile.head, row, 0]
+
+
+@gluon.jit
+def key_box(tile, head, key, BLOCK: gl.constexpr):
+    """Coordinates in K and V of the rows from ``key`` on."""
+    if BLOCK.window:
+        return ragged_box(head, tile.k_first + key, tile.k_first + tile.k_length)
+    else:
+        return [tile.batch, head, key, 0]
+
+
+@gluon.jit
+def ragged_box(head, row, end):
+    """Coordinates in a ragged descriptor of [rows, heads, D]: from ``row`` on, cut off at row ``end``."""
+    return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, head, 0]
 
 
 @gluon.jit
@@ -161,30 +244,31 @@ def producer(q_desc, k_desc, v_desc, queries, rings, extents, BLOCK: gl.constexp
     Q_BYTES: gl.constexpr = q_desc.block_type.nbytes * CONSUMERS
     index = 0
     done = 0
-    for unit in range(gl.program_id(0), unit_count(extents, BLOCK), gl.num_programs(0)):
-        tile = locate(unit, extents, BLOCK)
+    search = begin(extents, BLOCK)
+    for unit in range(gl.program_id(0), unit_count(search, extents, BLOCK), gl.num_programs(0)):
+        tile, search = locate(unit, search, extents, BLOCK)
         wait_empty(queries.empty, done, 1)
         mbarrier.expect(queries.full.index(0), Q_BYTES)
         for c in gl.static_range(CONSUMERS):
             row = tile.row + c * BLOCK.rows
             q = as_box(queries.tiles.index(c), q_desc)
-            tma_load(q_desc, [tile.batch, tile.head, row, 0], queries.full.index(0), q)
+            tma_load(q_desc, query_box(tile, row, BLOCK), queries.full.index(0), q)
         key_head = tile.head // extents.sharers
         for i in range(tile.blocks):
             key = tile.key + i * BLOCK.columns
-            load_block(k_desc, tile.batch, key_head, key, rings.k, rings.k_full, rings.k_empty, index, BLOCK)
-            load_block(v_desc, tile.batch, key_head, key, rings.v, rings.v_full, rings.v_empty, index, BLOCK)
+            load_block(k_desc, tile, key_head, key, rings.k, rings.k_full, rings.k_empty, index, BLOCK)
+            load_block(v_desc, tile, key_head, key, rings.v, rings.v_full, rings.v_empty, index, BLOCK)
             index += 1
         done += 1  # noqa: SIM113
 
 
 @gluon.jit
-def load_block(desc, batch, head, key, slots, full, empty, index, BLOCK: gl.constexpr):
+def load_block(desc, tile, head, key, slots, full, empty, index, BLOCK: gl.constexpr):
     """Copy a block of K or of V into the slot of ring index ``index``, once it is empty."""
     slot = index % BLOCK.depth
     wait_empty(empty, index, BLOCK.depth)
     mbarrier.expect(full.index(slot), desc.block_type.nbytes)
-    tma_load(desc, [batch, head, key, 0], full.index(slot), as_box(slots.index(slot), desc))
+    tma_load(desc, key_box(tile, head, key, BLOCK), full.index(slot), as_box(slots.index(slot), desc))
 
 
 @gluon.jit
@@ -193,8 +277,9 @@ def consumer(out, queries, rings, extents, BLOCK: gl.constexpr, ID: gl.constexpr
     index = 0
     turn = 0
     done = 0
-    for unit in range(gl.program_id(0), unit_count(extents, BLOCK), gl.num_programs(0)):
-        tile = locate(unit, extents, BLOCK)
+    search = begin(extents, BLOCK)
+    for unit in range(gl.program_id(0), unit_count(search, extents, BLOCK), gl.num_programs(0)):
+        tile, search = locate(unit, search, extents, BLOCK)
         row = tile.row + ID * BLOCK.rows
         wait_full(queries.full, done, 1)
         q = query_operand(queries, BLOCK, ID)
@@ -209,8 +294,8 @@ def consumer(out, queries, rings, extents, BLOCK: gl.constexpr, ID: gl.constexpr
         store_tile(acc, tile, row, queries, out, BLOCK, ID)
         if BLOCK.stores_lse:
             r = row + gl.arange(0, BLOCK.rows, layout=row_max.type.layout)
-            first = gl.cast(tile.batch * extents.heads + tile.head, gl.int64) * extents.q_length
-            gl.store(out.lse + first + r, (row_max + gl.log2(row_sum)) * LN_2, mask=r < extents.q_length)
+            first = gl.cast(tile.batch * extents.heads + tile.head, gl.int64) * extents.q_length + tile.q_first
+            gl.store(out.lse + first + r, (row_max + gl.log2(row_sum)) * LN_2, mask=r < tile.q_length)
         done += 1  # noqa: SIM113
     tma_store_wait(0)
 
@@ -265,7 +350,9 @@ def attend_serially(q, queries, rings, index, tile, row, extents, BLOCK: gl.cons
         scores = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
         mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
         key = tile.key + i * BLOCK.columns
-        weights, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, extents, BLOCK, rings.v.dtype)
+        weights, alpha, row_max, row_sum = weigh(
+            scores, row_max, row_sum, key, row, tile, extents, BLOCK, rings.v.dtype
+        )
         acc = rescale(acc, alpha)
         pending = multiply_values(weights, acc, rings, index, BLOCK)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
@@ -282,7 +369,9 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.c
     first_scores = multiply_keys(q, rings, index, BLOCK)
     first_scores = warpgroup_mma_wait(num_outstanding=0, deps=[first_scores])
     mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
-    weights, _, row_max, row_sum = weigh(first_scores, row_max, row_sum, tile.key, row, extents, BLOCK, rings.v.dtype)
+    weights, _, row_max, row_sum = weigh(
+        first_scores, row_max, row_sum, tile.key, row, tile, extents, BLOCK, rings.v.dtype
+    )
     index += 1
     for i in range(1, tile.blocks):
         previous = previous_slot(index, BLOCK.depth)
@@ -296,7 +385,9 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.c
         scores = warpgroup_mma_wait(num_outstanding=1, deps=[scores])
         mbarrier.arrive(rings.k_empty.index(index % BLOCK.depth), count=1)
         key = tile.key + i * BLOCK.columns
-        following, alpha, row_max, row_sum = weigh(scores, row_max, row_sum, key, row, extents, BLOCK, rings.v.dtype)
+        following, alpha, row_max, row_sum = weigh(
+            scores, row_max, row_sum, key, row, tile, extents, BLOCK, rings.v.dtype
+        )
         # This wait is over at once: its branch keeps ptxas from moving the softmax below the wait for the product.
         wait_full(rings.v_full, index - 1, BLOCK.depth)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
@@ -328,12 +419,12 @@ def rescale(acc, alpha):
 
 
 @gluon.jit
-def weigh(scores, row_max, row_sum, key, row, extents, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
+def weigh(scores, row_max, row_sum, key, row, tile, extents, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
     """A step of online softmax: (P as the left operand of P · V, what the sums so far are multiplied by, maxima, sums),
     in powers of two."""
     OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
-    if sticks_out(key, row, extents, BLOCK):
-        scores = masked(scores, key, row, extents, BLOCK)
+    if sticks_out(key, row, tile, extents, BLOCK):
+        scores = masked(scores, key, row, tile, extents, BLOCK)
     new_max = gl.maximum(row_max, gl.max(scores, 1) * extents.scale)
     alpha = gl.exp2(row_max - new_max)
     weights = gl.exp2(scores * extents.scale - new_max[:, None])
@@ -343,10 +434,10 @@ def weigh(scores, row_max, row_sum, key, row, extents, BLOCK: gl.constexpr, DTYP
 
 
 @gluon.jit
-def sticks_out(key, row, extents, BLOCK: gl.constexpr):
+def sticks_out(key, row, tile, extents, BLOCK: gl.constexpr):
     """Whether some of a block's keys are hidden from some of the rows."""
-    position = row + extents.k_length - extents.q_length
-    found = key + BLOCK.columns > extents.k_length
+    position = row + tile.k_length - tile.q_length
+    found = key + BLOCK.columns > tile.k_length
     if BLOCK.bounded_left:
         found = found | (key < position + BLOCK.rows - 1 - extents.left)
     if BLOCK.bounded_right:
@@ -355,7 +446,7 @@ def sticks_out(key, row, extents, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def masked(scores, key, row, extents, BLOCK: gl.constexpr):
+def masked(scores, key, row, tile, extents, BLOCK: gl.constexpr):
     """Minus infinity where a row does not see a key.
 
     A thread's columns come in groups of 8, of which it has the same two in each. Written as one range of all columns,
@@ -365,13 +456,16 @@ def masked(scores, key, row, extents, BLOCK: gl.constexpr):
     GROUPS: gl.constexpr = BLOCK.columns // 8
     parts = scores.reshape([scores.shape[0], GROUPS, 8])
     LAYOUT: gl.constexpr = parts.type.layout
-    r = row + extents.k_length - extents.q_length - key
-    r += gl.arange(0, BLOCK.rows, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    r = row + tile.k_length - tile.q_length - key
+    place = gl.arange(0, BLOCK.rows, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    if BLOCK.heads_in_rows:
+        place = place // extents.sharers
+    r += place
     within = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
     within = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [within], dtype=gl.int32, is_pure=False, pack=1)
     group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))) * 8
     c = group[None, :, None] + within[None, None, :]
-    seen = c < extents.k_length - key
+    seen = c < tile.k_length - key
     if BLOCK.bounded_left:
         seen = seen & (c >= (r - extents.left)[:, None, None])
     if BLOCK.bounded_right:
@@ -391,7 +485,7 @@ def store_tile(acc, tile, row, queries, out, BLOCK: gl.constexpr, ID: gl.constex
     thread_barrier()
     staging.store(acc.to(staging.dtype))
     fence_async_shared()
-    tma_store(out.o, [tile.batch, tile.head, row, 0], as_box(staging, out.o))
+    tma_store(out.o, query_box(tile, row, BLOCK), as_box(staging, out.o))
     if BLOCK.staging_in_q:
         tma_store_wait(0)
         thread_barrier()
@@ -469,7 +563,8 @@ def specialize(
         )
 
 
-RUNTIME_INTEGERS = ["BATCH_HEADS", "HEADS", "SHARERS", "Q_LENGTH", "K_LENGTH", "LEFT", "RIGHT", "HEAD_GROUP"]
+STARTS = ("q_starts", "k_starts")
+RUNTIME_INTEGERS = ["BATCH", "BATCH_HEADS", "HEADS", "SHARERS", "Q_LENGTH", "K_LENGTH", "LEFT", "RIGHT", "HEAD_GROUP"]
 
 
 @gluon.jit(do_not_specialize=[*RUNTIME_INTEGERS, "SCALE"])
@@ -479,6 +574,9 @@ def attention_fwd_kernel(
     v_desc,
     o_desc,
     lse,
+    q_starts,
+    k_starts,
+    BATCH,
     BATCH_HEADS,
     HEADS,
     SHARERS,
@@ -499,15 +597,18 @@ def attention_fwd_kernel(
     STAGING_IN_Q: gl.constexpr,
     BOUNDED_LEFT: gl.constexpr,
     BOUNDED_RIGHT: gl.constexpr,
+    WINDOW: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
     """Descriptors of [batch, heads, length, HEAD_DIM]; ``SHARERS`` heads of Q share one of K and V. ``LEFT`` and
     ``RIGHT`` count where the mask is bounded; ``SCALE`` is times log2 e. ``lse`` is fp32 [BATCH_HEADS, Q_LENGTH] or
-    None. The launch's ``num_warps`` are one consumer's, 4."""
+    None. Packed sequences, whose ends a warp looks at ``WINDOW`` at a time, have descriptors of [rows, heads, HEAD_DIM]
+    that are ragged, 32-bit ``q_starts`` and ``k_starts`` [BATCH + 1], and ``lse`` [HEADS, Q_LENGTH]; else ``WINDOW`` is
+    0 and the starts are None. The launch's ``num_warps`` are one consumer's, 4."""
     BLOCK: gl.constexpr = attention_block(
         CONSUMERS, ROWS, COLUMNS, HEAD_DIM, DEPTH, LOOKAHEAD, PINGPONG, Q_IN_REGISTERS, STAGING_IN_Q, BOUNDED_LEFT,
-        BOUNDED_RIGHT, lse is not None,
+        BOUNDED_RIGHT, lse is not None, WINDOW,
     )  # fmt: skip
     queries = allocate_queries(q_desc.dtype, BLOCK)
     k, k_full, k_empty = allocate_slots(k_desc.dtype, BLOCK)
@@ -517,7 +618,9 @@ def attention_fwd_kernel(
         LAYOUT: gl.constexpr = shared_layout((ROWS, HEAD_DIM), o_desc.dtype)
         staging = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS, ROWS, HEAD_DIM], LAYOUT)
     rings = KeyRings(k, v, k_full, k_empty, v_full, v_empty)
-    extents = Extents(BATCH_HEADS, HEADS, SHARERS, Q_LENGTH, K_LENGTH, LEFT, RIGHT, HEAD_GROUP, SCALE)
+    extents = Extents(
+        q_starts, k_starts, BATCH, BATCH_HEADS, HEADS, SHARERS, Q_LENGTH, K_LENGTH, LEFT, RIGHT, HEAD_GROUP, SCALE
+    )
     out = AttentionOutput(o_desc, staging, lse)
     specialize(q_desc, k_desc, v_desc, out, queries, rings, extents, BLOCK, PRODUCER_REGISTERS, CONSUMER_REGISTERS)
 
@@ -528,11 +631,15 @@ TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
 def descriptor_boxes(config: AttentionConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The TMA boxes of Q and O, and of K and V, in elements."""
+    if config.packed:
+        return (1, 1, config.rows, 1, config.head_dim), (1, 1, config.columns, 1, config.head_dim)
     return (1, 1, config.rows, config.head_dim), (1, 1, config.columns, config.head_dim)
 
 
-def constants(config: AttentionConfig, bounded_left: bool, bounded_right: bool) -> dict[str, object]:
-    """The kernel's constexprs."""
+def constants(
+    config: AttentionConfig, bounded_left: bool, bounded_right: bool, sequences: int = 1
+) -> dict[str, object]:
+    """The kernel's constexprs; ``sequences`` are those that are packed."""
     return {
         "CONSUMERS": config.consumers,
         "ROWS": config.rows,
@@ -545,7 +652,8 @@ def constants(config: AttentionConfig, bounded_left: bool, bounded_right: bool) 
         "STAGING_IN_Q": config.staging == "q",
         "BOUNDED_LEFT": bounded_left,
         "BOUNDED_RIGHT": bounded_right,
-        "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+        "WINDOW": window_groups(sequences) if config.packed else 0,
+        "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,
     }
 
@@ -555,8 +663,9 @@ def launch_options(config: AttentionConfig) -> dict[str, int]:
 
 
 def signature(
-    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool, stores_lse: bool = True
-) -> tuple[dict[str, str], dict[str, object], list[str]]:
+    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool, stores_lse: bool = True,
+    sequences: int = 1,
+) -> tuple[dict[str, str], dict[str, object], list[str]]:  # fmt: skip
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
     rows, keys = descriptor_boxes(config)
     types = {
@@ -564,7 +673,7 @@ def signature(
         for name, box in (("q_desc", rows), ("k_desc", keys), ("v_desc", keys), ("o_desc", rows))
     }
     types |= dict.fromkeys(RUNTIME_INTEGERS, "i32") | {"SCALE": "fp32"}
-    values = constants(config, bounded_left, bounded_right)
-    if stores_lse:
-        return types | {"lse": "*fp32"}, values, ["lse"]
-    return types, values | {"lse": None}, []
+    values = constants(config, bounded_left, bounded_right, sequences)
+    pointers = {"lse": "*fp32" if stores_lse else None, **dict.fromkeys(STARTS, "*i32" if config.packed else None)}
+    given = {name: kind for name, kind in pointers.items() if kind is not None}
+    return types | given, values | {name: None for name in pointers if name not in given}, list(given)

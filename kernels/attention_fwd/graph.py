@@ -17,12 +17,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from warpplan.kernels import solved_loops
-from warpplan.kernels.attention_fwd.space import (
-    ELEMENT_BYTES,
-    MMA_ROWS,
-    PRODUCER_REGISTERS,
-    AttentionConfig,
-)
+from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, MMA_ROWS, AttentionConfig
 from warpplan.kernels.gemm.space import WARP_GROUP
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
@@ -61,7 +56,7 @@ def loop_graph(config: AttentionConfig, dtype: str, device: Device, costs: CostT
         device.smem_bytes_per_block,
         device.registers_per_sm,
         handoff_cycles=max(full, empty),
-        base_registers=PRODUCER_REGISTERS,
+        base_registers=config.producer_registers,
         architecture="hopper",
     )
     kind = ("lookahead" if c.lookahead else "serial") + (" pingpong" if c.pingpong else "")
@@ -104,7 +99,7 @@ def _query(
     options = SolveOptions(
         depth=config.depth,
         pinned={op.id: config.consumers if op.unit == "TMA" else int(op.id[-1]) for op in graph.ops},
-        partitions=(*consumers, PartitionSpec("producer", 1, PRODUCER_REGISTERS)),
+        partitions=(*consumers, PartitionSpec("producer", 1, config.producer_registers)),
         extra_buffers=_extra_buffers(config, dtype),
     )
     return graph, options

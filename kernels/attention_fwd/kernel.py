@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH, AttentionShape
 from warpplan.kernels.attention_fwd.candidates import candidates, structures
@@ -31,7 +32,7 @@ from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 
 MAX_HEADS = 1 << 12
-SAME, ALL = "same", "all"
+SAME, ALL, PADDED, EQUAL = "same", "all", "padded", "equal"
 NUMBERS = {"kv_heads": (1, MAX_HEADS), "kv_length": (1, MAX_LENGTH), "window": (0, MAX_LENGTH)}
 """The options that are one number each: the least and the greatest."""
 ATTENTION_FWD = Declaration(
@@ -54,12 +55,18 @@ ATTENTION_FWD = Declaration(
             "window", "keys that a query sees before its position, and behind it unless the mask is causal",
             (ALL,), ALL, whole_numbers=True,
         ),
+        ShapeOption(
+            "sizes", "of packed sequences, one behind the other: B numbers of queries, L the largest, or equal ones; "
+            "each has as many keys more as kv_length is above L",
+            (PADDED, EQUAL), PADDED, whole_numbers=True,
+        ),
     ),
     dtypes=tuple(ELEMENT_BYTES),
     examples=(
         (4, 16, 4096, 128, "mask=causal"),
         (4, 32, 4096, 128, "mask=causal", "kv_heads=8"),
         (1, 32, 16384, 128, "mask=causal", "kv_heads=8", "window=4095"),
+        (4, 32, 8192, 128, "mask=causal", "kv_heads=8", "sizes=8192,300,4096,1900"),
     ),
     shown_first=("CONSUMERS", "ROWS", "COLUMNS", "DEPTH", "LOOKAHEAD", "PINGPONG"),
 )  # fmt: skip
@@ -76,9 +83,12 @@ def attention_shape(shape: Shape) -> AttentionShape:
         return otherwise if chosen[name] == SAME else int(chosen[name])
 
     window = None if chosen["window"] == ALL else int(chosen["window"])
+    sizes = None
+    if chosen["sizes"] != PADDED:
+        sizes = (length,) * batch if chosen["sizes"] == EQUAL else tuple(map(int, chosen["sizes"].split(",")))
     return AttentionShape(
         batch, heads, length, head_dim, number("kv_heads", heads), number("kv_length", length),
-        chosen["mask"] == "causal", window,
+        chosen["mask"] == "causal", window, sizes,
     )  # fmt: skip
 
 
@@ -93,6 +103,7 @@ class AttentionFwd:
         for name, (least, greatest) in NUMBERS.items():
             _require_one_number(name, ATTENTION_FWD.chosen(shape)[name], least, greatest)
         asked = attention_shape(shape)
+        _require_sizes(asked)
         if asked.head_dim not in HEAD_DIMS:
             raise InvalidShape(
                 f"D={asked.head_dim} is none of {', '.join(map(str, HEAD_DIMS))}: pad the heads with zeros to the next",
@@ -199,8 +210,8 @@ class AttentionFwd:
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the loop of every candidate, for ``kernels.solved_loops`` to record."""
-        for head_dim in HEAD_DIMS:
-            for config in structures(head_dim, dtype, device):
+        for head_dim, packed in product(HEAD_DIMS, (False, True)):
+            for config in structures(head_dim, dtype, device, packed):
                 sustained_ii(config, dtype, device, profile.costs)
                 plan_candidate(config, dtype, device, profile.costs)
 
@@ -225,3 +236,15 @@ def _require_one_number(name: str, text: str, least: int, greatest: int) -> None
         raise InvalidShape(
             f"{name}={text}: expected one number from {least} to {greatest}", field=name, value=text, limit=greatest
         )
+
+
+def _require_sizes(asked: AttentionShape) -> None:
+    """Raise :class:`InvalidShape` unless packed sequences are as many as B, the longest as long as L."""
+    if asked.sizes is None:
+        return
+    if len(asked.sizes) != asked.batch or max(asked.sizes) != asked.q_length:
+        raise InvalidShape(
+            f"sizes has {len(asked.sizes)} numbers, the largest {max(asked.sizes)}: expected B={asked.batch} numbers "
+            f"and L={asked.q_length} as the largest",
+            field="sizes", value=len(asked.sizes), limit=asked.batch,
+        )  # fmt: skip

@@ -4,6 +4,8 @@
     out = attention(q, k, v, config, causal=True, lse=lse)      # and the log-sum-exp, float32 [B, H, L]
     run = prepare(q, k, v, config, out, causal=True); run()     # may be captured in a CUDA graph
 
+Sequences of unlike lengths, packed: :mod:`warpplan.kernels.attention_fwd.packed_launch`.
+
 Tensors may lie in any order of their dimensions but the last, [B, L, H, D] transposed included. ``config`` is an
 :class:`AttentionConfig` or the :class:`TuningConfig` that training jobs receive.
 
@@ -18,15 +20,17 @@ of zeros and a log-sum-exp of minus infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH, AttentionShape
+from warpplan.kernels.attention_fwd.kernel import attention_shape
 from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS, AttentionConfig, config_of, require_valid
 from warpplan.kernels.compile import element_type
-from warpplan.kernels.declaration import require_elements
+from warpplan.kernels.declaration import Shape, require_elements
 from warpplan.kernels.gemm.launch import run_kernel
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import TMA_ALIGNMENT_BYTES
@@ -63,18 +67,31 @@ def prepare(
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
     may compile the kernel. Otherwise as :func:`attention`."""
     _require_operands(q, k, v)
-    _require_results(q, out, lse)
-    _require_window(window)
-    factor = q.shape[3] ** -0.5 if scale is None else _checked_scale(scale)
-    config = _checked(config, _name(q.dtype), q.device.index)
-    if config.head_dim != q.shape[3]:
-        raise InvalidConfig(
-            f"the configuration is for heads of {config.head_dim}, and q has {q.shape[3]}: plan with D={q.shape[3]}",
-            field="HEAD_DIM", value=config.head_dim, limit=q.shape[3],
-        )  # fmt: skip
+    require_out(q, out)
+    require_lse(lse, tuple(q.shape[:3]), q)
+    require_window(window)
+    factor = q.shape[3] ** -0.5 if scale is None else checked_scale(scale)
+    config = checked(config, dtype_name(q.dtype), q.device.index)
+    require_fitting(config, q.shape[3], packed=False)
     batch, heads, q_length, head_dim = q.shape
     shape = AttentionShape(batch, heads, q_length, head_dim, k.shape[1], k.shape[2], causal, window)
     return _launch(q, k, v, out, lse, config, shape, factor)
+
+
+def require_fitting(config: AttentionConfig, head_dim: int, packed: bool) -> None:
+    """Raise :class:`InvalidConfig` unless ``config`` is for heads of ``head_dim``, packed or not."""
+    if config.head_dim != head_dim:
+        raise InvalidConfig(
+            f"the configuration is for heads of {config.head_dim}, and q has {head_dim}: plan with D={head_dim}",
+            field="HEAD_DIM", value=config.head_dim, limit=head_dim,
+        )  # fmt: skip
+    if config.packed != packed:
+        kinds = ("sequences of one length", "packed sequences")
+        raise InvalidConfig(
+            f"the configuration is for {kinds[config.packed]}, and these are {kinds[packed]}: plan with "
+            f"sizes={'equal' if packed else 'padded'}",
+            field="PACKED", value=config.packed, limit=packed,
+        )  # fmt: skip
 
 
 def grid_size(config: AttentionConfig, shape: AttentionShape, sm_count: int) -> int:
@@ -93,14 +110,15 @@ def _launch(
     arguments = (
         *(_describe(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys), (out, rows))),
         lse,
+        None,
+        None,
+        shape.batch,
         shape.batch_heads,
         shape.heads,
         shape.heads // shape.kv_heads,
         shape.q_length,
         shape.k_length,
-        # Beyond the longest sequence every window is alike; so the device's sums stay within 32 bits.
-        min(shape.left or 0, MAX_LENGTH),
-        min(shape.right or 0, MAX_LENGTH),
+        *band(shape),
         min(config.head_group, shape.batch_heads),
         scale * LOG2_E,
     )
@@ -110,8 +128,40 @@ def _launch(
     return lambda: run_kernel(launch, arguments, keywords, q)
 
 
+def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[], None]:
+    """A launch on random operands of ``shape`` (of :class:`~warpplan.kernels.attention_fwd.kernel.AttentionFwd`), for
+    timing."""
+    from warpplan.kernels.attention_fwd.packed_launch import prepare_packed
+
+    asked = attention_shape(shape)
+    batch, kind = asked.batch, getattr(torch, dtype)
+    if asked.sizes is None:
+        keys = (batch, asked.kv_heads, asked.k_length, asked.head_dim)
+        forms = ((batch, asked.heads, asked.q_length, asked.head_dim), keys, keys)
+        q, k, v = (torch.randn(form, device="cuda", dtype=kind) for form in forms)
+        return prepare(q, k, v, config, torch.empty_like(q), causal=asked.causal, window=asked.window)
+    more = asked.k_length - asked.q_length
+    ends = [list(accumulate(sizes)) for sizes in (asked.sizes, [max(size + more, 0) for size in asked.sizes])]
+    q_starts, k_starts = (torch.tensor([0, *listed], dtype=torch.int32, device="cuda") for listed in ends)
+    heads = (asked.heads, asked.kv_heads, asked.kv_heads)
+    rows = (ends[0][-1], ends[1][-1], ends[1][-1])
+    q, k, v = (
+        torch.randn(row, head, asked.head_dim, device="cuda", dtype=kind) for row, head in zip(rows, heads, strict=True)
+    )
+    return prepare_packed(
+        q, k, v, q_starts, k_starts, asked.q_length, asked.k_length, config, torch.empty_like(q), causal=asked.causal,
+        window=asked.window,
+    )  # fmt: skip
+
+
+def band(shape: AttentionShape) -> tuple[int, int]:
+    """How far a query sees to the left and to the right, where that is bounded. Beyond the longest sequence every
+    window is alike; so the device's sums stay within 32 bits."""
+    return min(shape.left or 0, MAX_LENGTH), min(shape.right or 0, MAX_LENGTH)
+
+
 @lru_cache(maxsize=1024)
-def _checked(config: AttentionConfig | TuningConfig, dtype: str, device: int) -> AttentionConfig:
+def checked(config: AttentionConfig | TuningConfig, dtype: str, device: int) -> AttentionConfig:
     """``config`` once it is known to be valid; a training job launches a few configurations many times."""
     if isinstance(config, TuningConfig):
         config = config_of(config)
@@ -119,28 +169,30 @@ def _checked(config: AttentionConfig | TuningConfig, dtype: str, device: int) ->
     return config
 
 
-def _checked_scale(scale: float) -> float:
+def checked_scale(scale: float) -> float:
     if not (math.isfinite(scale) and scale > 0):
         raise InvalidShape(f"scale={scale}: expected a finite number above 0", field="scale", value=scale, limit=0)
     return float(scale)
 
 
 @lru_cache(maxsize=1024)
-def _layout(box: tuple[int, ...], dtype: torch.dtype) -> GluonLayout:
+def shared_box_layout(box: tuple[int, ...], dtype: torch.dtype) -> GluonLayout:
     from warpplan.kernels.attention_fwd.gluon import TYPES
     from warpplan.kernels.device.epilogue import shared_layout
 
-    return shared_layout(box, TYPES[element_type(_name(dtype))])
+    return shared_layout(box, TYPES[element_type(dtype_name(dtype))])
 
 
 def _describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     """The TMA descriptor of ``tensor`` with boxes of ``box``."""
     from warpplan.kernels.triton_compat import TensorDescriptor
 
-    return TensorDescriptor(tensor, list(tensor.shape), _strides(tensor), list(box), _layout(box, tensor.dtype))
+    return TensorDescriptor(
+        tensor, list(tensor.shape), tma_strides(tensor), list(box), shared_box_layout(box, tensor.dtype)
+    )
 
 
-def _strides(tensor: Tensor) -> list[int]:
+def tma_strides(tensor: Tensor) -> list[int]:
     """Strides in elements, with those of dimensions of one, which no address depends on, made regular."""
     sizes, regular = tensor.shape, [1]
     for size in reversed(sizes[1:]):
@@ -148,9 +200,9 @@ def _strides(tensor: Tensor) -> list[int]:
     return [s if size > 1 else r for s, size, r in zip(tensor.stride(), sizes, regular, strict=True)]
 
 
-def _addressable(tensor: Tensor) -> bool:
+def addressable(tensor: Tensor) -> bool:
     """Whether TMA can address ``tensor``: base and strides on 16 bytes, the last dimension adjacent, no stride of 0."""
-    strides = _strides(tensor)
+    strides = tma_strides(tensor)
     aligned = all(s > 0 and s * tensor.element_size() % TMA_ALIGNMENT_BYTES == 0 for s in strides[:-1])
     return strides[-1] == 1 and aligned and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0
 
@@ -159,7 +211,7 @@ def _overlaps(tensor: Tensor) -> bool:
     """Whether two elements of ``tensor`` may share an address: a dimension's stride is within what the inner ones
     span."""
     span = 1
-    for stride, size in sorted((s, n) for s, n in zip(_strides(tensor), tensor.shape, strict=True) if n > 1):
+    for stride, size in sorted((s, n) for s, n in zip(tma_strides(tensor), tensor.shape, strict=True) if n > 1):
         if stride < span:
             return True
         span += stride * (size - 1)
@@ -167,23 +219,29 @@ def _overlaps(tensor: Tensor) -> bool:
 
 
 def _require_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
+    require_alike(q, k, v, FORMS)
+    _require_sizes(q, k, v)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != 4:
-            raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {FORMS[name]}", field=name)
-        if _name(tensor.dtype) not in ELEMENT_BYTES:
-            raise UnknownName("dtype", _name(tensor.dtype), ELEMENT_BYTES)
-        _require_gpu(name, tensor)
+        require_addressable(name, tensor)
+
+
+def require_alike(q: Tensor, k: Tensor, v: Tensor, forms: Mapping[str, str]) -> None:
+    """Raise :class:`InvalidShape` unless the operands have the dimensions of ``forms``, by their names, and one dtype
+    on one GPU, :class:`UnknownName` where it is not one of the kernel's."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != forms[name].count(",") + 1:
+            raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {forms[name]}", field=name)
+        if dtype_name(tensor.dtype) not in ELEMENT_BYTES:
+            raise UnknownName("dtype", dtype_name(tensor.dtype), ELEMENT_BYTES)
+        require_gpu(name, tensor)
         if tensor.dtype != q.dtype or tensor.device != q.device:
             raise InvalidShape(
                 f"q is {q.dtype} on {q.device} and {name} {tensor.dtype} on {tensor.device}: expected the same",
                 field=name,
             )
-    _require_sizes(q, k, v)
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        _require_addressable(name, tensor)
 
 
-def _require_gpu(name: str, tensor: Tensor) -> None:
+def require_gpu(name: str, tensor: Tensor) -> None:
     if not tensor.is_cuda:
         raise InvalidShape(f"{name} is on {tensor.device}: move it to a GPU, {name}.cuda()", field=name)
 
@@ -191,34 +249,47 @@ def _require_gpu(name: str, tensor: Tensor) -> None:
 def _require_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
     if k.shape != v.shape:
         raise InvalidShape(f"k is {tuple(k.shape)} and v {tuple(v.shape)}: expected the same shape", field="v")
-    for name, size in (("B", q.shape[0]), ("H", q.shape[1]), ("G", k.shape[1])):
-        if size < 1:
-            raise InvalidShape(f"{name}={size}: expected 1 or more", field=name, value=size, limit=1)
+    if q.shape[0] < 1:
+        raise InvalidShape("B=0: expected 1 or more", field="B", value=0, limit=1)
+    if q.shape[0] != k.shape[0]:
+        raise InvalidShape(
+            f"q is {tuple(q.shape)} and k {tuple(k.shape)}: B must agree",
+            field="B", value=k.shape[0], limit=q.shape[0],
+        )  # fmt: skip
     for name, size in (("L", q.shape[2]), ("M", k.shape[2])):
         if not 1 <= size <= MAX_LENGTH:
             raise InvalidShape(f"{name}={size}: expected 1 to {MAX_LENGTH}", field=name, value=size, limit=MAX_LENGTH)
-    if q.shape[3] not in HEAD_DIMS:
-        raise InvalidShape(
-            f"D={q.shape[3]} is none of {', '.join(map(str, HEAD_DIMS))}: pad the heads with zeros to the next",
-            field="D", value=q.shape[3], limit=list(HEAD_DIMS),
-        )  # fmt: skip
-    for name, axis in (("B", 0), ("D", 3)):
-        if q.shape[axis] != k.shape[axis]:
-            raise InvalidShape(
-                f"q is {tuple(q.shape)} and k {tuple(k.shape)}: {name} must agree",
-                field=name, value=k.shape[axis], limit=q.shape[axis],
-            )  # fmt: skip
-    if q.shape[1] % k.shape[1]:
-        raise InvalidShape(
-            f"q has H={q.shape[1]} heads and k G={k.shape[1]}: G must divide H, as many heads of q share each",
-            field="G", value=k.shape[1], limit=q.shape[1],
-        )  # fmt: skip
+    require_heads(q.shape[1], k.shape[1], q.shape[3], k.shape[3])
     require_elements("rows of q", q.shape[0] * q.shape[1], q.shape[2])
     require_elements("rows of k", k.shape[0] * k.shape[1], k.shape[2])
 
 
-def _require_addressable(name: str, tensor: Tensor) -> None:
-    if not _addressable(tensor):
+def require_heads(heads: int, kv_heads: int, head_dim: int, k_head_dim: int) -> None:
+    """Raise :class:`InvalidShape` for heads, of Q and of K, that the kernel does not have."""
+    for name, size in (("H", heads), ("G", kv_heads)):
+        if size < 1:
+            raise InvalidShape(f"{name}={size}: expected 1 or more", field=name, value=size, limit=1)
+    if head_dim not in HEAD_DIMS:
+        raise InvalidShape(
+            f"D={head_dim} is none of {', '.join(map(str, HEAD_DIMS))}: pad the heads with zeros to the next",
+            field="D", value=head_dim, limit=list(HEAD_DIMS),
+        )  # fmt: skip
+    if head_dim != k_head_dim:
+        raise InvalidShape(
+            f"q has heads of {head_dim} and k of {k_head_dim}: D must agree",
+            field="D",
+            value=k_head_dim,
+            limit=head_dim,
+        )
+    if heads % kv_heads:
+        raise InvalidShape(
+            f"q has H={heads} heads and k G={kv_heads}: G must divide H, as many heads of q share each",
+            field="G", value=kv_heads, limit=heads,
+        )  # fmt: skip
+
+
+def require_addressable(name: str, tensor: Tensor) -> None:
+    if not addressable(tensor):
         copy = "clone" if tensor.is_contiguous() else "contiguous"
         raise InvalidShape(
             f"{name} has strides {tuple(tensor.stride())} and starts {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes "
@@ -228,34 +299,40 @@ def _require_addressable(name: str, tensor: Tensor) -> None:
         )  # fmt: skip
 
 
-def _require_results(q: Tensor, out: Tensor, lse: Tensor | None) -> None:
+def require_out(q: Tensor, out: Tensor) -> None:
+    """Raise :class:`InvalidShape` unless ``out`` can receive the result of ``q``."""
     if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
         raise InvalidShape(
             f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {q.dtype} {tuple(q.shape)} on {q.device}",
             field="out",
         )
-    _require_addressable("out", out)
+    if out.numel():
+        require_addressable("out", out)
     if _overlaps(out):
         raise InvalidShape(
             f"out has strides {tuple(out.stride())} with {tuple(out.shape)} elements: some share an address",
             field="out", value=tuple(out.stride()),
         )  # fmt: skip
+
+
+def require_lse(lse: Tensor | None, form: tuple[int, ...], q: Tensor) -> None:
+    """Raise :class:`InvalidShape` unless ``lse`` is ``None`` or contiguous float32 of ``form`` beside ``q``."""
     if lse is None:
         return
-    if lse.shape != q.shape[:3] or lse.dtype != torch.float32 or lse.device != q.device or not lse.is_contiguous():
+    if lse.shape != form or lse.dtype != torch.float32 or lse.device != q.device or not lse.is_contiguous():
         raise InvalidShape(
             f"lse is {lse.dtype} {tuple(lse.shape)} on {lse.device} with strides {tuple(lse.stride())}: expected "
-            f"contiguous torch.float32 {tuple(q.shape[:3])} on {q.device}",
+            f"contiguous torch.float32 {tuple(form)} on {q.device}",
             field="lse",
         )
 
 
-def _require_window(window: int | None) -> None:
+def require_window(window: int | None) -> None:
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
         raise InvalidShape(
             f"window={window!r}: expected a whole number of 0 or more, or None", field="window", value=window, limit=0
         )
 
 
-def _name(dtype: object) -> str:
+def dtype_name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")

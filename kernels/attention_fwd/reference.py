@@ -40,3 +40,20 @@ def reference(
             weights = (scores - lse[b, h].nan_to_num(neginf=0.0)[:, None]).exp()
             out[b, h] = weights @ values
     return out, lse
+
+
+def packed_reference(
+    q: Tensor, k: Tensor, v: Tensor, q_starts: list[int], k_starts: list[int], *, causal: bool = False,
+    window: int | None = None, scale: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same of packed sequences, q [rows, H, D], k and v [keys, G, D]: ([rows, H, D], [H, rows]). Sequence s has the
+    rows and the keys from ``starts``\\ [s] to ``starts``\\ [s + 1]; rows of none have NaN."""
+    out = q.double() * float("nan")
+    lse = out[..., 0].T.clone()
+    for first, end, k_first, k_end in zip(q_starts, q_starts[1:], k_starts, k_starts[1:], strict=False):
+        if first == end:
+            continue
+        one = (t.transpose(0, 1)[None] for t in (q[first:end], k[k_first:k_end], v[k_first:k_end]))
+        right, statistics = reference(*one, causal=causal, window=window, scale=scale)
+        out[first:end], lse[:, first:end] = right[0].transpose(0, 1), statistics[0]
+    return out, lse

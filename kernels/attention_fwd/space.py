@@ -20,10 +20,17 @@ SMEM_OVERHEAD_BYTES = 2_048
 """Barriers, the arguments that warp_specialize hands to its workers, alignment; tests compare it with the compiler."""
 PRODUCER_REGISTERS = 24
 """Of a producer thread; a multiple of 8, as ``setmaxnreg`` needs it. What it has, the consumers lack."""
+SEARCHING_REGISTERS = 32
+"""The same of one that looks up packed sequences and copies Q in more than :data:`FEW_COLUMNS` columns: with 24, those
+of D 256 and of three consumers of D 128 spilled, and no other."""
+FEW_COLUMNS = 256
 BASE_REGISTERS = 32
 """Of a consumer thread beside its tiles: addresses, phases, maxima and sums, the mask's temporaries. What leaves less
 spills (three consumers of 64 rows, D 64, with Q in registers: 16 left), what leaves as much does not: the tests compile
 all of the space."""
+PACKED_REGISTERS = 8
+"""More of them where sequences are packed: where its own begins and ends, and which it has looked at. Where none are
+left (three consumers of 64 x 128, D 64), it spills."""
 MAX_DEPTH = 8
 MMA_ROWS = 64
 
@@ -37,7 +44,8 @@ class AttentionConfig:
     next block before the softmax of this one is used, with P · V; ``pingpong`` lets the consumers issue their products
     by turns. Q stays in shared memory, or ``q_in_registers``. The result leaves through bytes of its ``own`` or through
     those of ``q``. ``persistent`` CTAs, one an SM, take units one after another, else each unit has a CTA.
-    ``head_group`` heads run together, so that their keys are in L2 at once.
+    ``head_group`` heads run together, so that their keys are in L2 at once. ``packed`` sequences of unlike lengths lie
+    one behind the other.
     """
 
     head_dim: int
@@ -51,6 +59,7 @@ class AttentionConfig:
     staging: AttentionStaging = "own"
     persistent: bool = True
     head_group: int = 1
+    packed: bool = False
 
     @property
     def tile_rows(self) -> int:
@@ -80,6 +89,17 @@ class AttentionConfig:
         return self.output_registers + self.score_registers + self.score_registers // 2 + query
 
     @property
+    def producer_registers(self) -> int:
+        """Registers of a producer thread."""
+        searching = self.packed and self.consumers * self.head_dim > FEW_COLUMNS
+        return SEARCHING_REGISTERS if searching else PRODUCER_REGISTERS
+
+    @property
+    def base_registers(self) -> int:
+        """Registers of a consumer thread beside its tiles."""
+        return BASE_REGISTERS + (PACKED_REGISTERS if self.packed else 0)
+
+    @property
     def max_registers(self) -> int:
         """Registers a thread at launch (``maxnreg``): the SM's 65,536 over all threads, rounded down to 8."""
         return min(MAX_REGISTERS, 65_536 // (WARP * self.total_warps) // 8 * 8)
@@ -87,7 +107,7 @@ class AttentionConfig:
     @property
     def consumer_registers(self) -> int:
         """Registers of a consumer thread: what the producer's warp group leaves, in multiples of 8."""
-        left = self.max_registers * self.total_warps - PRODUCER_REGISTERS * WARP_GROUP
+        left = self.max_registers * self.total_warps - self.producer_registers * WARP_GROUP
         return min(MAX_REGISTERS, left // (self.consumers * WARP_GROUP) // 8 * 8)
 
     def slot_bytes(self, element_bytes: int) -> int:
@@ -132,9 +152,9 @@ def _violations(config: AttentionConfig, dtype: str, device: Device) -> Iterator
         yield f"device {device.name}: the kernel needs wgmma (capability 9.0)"
     if c.pingpong and not (c.lookahead and c.consumers > 1):
         yield "pingpong: the turns are those of several consumers that issue both products together (lookahead)"
-    if c.live_registers + BASE_REGISTERS > c.consumer_registers:
+    if c.live_registers + c.base_registers > c.consumer_registers:
         yield (
-            f"{c.live_registers} registers a thread of tiles and {BASE_REGISTERS} more exceed "
+            f"{c.live_registers} registers a thread of tiles and {c.base_registers} more exceed "
             f"the {c.consumer_registers} a consumer thread has"
         )
     widest = max(c.columns, c.head_dim)
@@ -169,9 +189,11 @@ def tuning(config: AttentionConfig) -> TuningConfig:
         "STAGING_IN_Q": config.staging == "q",
         "PERSISTENT": config.persistent,
         "HEAD_GROUP": config.head_group,
-        "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+        "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,
     }
+    if config.packed:
+        kwargs["PACKED"] = True
     return TuningConfig.of(kwargs, num_warps=WARP_GROUP, num_stages=1, maxnreg=config.max_registers)
 
 
@@ -204,6 +226,7 @@ def config_of(given: TuningConfig) -> AttentionConfig:
         "q" if flag("STAGING_IN_Q") else "own",
         flag("PERSISTENT"),
         whole("HEAD_GROUP"),
+        "PACKED" in values and flag("PACKED"),
     )
     made = tuning(config)
     expected = dict(made.kwargs)

@@ -71,7 +71,10 @@ def work(
     solved = [loop_cycles(loop_of(c), dtype, device, costs) for c in configs]
     families, family_of = _named(family, configs)
     structures, structure_of = _named(structure, configs)
-    blocks = [shape.blocks(c.tile_rows, c.columns) for c in configs]
+    sequences = shape.sequences
+    # By configuration and kind of sequence: the blocks of each tile of a head.
+    blocks = [[one.blocks(c.tile_rows, c.columns) for _, one in sequences] for c in configs]
+    heads = [shape.heads * count for count, _ in sequences]
 
     def column(value: Callable[[AttentionConfig], float]) -> Floats:
         return np.array([value(c) for c in configs], dtype=np.float64)
@@ -79,8 +82,8 @@ def work(
     def measured(name: str) -> Floats:
         return np.array([cycles[name] for cycles in solved], dtype=np.float64)
 
-    units = np.array([shape.batch_heads * len(b) for b in blocks], dtype=np.float64)
-    passes = np.array([shape.batch_heads * int(b.sum()) for b in blocks], dtype=np.float64)
+    units = np.array([np.dot(heads, [len(b) for b in kinds]) for kinds in blocks], dtype=np.float64)
+    passes = np.array([np.dot(heads, [b.sum() for b in kinds]) for kinds in blocks], dtype=np.float64)
     resident = np.minimum(units, device.sm_count)
     slots = column(lambda c: 2 * c.slot_bytes(element))
     zeros = np.zeros(len(configs))
@@ -122,32 +125,49 @@ def loop_of(config: AttentionConfig) -> AttentionConfig:
     return replace(config, persistent=True, head_group=1)
 
 
-def _busiest(config: AttentionConfig, shape: AttentionShape, blocks: Ints, device: Device) -> int:
+def _busiest(config: AttentionConfig, shape: AttentionShape, blocks: Sequence[Ints], device: Device) -> int:
     """Blocks of keys of the busiest CTA. Units go round the SMs in order; where each has a CTA of its own the hardware
     hands them out in that order to whoever is free, which is no worse."""
-    heads, tiles = shape.batch_heads, len(blocks)
-    resident = min(device.sm_count, heads * tiles)
-    if (blocks == blocks[0]).all():
-        return -(-heads * tiles // resident) * int(blocks[0])
-    bands = np.full(-(-heads // config.head_group), config.head_group, dtype=np.int64)
-    bands[-1] = heads - config.head_group * (len(bands) - 1)
-    if len(bands) * tiles > SUMMED_RANGES:
-        return int(-(-heads * blocks.sum() // resident) + blocks.max())
-    # The longest tiles come first where the mask is bounded on the right.
-    order = blocks[::-1] if shape.right is not None else blocks
-    return busiest_trips(np.repeat(bands, tiles), np.tile(order, len(bands)), resident)
+    units, trips = [], []
+    for (count, one), its in zip(shape.sequences, blocks, strict=True):
+        # Heads of unlike sequences are in bands of their own, and so are those of packed ones.
+        bands = _bands(shape.heads if shape.packed else shape.batch_heads, config.head_group)
+        repeated = count if shape.packed else 1
+        if (its == its[0]).all():
+            units.append(np.array([shape.heads * count * len(its)]))
+            trips.append(its[:1])
+            continue
+        # The longest tiles come first where the mask is bounded on the right.
+        order = its[::-1] if one.right is not None else its
+        units.append(np.tile(np.repeat(bands, len(its)), repeated))
+        trips.append(np.tile(order, len(bands) * repeated))
+    each, iterations = np.concatenate(units), np.concatenate(trips)
+    resident = min(device.sm_count, int(each.sum()))
+    if len(each) > SUMMED_RANGES:
+        return int(-(-(each @ iterations) // resident) + iterations.max())
+    return busiest_trips(each, iterations, resident)
+
+
+def _bands(heads: int, group: int) -> Ints:
+    """Heads of each band of ``group``."""
+    bands = np.full(-(-heads // group), group, dtype=np.int64)
+    bands[-1] = heads - group * (len(bands) - 1)
+    return bands
 
 
 def _dram_bytes(config: AttentionConfig, shape: AttentionShape, element: int, device: Device) -> float:
     """Compulsory traffic, plus the keys that L2 forgets: those of the heads that run at once are read anew by each wave
     of their tiles, and reach DRAM by the part that exceeds the resident L2."""
-    tiles = -(-shape.q_length // config.tile_rows)
-    together = min(shape.batch_heads, max(config.head_group, -(-device.sm_count // tiles)))
-    key_heads = -(-together * shape.kv_heads // shape.heads)
-    keys = 2.0 * shape.k_length * shape.head_dim * element
-    forgotten = min(1.0, max(0.0, key_heads * keys / (L2_RESIDENT * device.l2_bytes) - 1.0))
-    waves = max(1.0, together * tiles / device.sm_count)
-    again = shape.batch * shape.kv_heads * keys * (waves - 1.0) * forgotten
+    again = 0.0
+    for count, one in shape.sequences:
+        tiles = -(-one.q_length // config.tile_rows)
+        heads = shape.heads if shape.packed else shape.heads * count
+        together = min(heads, max(config.head_group, -(-device.sm_count // max(tiles, 1))))
+        key_heads = -(-together * shape.kv_heads // shape.heads)
+        keys = 2.0 * one.k_length * shape.head_dim * element
+        forgotten = min(1.0, max(0.0, key_heads * keys / (L2_RESIDENT * device.l2_bytes) - 1.0))
+        waves = max(1.0, together * tiles / device.sm_count)
+        again += count * shape.kv_heads * keys * (waves - 1.0) * forgotten
     return shape.moved_bytes(element) + again
 
 

@@ -8,7 +8,7 @@ knows a kernel's own structures.
 
 EXPORTS = {
     "activations": ("activate",),
-    "boxes": ("as_box",),
+    "boxes": ("as_box", "ragged_form", "RAGGED_ROWS"),
     "epilogue": ("accumulator_layout", "shared_layout", "split_columns", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),

@@ -9,9 +9,8 @@ by :mod:`warpplan.kernels.device.groups`. Units count through the groups in orde
 TMA cuts off what is not a group's, with descriptors that the host makes once. B and dB have three dimensions, so that a
 tile that overhangs N reads zeros and writes nothing. Rows of a group end where only the device knows: where that
 matters (the rows that forward and dgrad store, the rows that wgrad reduces over) the matrix has a *ragged* descriptor
-of four dimensions, through which the group's last row is the last there is (as
-``triton.tools.ragged_tma`` does it: two further strides cancel modulo 2^64). An empty group's wgrad is one block of
-rows that are all cut off, that is, of zeros.
+of four dimensions (:mod:`warpplan.kernels.device.boxes`). An empty group's wgrad is one block of rows that are all cut
+off, that is, of zeros.
 
 fp8 operands (forward) are scaled by :mod:`warpplan.kernels.device.scaling`; the scales of all groups' B make one list,
 and a unit's begin at its group's.
@@ -22,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpplan.kernels.device.boxes import as_box
+from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.epilogue import shared_layout, split_columns
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
 from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
@@ -40,9 +39,6 @@ from warpplan.kernels.triton_compat import (
     tma_store,
     tma_store_wait,
 )
-
-RAGGED_ROWS = gl.constexpr(1 << 30)
-"""Rows of a ragged descriptor, and the coordinate at which its two further strides cancel."""
 
 
 @dataclass(frozen=True)

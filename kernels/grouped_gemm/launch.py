@@ -202,17 +202,12 @@ def _layout(box: tuple[int, ...], dtype: torch.dtype) -> GluonLayout:
 
 def _describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     """The TMA descriptor of ``tensor`` with boxes of ``box``; ragged where the box has two dimensions more."""
-    from warpplan.kernels.grouped_gemm.gluon import RAGGED_ROWS
+    from warpplan.kernels.device.boxes import ragged_form
     from warpplan.kernels.triton_compat import TensorDescriptor
 
     shape, strides = list(tensor.shape), _strides(tensor)
     if len(box) == len(shape) + 2:
-        # Box row r at coordinates (2^30, e, 2^30 - e + r) is the matrix's row r modulo 2^64 bytes: the first stride,
-        # 2^34 less a row, times 2^30 cancels the third one's. The row before e is the last within the shape.
-        row = strides[0]
-        most = 0x7FFF0000
-        shape = [most, most, int(RAGGED_ROWS), shape[1]]
-        strides = [2**34 - row, row, row, 1]
+        shape, strides = ragged_form(shape, strides)
     return TensorDescriptor(tensor, shape, strides, list(box), _layout(box, tensor.dtype))
 
 

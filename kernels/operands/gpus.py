@@ -22,5 +22,13 @@ def device_limits(index: int) -> Device:
 
 
 @lru_cache(maxsize=64)
+def hopper_name(index: int) -> str:
+    """The name of the CUDA device ``index``; empty unless it is a Hopper GPU, which the planned kernels are written
+    for."""
+    hopper = torch.version.hip is None and torch.cuda.get_device_capability(index) == (9, 0)
+    return str(torch.cuda.get_device_name(index)) if hopper else ""
+
+
+@lru_cache(maxsize=64)
 def sm_count(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)

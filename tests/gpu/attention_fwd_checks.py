@@ -4,11 +4,13 @@ right. Inputs are fresh random numbers; results are compared with float64 and li
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 
 from warpplan.kernels.attention_fwd.launch import attention, prepare
-from warpplan.kernels.attention_fwd.reference import reference
+from warpplan.kernels.attention_fwd.packed_launch import prepare_packed
+from warpplan.kernels.attention_fwd.reference import packed_reference, reference
 from warpplan.kernels.attention_fwd.space import AttentionConfig
 
 NAN = float("nan")
@@ -133,6 +135,69 @@ def check_graph(config: dict, dtype: str) -> Iterator[str]:
         wanted, _ = reference(q, k, v, causal=True)
         error = float((out.double() - wanted).norm() / wanted.norm())
         yield "" if error < 8 * HALF_UNIT[q.dtype] else f"relative error {error:.1e} on replay"
+
+
+def check_packed(config: dict, dtype: str) -> Iterator[str]:
+    """Packed sequences under every mask: unlike lengths, empty ones, more than a warp looks at together; a neighbour of
+    NaN; a captured launch that finds other lengths at replay."""
+    plan, kind = AttentionConfig(**config), getattr(torch, dtype)
+    many = [1 + 37 * i % 211 for i in range(150)]
+    for q_sizes, k_sizes in (([300, 0, 1, 1000, 65], [300, 5, 700, 1000, 0]), (many, many), (many, many[::-1])):
+        for causal, window in MASKS:
+            wrong = packed(plan, kind, q_sizes, k_sizes, causal=causal, window=window)
+            yield f"{q_sizes[:5]} {k_sizes[:5]} causal={causal} window={window}: {wrong}" if wrong else ""
+    wrong = packed(plan, kind, [200] * 3, [200] * 3, broken=1)
+    yield f"a neighbour of NaN: {wrong}" if wrong else ""
+    yield from replayed(plan, kind)
+
+
+def packed(plan, kind, q_sizes, k_sizes, broken=None, **options):
+    """What is wrong with a launch on packed sequences, empty where nothing is. ``broken``: a sequence whose keys and
+    values are NaN."""
+    q_starts, k_starts = ([0, *accumulate(sizes)] for sizes in (q_sizes, k_sizes))
+    heads, kv_heads, d = 4, 2, plan.head_dim
+    q = torch.randn(q_starts[-1] + MARGIN, heads, d, device="cuda").to(kind)
+    k, v = (torch.randn(k_starts[-1] + MARGIN, kv_heads, d, device="cuda").to(kind) for _ in range(2))
+    if broken is not None:
+        k[k_starts[broken] : k_starts[broken + 1]] = v[k_starts[broken] : k_starts[broken + 1]] = NAN
+    results = []
+    for _ in range(2):
+        out = torch.full_like(q, NAN)
+        lse = torch.full((heads, q.shape[0]), NAN, device="cuda")
+        starts = (torch.tensor(s, dtype=torch.int32, device="cuda") for s in (q_starts, k_starts))
+        prepare_packed(q, k, v, *starts, max(q_sizes), max(k_sizes), plan, out, lse, **options)()
+        torch.cuda.synchronize()
+        results.append((out, lse))
+    (out, lse), again = results
+    wanted, wanted_lse = packed_reference(q, k, v, q_starts, k_starts, **options)
+    if not torch.equal(out.isnan(), wanted.isnan()) or not torch.equal(lse.isnan(), wanted_lse.isnan()):
+        return "NaN where there is none, or none where it is"
+    largest = 4 * HALF_UNIT[kind] * float(v.nan_to_num().abs().max())
+    if not torch.allclose(out.double(), wanted, rtol=0, atol=largest, equal_nan=True):
+        return f"largest error {float((out.double() - wanted).nan_to_num().abs().max()):.2e}"
+    if not torch.allclose(lse.double(), wanted_lse, rtol=0, atol=1e-4, equal_nan=True):
+        return "log-sum-exp"
+    same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((out, lse), again, strict=True))
+    return "" if same else "other bits on another run"
+
+
+def replayed(plan, kind) -> Iterator[str]:
+    q, k, v = (torch.randn(1000, 2, plan.head_dim, device="cuda").to(kind) for _ in range(3))
+    starts = torch.tensor([0, 100, 900, 1000], dtype=torch.int32, device="cuda")
+    out = torch.empty_like(q)
+    run = prepare_packed(q, k, v, starts, starts, 1000, 1000, plan, out, causal=True)
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for listed in ([0, 100, 900, 1000], [0, 0, 1, 1000], [0, 1000, 1000, 1000]):
+        starts.copy_(torch.tensor(listed, dtype=torch.int32))
+        out.fill_(NAN)
+        graph.replay()
+        torch.cuda.synchronize()
+        wanted, _ = packed_reference(q, k, v, listed, listed, causal=True)
+        error = float((out.double() - wanted).norm() / wanted.norm())
+        yield "" if error < 8 * HALF_UNIT[kind] else f"relative error {error:.1e} on replay of {listed}"
 
 
 CHECKS = (check_lengths, check_heads, check_layouts, check_neighbours, check_graph)

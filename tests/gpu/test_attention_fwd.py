@@ -3,7 +3,7 @@ limit, for a wrong barrier hangs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,8 @@ CONFIGS = (
     AttentionConfig(256, 2, 64, 64, 2, lookahead=False, staging="q", persistent=False),
     AttentionConfig(256, 1, 64, 64, 2),
 )
+PACKED = tuple(replace(config, packed=True) for config in CONFIGS[2:])
+"""The first two, three consumers of 128 keys, have no registers left for them."""
 SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200)]
 
 
@@ -59,6 +61,16 @@ def test_right(monkeypatch, config):
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[4], CONFIGS[9]], ids=repr)
 def test_right_in_float16(monkeypatch, config):
     run(monkeypatch, "check_all", asdict(config), "float16")
+
+
+@pytest.mark.parametrize("config", PACKED, ids=repr)
+def test_packed_sequences(monkeypatch, config):
+    assert not violations(config, "bfloat16", H200)
+    run(monkeypatch, "check_packed", asdict(config), "bfloat16")
+
+
+def test_packed_sequences_in_float16(monkeypatch):
+    run(monkeypatch, "check_packed", asdict(PACKED[0]), "float16")
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from warpplan.kernels.compiler.inspection.player.played_program import (
 )
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import decoded, element_type, encoded, rounded
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
+from warpplan.kernels.device.boxes import ragged_form
 
 LOG2_E = 1.4426950408889634
 PLAYED = {"bf16": "bf16", "fp16": "f16"}
@@ -74,11 +75,22 @@ def reference(
     return out, lse
 
 
+def _numbers(config: AttentionConfig, shape: AttentionShape, rows: int, keys: int, scale: float) -> tuple:
+    """The kernel's numbers from ``HEADS`` on."""
+    together = shape.heads if config.packed else shape.batch_heads
+    return (
+        shape.heads, shape.heads // shape.kv_heads, rows, keys, shape.left or 0, shape.right or 0,
+        min(config.head_group, together), scale * LOG2_E,
+    )  # fmt: skip
+
+
 @cache
-def compiled(config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool) -> ReadyCode:
+def compiled(
+    config: AttentionConfig, element: str, bounded_left: bool, bounded_right: bool, sequences: int = 1
+) -> ReadyCode:
     # Fields that order units do not enter the code.
     plain = replace(config, persistent=True, head_group=1)
-    source, options = attention_fwd_source(plain, element, bounded_left, bounded_right)
+    source, options = attention_fwd_source(plain, element, bounded_left, bounded_right, sequences=sequences)
     return ready(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
 
 
@@ -112,10 +124,7 @@ def played(
         places[name] = (stored.shape, length)
     lse_size = shape.batch_heads * shape.q_length
     buffers["lse"] = np.full(lse_size + 2 * MARGIN, np.nan, np.float32).view(np.uint8)
-    numbers = (
-        shape.batch_heads, shape.heads, shape.heads // shape.kv_heads, shape.q_length, shape.k_length,
-        shape.left or 0, shape.right or 0, min(config.head_group, shape.batch_heads), scale * LOG2_E,
-    )  # fmt: skip
+    numbers = (shape.batch, shape.batch_heads, *_numbers(config, shape, shape.q_length, shape.k_length, scale))
     units = shape.batch_heads * -(-shape.q_length // config.tile_rows)
     grid = min(programs, units) if config.persistent else units
     code = compiled(config, element, shape.left is not None, shape.right is not None)
@@ -134,3 +143,78 @@ def played(
     wanted = reference(inside["q"], inside["k"], inside["v"], shape, scale)
     shaped = lse[MARGIN:-MARGIN].reshape(shape.batch, shape.heads, shape.q_length)
     return PlayedAttention(out[:, :, MARGIN:-MARGIN], shaped, around, *wanted, float(np.abs(inside["v"]).max()))
+
+
+@dataclass(frozen=True)
+class PlayedSequences:
+    """``out`` [rows, H, D] and ``lse`` [H, rows] of packed sequences as the kernel left them, from which row to which
+    each goes, and what is right: NaN in the rows of no sequence."""
+
+    out: np.ndarray
+    lse: np.ndarray
+    wanted_out: np.ndarray
+    wanted_lse: np.ndarray
+    starts: tuple[int, ...]
+    largest: float
+
+    def require_right(self, element: str = "bf16") -> None:
+        np.testing.assert_allclose(self.out, self.wanted_out, rtol=0, atol=4 * ROUNDING[element] * self.largest)
+        np.testing.assert_allclose(self.lse, self.wanted_lse, rtol=1e-5, atol=1e-5)
+
+
+def played_sequences(
+    config: AttentionConfig, q_sizes: tuple[int, ...], k_sizes: tuple[int, ...], shape: AttentionShape, *,
+    element: str = "bf16", seed: int = 0, programs: int = 2, scale: float | None = None,
+    broken: tuple[int, int] | None = None,
+) -> PlayedSequences:  # fmt: skip
+    """Play ``config`` on packed sequences of random numbers, as many as ``q_sizes`` of queries and ``k_sizes`` of keys,
+    with the heads and the mask of ``shape``. Around and behind the sequences lie rows of NaN. ``broken`` is (a
+    sequence, one of its keys) whose K and V are NaN."""
+    kind, draw = element_type(PLAYED[element]), np.random.default_rng(seed)
+    d, scale = shape.head_dim, shape.head_dim**-0.5 if scale is None else scale
+    starts = {"q": np.cumsum((0, *q_sizes)), "k": np.cumsum((0, *k_sizes))}
+    rows, keys = (int(starts[name][-1]) + MARGIN for name in "qk")
+    buffers: dict[str, np.ndarray] = {}
+    arguments: list[DescribedArgument | BufferArgument] = []
+    values = {}
+    for name, heads, length in (("q", shape.heads, rows), ("k", shape.kv_heads, keys), ("v", shape.kv_heads, keys),
+                                ("o", shape.heads, rows)):  # fmt: skip
+        whole = np.full((length + MARGIN, heads, d), np.nan)
+        if name != "o":
+            whole[MARGIN:-MARGIN] = draw.standard_normal((length - MARGIN, heads, d))
+        if broken is not None and name in "kv":
+            whole[MARGIN + starts["k"][broken[0]] + broken[1]] = np.nan
+        buffers[name] = encoded(rounded(whole, kind), kind).view(np.uint8).reshape(-1)
+        values[name] = decoded(buffers[name].view(kind.stored), kind).astype(np.float64).reshape(whole.shape)[MARGIN:]
+        form = ragged_form((length, heads, d), (heads * d, d, 1))
+        arguments.append(DescribedArgument(name, *map(tuple, form), PLAYED[element], MARGIN * heads * d * kind.bytes))
+    buffers["lse"] = np.full(shape.heads * rows, np.nan, np.float32).view(np.uint8)
+    for name in "qk":
+        buffers[f"{name}_starts"] = starts[name].astype(np.int32).view(np.uint8)
+    arguments += [BufferArgument(name) for name in ("lse", "q_starts", "k_starts")]
+    numbers = (len(q_sizes), 0, *_numbers(config, shape, rows, keys, scale))
+    units = shape.heads * sum(-(-size // config.tile_rows) for size in q_sizes)
+    # One more than there are units: some have nothing to do.
+    grid = min(programs, units) if config.persistent else units + 1
+    code = compiled(config, element, shape.left is not None, shape.right is not None, len(q_sizes))
+    found = play(code, PlayedInputs(buffers, (*arguments, *numbers)), (grid,), seed)
+    out = decoded(found.buffers["o"].view(kind.stored), kind).astype(np.float64).reshape(rows + MARGIN, shape.heads, d)
+    assert np.isnan(out[:MARGIN]).all()
+    wanted_out, wanted_lse = np.full((rows, shape.heads, d), np.nan), np.full((shape.heads, rows), np.nan)
+    for i, (q_size, k_size) in enumerate(zip(q_sizes, k_sizes, strict=True)):
+        of_q = slice(starts["q"][i], starts["q"][i + 1])
+        of_k = slice(starts["k"][i], starts["k"][i + 1])
+        one = replace(shape, batch=1, q_length=q_size, k_length=k_size)
+        q, k, v = (
+            values[name][place].transpose(1, 0, 2)[None] for name, place in zip("qkv", (of_q, of_k, of_k), strict=True)
+        )
+        right, statistics = reference(q, k, v, one, scale) if q_size and k_size else _of_no_key(one)
+        wanted_out[of_q], wanted_lse[:, of_q] = right[0].transpose(1, 0, 2), statistics[0]
+    largest = float(np.nanmax(np.abs(values["v"]), initial=0.0))
+    lse = found.buffers["lse"].view(np.float32).reshape(shape.heads, rows)
+    return PlayedSequences(out[MARGIN:], lse, wanted_out, wanted_lse, tuple(starts["q"].tolist()), largest)
+
+
+def _of_no_key(shape: AttentionShape) -> tuple[np.ndarray, np.ndarray]:
+    statistics = np.full((1, shape.heads, shape.q_length), -np.inf)
+    return np.zeros((*statistics.shape, shape.head_dim)), statistics

@@ -62,6 +62,12 @@ BAD = {
     "no key": ({**GOOD, "kv_length": 0}, "kv_length", "kv_length=0: expected one number from 1 to 1048576"),
     "two numbers": ({**GOOD, "window": "1,2"}, "window", "window=1,2: expected one number from 0"),
     "mask": ({**GOOD, "mask": "lower"}, "mask", "expected full, causal"),
+    "too few sequences": (
+        {**GOOD, "sizes": "100"},
+        "sizes",
+        "sizes has 1 numbers, the largest 100: expected B=2 numbers",
+    ),
+    "no longest sequence": ({**GOOD, "sizes": "99,98"}, "sizes", "the largest 99: expected B=2 numbers and L=100"),
     "too long": ({**GOOD, "L": 1 << 21}, "L", "L=2097152 is too large"),
     "too many rows": ({**GOOD, "B": 65536, "L": 1 << 20}, "rows of Q", "at most 2147483648"),
 }
@@ -93,6 +99,21 @@ def test_pairs_and_blocks_count_the_mask(q_length, k_length, causal, window, row
     for tile, blocks in enumerate(shape.blocks(rows, columns).tolist()):
         found = np.flatnonzero(seen[tile * rows : (tile + 1) * rows].any(0))
         assert blocks == (-(-(found[-1] + 1 - found[0]) // columns) if found.size else 1)
+
+
+def test_packed_sequences_ask_for_what_each_of_them_does():
+    sizes = (100, 0, 37, 100)
+    asked = ATTENTION.parse_shape({"B": 4, "H": 8, "L": 100, "D": 64, "mask": "causal", "sizes": sizes}, "bfloat16")
+    assert asked == (4, 8, 100, 64, "mask=causal", "sizes=100,0,37,100")
+    shape = attention_shape(asked)
+    alone = [AttentionShape(1, 8, size, 64, 8, size, True) for size in sizes if size]
+    assert shape.flops == sum(one.flops for one in alone)
+    assert shape.moved_bytes(2) == sum(one.moved_bytes(2) for one in alone)
+    assert shape.q_rows == sum(sizes)
+    equal = attention_shape(ATTENTION.parse_shape(GOOD | {"sizes": "equal"}, "bfloat16"))
+    assert equal.sequences == ((2, AttentionShape(1, 8, 100, 64, 8, 100)),)
+    more = attention_shape(ATTENTION.parse_shape(GOOD | {"sizes": "100,7", "kv_length": 130}, "bfloat16"))
+    assert [one.k_length for _, one in more.sequences] == [130, 37]
 
 
 # Ranking
@@ -148,6 +169,32 @@ def test_the_busiest_program_is_that_of_the_longest_first_order(profile):
             heads = min(config.head_group, 16 - first)
             order += [b for b in blocks[::-1].tolist() for _ in range(heads)]
         assert trips == max(sum(order[program::132]) for program in range(132))
+
+
+@pytest.mark.parametrize("sizes", ["equal", "5000,5000", "5000,17", "0,5000"])
+def test_the_busiest_program_of_packed_sequences(profile, sizes):
+    """Units count through a sequence's bands of heads, tile by tile, then through the next sequence's."""
+    shape = attention_shape((2, 8, 5000, 128, "mask=causal", f"sizes={sizes}"))
+    configs = [replace(AttentionConfig(128, 2, 64, 128, 2, packed=True), head_group=group) for group in (1, 3, 8)]
+    made = work(configs, shape, "bfloat16", H200, profile.costs)
+    for config, trips in zip(configs, made.trips.tolist(), strict=True):
+        order = []
+        for size in shape.sizes:
+            blocks = AttentionShape(1, 8, size, 128, 8, size, True).blocks(128, 128) if size else np.zeros(0, int)
+            for first in range(0, 8, config.head_group):
+                heads = min(config.head_group, 8 - first)
+                order += [b for b in blocks[::-1].tolist() for _ in range(heads)]
+        assert trips == max(sum(order[program::132]) for program in range(132))
+
+
+def test_packed_sequences_of_one_length_take_what_a_batch_does(profile):
+    """But for the two structures that packing leaves no registers."""
+    for options in ((), ("mask=causal",), ("window=300",)):
+        shape = (4, 16, 4096, 128, *options)
+        plain, packed = (ATTENTION.rank((*shape, *s), "bfloat16", H200, profile)[0] for s in ((), ("sizes=equal",)))
+        assert packed.prediction.time_us == pytest.approx(plain.prediction.time_us, rel=0.02)
+        assert "PACKED" not in dict(plain.config.kwargs)
+        assert dict(packed.config.kwargs)["PACKED"] is True
 
 
 def test_no_ordinary_kernel_can_be_launched_with_a_plan(profile):

@@ -38,7 +38,7 @@ class _HopperDriver:
 @pytest.fixture
 def no_gpu(monkeypatch):
     """CPU tensors pass for those of an H200."""
-    monkeypatch.setattr(launch, "_require_gpu", lambda *_: None)
+    monkeypatch.setattr(launch, "require_gpu", lambda *_: None)
     monkeypatch.setattr(launch, "device_limits", lambda index: H200)
     monkeypatch.setattr(launch, "sm_count", lambda index: 132)
 

@@ -12,7 +12,6 @@ from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.candidates import GROUPS, candidates, structures
 from warpplan.kernels.attention_fwd.space import (
     HEAD_DIMS,
-    PRODUCER_REGISTERS,
     AttentionConfig,
     config_of,
     require_valid,
@@ -31,10 +30,14 @@ def shapes(draw):
     kv_heads, sharers = draw(st.integers(1, 8)), draw(st.integers(1, 8))
     length = st.one_of(st.integers(1, 300), st.integers(1, 40_000))
     window = draw(st.one_of(st.none(), st.integers(0, 5000)))
-    return AttentionShape(
+    shape = AttentionShape(
         draw(st.integers(1, 8)), kv_heads * sharers, draw(length), draw(st.sampled_from(HEAD_DIMS)), kv_heads,
         draw(length), draw(st.booleans()), window,
     )  # fmt: skip
+    if draw(st.booleans()):
+        return shape
+    others = st.lists(st.integers(0, shape.q_length), min_size=shape.batch - 1, max_size=shape.batch - 1)
+    return replace(shape, sizes=(shape.q_length, *draw(others)))
 
 
 @given(shapes())
@@ -42,13 +45,14 @@ def shapes(draw):
 def test_candidates_are_valid_unique_few_and_in_a_fixed_order(shape):
     found = candidates(shape, "bfloat16", H200)
     orders = len(GROUPS) + 1  # persistent ones by their groups of heads, and one that is not
-    assert 1 <= len(found) <= orders * len(structures(shape.head_dim, "bfloat16", H200))
+    assert 1 <= len(found) <= orders * len(structures(shape.head_dim, "bfloat16", H200, shape.packed))
     assert len(set(found)) == len(found)
     assert found == candidates(shape, "bfloat16", H200)
     for config in found:
         assert violations(config, "bfloat16", H200) == ()
         assert config_of(tuning(config)) == config
-        assert config.head_group <= shape.batch_heads
+        assert config.head_group <= (shape.heads if shape.packed else shape.batch_heads)
+        assert config.packed == shape.packed
 
 
 @pytest.mark.parametrize(("head_dim", "most"), [(64, 28), (128, 21), (256, 7)])
@@ -64,12 +68,13 @@ def test_every_scheme_is_considered(head_dim):
     assert any(c.q_in_registers for c in found) == (head_dim < 256)
 
 
-def test_registers_fit_the_multiprocessor():
-    for head_dim in HEAD_DIMS:
-        for config in structures(head_dim, "float16", H200):
-            consumers = config.consumers * 128 * config.consumer_registers
-            assert consumers + 128 * PRODUCER_REGISTERS <= 65_536
-            assert config.consumer_registers % 8 == PRODUCER_REGISTERS % 8 == 0
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_registers_fit_the_multiprocessor(head_dim, packed):
+    for config in structures(head_dim, "float16", H200, packed):
+        consumers = config.consumers * 128 * config.consumer_registers
+        assert consumers + 128 * config.producer_registers <= 65_536
+        assert config.consumer_registers % 8 == config.producer_registers % 8 == 0
 
 
 INVALID = {
@@ -82,6 +87,10 @@ INVALID = {
     "group": (replace(WIDE, head_group=0), "head_group 0: expected 1 or more"),
     "alone": (replace(WIDE, consumers=1, pingpong=True), "pingpong: the turns are those of several consumers"),
     "serial": (replace(WIDE, lookahead=False, pingpong=True), "that issue both products together"),
+    "packed": (
+        AttentionConfig(64, 3, 64, 128, 2, packed=True),
+        "128 registers a thread of tiles and 40 more exceed the 160",
+    ),
     "registers": (replace(WIDE, consumers=3), "160 registers a thread of tiles and 32 more exceed the 160"),
     "launch": (AttentionConfig(256, 3, 64, 64, 2), "a wgmma of 256 columns needs 154 registers a thread at launch"),
     "memory": (replace(WIDE, depth=3), "264192 bytes of shared memory exceed the 232448"),
@@ -101,7 +110,11 @@ def test_other_devices_and_dtypes():
     assert "dtype float8_e4m3fn: expected one of bfloat16, float16" in violations(WIDE, "float8_e4m3fn", H200)[0]
 
 
-@pytest.mark.parametrize("config", [WIDE, AttentionConfig(256, 2, 64, 64, 2, False, staging="q", persistent=False)])
+@pytest.mark.parametrize(
+    "config",
+    [WIDE, AttentionConfig(256, 2, 64, 64, 2, False, staging="q", persistent=False), replace(WIDE, packed=True)],
+    ids=repr,
+)
 def test_a_configuration_from_outside_is_read_exactly(config):
     good = tuning(config)
     assert config_of(good) == config
@@ -110,6 +123,8 @@ def test_a_configuration_from_outside_is_read_exactly(config):
             kwargs = {**dict(good.kwargs), name: value}
             if value is None:
                 del kwargs[name]
+                if name == "PACKED":
+                    continue  # a configuration of its own
             with pytest.raises(InvalidConfig, match=f"attention_fwd configuration: {name} is ") as caught:
                 config_of(TuningConfig.of(kwargs, num_warps=4, num_stages=1, maxnreg=good.maxnreg))
             assert caught.value.field == name

@@ -22,6 +22,8 @@ from warpplan.planner.values.device import H200  # noqa: E402
 WIDE = AttentionConfig(128, 2, 64, 128, 2, pingpong=True)
 SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200)]
 
+PACKED = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200, packed=True)]
+
 
 def compiled_clean(config: AttentionConfig, dtype: str, causal: bool, window: bool) -> None:
     report = compile_attention_fwd(config, dtype, causal=causal, window=window)
@@ -34,12 +36,19 @@ def compiled_clean(config: AttentionConfig, dtype: str, causal: bool, window: bo
 def test_the_widest_blocks_compile_clean():
     compiled_clean(WIDE, "bfloat16", True, True)
     compiled_clean(replace(WIDE, q_in_registers=True, pingpong=False), "float16", True, False)
+    compiled_clean(replace(WIDE, packed=True), "bfloat16", True, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", SPACE, ids=repr)
 def test_the_whole_space_compiles_clean(config):
     """With the mask that has the most to compute."""
+    compiled_clean(config, "bfloat16", True, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", PACKED, ids=repr)
+def test_the_whole_space_of_packed_sequences_compiles_clean(config):
     compiled_clean(config, "bfloat16", True, True)
 
 
