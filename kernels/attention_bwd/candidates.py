@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from warpplan.kernels.attention_bwd.space import MAX_DEPTH, QUERY_GRADIENTS, AttentionBwdConfig, violations
+from warpplan.kernels.attention_bwd.space import MAX_DEPTH, MMA_ROWS, QUERY_GRADIENTS, AttentionBwdConfig, violations
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.planner.values.device import Device
 
@@ -44,7 +44,7 @@ def candidates(
     groups = [group for below, group in zip((0, *GROUPS), GROUPS, strict=False) if below < key_heads]
     found: list[AttentionBwdConfig] = []
     for base in structures(shape.head_dim, dtype, device):
-        if base.keys > 64 and shape.k_length <= 64 or deterministic and base.dq == "reduce":
+        if (deterministic and base.dq == "reduce") or (base.keys > MMA_ROWS >= shape.k_length):
             continue
         several = key_heads * -(-shape.k_length // base.keys) > base.ctas_per_sm * device.sm_count
         for group in groups if unlike and several else groups[:1]:

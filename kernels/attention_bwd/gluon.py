@@ -43,7 +43,6 @@ from warpplan.kernels.triton_compat import (
     warpgroup_mma_wait,
 )
 
-
 FAR = gl.constexpr(1 << 30)
 """More rows than there are, and more than a window has; twice as many are still an int32."""
 
@@ -73,7 +72,7 @@ class HeldKeys(NamedTuple):
 
 
 class RowRings(NamedTuple):
-    """Blocks of Q with their log-sum-exps, and of dO with their deltas, in rings of their own: dO is let go before Q."""
+    """Blocks of Q with log-sum-exps, and of dO with deltas, in rings of their own: dO is let go before Q."""
 
     q: gl.shared_memory_descriptor
     lse: gl.shared_memory_descriptor
@@ -160,7 +159,9 @@ def locate(unit, extents, BLOCK: gl.constexpr):
         last_key = gl.minimum(key + BLOCK.keys, extents.k_length) - 1
         end = gl.minimum(last_key + extents.high + 1, end)
     blocks = gl.cdiv(gl.maximum(end - first, 0), BLOCK.rows)
-    return KeyTile(key_head // extents.kv_heads, key_head % extents.kv_heads, key, first, blocks, first + blocks * BLOCK.rows)
+    return KeyTile(
+        key_head // extents.kv_heads, key_head % extents.kv_heads, key, first, blocks, first + blocks * BLOCK.rows
+    )
 
 
 @gluon.jit
@@ -286,17 +287,6 @@ def add_block(dk, dv, key, line, row, index, out, held, rings, extents, BLOCK: g
         dk = warpgroup_mma_wait(num_outstanding=0, deps=[dk])
         mbarrier.arrive(rings.q_empty.index(slot), count=1)
     return dk, dv
-
-
-@gluon.jit
-def multiply_rows(keys, slots, full, index, BLOCK: gl.constexpr):
-    """Issue K · Qᵀ, or V · dOᵀ, of ring index ``index``."""
-    KEYS: gl.constexpr = BLOCK.keys
-    ROWS: gl.constexpr = BLOCK.rows
-    empty = gl.zeros([KEYS, ROWS], gl.float32, accumulator_layout(ROWS, gl.num_warps()))
-    wait_full(full, index, BLOCK.depth)
-    rows = slots.index(index % BLOCK.depth).permute((1, 0))
-    return warpgroup_mma(keys, rows, empty, use_acc=False, is_async=True)
 
 
 @gluon.jit

@@ -23,8 +23,9 @@ SMEM_OVERHEAD_BYTES = 2_048
 PRODUCER_REGISTERS = 24
 """Of a producer thread; a multiple of 8, as ``setmaxnreg`` needs it. What it has, the consumer lacks."""
 BASE_REGISTERS: dict[QueryGradients, int] = {"reduce": 32, "separate": 16}
-"""Of a consumer thread beside its tiles while it computes dS: addresses, phases, the mask's temporaries. Of D 64 with 128
-rows a step, which leave 16, the reducing kernel spills and the other does not: the tests compile all of the space."""
+"""Of a consumer thread beside its tiles while it computes dS: addresses, phases, the mask's temporaries. Of D 64 with
+128 rows a step, which leave 16, the reducing kernel spills and the other does not: the tests compile all of the
+space."""
 REDUCTION_REGISTERS = 40
 """Of a consumer thread beside its tiles while it holds a block of dQ. One warp group of D 128 with dSᵀ in registers
 leaves 32 and spills, with dSᵀ in shared memory 48 and does not."""
@@ -39,11 +40,11 @@ class AttentionBwdConfig:
     """One way to run the kernels on heads of ``head_dim`` elements.
 
     A unit of work is ``keys`` keys of one key head, 64 a warp group of the one consumer; a loop iteration takes
-    ``rows`` queries. Q and dO each have a ring of ``depth`` slots. dSᵀ is its left operand ``ds_in_registers``, or in shared memory. ``dq``
-    says how dQ is summed: by TMA reduction into an fp32 matrix ("reduce"), or by a second kernel that owns query rows
-    ("separate"), which multiplies two products again and gives the same bits each time. ``ctas_per_sm`` CTAs are resident
-    together; ``persistent`` ones take units one after another, else each unit has a CTA. ``head_group`` key heads run together, so that their
-    queries are in L2 at once.
+    ``rows`` queries. Q and dO each have a ring of ``depth`` slots. dSᵀ is the left operand of dSᵀ · Q
+    ``ds_in_registers``, or in shared memory. ``dq`` says how dQ is summed: by TMA reduction into an fp32 matrix
+    ("reduce"), or by a second kernel that owns query rows ("separate"), which multiplies two products again and gives
+    the same bits each time. ``ctas_per_sm`` CTAs are resident together; ``persistent`` ones take units one after
+    another, else each unit has a CTA. ``head_group`` key heads run together, so that their queries are in L2 at once.
     """
 
     head_dim: int

@@ -50,7 +50,7 @@ def attention(
     for tensors that cannot be used and :class:`InvalidConfig` for a plan that does not fit, before any launch.
     """
     if out is None:
-        _require_operands(q, k, v)
+        require_operands(q, k, v)
         out = torch.empty_like(q)
     prepare(q, k, v, config, out, lse, causal=causal, window=window, scale=scale)()
     return out
@@ -62,11 +62,11 @@ def prepare(
 ) -> Callable[[], None]:  # fmt: skip
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
     may compile the kernel. Otherwise as :func:`attention`."""
-    _require_operands(q, k, v)
+    require_operands(q, k, v)
     _require_results(q, out, lse)
-    _require_window(window)
-    factor = q.shape[3] ** -0.5 if scale is None else _checked_scale(scale)
-    config = _checked(config, _name(q.dtype), q.device.index)
+    require_window(window)
+    factor = q.shape[3] ** -0.5 if scale is None else checked_scale(scale)
+    config = _checked(config, dtype_name(q.dtype), q.device.index)
     if config.head_dim != q.shape[3]:
         raise InvalidConfig(
             f"the configuration is for heads of {config.head_dim}, and q has {q.shape[3]}: plan with D={q.shape[3]}",
@@ -91,7 +91,7 @@ def _launch(
 
     rows, keys = gluon.descriptor_boxes(config)
     arguments = (
-        *(_describe(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys), (out, rows))),
+        *(describe(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys), (out, rows))),
         lse,
         shape.batch_heads,
         shape.heads,
@@ -119,7 +119,7 @@ def _checked(config: AttentionConfig | TuningConfig, dtype: str, device: int) ->
     return config
 
 
-def _checked_scale(scale: float) -> float:
+def checked_scale(scale: float) -> float:
     if not (math.isfinite(scale) and scale > 0):
         raise InvalidShape(f"scale={scale}: expected a finite number above 0", field="scale", value=scale, limit=0)
     return float(scale)
@@ -130,17 +130,17 @@ def _layout(box: tuple[int, ...], dtype: torch.dtype) -> GluonLayout:
     from warpplan.kernels.attention_fwd.gluon import TYPES
     from warpplan.kernels.device.epilogue import shared_layout
 
-    return shared_layout(box, TYPES[element_type(_name(dtype))])
+    return shared_layout(box, TYPES[element_type(dtype_name(dtype))])
 
 
-def _describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
+def describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     """The TMA descriptor of ``tensor`` with boxes of ``box``."""
     from warpplan.kernels.triton_compat import TensorDescriptor
 
-    return TensorDescriptor(tensor, list(tensor.shape), _strides(tensor), list(box), _layout(box, tensor.dtype))
+    return TensorDescriptor(tensor, list(tensor.shape), tma_strides(tensor), list(box), _layout(box, tensor.dtype))
 
 
-def _strides(tensor: Tensor) -> list[int]:
+def tma_strides(tensor: Tensor) -> list[int]:
     """Strides in elements, with those of dimensions of one, which no address depends on, made regular."""
     sizes, regular = tensor.shape, [1]
     for size in reversed(sizes[1:]):
@@ -148,31 +148,31 @@ def _strides(tensor: Tensor) -> list[int]:
     return [s if size > 1 else r for s, size, r in zip(tensor.stride(), sizes, regular, strict=True)]
 
 
-def _addressable(tensor: Tensor) -> bool:
+def addressable(tensor: Tensor) -> bool:
     """Whether TMA can address ``tensor``: base and strides on 16 bytes, the last dimension adjacent, no stride of 0."""
-    strides = _strides(tensor)
+    strides = tma_strides(tensor)
     aligned = all(s > 0 and s * tensor.element_size() % TMA_ALIGNMENT_BYTES == 0 for s in strides[:-1])
     return strides[-1] == 1 and aligned and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0
 
 
-def _overlaps(tensor: Tensor) -> bool:
+def overlaps(tensor: Tensor) -> bool:
     """Whether two elements of ``tensor`` may share an address: a dimension's stride is within what the inner ones
     span."""
     span = 1
-    for stride, size in sorted((s, n) for s, n in zip(_strides(tensor), tensor.shape, strict=True) if n > 1):
+    for stride, size in sorted((s, n) for s, n in zip(tma_strides(tensor), tensor.shape, strict=True) if n > 1):
         if stride < span:
             return True
         span += stride * (size - 1)
     return False
 
 
-def _require_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
+def require_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
             raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {FORMS[name]}", field=name)
-        if _name(tensor.dtype) not in ELEMENT_BYTES:
-            raise UnknownName("dtype", _name(tensor.dtype), ELEMENT_BYTES)
-        _require_gpu(name, tensor)
+        if dtype_name(tensor.dtype) not in ELEMENT_BYTES:
+            raise UnknownName("dtype", dtype_name(tensor.dtype), ELEMENT_BYTES)
+        require_gpu(name, tensor)
         if tensor.dtype != q.dtype or tensor.device != q.device:
             raise InvalidShape(
                 f"q is {q.dtype} on {q.device} and {name} {tensor.dtype} on {tensor.device}: expected the same",
@@ -180,10 +180,10 @@ def _require_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     _require_sizes(q, k, v)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        _require_addressable(name, tensor)
+        require_addressable(name, tensor)
 
 
-def _require_gpu(name: str, tensor: Tensor) -> None:
+def require_gpu(name: str, tensor: Tensor) -> None:
     if not tensor.is_cuda:
         raise InvalidShape(f"{name} is on {tensor.device}: move it to a GPU, {name}.cuda()", field=name)
 
@@ -217,8 +217,8 @@ def _require_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
     require_elements("rows of k", k.shape[0] * k.shape[1], k.shape[2])
 
 
-def _require_addressable(name: str, tensor: Tensor) -> None:
-    if not _addressable(tensor):
+def require_addressable(name: str, tensor: Tensor) -> None:
+    if not addressable(tensor):
         copy = "clone" if tensor.is_contiguous() else "contiguous"
         raise InvalidShape(
             f"{name} has strides {tuple(tensor.stride())} and starts {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes "
@@ -234,8 +234,8 @@ def _require_results(q: Tensor, out: Tensor, lse: Tensor | None) -> None:
             f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {q.dtype} {tuple(q.shape)} on {q.device}",
             field="out",
         )
-    _require_addressable("out", out)
-    if _overlaps(out):
+    require_addressable("out", out)
+    if overlaps(out):
         raise InvalidShape(
             f"out has strides {tuple(out.stride())} with {tuple(out.shape)} elements: some share an address",
             field="out", value=tuple(out.stride()),
@@ -250,12 +250,12 @@ def _require_results(q: Tensor, out: Tensor, lse: Tensor | None) -> None:
         )
 
 
-def _require_window(window: int | None) -> None:
+def require_window(window: int | None) -> None:
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
         raise InvalidShape(
             f"window={window!r}: expected a whole number of 0 or more, or None", field="window", value=window, limit=0
         )
 
 
-def _name(dtype: object) -> str:
+def dtype_name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
