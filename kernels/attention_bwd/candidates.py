@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from warpplan.kernels.attention_bwd.space import MAX_DEPTH, MMA_ROWS, QUERY_GRADIENTS, AttentionBwdConfig, violations
+from warpplan.kernels.attention_bwd.space import DEPTHS, MMA_ROWS, QUERY_GRADIENTS, AttentionBwdConfig, violations
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.planner.values.device import Device
 
 GROUPS = (1, 8, 32)
 """Key heads that run together (``HEAD_GROUP``) where the tiles of a head are of unlike length."""
-_TILES = ((128, 64), (128, 128), (64, 64), (64, 128))
-"""(keys, query rows a step)."""
+_TILES = ((128, 64), (64, 64))
+"""(keys, query rows a step). Of 128 rows a step the weights alone exceed a thread's registers."""
 
 
 @lru_cache(maxsize=32)
@@ -24,7 +24,7 @@ def structures(head_dim: int, dtype: str, device: Device) -> tuple[AttentionBwdC
             for in_registers in (True, False) if dq == "reduce" else (True,):
                 for ctas in (1, 2):
                     base = AttentionBwdConfig(head_dim, keys, rows, 2, in_registers, dq, ctas)
-                    fitting = (replace(base, depth=depth) for depth in range(MAX_DEPTH, 1, -1))
+                    fitting = (replace(base, depth=depth) for depth in reversed(DEPTHS))
                     chosen = next((c for c in fitting if not violations(c, dtype, device)), None)
                     if chosen is not None:
                         found.append(chosen)
