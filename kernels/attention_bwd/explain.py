@@ -1,5 +1,5 @@
-"""What explaining a choice of attention backward configuration needs of this kernel: its best unlike candidates and their
-loops."""
+"""What explaining a choice of attention backward configuration needs of this kernel: its best unlike candidates and
+their loops."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class GradientExtents(NamedTuple):
 
 class KeyTile(NamedTuple):
     """Where a unit lies: its first key, the first query row that sees one of its keys, how many blocks of rows
-    follow from there, and where they end."""
+    follow from there, and the end of the rows that do."""
 
     batch: gl.tensor
     head: gl.tensor
@@ -151,10 +151,8 @@ def locate(unit, extents, BLOCK: gl.constexpr):
     tiles = gl.cdiv(extents.k_length, BLOCK.keys)
     key_head, tile = banded_tile(unit, extents.key_heads, tiles, extents.head_group, 1, 1)
     key = tile * BLOCK.keys
-    first = 0
+    first = first_row(key, extents, BLOCK)
     end = extents.q_length
-    if BLOCK.bounded_right:
-        first = gl.maximum(key - extents.low, 0)
     if BLOCK.bounded_left:
         last_key = gl.minimum(key + BLOCK.keys, extents.k_length) - 1
         end = gl.minimum(last_key + extents.high + 1, end)
@@ -162,6 +160,15 @@ def locate(unit, extents, BLOCK: gl.constexpr):
     return KeyTile(
         key_head // extents.kv_heads, key_head % extents.kv_heads, key, first, blocks, first + blocks * BLOCK.rows
     )
+
+
+@gluon.jit
+def first_row(key, extents, BLOCK: gl.constexpr):
+    """The first query row that sees a key of the tile at ``key``."""
+    row = 0
+    if BLOCK.bounded_right:
+        row = gl.maximum(key - extents.low, 0)
+    return row
 
 
 @gluon.jit
@@ -214,20 +221,21 @@ def consumer(out, held, rings, extents, BLOCK: gl.constexpr):
         wait_full(held.full, unit // gl.num_programs(0), 1)
         dk = gl.zeros([KEYS, D], gl.float32, GRADIENT)
         dv = gl.zeros([KEYS, D], gl.float32, GRADIENT)
-        # One loop over the blocks of all sharers: in a nest of two ptxas keeps more registers.
+        # One loop over the blocks of all sharers: in a nest of two ptxas keeps more registers. It counts from 0, for with
+        # range(first, …) Triton 3.6.0 takes the carried ``first`` for its initial value (found by playing, 2026-11).
         line = (tile.batch * extents.kv_heads + tile.head) * extents.sharers
         row = tile.row
-        last = first + extents.sharers * tile.blocks
-        for index in range(first, last):
-            dk, dv = add_block(dk, dv, tile.key, line, row, index, out, held, rings, extents, BLOCK)
+        for i in range(extents.sharers * tile.blocks):
+            dk, dv = add_block(dk, dv, tile.key, line, row, first + i, out, held, rings, extents, BLOCK)
             row += BLOCK.rows
             if row >= tile.end:
-                row = tile.row
+                # Computed anew, and hidden from ptxas, which would keep it over the loop.
+                row = first_row(forget(tile.key), extents, BLOCK)
                 line += 1
         # Located again from a number that ptxas cannot trace: what is not kept over the loop leaves registers to it.
         again = locate(forget(unit), extents, BLOCK)
         store_gradients(dk * extents.scale, dv, again, held, out)
-        first = last
+        first += extents.sharers * tile.blocks
         mbarrier.arrive(held.empty.index(0), count=1)
     tma_store_wait(0)
 
@@ -245,6 +253,7 @@ def multiply_rows(keys, slots, full, index, BLOCK: gl.constexpr):
 
 @gluon.jit
 def forget(number):
+    """``number``, of which ptxas no longer knows whence: what follows from it is computed anew."""
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
 

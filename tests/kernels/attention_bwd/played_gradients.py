@@ -30,6 +30,8 @@ PLAYED = {"bf16": "bf16", "fp16": "f16"}
 """The player's names of Triton's types."""
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 """Half a unit in the last place, relative."""
+SUMS = 1e-5
+"""What fp32 sums of such terms may be off: where a row sees one key, its slope is a difference of equal sums."""
 MARGIN = 2
 """Rows of NaN before and behind each head of every tensor, which belong to nobody."""
 TENSORS = ("q", "k", "v", "o", "do", "dq", "dk", "dv")
@@ -51,8 +53,8 @@ class PlayedGradients:
             error = np.abs(self.found[name] - wanted)
             size = np.sqrt(np.mean(wanted**2))
             assert np.isfinite(self.found[name]).all(), name
-            assert np.sqrt(np.mean(error**2)) <= 2 * ROUNDING[element] * size, name
-            assert error.max() <= 8 * ROUNDING[element] * max(np.abs(wanted).max(), size), name
+            assert np.sqrt(np.mean(error**2)) <= 2 * ROUNDING[element] * size + SUMS, name
+            assert error.max() <= 8 * ROUNDING[element] * np.abs(wanted).max() + SUMS, name
 
 
 def seen_keys(shape: AttentionShape) -> np.ndarray:
