@@ -221,7 +221,7 @@ def consumer(out, held, rings, extents, BLOCK: gl.constexpr):
         wait_full(held.full, unit // gl.num_programs(0), 1)
         dk = gl.zeros([KEYS, D], gl.float32, GRADIENT)
         dv = gl.zeros([KEYS, D], gl.float32, GRADIENT)
-        # One loop over the blocks of all sharers: in a nest of two ptxas keeps more registers. It counts from 0, for with
+        # One loop over the blocks of all sharers: in a nest of two ptxas keeps more registers. It counts from 0: with
         # range(first, …) Triton 3.6.0 takes the carried ``first`` for its initial value (found by playing, 2026-11).
         line = (tile.batch * extents.kv_heads + tile.head) * extents.sharers
         row = tile.row
