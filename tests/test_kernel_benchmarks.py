@@ -130,13 +130,13 @@ def test_every_row_has_work_and_a_peer() -> None:
 
 def _products(row: BenchRow) -> float:
     """The FLOP of a row's products, written out."""
-    if row.kernel != "attention_fwd":
+    if not row.kernel.startswith("attention"):
         return 2 * math.prod(row.sizes[:3]) * (3 if row.kernel == "linear" else 1)
     batch, heads, length, head_dim = row.sizes
     keys = np.arange(1, length + 1) if row.option("mask") == "causal" else np.full(length, length)
     if row.option("window") != "all":
         keys = np.minimum(keys, int(row.option("window")) + 1)
-    return 4.0 * batch * heads * head_dim * float(keys.sum())
+    return (10.0 if row.kernel == "attention_bwd" else 4.0) * batch * heads * head_dim * float(keys.sum())
 
 
 def test_the_baselines_are_where_they_belong() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 Sizes = tuple[int, ...]
 TABLES = (
     "grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear", "attention_fwd",
+    "attention_bwd",
 )  # fmt: skip
 """The tables, each in a pair of results files of its own."""
 SPLITS = ("train", "heldout")
@@ -23,6 +24,13 @@ OPTIONS = {
     "gemm_bias_act": {"layout": "nt", "activation": "none", "bias": "no", "residual": "no"},
     "linear": {"bias": "no"},
     "attention_fwd": {"mask": "full", "kv_heads": "same", "kv_length": "same", "window": "all"},
+    "attention_bwd": {
+        "mask": "full",
+        "kv_heads": "same",
+        "kv_length": "same",
+        "window": "all",
+        "deterministic": "no",
+    },
 }
 """Each kernel's options in declared order, with their defaults."""
 
@@ -269,6 +277,22 @@ ATTENTION_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
     ((3, 16, 3000, 128), CAUSAL),
     ((1, 16, 1111, 128), {}),
 )
+ATTENTION_BWD_HELDOUT: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((4, 16, 4096, 128), {}),
+    ((4, 16, 4096, 128), CAUSAL),
+    ((1, 16, 16384, 128), {}),
+    ((1, 16, 16384, 128), CAUSAL),
+    ((4, 16, 4096, 64), {}),
+    ((4, 16, 4096, 64), CAUSAL),
+    ((8, 16, 1024, 128), CAUSAL),
+)
+ATTENTION_BWD_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    *((sizes, options) for sizes, options in ATTENTION_TRAIN if sizes[3] < 256),
+    ((4, 12, 1024, 64), {}),
+    ((1, 8, 16384, 64), CAUSAL),
+    ((2, 16, 4096, 128), {"deterministic": "yes"}),
+    ((2, 16, 4096, 64), {**CAUSAL, "deterministic": "yes"}),
+)
 
 
 def grouped_rows(table: str, dtype: str, products: tuple[str, ...], split: str) -> Iterator[BenchRow]:
@@ -318,4 +342,7 @@ def rows(table: str, split: str) -> tuple[BenchRow, ...]:
         case "attention_fwd":
             asked = ATTENTION_HELDOUT if heldout else ATTENTION_TRAIN
             return tuple(make_row(table, "attention_fwd", s, "bfloat16", split, **options) for s, options in asked)
+        case "attention_bwd":
+            asked = ATTENTION_BWD_HELDOUT if heldout else ATTENTION_BWD_TRAIN
+            return tuple(make_row(table, "attention_bwd", s, "bfloat16", split, **options) for s, options in asked)
     raise KeyError(f"no table {table!r}: {', '.join(TABLES)}")
