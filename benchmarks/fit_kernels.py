@@ -50,6 +50,7 @@ FITTED = (
     Fitted("grouped_gemm fp8", "grouped_gemm", "grouped_gemm_fp8"),
     Fitted("attention_fwd", "gemm", "attention_fwd"),
     Fitted("attention_decode", "gemm", "attention_decode"),
+    Fitted("attention_bwd", "gemm", "attention_bwd"),
 )
 """What the kernels look up, in the order in which it is fitted: a prior comes before what begins at it."""
 VARIANTS = (
@@ -124,9 +125,17 @@ def _decode_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profil
     return found
 
 
+def _backward_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
+    from warpplan.kernels.attention_bwd.kernel import AttentionBwd
+
+    _, (found,) = AttentionBwd().device_works(configs, [row.shape], row.dtype, TARGET, profile)
+    return found
+
+
 WORK: dict[str, WorkOf] = {
     "gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _fused_work, "attention_fwd": _attention_work,
     "attention_decode": _decode_work,
+    "attention_bwd": _backward_work,
 }  # fmt: skip
 
 

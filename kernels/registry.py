@@ -24,6 +24,7 @@ _KERNELS: dict[str, str] = {
     "grouped_gemm": "warpplan.kernels.grouped_gemm.kernel:GroupedGemm",
     "attention_fwd": "warpplan.kernels.attention_fwd.kernel:AttentionFwd",
     "attention_decode": "warpplan.kernels.attention_decode.kernel:AttentionDecode",
+    "attention_bwd": "warpplan.kernels.attention_bwd.kernel:AttentionBwd",
     "vector_add": "warpplan.kernels.vector_add.kernel:VectorAdd",
 }
 """Name → ``module:class``; imported when it is first asked for. Adding a kernel adds a line."""

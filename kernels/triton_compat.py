@@ -30,10 +30,12 @@ def require_supported(version: str) -> None:
 
 require_supported(triton.__version__)
 
+from triton._C.libtriton import ir  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from triton.experimental.gluon.language._core import builtin  # noqa: E402
 from triton.experimental.gluon.language.nvidia.ampere import async_copy  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
     fence_async_shared,
@@ -48,6 +50,18 @@ from triton.profiler import language as proton  # noqa: E402
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 tma_store_wait = tma.store_wait
+
+
+@builtin
+def _reduce_add(tensor_desc, coord, src, _semantic=None):  # type: ignore[no-untyped-def]
+    """Triton's builder has the operation since 3.6, and Python a name for it later."""
+    coordinates = _semantic._convert_to_ir_values(coord, require_i64=False)
+    kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+    _semantic.builder.create_async_tma_reduce(kind, tensor_desc.handle, coordinates, src.handle)
+
+
+tma_reduce_add = getattr(tma, "async_atomic_add", None) or _reduce_add
+"""``(desc, coordinates, tile)``: add a shared tile to a box of global memory; waited for as a store is."""
 thread_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
@@ -66,6 +80,7 @@ __all__ = [
     "require_supported",
     "thread_barrier",
     "tma_load",
+    "tma_reduce_add",
     "tma_store",
     "tma_store_wait",
     "warpgroup_mma",

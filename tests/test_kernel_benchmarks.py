@@ -133,7 +133,7 @@ def _products(row: BenchRow) -> float:
     if row.kernel == "attention_decode":
         batch, heads, keys, head_dim = row.sizes
         return 4.0 * batch * heads * head_dim * sum(keys - before for before in range(int(row.option("queries"))))
-    if row.kernel not in ("attention_fwd", "sdpa"):
+    if row.kernel not in ("attention_fwd", "attention_bwd", "sdpa"):
         return 2 * math.prod(row.sizes[:3]) * (3 if row.kernel == "linear" else 1)
     batch, heads, length, head_dim = row.sizes
     options = dict(row.options)
@@ -141,10 +141,10 @@ def _products(row: BenchRow) -> float:
     total = 0.0
     for size in lengths:
         keys = np.arange(1, size + 1) if row.option("mask") == "causal" else np.full(size, size)
-        if "window" in options:
+        if options.get("window", "all") != "all":
             keys = np.minimum(keys, int(options["window"]) + 1)
         total += 4.0 * heads * head_dim * float(keys.sum())
-    return total * (3.5 if row.kernel == "sdpa" else 1)
+    return total * {"sdpa": 3.5, "attention_bwd": 2.5}.get(row.kernel, 1.0)
 
 
 def test_the_baselines_are_where_they_belong() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 Sizes = tuple[int, ...]
 TABLES = (
     "grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear", "attention_fwd",
-    "attention_packed", "attention_decode", "sdpa",
+    "attention_packed", "attention_decode", "sdpa", "attention_bwd",
 )  # fmt: skip
 """The tables, each in a pair of results files of its own."""
 SPLITS = ("train", "heldout")
@@ -27,6 +27,13 @@ OPTIONS = {
     "attention_fwd": {"mask": "full", "kv_heads": "same", "kv_length": "same", "window": "all", "sizes": "padded"},
     "attention_decode": {"kv_heads": "same", "queries": "1"},
     "sdpa": {"mask": "full", "kv_heads": "same"},
+    "attention_bwd": {
+        "mask": "full",
+        "kv_heads": "same",
+        "kv_length": "same",
+        "window": "all",
+        "deterministic": "no",
+    },
 }
 """Each kernel's options in declared order, with their defaults."""
 
@@ -283,6 +290,22 @@ ATTENTION_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
     ((3, 16, 3000, 128), CAUSAL),
     ((1, 16, 1111, 128), {}),
 )
+ATTENTION_BWD_HELDOUT: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    ((4, 16, 4096, 128), {}),
+    ((4, 16, 4096, 128), CAUSAL),
+    ((1, 16, 16384, 128), {}),
+    ((1, 16, 16384, 128), CAUSAL),
+    ((4, 16, 4096, 64), {}),
+    ((4, 16, 4096, 64), CAUSAL),
+    ((8, 16, 1024, 128), CAUSAL),
+)
+ATTENTION_BWD_TRAIN: tuple[tuple[Sizes, dict[str, str]], ...] = (
+    *((sizes, options) for sizes, options in ATTENTION_TRAIN if sizes[3] < 256),
+    ((4, 12, 1024, 64), {}),
+    ((1, 8, 16384, 64), CAUSAL),
+    ((2, 16, 4096, 128), {"deterministic": "yes"}),
+    ((2, 16, 4096, 64), {**CAUSAL, "deterministic": "yes"}),
+)
 
 
 # Packed sequences: heads, head size, lengths of the sequences, options.
@@ -409,4 +432,7 @@ def rows(table: str, split: str) -> tuple[BenchRow, ...]:
         case "sdpa":
             shapes = SDPA_SHAPES if heldout else ()
             return tuple(make_row(table, "sdpa", s, "bfloat16", split, **options) for s, options in shapes)
+        case "attention_bwd":
+            asked = ATTENTION_BWD_HELDOUT if heldout else ATTENTION_BWD_TRAIN
+            return tuple(make_row(table, "attention_bwd", s, "bfloat16", split, **options) for s, options in asked)
     raise KeyError(f"no table {table!r}: {', '.join(TABLES)}")

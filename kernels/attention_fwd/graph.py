@@ -39,10 +39,10 @@ def loop_graph(config: AttentionConfig, dtype: str, device: Device, costs: CostT
     Latencies are medians; ``spread`` is what the 90th percentile adds, so that a ring is deep enough for it.
     """
     c = config
-    ops = [_load(name, c.slot_bytes(ELEMENT_BYTES[dtype]), costs) for name in ("load_k", "load_v")]
+    ops = [load_operation(name, c.slot_bytes(ELEMENT_BYTES[dtype]), costs) for name in ("load_k", "load_v")]
     edges: list[Dependence] = []
     clones: list[tuple[str, ...]] = []
-    full, empty = (_handoff(costs, scope) for scope in ("warp_to_group", "group_to_warp"))
+    full, empty = (handoff_cycles(costs, scope) for scope in ("warp_to_group", "group_to_warp"))
     for i in range(c.consumers):
         own = _consumer_operations(c, dtype, costs, i)
         ops += own.values()
@@ -50,7 +50,7 @@ def loop_graph(config: AttentionConfig, dtype: str, device: Device, costs: CostT
         edges += _data(c, own, full, empty)
         edges += _in_order(c, own)
     if c.pingpong:
-        edges += _turns(c, {op.id: op for op in ops}, _handoff(costs, "group_to_group"))
+        edges += _turns(c, {op.id: op for op in ops}, handoff_cycles(costs, "group_to_group"))
     limits = Limits(
         1 + c.consumers,
         device.smem_bytes_per_block,
@@ -110,17 +110,17 @@ def _consumer_operations(config: AttentionConfig, dtype: str, costs: CostTable, 
     c = config
     scores, output = c.rows * c.columns, c.rows * c.head_dim
     query = "register" if c.q_in_registers else "shared"
-    release = _blocked(costs.lookup("handoff", scope="group_to_warp"))
+    release = blocked_cycles(costs.lookup("handoff", scope="group_to_warp"))
     made = {
-        "qk": _product(f"qk{i}", costs, dtype, c.rows, c.columns, c.head_dim, query, c.score_registers),
-        "pv": _product(f"pv{i}", costs, dtype, c.rows, c.head_dim, c.columns, "register", c.output_registers),
+        "qk": product_operation(f"qk{i}", costs, dtype, c.rows, c.columns, c.head_dim, query, c.score_registers),
+        "pv": product_operation(f"pv{i}", costs, dtype, c.rows, c.head_dim, c.columns, "register", c.output_registers),
         "release_k": Operation(f"release_k{i}", None, latency=0, occupancy=0, issue=release),
-        "max": _arithmetic(f"max{i}", "ALU", costs, "row_max", scores),
-        "exp": _arithmetic(f"exp{i}", "SFU", costs, "exp2", scores),
-        "sum": _arithmetic(f"sum{i}", "ALU", costs, "row_sum", scores),
-        "convert": _arithmetic(f"convert{i}", "ALU", costs, "convert", scores, c.score_registers // 2),
+        "max": arithmetic_operation(f"max{i}", "ALU", costs, "row_max", scores),
+        "exp": arithmetic_operation(f"exp{i}", "SFU", costs, "exp2", scores),
+        "sum": arithmetic_operation(f"sum{i}", "ALU", costs, "row_sum", scores),
+        "convert": arithmetic_operation(f"convert{i}", "ALU", costs, "convert", scores, c.score_registers // 2),
         "release_v": Operation(f"release_v{i}", None, latency=0, occupancy=0, issue=release),
-        "rescale": _arithmetic(f"rescale{i}", "ALU", costs, "elementwise", output),
+        "rescale": arithmetic_operation(f"rescale{i}", "ALU", costs, "elementwise", output),
     }
     if c.lookahead:
         return made
@@ -169,22 +169,22 @@ def _turns(config: AttentionConfig, ops: dict[str, Operation], handoff: int) -> 
     ]  # fmt: skip
 
 
-def _load(name: str, size: int, costs: CostTable) -> Operation:
+def load_operation(name: str, size: int, costs: CostTable) -> Operation:
     label = f"tma_load(bytes={size}, source=l2)"
     cost = costs.lookup("tma_load", size, source="l2")
     return Operation(
         name,
         "TMA",
-        latency=_cycles(cost.latency, f"{label} latency"),
-        occupancy=_cycles(cost.occupancy, f"{label} occupancy"),
-        issue=_blocked(cost),
+        latency=measured_cycles(cost.latency, f"{label} latency"),
+        occupancy=measured_cycles(cost.occupancy, f"{label} occupancy"),
+        issue=blocked_cycles(cost),
         buffer_bytes=size,
         alignment=TMA_ALIGNMENT,
-        spread=_spread(cost),
+        spread=latency_spread(cost),
     )
 
 
-def _product(
+def product_operation(
     name: str, costs: CostTable, dtype: str, rows: int, columns: int, depth: int, a: str, registers: int
 ) -> Operation:
     """All wgmma instructions of ``rows`` x ``columns`` over ``depth``, back to back; ``a`` is where the left operand
@@ -195,30 +195,32 @@ def _product(
         raise MissingCosts([f"{label} occupancy"])
     count = depth // MMA_K * (rows // MMA_ROWS)
     occupancy = round(count * cost.occupancy.p50)
-    last = _cycles(cost.latency, f"{label} latency") - round(cost.occupancy.p50)
+    last = measured_cycles(cost.latency, f"{label} latency") - round(cost.occupancy.p50)
     return Operation(
         name,
         "TENSOR",
         latency=occupancy + max(0, last),
         occupancy=occupancy,
         # The warps issue one instruction after the other, and never for longer than the unit takes.
-        issue=min(occupancy, count * _blocked(cost)),
+        issue=min(occupancy, count * blocked_cycles(cost)),
         min_warps=WARP_GROUP,
         registers=registers,
-        spread=_spread(cost),
+        spread=latency_spread(cost),
     )
 
 
-def _arithmetic(name: str, unit: str, costs: CostTable, kind: str, elements: int, registers: int = 0) -> Operation:
+def arithmetic_operation(
+    name: str, unit: str, costs: CostTable, kind: str, elements: int, registers: int = 0
+) -> Operation:
     """``kind`` on a tile of ``elements``, measured for one warp group."""
     cost = costs.lookup(kind, elements)
     label = f"{kind}(elements={elements})"
     return Operation(
         name,
         unit,
-        latency=_cycles(cost.latency, f"{label} latency"),
-        occupancy=_cycles(cost.occupancy, f"{label} occupancy"),
-        issue=_cycles(cost.issue, f"{label} issue"),
+        latency=measured_cycles(cost.latency, f"{label} latency"),
+        occupancy=measured_cycles(cost.occupancy, f"{label} occupancy"),
+        issue=measured_cycles(cost.issue, f"{label} issue"),
         min_warps=WARP_GROUP,
         registers=registers,
     )
@@ -238,20 +240,20 @@ def _extra_buffers(config: AttentionConfig, dtype: str) -> tuple[ExtraBuffer, ..
     return tuple(extra)
 
 
-def _handoff(costs: CostTable, scope: str) -> int:
-    return _cycles(costs.lookup("handoff", scope=scope).latency, f"handoff(scope={scope}) latency")
+def handoff_cycles(costs: CostTable, scope: str) -> int:
+    return measured_cycles(costs.lookup("handoff", scope=scope).latency, f"handoff(scope={scope}) latency")
 
 
-def _blocked(cost: OperationCost) -> int:
+def blocked_cycles(cost: OperationCost) -> int:
     """Issue cycles; an issue too short to have been measured blocks nobody."""
     return round(cost.issue.p50) if cost.issue is not None else 0
 
 
-def _spread(cost: OperationCost) -> int:
+def latency_spread(cost: OperationCost) -> int:
     return max(0, round(cost.latency.p90 - cost.latency.p50)) if cost.latency is not None else 0
 
 
-def _cycles(measured: Quantiles | None, label: str) -> int:
+def measured_cycles(measured: Quantiles | None, label: str) -> int:
     if measured is None:
         raise MissingCosts([label])
     return round(measured.p50)

@@ -54,7 +54,7 @@ def attention(
     for tensors that cannot be used and :class:`InvalidConfig` for a plan that does not fit, before any launch.
     """
     if out is None:
-        _require_operands(q, k, v)
+        require_operands(q, k, v)
         out = torch.empty_like(q)
     prepare(q, k, v, config, out, lse, causal=causal, window=window, scale=scale)()
     return out
@@ -66,7 +66,7 @@ def prepare(
 ) -> Callable[[], None]:  # fmt: skip
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
     may compile the kernel. Otherwise as :func:`attention`."""
-    _require_operands(q, k, v)
+    require_operands(q, k, v)
     require_out(q, out)
     require_lse(lse, tuple(q.shape[:3]), q)
     require_window(window)
@@ -108,7 +108,7 @@ def _launch(
 
     rows, keys = gluon.descriptor_boxes(config)
     arguments = (
-        *(_describe(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys), (out, rows))),
+        *(describe(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys), (out, rows))),
         lse,
         None,
         None,
@@ -183,7 +183,7 @@ def shared_box_layout(box: tuple[int, ...], dtype: torch.dtype) -> GluonLayout:
     return shared_layout(box, TYPES[element_type(dtype_name(dtype))])
 
 
-def _describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
+def describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     """The TMA descriptor of ``tensor`` with boxes of ``box``."""
     from warpplan.kernels.triton_compat import TensorDescriptor
 
@@ -207,7 +207,7 @@ def addressable(tensor: Tensor) -> bool:
     return strides[-1] == 1 and aligned and tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0
 
 
-def _overlaps(tensor: Tensor) -> bool:
+def overlaps(tensor: Tensor) -> bool:
     """Whether two elements of ``tensor`` may share an address: a dimension's stride is within what the inner ones
     span."""
     span = 1
@@ -218,7 +218,7 @@ def _overlaps(tensor: Tensor) -> bool:
     return False
 
 
-def _require_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
+def require_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
     require_alike(q, k, v, FORMS)
     _require_sizes(q, k, v)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
@@ -308,7 +308,7 @@ def require_out(q: Tensor, out: Tensor) -> None:
         )
     if out.numel():
         require_addressable("out", out)
-    if _overlaps(out):
+    if overlaps(out):
         raise InvalidShape(
             f"out has strides {tuple(out.stride())} with {tuple(out.shape)} elements: some share an address",
             field="out", value=tuple(out.stride()),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable, OperationCost
 from warpplan.planner.values.device import Device
 
+Config = TypeVar("Config")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -46,7 +48,7 @@ def loop_cycles(config: AttentionConfig, dtype: str, device: Device, costs: Cost
     c, element = config, ELEMENT_BYTES[dtype]
 
     def latency(kind: str, size: int, **text: str) -> float:
-        return _latency(costs.lookup(kind, size, **text), kind)
+        return measured_latency(costs.lookup(kind, size, **text), kind)
 
     scores, output = c.rows * c.columns, c.rows * c.head_dim
     flush = latency("tma_store", c.tile_rows * c.head_dim * element)
@@ -69,8 +71,8 @@ def work(
     """Each of ``configs`` as :class:`DeviceWork` for ``shape``. Raises :class:`MissingCosts`."""
     element = ELEMENT_BYTES[dtype]
     solved = [loop_cycles(loop_of(c), dtype, device, costs) for c in configs]
-    families, family_of = _named(family, configs)
-    structures, structure_of = _named(structure, configs)
+    families, family_of = distinct_names(family, configs)
+    structures, structure_of = distinct_names(structure, configs)
     sequences = shape.sequences
     # By configuration and kind of sequence: the blocks of each tile of a head.
     blocks = [[one.blocks(c.tile_rows, c.columns) for _, one in sequences] for c in configs]
@@ -171,8 +173,8 @@ def _dram_bytes(config: AttentionConfig, shape: AttentionShape, element: int, de
     return shape.moved_bytes(element) + again
 
 
-def _named(
-    name: Callable[[AttentionConfig], str], configs: Sequence[AttentionConfig]
+def distinct_names(
+    name: Callable[[Config], str], configs: Sequence[Config]
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """(the distinct names in order, the index of each configuration's)."""
     listed = [name(c) for c in configs]
@@ -180,7 +182,7 @@ def _named(
     return tuple(distinct), np.array([distinct[text] for text in listed], dtype=np.int64)
 
 
-def _latency(cost: OperationCost, kind: str) -> float:
+def measured_latency(cost: OperationCost, kind: str) -> float:
     if cost.latency is None:
         raise MissingCosts([f"{kind} latency"])
     return cost.latency.p50

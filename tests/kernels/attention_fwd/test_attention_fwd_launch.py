@@ -91,12 +91,12 @@ def test_a_launch_specialises_as_the_compile_report_does(launched, monkeypatch, 
 
 def test_descriptors_have_the_strides_of_any_order(no_gpu):
     by_token = zeros(2, 100, 4, 64).transpose(1, 2)
-    described = launch._describe(by_token, (1, 1, 64, 64))
+    described = launch.describe(by_token, (1, 1, 64, 64))
     assert list(described.shape) == [2, 4, 100, 64]
     assert list(described.strides) == [25600, 64, 256, 1]
     # A dimension of one may have any stride.
     alone = zeros(1, 1, 1, 64).as_strided((1, 1, 1, 64), (3, 3, 3, 1))
-    assert list(launch._describe(alone, (1, 1, 64, 64)).strides) == [64, 64, 64, 1]
+    assert list(launch.describe(alone, (1, 1, 64, 64)).strides) == [64, 64, 64, 1]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from warpplan.kernels.compiler.inspection.player.shared_operations import (
     write_tile,
 )
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds
-from warpplan.kernels.compiler.inspection.player.tiles.element_types import poison
+from warpplan.kernels.compiler.inspection.player.tiles.element_types import poison, rounded
+from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
 from warpplan.kernels.compiler.inspection.player.tiles.shared_tiles import SharedView
 from warpplan.kernels.compiler.inspection.player.tiles.tile_operations import multiply
@@ -61,6 +62,10 @@ def tma_load(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
 
 
 def tma_store(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
+    """A copy to global memory, or a reduction: what is there is added to once the copy lands."""
+    adds = operation.name == "ttng.async_tma_reduce"
+    if adds and operation.operation.tokens[0] != "add":
+        raise NotPlayed(operation.name, operation.line, "other than add")
     descriptor, *coordinates, _ = (partition.values[name] for name in operation.operands)
     view = view_of(partition, operation, operation.operands[-1])
     described(partition, operation, descriptor)
@@ -69,7 +74,11 @@ def tma_store(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
 
     def land() -> None:
         tensor = described(partition, operation, descriptor)
-        unboxed(partition, operation, tensor, [int(c) for c in coordinates], view.array)
+        places, tile = [int(c) for c in coordinates], view.array
+        if adds:
+            before = boxed(partition, operation, tensor, places).reshape(tile.shape)
+            tile = rounded(before + tile, view.allocation.kind.held)
+        unboxed(partition, operation, tensor, places, tile)
 
     landing = partition.program.schedule.fly(Landing(land))
     partition.stores.append((landing, actor.clock))
@@ -210,6 +219,7 @@ def wait_products(partition: PlayedPartition, operation: ReadyOperation) -> Step
 
 ASYNCHRONOUS: dict[str, Callable[[PlayedPartition, ReadyOperation], Steps]] = {
     "ttng.async_tma_copy_global_to_local": tma_load, "ttng.async_tma_copy_local_to_global": tma_store,
+    "ttng.async_tma_reduce": tma_store,
     "ttng.async_tma_store_wait": wait_stores, "ttg.async_copy_global_to_local": copy_async,
     "ttg.async_commit_group": commit, "ttg.async_wait": wait_copies,
     "ttng.async_copy_mbarrier_arrive": copies_arrive, "ttng.warp_group_dot": product,

@@ -1,0 +1,135 @@
+"""Attention backward in bfloat16: causal and not, head sizes 64 and 128, shared key heads, a sliding window.
+
+Each side has a forward pass of its own done: ours its result and log-sum-exp, the peers what PyTorch's autograd keeps.
+Peers: cuDNN and FlashAttention-2 as PyTorch ships them, by their backward operators' autograd nodes. PyTorch's
+attention has no window; FlashAttention's own operators have, so that they are the only peer of such a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernel_cases.attention_case import CHECK_LENGTH
+from kernel_cases.bench_case import ELEMENT_BYTES, Launch, Work, like, norm_ratio
+from kernel_cases.bench_rows import BenchRow, make_row
+from warpplan.kernels.attention_bwd.kernel import masked_shape
+from warpplan.kernels.attention_bwd.work import PRODUCTS, moved_bytes
+from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardOperands:
+    """``q``, ``o`` and ``do`` [B, H, L, D], ``k`` and ``v`` [B, G, L, D], ``lse`` [B, H, L]; ``results`` are dQ, dK and
+    dV, poisoned."""
+
+    q: Any
+    k: Any
+    v: Any
+    o: Any
+    do: Any
+    lse: Any
+    results: tuple[Any, Any, Any]
+
+
+class AttentionBackwardCase:
+    """attention_bwd and what computes the same."""
+
+    def work(self, row: BenchRow) -> Work:
+        asked = masked_shape(row.shape)
+        return Work(PRODUCTS * asked.flops, moved_bytes(asked, ELEMENT_BYTES[row.dtype]))
+
+    def check_row(self, row: BenchRow) -> BenchRow:
+        asked = masked_shape(row.shape)
+        options = {"mask": row.option("mask"), "deterministic": row.option("deterministic")}
+        if asked.window is not None:
+            options["window"] = str(CHECK_LENGTH // 4)
+        if asked.kv_heads != asked.heads:
+            options["kv_heads"] = "1"
+        sizes = (1, like(asked.heads, 8), like(asked.q_length, CHECK_LENGTH), asked.head_dim)
+        return make_row(row.table, row.kernel, sizes, row.dtype, row.split, **options)
+
+    def operands(self, row: BenchRow) -> BackwardOperands:
+        import torch
+
+        asked, dtype = masked_shape(row.shape), getattr(torch, row.dtype)
+
+        def made(heads: int, length: int) -> Any:
+            return torch.randn(asked.batch, heads, length, asked.head_dim, device="cuda", dtype=dtype)
+
+        q, do = (made(asked.heads, asked.q_length) for _ in range(2))
+        k, v = (made(asked.kv_heads, asked.k_length) for _ in range(2))
+        sides = _sides(asked)
+        o, lse, *_ = torch.ops.aten._flash_attention_forward(
+            *(t.transpose(1, 2) for t in (q, *_shared(k, v, asked))), None, None, asked.q_length, asked.k_length, 0.0,
+            asked.causal, False, **sides,
+        )  # fmt: skip
+        results = tuple(torch.full_like(tensor, float("nan")) for tensor in (q, k, v))
+        return BackwardOperands(q, k, v, o.transpose(1, 2).contiguous(), do, lse.contiguous(), results)
+
+    def ours(self, row: BenchRow, config: Any, operands: BackwardOperands) -> Launch:
+        from warpplan.kernels.attention_bwd.launch import prepare
+
+        o, asked = operands, masked_shape(row.shape)
+        return prepare(
+            o.do, o.q, o.k, o.v, o.o, o.lse, config, *o.results, causal=asked.causal, window=asked.window,
+            deterministic=row.option("deterministic") == "yes",
+        )  # fmt: skip
+
+    def relative_error(self, row: BenchRow, config: Any, operands: BackwardOperands) -> float:
+        from warpplan.kernels.attention_bwd.reference import gradients
+
+        o, asked = operands, masked_shape(row.shape)
+        for result in o.results:
+            result.fill_(float("nan"))
+        self.ours(row, config, o)()
+        wanted = gradients(o.do, o.q, o.k, o.v, o.o, causal=asked.causal, window=asked.window)
+        return max(norm_ratio(found, right.float()) for found, right in zip(o.results, wanted, strict=True))
+
+    def peers(self, row: BenchRow) -> Mapping[str, Callable[[BackwardOperands], Launch]]:
+        asked = masked_shape(row.shape)
+        flash: dict[str, Callable[[BackwardOperands], Launch]] = {"FlashAttention-2": lambda o: _flash(o, asked)}
+        return flash if asked.window is not None else {"cuDNN": lambda o: _cudnn(o, asked), **flash}
+
+    def uncaptured(self, row: BenchRow) -> Mapping[str, Callable[[BackwardOperands], Launch]]:
+        return {}
+
+
+def _sides(asked: AttentionShape) -> dict[str, int | None]:
+    return {"window_size_left": asked.left, "window_size_right": asked.right} if asked.window is not None else {}
+
+
+def _shared(k: Any, v: Any, asked: AttentionShape) -> tuple[Any, Any]:
+    """K and V with a head for each of Q's: FlashAttention's backward operator sums no shared heads' gradients."""
+    sharers = asked.heads // asked.kv_heads
+    return (k, v) if sharers == 1 else (k.repeat_interleave(sharers, 1), v.repeat_interleave(sharers, 1))
+
+
+def _cudnn(o: BackwardOperands, asked: AttentionShape) -> Launch:
+    """The backward node of PyTorch's attention alone: its forward pass is done once."""
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    leaves = [tensor.detach().requires_grad_() for tensor in (o.q, o.k, o.v)]
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        out = F.scaled_dot_product_attention(*leaves, is_causal=asked.causal, enable_gqa=asked.kv_heads != asked.heads)
+    return lambda: torch.autograd.grad(out, leaves, o.do, retain_graph=True)
+
+
+def _flash(o: BackwardOperands, asked: AttentionShape) -> Launch:
+    """PyTorch's operator behind its flash backend: [B, L, H, D], and windows to the left and to the right."""
+    import torch
+
+    q, k, v, do = (t.transpose(1, 2) for t in (o.q, *_shared(o.k, o.v, asked), o.do))
+    sides = _sides(asked)
+    out, lse, state, unused, _ = torch.ops.aten._flash_attention_forward(
+        q, k, v, None, None, asked.q_length, asked.k_length, 0.0, asked.causal, False, **sides
+    )
+    return lambda: torch.ops.aten._flash_attention_backward(
+        do, q, k, v, out, lse, None, None, asked.q_length, asked.k_length, 0.0, asked.causal, state, unused, **sides
+    )
+
+
+CASE = AttentionBackwardCase()

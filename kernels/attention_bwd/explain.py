@@ -1,0 +1,49 @@
+"""What explaining a choice of attention backward configuration needs of this kernel: its best unlike candidates and
+their loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from warpplan.kernels.attention_bwd.graph import loop_graph, plan_candidate
+from warpplan.kernels.attention_bwd.space import AttentionBwdConfig, tuning
+from warpplan.kernels.attention_bwd.work import loop_cycles, loop_of
+from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
+from warpplan.planner.predict.time_model import DeviceWork
+from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
+
+
+def race(
+    configs: tuple[AttentionBwdConfig, ...], asked: DeviceWork, dtype: str, device: Device, profile: Profile,
+    constants: Mapping[str, float],
+) -> RankedCandidates:  # fmt: skip
+    """``configs``, one of each block structure and best first, as what an explanation compares; ``asked`` is their
+    work."""
+
+    def loop(row: int, costs: CostTable) -> Columns:
+        return loop_cycles(loop_of(configs[row]), dtype, device, costs)
+
+    names, tuned = tuple(map(block_name, configs)), tuple(map(tuning, configs))
+    return RankedCandidates(names, tuned, asked, dtype, profile, constants, loop)
+
+
+def ranked_loop(config: AttentionBwdConfig, dtype: str, device: Device, costs: CostTable) -> RankedLoop:
+    """The loop over query rows of ``config`` with its plan. Raises :class:`MissingCosts` naming what the profile
+    lacks."""
+    epilogue = loop_cycles(loop_of(config), dtype, device, costs)["epilogue_cycles"]
+    outcome = plan_candidate(config, dtype, device, costs)
+    return RankedLoop(loop_graph(config, dtype, device, costs), outcome, round(epilogue))
+
+
+def block_name(config: AttentionBwdConfig) -> str:
+    """What tells block structures apart, in words."""
+    c = config
+    parts = [f"{c.keys} keys x {c.rows} rows", "dQ reduced" if c.dq == "reduce" else "dQ by a kernel of its own"]
+    if not c.ds_in_registers:
+        parts.append("dS in shared memory")
+    parts.append(f"depth {c.depth}")
+    if c.ctas_per_sm > 1:
+        parts.append(f"{c.ctas_per_sm} CTAs an SM")
+    return ", ".join(parts)
