@@ -124,8 +124,11 @@ def work(
         refilled=column(lambda c: float(not c.persistent)),
         dram_bytes=moved_bytes(shape, element) + (1.0 - separate) * 3.0 * _query_elements(shape) * STATISTIC_BYTES,
         dram_latency_cycles=measured("dram_latency_cycles"),
+        filled_bytes=zeros,
         split_k=np.ones(len(configs)),
+        split_rounds=zeros,
         reduced_bytes=zeros,
+        fix_up_cycles=zeros,
     )
 
 

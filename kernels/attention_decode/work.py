@@ -174,6 +174,9 @@ def work(
         # What splits leave is written, and read by the next kernel from L2.
         dram_bytes=shape.moved_bytes(element) + zeros,
         dram_latency_cycles=measured("dram_latency_cycles"),
+        filled_bytes=zeros,
         split_k=splits,
+        split_rounds=several,
         reduced_bytes=several * np.ceil(rows / device.sm_count) * splits * shape.head_dim * SUM_BYTES,
+        fix_up_cycles=zeros,
     )
