@@ -46,21 +46,26 @@ class PackingParams:
     # How the searches share the time. Rounds are alike, each `round_growth` times as long as the one before. A limit
     # only ends the sequence: a longer limit does all that a shorter one does, and more.
 
-    first_round_s: float = 5.0
-    """Work seconds of the first round. Chosen by hand on benchmarks/packing_instances.py, numbers 0 and 2: most of
-    what the search packs at all is packed in the first or the second round. Doubled: CP-SAT begins at 4 s, not 2."""
+    quick_round_s: float = 6.0
+    """Work seconds of the short round before all others. Chosen by hand on benchmarks/packing_instances.py, numbers 0
+    and 2: what the order model packs in two seconds need not wait for the beams. Doubled: not measured."""
+    quick_runs_share: float = 0.4
+    """Share of the short round for skyline runs and beams; the order model has the rest. Chosen by hand, likewise."""
+    first_round_s: float = 60.0
+    """Work seconds of the first full round. Source: the default time limit of ``warpplan pack``. Doubled: its CP-SAT
+    begins at 18 s, not 12."""
     round_growth: float = 2.0
     """Doubling wastes at most as much again as the last round takes. Doubled (4): at most a third as much, but a round
     that goes wrong lasts longer."""
-    runs_share: float = 0.4
+    runs_share: float = 0.1
     """Share of a round for skyline runs and beams before CP-SAT begins. Chosen by hand on
     benchmarks/packing_instances.py."""
-    completion_share: float = 0.1
+    completion_share: float = 0.6
     """Largest share of a round, in nodes, for the beam that CP-SAT completes. Chosen by hand."""
     completion_attempt_share: float = 0.1
     """Share of a round for each attempt of CP-SAT to complete that beam. Chosen by hand on
     benchmarks/packing_instances.py."""
-    order_share: float = 0.4
+    order_share: float = 0.6
     """Largest share of a round for the order model alone. Chosen by hand on benchmarks/packing_instances.py."""
 
     # Work seconds.
@@ -115,9 +120,8 @@ class PackingParams:
     beam_children: int = 2
     """Children worked out for each node that is kept; the rest are dropped by an estimate. Chosen by hand. Doubled:
     nearly twice the time a beam."""
-    completion_beam_width: int = 40
-    """Width of the beam that CP-SAT completes in the first round; it doubles every round. Chosen by hand on
-    benchmarks/packing_instances.py."""
+    completion_beam_width: int = 150
+    """Width of the beam that CP-SAT completes. Chosen by hand on benchmarks/packing_instances.py."""
     completion_piece_worth: float = 0.1
     """What placing a piece of mean area is worth to that beam, in steps of the skyline. Chosen by hand."""
     completion_slack_cost: float = 0.15

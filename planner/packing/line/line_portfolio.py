@@ -4,9 +4,9 @@ None alone does everything. First fit settles most memories that are not nearly 
 its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever. CP-SAT, over the orders of the
 pieces, packs most of the others, and proves small memories too small.
 
-Each round gives every search its share; the next round gives all of them more, other random numbers to CP-SAT and a
-wider beam to complete. The sequence depends on no limit: a limit only ends it, so that a longer one does all that a
-shorter one does.
+A short round of runs and the order model comes first; then each round gives every search its share, and the next round
+gives all of them more. The sequence depends on no limit: a
+limit only ends it, so that a longer one does all that a shorter one does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.planner.cpsat.runner import Answer, SearchSeed
+from warpplan.planner.cpsat.runner import Answer
 from warpplan.planner.packing.line.beam_search import beam
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.order_model import OrderModel
@@ -78,6 +78,8 @@ class _Portfolio:
         sections = max(end, default=0)
         slower = 1 + sections / params.sections_per_node_time + len(first) / params.pieces_per_node_time
         self.nodes_per_second = params.nodes_per_second / slower
+        self.begun: dict[int, int] = {}
+        """The best of a beam, first placed first, for CP-SAT to complete."""
 
     def run(self) -> Found:
         params, budget = self.params, self.budget
@@ -90,15 +92,17 @@ class _Portfolio:
         for number in count():
             if budget.spent_s >= budget.limit_s or not (runs or by_cpsat):
                 break
-            round_s = params.first_round_s * params.round_growth**number
+            quick = number == 0
+            round_s = params.quick_round_s if quick else params.first_round_s * params.round_growth ** (number - 1)
+            runs_share = params.quick_runs_share if quick else params.runs_share
             until = budget.spent_s + round_s
             if runs is not None:
-                found_by = self._search(runs, budget.spent_s + round_s * params.runs_share, until)
+                found_by = self._search(runs, budget.spent_s + round_s * runs_share, until)
                 if found_by[0] != "unknown":
                     return found_by
             if by_cpsat:
                 orders = orders or OrderModel(self.problem, self.first, self.end, self.deadline, params)
-                found_by = self._by_cpsat(orders, number, round_s, until)
+                found_by = self._by_cpsat(orders, round_s, until, quick=quick)
                 if found_by[0] != "unknown":
                     return found_by
             if runs is not None:
@@ -122,45 +126,48 @@ class _Portfolio:
                 return answer, offsets
         return UNKNOWN
 
-    def _by_cpsat(self, orders: OrderModel, number: int, round_s: float, until: float) -> Found:
-        """The order model over everything, then over the last decisions of a beam, in the round ``number``."""
+    def _by_cpsat(self, orders: OrderModel, round_s: float, until: float, *, quick: bool) -> Found:
+        """The order model over the last decisions of a beam, unless the round is ``quick``, then over everything."""
         params = self.params
+        if params.beam_completion and not quick and self._left(until) > 0:
+            found = self._begin(round(params.completion_share * round_s * self.nodes_per_second))
+            if found is None:
+                found = self._complete(orders, params.completion_attempt_share * round_s, until)
+            if found[0] != "unknown":
+                return found
         if params.order_model and self._left(until) > 0:
             self.deadline.check()
-            # A proof wants CP-SAT's own order; where that was too slow, others may come upon a packing sooner.
-            seed = SearchSeed(number, "partly_random" if number % 2 else "fixed_order")
-            answer, offsets, seconds = orders.run(min(params.order_share * round_s, self._left(until)), seed=seed)
+            answer, offsets, seconds = orders.run(min(params.order_share * round_s, self._left(until)))
             self.budget.spent_s += seconds
-            if answer != "unknown":
-                return answer, offsets
-        if params.beam_completion and self._left(until) > 0:
-            begun = self._begin(number, round(params.completion_share * round_s * self.nodes_per_second))
-            if isinstance(begun, tuple):
-                return "yes", begun
-            return self._complete(orders, begun, params.completion_attempt_share * round_s, until)
+            return answer, offsets
         return UNKNOWN
 
-    def _begin(self, number: int, nodes: int) -> dict[int, int] | tuple[int, ...]:
-        """The pieces that a beam which wastes little has placed, first placed first; all offsets where that is all."""
+    def _begin(self, nodes: int) -> Found | None:
+        """Sets ``begun`` by a beam that wastes little; a packing where the beam finds one."""
+        if self.begun:
+            return None
         params = self.params
         skyline = self._skyline()  # weighs no section by failures of another search
         areas = [size * skyline.width(i) for i, size in enumerate(skyline.sizes)]
         mean = sum(areas) / len(areas)
         worth = [params.completion_piece_worth * area / mean for area in areas]
         waste = params.completion_slack_cost / mean
-        width = params.completion_beam_width << number
-        placed, complete, taken = beam(skyline, worth, 0.0, width, nodes, waste=waste, children=params.beam_children)
+        placed, complete, taken = beam(
+            skyline, worth, 0.0, params.completion_beam_width, nodes, waste=waste, children=params.beam_children
+        )
         self.budget.spent_s += taken / self.nodes_per_second
-        return tuple(placed.get(i, 0) for i in range(len(areas))) if complete else placed
+        if complete:
+            return "yes", tuple(placed.get(i, 0) for i in range(len(areas)))
+        self.begun = placed
+        return None
 
-    def _complete(self, orders: OrderModel, begun: dict[int, int], seconds: float, until: float) -> Found:
-        """CP-SAT with the last decisions of ``begun`` undone: some, and more wherever it proves that these do not
-        fit."""
+    def _complete(self, orders: OrderModel, seconds: float, until: float) -> Found:
+        """CP-SAT with the beam's last decisions undone: some, and more wherever it proves that these do not fit."""
         pieces, params = len(self.first), self.params
-        kept = min(len(begun), pieces - pieces // params.completion_first_divisor)
+        kept = min(len(self.begun), pieces - pieces // params.completion_first_divisor)
         while kept > 0 and self._left(until) > 0:
             self.deadline.check()
-            placed = dict(islice(begun.items(), kept))
+            placed = dict(islice(self.begun.items(), kept))
             answer, offsets, spent = orders.run(min(seconds, self._left(until)), placed)
             self.budget.spent_s += spent
             if answer == "yes":

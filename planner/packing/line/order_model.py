@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from warpplan.planner.cpsat.literals import Truth, negated
-from warpplan.planner.cpsat.runner import Answer, SearchSeed, run, spent
+from warpplan.planner.cpsat.runner import Answer, run, spent
 from warpplan.planner.packing.pieces import Pieces
 from warpplan.planner.values.deadline import Deadline
 from warpplan.planner.values.packing_params import PackingParams
@@ -49,9 +49,7 @@ class OrderModel:
         self._slack = [problem.capacity - sum(problem.sizes[i] for i in live) for live in self._live]
         self._full = [t for t, slack in enumerate(self._slack) if not slack]
 
-    def run(
-        self, seconds: float, placed: Mapping[int, int] = NOTHING, seed: SearchSeed | None = None
-    ) -> tuple[Answer, tuple[int, ...], float]:
+    def run(self, seconds: float, placed: Mapping[int, int] = NOTHING) -> tuple[Answer, tuple[int, ...], float]:
         """The answer within ``seconds`` of work, the offsets in units where it is "yes", and the work seconds taken.
 
         Pieces that are ``placed`` at these offsets are left there, and all others lie above them.
@@ -81,7 +79,7 @@ class OrderModel:
         # without them, and not in 12 s with them.
         answer, solver = run(
             model, rate * (seconds - writing), presolve=triples <= self._params.presolved_triples, small=True, relax=0,
-            seed=seed or SearchSeed(), deadline=self._deadline,
+            deadline=self._deadline,
         )  # fmt: skip
         placing = tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
         return answer, placing, writing + spent(solver) / rate

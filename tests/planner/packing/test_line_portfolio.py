@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import packing_instances
 from packing_instances import KINDS, Kind
 
-from warpplan.planner.cpsat.runner import SearchSeed
 from warpplan.planner.packing.line.beam_search import beam
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.line_packing import pack, sections
@@ -213,16 +212,18 @@ def performed(blocks: tuple[PackingBlock, ...], capacity: int, limit_s: float, m
     budgets: list[float] = []
     run = OrderModel.run
 
-    def told(self: OrderModel, seconds: float, *placed: dict[int, int], **seed: SearchSeed):
+    def told(self: OrderModel, seconds: float, *placed: dict[int, int]):
         budgets.append(seconds)
-        return run(self, seconds, *placed, **seed)
+        return run(self, seconds, *placed)
 
     with monkeypatch.context() as patched:
         patched.setattr(OrderModel, "run", told)
         return pack(blocks, capacity, work_limit_s=limit_s, params=FAST), budgets
 
 
-FAST = replace(DEFAULTS, first_round_s=0.05, first_run_nodes=5, restart_nodes=20, first_beam_width=2)
+FAST = replace(
+    DEFAULTS, quick_round_s=0.02, first_round_s=0.05, first_run_nodes=5, restart_nodes=20, first_beam_width=2
+)
 
 
 @pytest.mark.parametrize("seed", range(12))
