@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-consumers bench-moe-tables example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,12 @@ bench-corpus: $(VENV)/.gpu  ## GPU: the corpus planned, against itself autotuned
 	$(BIN)/python benchmarks/bench_corpus.py
 	$(BIN)/python benchmarks/bench_corpus.py --phase first
 	$(BIN)/python benchmarks/bench_corpus.py --phase soak
+
+bench-consumers: $(VENV)/.gpu  ## GPU: exported entries of consumers' kernels, against timing their whole lists
+	$(BIN)/python benchmarks/bench_consumers.py
+
+bench-moe-tables: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: predicted fused-MoE tables, against vLLM's defaults and its tuning list
+	$(BIN)/python benchmarks/bench_moe_tables.py --site $(CONSUMERS)
 
 gpu: $(VENV)/.gpu  ## GPU: every step of the compiler path, logs and results in build/gpu
 	$(BIN)/python benchmarks/compiler_gpu.py --out build/gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,17 +88,18 @@ def arguments(problem: Problem, made: Mapping[str, torch.Tensor], constants: Map
     return {name: value(argument) for name, argument in resolved(problem).items()}
 
 
-def fixed(entry: Entry, problem: Problem, config: Any, made: Mapping[str, torch.Tensor]) -> Callable[[], object]:
-    """A launch under one configuration, without autotuning."""
+def fixed(
+    entry: Entry, problem: Problem, config: Any, made: Mapping[str, torch.Tensor], *, warmup: bool = False
+) -> Callable[[], object]:
+    """A launch under one configuration, without autotuning; with ``warmup`` it only compiles."""
     constants = entry.constants(problem, config)
     given = arguments(problem, made, constants)
     grid = problem.grid(constants)
     more = {} if config.maxnreg is None else {"maxnreg": config.maxnreg}
     names = set(entry.jit.arg_names)
     constants = {name: value for name, value in constants.items() if name in names}
-    return lambda: entry.jit[grid](
-        **given, **constants, num_warps=config.num_warps, num_stages=config.num_stages, **more
-    )
+    launch = partial(entry.jit.warmup, grid=grid) if warmup else entry.jit[grid]
+    return lambda: launch(**given, **constants, num_warps=config.num_warps, num_stages=config.num_stages, **more)
 
 
 def tuned(entry: Entry, problem: Problem, made: Mapping[str, torch.Tensor], kernel: Any) -> Callable[[], object]:

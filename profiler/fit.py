@@ -83,12 +83,14 @@ def fit(
     *,
     prior: Calibration | None = None,
     tolerance: float = 1e-8,
+    shrinkage: float = SHRINKAGE,
 ) -> Calibration:
     """The calibration of ``kernel`` from ``measured``.
 
     With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them, so that
-    few shapes suffice; structures that were not measured keep its residuals. The search ends with a step that gains
-    less than ``tolerance`` of the loss. Raises ``ValueError`` where nothing was measured.
+    few shapes suffice; structures that were not measured keep its residuals, and others the more of them the larger
+    ``shrinkage``. The search ends with a step that gains less than ``tolerance`` of the loss. Raises ``ValueError``
+    where nothing was measured.
     """
     if not measured:
         raise ValueError("no measured shapes to fit")
@@ -135,7 +137,7 @@ def fit(
         ftol=tolerance,
     )  # fmt: skip
     constants = dict(zip(names, map(float, solved.x), strict=True))
-    constants |= _structure_residuals(measured, weights, rates, constants, known)
+    constants |= _structure_residuals(measured, weights, rates, constants, known, shrinkage)
     rounded = tuple(sorted((name, float(f"{value:.6g}")) for name, value in constants.items()))
     return Calibration(kernel, rounded, tuple(m.shape for m in measured), source)
 
@@ -191,8 +193,9 @@ def _structure_residuals(
     rates: Rates,
     constants: Mapping[str, float],
     known: Mapping[str, float],
+    shrinkage: float,
 ) -> dict[str, float]:
-    """Each structure's mean error in the logarithm, with what the prior knew of it as one further measurement."""
+    """Each structure's mean error in the logarithm, with what the prior knew of it as ``shrinkage`` measurements."""
     structures = [f"structure.{name}" for name in measured[0].work.structures]
     total, mass = np.zeros(len(structures)), np.zeros(len(structures))
     for m, w in zip(measured, weights, strict=True):
@@ -202,7 +205,7 @@ def _structure_residuals(
         np.add.at(mass, m.work.structure, relative)
     kept = {name: value for name, value in known.items() if name.startswith("structure.")}
     return kept | {
-        name: float((t + SHRINKAGE * known.get(name, 0.0)) / (n + SHRINKAGE))
+        name: float((t + shrinkage * known.get(name, 0.0)) / (n + shrinkage))
         for name, t, n in zip(structures, total, mass, strict=True)
         if n > 0
     }

@@ -26,8 +26,9 @@ from typing import Any
 from warpplan.kernels.compiler.launching.progress import TRIAL_LISTENERS
 
 Json = Any
-MOST_US = 1e9
-"""The longest time that the service takes."""
+LEAST_US, MOST_US = 0.1, 1e9
+"""The shortest and the longest time that the service takes. An empty kernel takes a GPU more than 1 us; as the least of
+repeated reports stands, one absurd report would stand for ever. Ten times as long could refuse a real time."""
 MOST_BODY_BYTES = 1 << 19
 """Of one post: half of what the service takes."""
 MOST_BATCH = 64
@@ -230,7 +231,7 @@ def _trial(decision: Any) -> Json:
     configs = [
         {"config": {"kwargs": {"PLAN": plan}, "num_warps": 1, "num_stages": 0}, "time_us": time_us}
         for plan, time_us in timed
-        if time_us is not None
+        if time_us is not None and LEAST_US <= time_us <= MOST_US
     ]
     if not configs:
         raise ValueError(f"{where.kernel}: nothing was measured")
@@ -262,6 +263,6 @@ def _median_us(times: Any) -> float | None:
     found = 1e3 * float(times[QUANTILE] if isinstance(times, Sequence) else times)
     if found == inf:
         return None
-    if not 0 < found <= MOST_US:
+    if not LEAST_US <= found <= MOST_US:
         raise ValueError(f"{found} us is no time of a kernel")
     return found

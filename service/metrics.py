@@ -13,6 +13,7 @@ _HELP = {
     "warpplan_request_seconds_total": "Seconds spent answering, by route.",
     "warpplan_answers_total": "Configurations given, by kind of match.",
     "warpplan_answers_not_kept_total": "Configurations planned that the store could not keep.",
+    "warpplan_lookups_total": "Lookups of decisions on kernels and of tuned kernels, by what was sought and outcome.",
     "warpplan_measurements_total": "Measurements recorded.",
     "warpplan_artifacts_total": "Files of consumers' caches asked for or sent, by consumer and outcome.",
     "warpplan_tunings_total": "Tunings of jobs' own kernels recorded.",

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Body, Path, Request
 from warpplan.kernels.compiler.launching.decisions import from_json, to_json
 from warpplan.planner.errors import StoreError
 from warpplan.service.http import config_schemas
-from warpplan.service.store.decision_store import KernelPlans
+from warpplan.service.metrics import Metrics
+from warpplan.service.store.decision_store import KernelPlans, UnknownKernelPlan
 from warpplan.service.workflow.request import require_whole_text
 
 router = APIRouter(
@@ -28,7 +29,14 @@ def _plans(request: Request) -> KernelPlans:
 @router.get("/{key}")
 def get(key: Annotated[str, Path(max_length=200)], request: Request) -> dict[str, Any]:
     """What was decided for one kernel, specialisation, size class, GPU and versions: schema warpplan/kernel-plan-1."""
-    return to_json(_plans(request).get(key))
+    metrics = cast(Metrics, request.app.state.metrics)
+    try:
+        found = _plans(request).get(key)
+    except UnknownKernelPlan:
+        metrics.add("warpplan_lookups_total", sought="decision", outcome="miss")
+        raise
+    metrics.add("warpplan_lookups_total", sought="decision", outcome="hit")
+    return to_json(found)
 
 
 @router.post("")

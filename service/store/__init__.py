@@ -6,7 +6,7 @@ EXPORTS = {
     "artifact_store": ("artifact", "ArtifactKey", "Artifacts"),
     "checksums": ("checksum", "digest", "intact", "quick_checksum", "SOLVE"),
     "database": ("Database", "now"),
-    "decision_store": ("KernelPlans",),
+    "decision_store": ("KernelPlans", "UnknownKernelPlan"),
     "measured_times": ("Measurement", "SeriesTime"),
     "stored_values": (
         "config_text",

@@ -41,6 +41,8 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas")
 _POINTER = re.compile(r"(\*\w+)\s*\[(.+)\](\s*:\s*\d+)?")
 """A pointer with its elements: ``*bf16[M * K]``, or ``*bf16[M * K]:1`` where it is not aligned."""
 _BARE = r"\1\3"
+_DESCRIPTOR = re.compile(r"(\w+)\s*\[(.+)\]")
+"""A descriptor made on the host, with its box in numbers or the names of a configuration's constants."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,7 @@ class Tuner:
 
     def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
         """The launch's programs along each axis."""
-        constants = {name: value for name, value in config.kwargs if isinstance(value, int)}
-        names = {SMS: self.device.sm_count, **constants, **shape}
+        names = {SMS: self.device.sm_count, **_whole(dict(config.kwargs)), **shape}
         sizes = [evaluate(part, names, "grid") for part in _split(self.task.grid)]
         if not 1 <= len(sizes) <= 3 or any(size < 1 for size in sizes):
             raise InvalidInput(
@@ -262,6 +263,11 @@ class Tuner:
                 pieces.append(f"{name}={constants[name]!r}")
             elif name in given or name in shape:
                 word = _POINTER.sub(_BARE, given.get(name, str(shape.get(name))))
+                described = _DESCRIPTOR.fullmatch(word)
+                if described is not None and not parameter.is_constexpr:
+                    word = _box(described, {**_whole(constants), **shape}, name)
+                    pieces.append(f"{name}={word}")
+                    continue
                 number = number_of(word, shape)
                 if number is not None and not parameter.is_constexpr:
                     sizes[name] = number
@@ -338,6 +344,16 @@ def number_of(word: str, shape: Mapping[str, int]) -> int | None:
     if any(name in shape for name in _words(word)):
         return evaluate(word, shape, "signature")
     return None
+
+
+def _whole(constants: Mapping[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in constants.items() if isinstance(value, int)}
+
+
+def _box(described: re.Match[str], sizes: Mapping[str, int], name: str) -> str:
+    """A descriptor's type with its box in numbers."""
+    box = ", ".join(str(evaluate(part, sizes, f"signature.{name}")) for part in _split(described[2]))
+    return f"{described[1]}[{box}]"
 
 
 def _words(text: str) -> list[str]:

@@ -85,6 +85,18 @@ def test_of_repeated_tunings_the_least_time_stands(url: str, http: httpx.Client)
     assert [(row["time_us"], row["reports"]) for row in kept(http)].count((900.0, 4)) == 1
 
 
+def test_a_report_that_is_replayed_a_thousand_times_counts_once(url: str, http: httpx.Client) -> None:
+    configs = [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 5.0}]
+    tuning = {"kernel": KERNEL, "source": "s", "key": [], "configs": configs}
+    other = [{**configs[0], "time_us": 4.0}]
+    http.post("/v1/tunings", json={"device": "NVIDIA H200", "tunings": [tuning | {"configs": other}]})
+    for _ in range(10):
+        reply = http.post("/v1/tunings", json={"device": "NVIDIA H200", "tunings": [tuning] * 100})
+        assert reply.status_code == 201
+    (row,) = kept(http)
+    assert (row["time_us"], row["reports"]) == (4.0, 1001)
+
+
 def test_keys_sources_and_machines_are_not_mixed(url: str, http: httpx.Client) -> None:
     base = {
         "kernel": KERNEL, "source": "s", "key": [1],
@@ -107,6 +119,8 @@ def test_keys_sources_and_machines_are_not_mixed(url: str, http: httpx.Client) -
         ({"configs": []}, "tunings.0.configs"),
         ({"kernel": ""}, "tunings.0.kernel"),
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": -1}]}, "time_us"),
+        ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 1e-9}]}, "time_us"),
+        ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 1e12}]}, "time_us"),
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 0, "num_stages": 1}, "time_us": 1}]}, "num_warps"),
         ({"more": 1}, "more"),
     ],
@@ -161,8 +175,9 @@ def test_a_service_that_is_away_and_a_full_queue_cost_the_job_nothing() -> None:
 def test_what_cannot_be_told_is_left_out_and_the_rest_is_posted(url: str, http: httpx.Client) -> None:
     with listen(url, interval_s=60) as listener:
         listener(**event({64: [float("nan")]}))
+        listener(**event({64: [1e-9]}))
         listener(**event({64: [0.5]}, key=(float("inf"), object, None, 2.5, True)))
-    assert (listener.posted, listener.lost) == (1, 1)
+    assert (listener.posted, listener.lost) == (1, 2)
     (row,) = kept(http)
     assert row["key"] == ["inf", "<class 'object'>", None, 2.5, True]
 

@@ -95,7 +95,11 @@ class MoeChooser:
 
     def best(self, layer: MoeLayer, tokens: int) -> PredictedConfig:
         """One configuration for both products. Raises :class:`Infeasible` where none fits the device."""
-        return min(self._some(layer, tokens), key=lambda p: _order(p.total_us, p.config))
+        return self.ranked(layer, tokens)[0]
+
+    def ranked(self, layer: MoeLayer, tokens: int) -> list[PredictedConfig]:
+        """One configuration for both products, the best first. Raises as :meth:`best`."""
+        return sorted(self._some(layer, tokens), key=lambda p: _order(p.total_us, p.config))
 
     def best_pair(self, layer: MoeLayer, tokens: int) -> ChosenPair:
         """One configuration for each product, of equal row blocks. Raises as :meth:`best`."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
+from warpplan.service.metrics import Metrics
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
 from warpplan.service.store.tuned.tuning_store import Tunings
@@ -59,6 +60,8 @@ async def tuned(
         raise StoreError("the service has no store of tuned kernels: start it with --store FILE", field="store")
     find = partial(_find, workflow.store, kernel, source, device, signature, shape or None)
     found = await cast(PlanningPool, request.app.state.pool).read(find)
+    outcome = "hit" if found else "miss"
+    cast(Metrics, request.app.state.metrics).add("warpplan_lookups_total", sought="tuned kernel", outcome=outcome)
     return TunedKernels.model_validate({"answers": [choice.as_dict() for choice in found]})
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from warpplan.service.http.config_schemas import Config, WholeText
+from warpplan.service.listening import LEAST_US, MOST_US
 
 Name = Annotated[WholeText, Field(min_length=1, max_length=500)]
 Part = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | WholeText | None
@@ -18,7 +19,7 @@ class TimedConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     config: Config
-    time_us: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None
+    time_us: Annotated[float, Field(ge=LEAST_US, le=MOST_US, allow_inf_nan=False)] | None
 
 
 class Tuning(BaseModel):

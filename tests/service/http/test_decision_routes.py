@@ -57,6 +57,9 @@ def test_over_http(http: httpx.Client) -> None:
     assert told.json() == http.get(f"/v1/kernel-plans/{SITUATION.key}").json()
     assert told.json()["scheme"] == asdict(HopperStrategy(2, (3,))) | {"depths": [3]}
     assert told.json()["compiled"] is None
+    counted = http.get("/metrics").text
+    assert 'warpplan_lookups_total{outcome="hit",sought="decision"} 1\n' in counted
+    assert 'warpplan_lookups_total{outcome="miss",sought="decision"} 1\n' in counted
 
 
 @pytest.mark.parametrize(
