@@ -5,9 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-ROWS = 64
+ROWS = 32
 """Query rows of a program."""
-LAUNCH_OPTIONS = {"num_warps": 4, "num_stages": 1}
+LAUNCH_OPTIONS = {"num_warps": 8, "num_stages": 1}
 LOG2_E = tl.constexpr(1.4426950408889634)
 STATISTICS_INTEGERS = ["HEADS", "LENGTH", "PITCH", "O_B", "O_H", "O_L", "DO_B", "DO_H", "DO_L"]
 CONVERSION_INTEGERS = ["HEADS", "LENGTH", "DQ_B", "DQ_H", "DQ_L"]

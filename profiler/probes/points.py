@@ -42,7 +42,7 @@ class Point:
 
 def _tma() -> tuple[Point, ...]:
     loads = [Point.of("tma_load", bytes=b, source=s) for s in ("l2", "dram") for b in BOX_BYTES]
-    return (*loads, *(Point.of("tma_store", bytes=b) for b in BOX_BYTES))
+    return (*loads, *(Point.of(kind, bytes=b) for kind in ("tma_store", "tma_reduce") for b in BOX_BYTES))
 
 
 def _wgmma() -> tuple[Point, ...]:

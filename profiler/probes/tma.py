@@ -1,7 +1,8 @@
 """TMA copies of [rows, 64] boxes of 16-bit elements under the 128-byte swizzle, issued by a partition of one warp.
 
 latency    expect → copy → the full barrier's wait returns, nothing else in flight. A store: copy → its shared bytes
-           may be written again (``cp.async.bulk.wait_group.read``).
+           may be written again (``cp.async.bulk.wait_group.read``). ``tma_reduce``: the same of boxes of fp32 that are
+           added to what is there.
 occupancy  cycles a box in steady state with 192 KB in flight and one barrier per 16 KB: the unit and its port to L2.
 issue      cycles from before the expect to after the copy instruction.
 "l2": boxes of a matrix of 16 MB that was just read. "dram": boxes never touched since L2 was flushed by reading.
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load, tma_store, tma_store_wait
+from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load, tma_reduce_add, tma_store, tma_store_wait
 from warpplan.profiler.probes.cases import Box, Case, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record
 from warpplan.profiler.probes.points import Point
@@ -28,6 +29,7 @@ IN_FLIGHT_BYTES = 192 * 1024
 BARRIER_BYTES = 16 * 1024
 INNER = 96
 COLUMNS = 3
+STORES = ("tma_store", "tma_reduce")
 
 
 @gluon.jit
@@ -118,13 +120,16 @@ def load_rate(desc, out, reps, inner, stride, spread, step, mask, GROUP: gl.cons
 
 
 @gluon.jit
-def _store_once(desc, out, smem, reps, stride, spread, mask):
+def _store_once(desc, out, smem, reps, stride, spread, mask, ADDS: gl.constexpr):
     pid = gl.program_id(0)
     for r in range(active_repetitions(reps, stride)):
         row, column = _coordinates(pid * spread + r, mask, desc.block_type.shape[0])
         start = clock()
         nothing = clock()
-        tma_store(desc, [row, column], smem)
+        if ADDS:
+            tma_reduce_add(desc, [row, column], smem)
+        else:
+            tma_store(desc, [row, column], smem)
         issued = clock()
         tma_store_wait(0)
         released = clock()
@@ -134,13 +139,13 @@ def _store_once(desc, out, smem, reps, stride, spread, mask):
 
 
 @probe_kernel
-def store_latency(desc, out, reps, stride, spread, mask):
+def store_latency(desc, out, reps, stride, spread, mask, ADDS: gl.constexpr):
     smem = gl.allocate_shared_memory(desc.dtype, desc.block_type.shape, desc.layout)
-    gl.warp_specialize([(idle, ()), (_store_once, (desc, out, smem, reps, stride, spread, mask))], [1], [40])
+    gl.warp_specialize([(idle, ()), (_store_once, (desc, out, smem, reps, stride, spread, mask, ADDS))], [1], [40])
 
 
 @gluon.jit
-def _store_many(desc, out, smem, reps, inner, stride, spread, mask, SLOTS: gl.constexpr):
+def _store_many(desc, out, smem, reps, inner, stride, spread, mask, SLOTS: gl.constexpr, ADDS: gl.constexpr):
     pid = gl.program_id(0)
     index = pid * spread
     slot = 0
@@ -149,7 +154,10 @@ def _store_many(desc, out, smem, reps, inner, stride, spread, mask, SLOTS: gl.co
         for _ in range(inner):
             tma_store_wait(SLOTS - 1)
             row, column = _coordinates(index, mask, desc.block_type.shape[0])
-            tma_store(desc, [row, column], smem.index(slot))
+            if ADDS:
+                tma_reduce_add(desc, [row, column], smem.index(slot))
+            else:
+                tma_store(desc, [row, column], smem.index(slot))
             index += 1
             slot += 1
             slot = slot * (slot != SLOTS).to(gl.int32)
@@ -158,20 +166,25 @@ def _store_many(desc, out, smem, reps, inner, stride, spread, mask, SLOTS: gl.co
 
 
 @probe_kernel
-def store_rate(desc, out, reps, inner, stride, spread, mask, SLOTS: gl.constexpr):
+def store_rate(desc, out, reps, inner, stride, spread, mask, SLOTS: gl.constexpr, ADDS: gl.constexpr):
     BOX: gl.constexpr = desc.block_type.shape
     smem = gl.allocate_shared_memory(desc.dtype, [SLOTS, BOX[0], BOX[1]], desc.layout)
     gl.warp_specialize(
-        [(idle, ()), (_store_many, (desc, out, smem, reps, inner, stride, spread, mask, SLOTS))], [1], [40]
+        [(idle, ()), (_store_many, (desc, out, smem, reps, inner, stride, spread, mask, SLOTS, ADDS))], [1], [40]
     )
 
 
-def _rows(box_bytes: int) -> int:
-    return box_bytes // (2 * BOX_COLUMNS)
+def _rows(box_bytes: int, element_bytes: int = 2) -> int:
+    return box_bytes // (element_bytes * BOX_COLUMNS)
 
 
 def _box(box_bytes: int, rows: int) -> Box:
     return Box("bfloat16", rows, MATRIX_COLUMNS, (_rows(box_bytes), BOX_COLUMNS))
+
+
+def _sums_box(box_bytes: int) -> Box:
+    """fp32, as what is reduced; as many boxes, so that the matrix has as many bytes."""
+    return Box("float32", L2_ROWS // 2, MATRIX_COLUMNS, (_rows(box_bytes, 4), BOX_COLUMNS))
 
 
 def boxes(box_bytes: int, rows: int) -> int:
@@ -211,15 +224,18 @@ def load_cases(box_bytes: int, rows: int) -> tuple[Case, Case]:
     return latency, rate
 
 
-def store_cases(box_bytes: int) -> tuple[Case, Case]:
+def store_cases(box_bytes: int, adds: bool) -> tuple[Case, Case]:
+    """The latency and the rate kernel of stores, or of reductions that add."""
     slots = IN_FLIGHT_BYTES // box_bytes
-    desc = ("desc", _box(box_bytes, L2_ROWS))
+    desc = ("desc", _sums_box(box_bytes) if adds else _box(box_bytes, L2_ROWS))
     out = Pointer("int32", out_elements(COLUMNS))
-    latency = Case(store_latency, (desc, ("out", out), *_numbers("reps", "stride", "spread", "mask")), (), 4)
+    latency = Case(
+        store_latency, (desc, ("out", out), *_numbers("reps", "stride", "spread", "mask")), (("ADDS", adds),), 4
+    )
     rate = Case(
         store_rate,
         (desc, ("out", out), *_numbers("reps", "inner", "stride", "spread", "mask")),
-        (("SLOTS", min(slots, 12)),),
+        (("SLOTS", min(slots, 12)), ("ADDS", adds)),
         4,
     )
     return latency, rate
@@ -227,15 +243,15 @@ def store_cases(box_bytes: int) -> tuple[Case, Case]:
 
 def cases(point: Point) -> tuple[Case, ...]:
     size = point.number("bytes")
-    if point.kind == "tma_store":
-        return store_cases(size)
+    if point.kind in STORES:
+        return store_cases(size, point.kind == "tma_reduce")
     return load_cases(size, L2_ROWS if point.text("source") == "l2" else DRAM_ROWS)
 
 
 def measure(point: Point) -> Iterator[Record]:
     size = point.number("bytes")
     latency, rate = (case.live() for case in cases(point))
-    if point.kind == "tma_store":
+    if point.kind in STORES:
         mask = boxes(size, L2_ROWS) - 1
         where = {"spread": 17, "mask": mask}
         sample(latency, COLUMNS, **where)

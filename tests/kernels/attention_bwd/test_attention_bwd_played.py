@@ -118,7 +118,7 @@ FENCE, READ = "    fence_async_shared()\n", "    tma_store_wait(0)\n"
 DS_STORE, DQ_STORE = "        out.ds.store(slopes)\n", "    out.staging.store(dq)\n"
 DV_STORE = "    held.v.store(dv.to(held.v.dtype))\n"
 ALLOCATE = "    thread_barrier()\n\n\n@gluon.jit\ndef allocate_keys"
-# Harmless, and not here: missing keys that are seen, whose rows of K and V are zeros, unless weights overflow; and
+# Harmless, and not here: missing keys that are seen, whose K and V are zeros, unless their weights overflow; and
 # an early release of dO, whose slot is filled after a later Q, which waits for this product too.
 MUTATIONS = {
     "a causal mask is one off": (gluon, "k + (key - row - extents.low)", "k + (key - row - extents.low + 1)"),
@@ -159,7 +159,7 @@ SUFFERING = (
     AttentionShape(1, 2, 70, 64, 1, 40, True, 3),
     AttentionShape(1, 1, 130, 64, 1, 129, True),
     # The last block of a tile has one row, or one key, that the tile sees.
-    AttentionShape(1, 1, 200, 64, 1, 200, True, 65),
+    AttentionShape(1, 1, 200, 64, 1, 200, True, 1),
 )
 
 

@@ -153,7 +153,7 @@ def test_a_graph_without_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ["gem"],
             "unknown kernel or graph file 'gem': expected one of gemm, gemm_bias_act, grouped_gemm, attention_fwd, "
-            "attention_decode, vector_add, GRAPH",
+            "attention_decode, attention_bwd, vector_add, GRAPH",
         ),
         (["gemm", "M=64", "N=64"], "needs K"),
         (["gemm", "M=64", "N=64", "K=NaN"], "'NaN' is not a whole number"),
