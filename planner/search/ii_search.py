@@ -125,8 +125,8 @@ class BidirectionalSearch(SearchState):
             seconds, rounds = self.params.seconds_growth * seconds, rounds + 1
 
     def search_round(self, seconds: float, enough: int) -> None:
-        """A first incumbent up to ``enough`` where there is none, then shorter intervals, a higher bound, and a proof of
-        optimality, in attempts of ``seconds``."""
+        """A first incumbent up to ``enough`` where there is none, then shorter intervals, a higher bound, and a proof
+        of optimality, in attempts of ``seconds``."""
         if self.best is None:
             self.find_incumbent(seconds, enough)
         if self.best is not None:
