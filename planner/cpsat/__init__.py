@@ -10,5 +10,5 @@ EXPORTS = {
     "literals": ("negated", "Truth"),
     "runner": ("Answer", "DecisionRule", "run", "SearchSeed", "spent", "Stop"),
     "sharing_constraints": ("no_good_cut", "NoGoodCut"),
-    "work_budget": ("PROPAGATION", "RunSettings", "solve_model", "WorkBudget"),
+    "work_budget": ("RunSettings", "solve_model", "WorkBudget"),
 }

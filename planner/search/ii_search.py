@@ -125,8 +125,8 @@ class BidirectionalSearch(SearchState):
             seconds, rounds = self.params.seconds_growth * seconds, rounds + 1
 
     def search_round(self, seconds: float, enough: int) -> None:
-        """A first incumbent up to ``enough`` where there is none, then a higher bound, a shorter interval, a proof that
-        the incumbent is optimal, in attempts of ``seconds``."""
+        """A first incumbent up to ``enough`` where there is none, then shorter intervals, a higher bound, and a proof
+        of optimality, in attempts of ``seconds``."""
         if self.best is None:
             self.find_incumbent(seconds, enough)
         if self.best is not None:
@@ -196,7 +196,9 @@ class BidirectionalSearch(SearchState):
         then = None if fits_side_by_side(self.problem) else self.likely_next(min(ii + step, enough), seconds)
         with self.share(self.params.first_attempts * seconds):
             answer = self.find_schedule(ii, seconds, then)
-            while answer == "unknown" and not self.out_of_work and not self.exact and not self.small_loop:
+            repeated, before = not (self.exact or self.small_loop), None
+            while repeated and answer == "unknown" and not self.out_of_work and before != self.budget.left:
+                before = self.budget.left
                 answer = self.find_schedule(ii, seconds)
         if self.best is not None:
             return

@@ -18,11 +18,9 @@ from warpplan.planner.search.heuristics.retiming import fits
 
 def serial_schedule(problem: Problem, bound: int, ii: int, budget: WorkBudget) -> Assignment | None:
     """A schedule of interval ``ii`` that obeys every rule, in partitions that would suit ``bound``, or ``None`` where
-    none was found (which proves nothing)."""
+    none was found (which proves nothing). It takes milliseconds, and is tried even where the work budget has ended."""
     params = problem.options.search.construction
     for partitions in candidate_partitions(problem, bound):
-        if budget.left <= 0:
-            return None
         budget.take(params.serial_seconds_per_operation * len(problem.ops))
         order = _Orders(problem, partitions).smallest_peak(max(1, params.serial_states // len(problem.ops)))
         found = Assignment(_starts(problem, partitions, order), partitions)
