@@ -31,6 +31,9 @@ all of the space."""
 PACKED_REGISTERS = 8
 """More of them where sequences are packed: where its own begins and ends, and which it has looked at. Where none are
 left (three consumers of 64 x 128, D 64), it spills."""
+SPILLING_HEAD_DIM = 256
+"""With which the turns of packed sequences' consumers do not fit their registers (Triton 3.6.0; 24 to 48 of the
+producer's were tried)."""
 MAX_DEPTH = 8
 MMA_ROWS = 64
 
@@ -152,6 +155,8 @@ def _violations(config: AttentionConfig, dtype: str, device: Device) -> Iterator
         yield f"device {device.name}: the kernel needs wgmma (capability 9.0)"
     if c.pingpong and not (c.lookahead and c.consumers > 1):
         yield "pingpong: the turns are those of several consumers that issue both products together (lookahead)"
+    if c.packed and c.pingpong and c.head_dim == SPILLING_HEAD_DIM:
+        yield f"pingpong of packed sequences with heads of {c.head_dim} spills 44 bytes, whatever the producer leaves"
     if c.live_registers + c.base_registers > c.consumer_registers:
         yield (
             f"{c.live_registers} registers a thread of tiles and {c.base_registers} more exceed "

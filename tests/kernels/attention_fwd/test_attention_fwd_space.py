@@ -91,6 +91,10 @@ INVALID = {
         AttentionConfig(64, 3, 64, 128, 2, packed=True),
         "128 registers a thread of tiles and 40 more exceed the 160",
     ),
+    "packed turns": (
+        AttentionConfig(256, 2, 64, 64, 2, pingpong=True, staging="q", packed=True),
+        "pingpong of packed sequences",
+    ),
     "registers": (replace(WIDE, consumers=3), "160 registers a thread of tiles and 32 more exceed the 160"),
     "launch": (AttentionConfig(256, 3, 64, 64, 2), "a wgmma of 256 columns needs 154 registers a thread at launch"),
     "memory": (replace(WIDE, depth=3), "264192 bytes of shared memory exceed the 232448"),
