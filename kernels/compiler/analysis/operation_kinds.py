@@ -41,11 +41,14 @@ TMA_LOADS = frozenset({TMA_LOAD, "tt.descriptor_gather"})
 COPY_LOAD = "warpplan.copy"
 """A load through pointers that the producer copies by ``cp.async``: ours, never Triton's
 (:mod:`~warpplan.kernels.compiler.analysis.copies.copied_loads`)."""
+CONVERTED = "warpplan.converted"
+"""An operand of a product that another partition computes and puts into a ring: ours, never Triton's
+(:mod:`~warpplan.kernels.compiler.lowering.assigned.anchors`)."""
 OPERANDS, EVERYTHING = 1, 2
 """Which loads through pointers the producer copies: operands of products; those and what is loaded beside them."""
 VECTOR = "warpplan.vector"
 """Attribute of such a load: consecutive elements that one ``cp.async`` brings."""
-RING_LOADS = frozenset({TMA_LOAD, COPY_LOAD})
+RING_LOADS = frozenset({TMA_LOAD, COPY_LOAD, CONVERTED})
 """Operations that fill a slot of a ring on Hopper."""
 RING_KINDS: tuple[Kind, ...] = ("tma_load", "copy_load")
 TMA_STORES = frozenset({"tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce"})
