@@ -24,6 +24,7 @@ from warpplan.kernels.compiler.lowering.assigned.partition_views import (
     consumer_view,
     converter_view,
     converters_of,
+    filler_of,
 )
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
@@ -49,7 +50,7 @@ from warpplan.kernels.compiler.ttgir.functions import arguments, replace_functio
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types
+from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 
 def specialize(text: str, partitioning: Partitioning) -> str:
@@ -61,11 +62,11 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     module = with_copies(parse(text), partitioning.copies)
     if module.operation.attributes.get("ttg.num-ctas", "1").split()[0] != "1":
         raise CannotPlan("num_ctas above 1: rings of a cluster's blocks are not lowered")
+    assign(module, partitioning.assignment)
     if partitioning.persistent:
         replace_function(module, walking(module))
     function = unique_names(module.function)
     replace_function(module, function)
-    assign(module, partitioning.assignment)
     if number_loads(module) == 0:
         raise CannotPlan("no TMA load (tt.descriptor_load), nor one that is copied: nothing for a producer to do")
     _mark_readers(module, partitioning)
@@ -203,7 +204,8 @@ def _converter(module: Module, rings: Rings, barrier: str, number: int) -> tuple
     filled, read = rings.filled_by(number), _read_by(rings, number)
     own = Rings({**filled.rings, **read.rings}, {**filled.groups, **read.groups})
     body = ConsumerWriter(module, view.function, own, Builder(barrier, f"converter{number}"), in_flight=False).body()
-    operands = [tile for op in view.function.walk() if op.name == CONVERTED for tile in find_types(op.signature)[-1:]]
+    made = [op for op in view.function.walk() if op.name == CONVERTED and filler_of(op) == number]
+    operands = [tile.shape for op in made if (tile := parse_type(find_types(op.signature)[-1])) is not None]
     return with_warps(module, body, CONVERTER_WARPS), converter_registers(operands)
 
 
