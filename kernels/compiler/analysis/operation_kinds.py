@@ -15,12 +15,12 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation, split_list
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Kind = Literal[
-    "tma_load", "copy_load", "converted", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store",
-    "shared_load", "convert_layout", "tmem_load", "tmem_store", "loop",
+    "tma_load", "copy_load", "converted", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce",
+    "shared_store", "shared_load", "convert_layout", "tmem_load", "tmem_store", "loop",
 ]  # fmt: skip
 UNIT: dict[Kind, str] = {
-    "tma_load": "TMA", "copy_load": "LSU", "converted": "LSU", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR",
-    "elementwise": "ALU", "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU",
+    "tma_load": "TMA", "copy_load": "LSU", "converted": "LSU", "tma_store": "TMA", "load": "LSU", "store": "LSU",
+    "dot": "TENSOR", "elementwise": "ALU", "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU",
     "convert_layout": "LSU", "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
 }  # fmt: skip
 

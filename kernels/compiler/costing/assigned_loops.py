@@ -69,10 +69,8 @@ def _assigned(loop: Body, where: dict[tuple[str, str], int]) -> Body:
     works = []
     for work in loop.work:
         if work.id in moved:
-            size = work.parts[0].size
-            works.append(
-                replace(work, kind="converted", buffer_bytes=size, register_bits=0, results=(), partition=moved[work.id])
-            )  # fmt: skip
+            slot = replace(work, kind="converted", buffer_bytes=work.parts[0].size, partition=moved[work.id])
+            works.append(replace(slot, register_bits=0, results=()))
         elif work.id in chained:
             own = all(flow.dst in inside for flow in loop.flows if flow.src == work.id)
             kept = replace(work, register_bits=0, results=()) if own else work
@@ -84,9 +82,9 @@ def _assigned(loop: Body, where: dict[tuple[str, str], int]) -> Body:
 
 def nearest(captured: Captured, plans: dict[str, Plan]) -> tuple[int, ...]:
     """The assignment of ``captured`` nearest to ``plans`` of its loops' free problems, by the loops' ids; () where it
-    is the one without. An operand is converted apart where no product that reads it is in its partition; loads are in a
-    producer of their own where they share a partition with other loads only."""
-    numbers: dict[tuple[str, int], int] = {}
+    is the one without. An operand is converted apart where some of what computes it is in no product's partition; loads
+    are in a producer of their own where they share a partition with other loads only."""
+    numbers: dict[tuple[str, str, int], int] = {}
     found = []
     for loop_id, work_id in anchors(captured):
         loop = next(loop for loop in captured.loops if loop.id == loop_id)
@@ -94,14 +92,18 @@ def nearest(captured: Captured, plans: dict[str, Plan]) -> tuple[int, ...]:
         if loop_id in plans:
             homes = _homes(plans[loop_id])
             products = set().union(*(homes.get(work.id, set()) for work in loop.of_kind("dot")))
-            own, loads = homes.get(work_id, set()), {work.id for work in loop.of_kind(*LOAD_KINDS)}
+            chain = chains(loop).get(work_id, frozenset())
+            own = set().union(*(homes.get(one, set()) for one in (work_id, *chain)))
+            loads = {work.id for work in loop.of_kind(*LOAD_KINDS)}
             first = next((homes[work.id] for work in loop.work if work.id in loads and work.id in homes), set())
             others = {work for work, places in homes.items() if places & own} - loads
-            apart = (work_id in chains(loop) and not own & products) or (
-                work_id in loads and not others and own != first
-            )
-            if own and apart:
-                number = numbers.setdefault((loop_id, min(own)), len(numbers) + 1)
+            if chain:
+                own -= products
+            elif work_id not in loads or others or own == first:
+                own = set()
+            if own:
+                kind = "operand" if chain else "load"
+                number = numbers.setdefault((loop_id, kind, min(own)), len(numbers) + 1)
         found.append(number)
     return tuple(found) if any(found) else ()
 

@@ -210,7 +210,8 @@ class KernelModel:
             default=0.0,
         )
         streamed = sum(load.buffer_bytes for load in loads if load.streamed)
-        transfer = max(c["l2_scale"] * sum(load.buffer_bytes for load in loads) / self.l2_bytes_per_cycle, streamed / self.dram_bytes_per_cycle)
+        loaded = sum(load.buffer_bytes for load in loads)
+        transfer = max(c["l2_scale"] * loaded / self.l2_bytes_per_cycle, streamed / self.dram_bytes_per_cycle)
         arrival = (c["latency_scale"] * latency + c["transfer_scale"] * transfer) / max(0.5, slots)
         return float(sum(term**p for term in (ii, transfer, arrival)) ** (1 / p))
 

@@ -112,7 +112,11 @@ def loop_graph(
         if work.id in produced:
             # Addresses of copies have their registers counted by the formula that says how many the producer gets.
             registers = 0 if copying or work.kind in RING_KINDS else op.registers
-            warps = PRODUCER_WARPS if copying and not work.partition and work.kind != "tma_load" and work.shape else op.min_warps
+            warps = (
+                PRODUCER_WARPS
+                if copying and not work.partition and work.kind != "tma_load" and work.shape
+                else op.min_warps
+            )
             ops.append(replace(op, registers=registers, min_warps=warps))
             if work.kind == "copy_load" and not shape.specialized:
                 issued = Operation(f"{work.id}.issue", None, op.issue, 0, op.issue)
@@ -133,7 +137,9 @@ def loop_graph(
     if copying:
         elsewhere = {work.id for work in loop.work if work.partition}
         copiers = [op for op in ops if op.id not in elsewhere]
-        edges += in_order(copiers, {op.id: op.issue for op in copiers}, early)  # all its warps copy, instruction by instruction
+        edges += in_order(
+            copiers, {op.id: op.issue for op in copiers}, early
+        )  # all its warps copy, instruction by instruction
     for number in sorted({work.partition for work in loop.of_kind("converted")}):
         mine = {work.id for work in loop.work if work.partition == number}
         converting = [op for op in ops if op.id in mine]
@@ -201,7 +207,11 @@ def pinned(graph: DependenceGraph, loop: Body, shape: Shape) -> dict[str, int]:
     produced = producer_slice(loop)
     number_of = {work.id: work.partition for work in loop.work}
     return {
-        op.id: shape.consumers + number_of[op.id] if op.id in produced else int(op.id.rpartition(MARK)[2]) if shape.consumers > 1 else 0
+        op.id: shape.consumers + number_of[op.id]
+        if op.id in produced
+        else int(op.id.rpartition(MARK)[2])
+        if shape.consumers > 1
+        else 0
         for op in graph.ops
     }
 
@@ -389,9 +399,7 @@ def read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
     return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
 
 
-def in_order(
-    consumed: list[Operation], waits: dict[str, int], ahead: frozenset[str] = frozenset()
-) -> list[Dependence]:
+def in_order(consumed: list[Operation], waits: dict[str, int], ahead: frozenset[str] = frozenset()) -> list[Dependence]:
     """Each operation after the one before it, the first after the last of the iteration before.
 
     Those ``ahead`` are issued when the iteration before their own begins: after the last operation of the one before

@@ -33,9 +33,9 @@ class HopperStrategy(Strategy):
     stands for all further loops. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the
     next. ``persistent`` is 1 where as many programs as run at once walk over the programs of the grid. ``copies`` is 1
     where the producer also copies, by ``cp.async``, the operands of products that are loaded through pointers, 2 where
-    it copies what else is loaded beside them. ``blocks`` run on one SM at once, which divide its registers. ``assignment``
-    gives loads and computed operands partitions of their own (:mod:`~...lowering.assigned.anchors`). Raises
-    :class:`InvalidConfig` naming the field.
+    it copies what else is loaded beside them. ``blocks`` run on one SM at once, which divide its registers.
+    ``assignment`` gives loads and computed operands partitions of their own
+    (:mod:`~...lowering.assigned.anchors`). Raises :class:`InvalidConfig` naming the field.
     """
 
     consumers: int

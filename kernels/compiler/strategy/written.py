@@ -36,7 +36,8 @@ _BLACKWELL_PRINTED = re.compile(
 FORMS = (
     "CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the slots of each loop and 0 for no product in flight, and "
     ":persistent behind, :copies1 where operands loaded through pointers are copied, :copies2 where all else is, too, "
-    ":2blocks for two on an SM, :assigned0/1/2 for the partition of each load and computed operand; for Blackwell apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
+    ":2blocks for two on an SM, :assigned0/1/2 for the partition of each load and computed operand; for Blackwell "
+    "apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
 )
 
 

@@ -2,4 +2,8 @@
 assignment, and the kernel as each partition sees it.
 """
 
-EXPORTS: dict[str, tuple[str, ...]] = {}
+EXPORTS = {
+    "anchors": ("assign",),
+    "converter_size": ("CONVERTER_WARPS", "converter_registers"),
+    "partition_views": ("consumer_view", "converter_view", "converters_of", "filler_of"),
+}

@@ -18,9 +18,7 @@ _REMOVABLE = frozenset({"ttg.local_load", "ttg.memdesc_trans", "tt.join", "tt.sp
 """Beside what a producer may repeat."""
 
 
-def without_dead_values(
-    function: IrOperation, removable: Callable[[IrOperation], bool] | None = None
-) -> IrOperation:
+def without_dead_values(function: IrOperation, removable: Callable[[IrOperation], bool] | None = None) -> IrOperation:
     """``function``, whose names are unique, without the operations, carried values and branch results that nothing
     reads. What acts on memory stays, and so does every loop and branch; or what ``removable`` says goes unless its
     results are read."""
