@@ -15,8 +15,8 @@ from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS
 from warpplan.planner.problem.clones import MARK
 from warpplan.planner.values.plan import Plan
 
-_CONVERTS = frozenset({"elementwise", "sfu", "shared_load", "convert_layout", "load"})
-"""Kinds of work that a converter may do."""
+_CONVERTS = frozenset({"elementwise", "sfu", "shared_load", "convert_layout"})
+"""Kinds of work that a converter may do, as :func:`~...lowering.assigned.anchors.refusal` has it."""
 Anchors = tuple[tuple[str, str], ...]
 
 

@@ -13,7 +13,7 @@ from itertools import product
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, Obstacle
 from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
-from warpplan.kernels.compiler.analysis.operation_kinds import OPERANDS
+from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, OPERANDS
 from warpplan.kernels.compiler.costing.assigned_loops import assigned
 from warpplan.kernels.compiler.costing.copy_costs import registers_of_producer
 from warpplan.kernels.compiler.costing.free_problem import solved_assignments
@@ -41,7 +41,11 @@ from warpplan.kernels.compiler.costing.misfit import misfit
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.lowering.assigned.converter_size import CONVERTER_WARPS, converter_registers
+from warpplan.kernels.compiler.lowering.assigned.converter_size import (
+    CONVERTER_WARPS,
+    MOST_REGISTERS,
+    converter_registers,
+)
 from warpplan.kernels.compiler.lowering.register_shares import starting_registers
 from warpplan.kernels.compiler.sizes.gain_model import GainModel, StrategyTerms
 from warpplan.kernels.compiler.sizes.loop_trips import loop_trips
@@ -344,6 +348,8 @@ class AssignedModel(HopperModel):
         """The schemes of ``shape`` under the assignment; none where it does not fit. ptxas takes no product whose
         accumulator needs all the registers that a thread starts with (C7602)."""
         registers = tuple(self._converters().values())
+        if any(wanted > MOST_REGISTERS for wanted in registers):
+            return []
         start = starting_registers(shape.consumers * shape.warps, PRODUCER_WARPS * (1 + len(registers)))
         shape = replace(shape, converter_registers=registers, extra_partitions=max(self.assignment), blocks=1)
         for loop in self.captured.loading:
@@ -364,8 +370,11 @@ class AssignedModel(HopperModel):
 
     def _converters(self) -> dict[int, int]:
         """Registers a thread of each converter, by its number."""
-        made: dict[int, list[tuple[int, ...]]] = {}
+        read: dict[int, dict[str, tuple[int, ...]]] = {}
         for loop in self.captured.loops:
-            for work in loop.of_kind("converted"):
-                made.setdefault(work.partition, []).append(work.shape)
-        return {number: converter_registers(shapes) for number, shapes in sorted(made.items())}
+            loads = {work.id: work.shape for work in loop.of_kind(*LOAD_KINDS)}
+            for number in {work.partition for work in loop.of_kind("converted")}:
+                inside = {work.id for work in loop.work if work.partition == number}
+                sources = {flow.src for flow in loop.flows if flow.dst in inside} & loads.keys()
+                read.setdefault(number, {}).update({f"{loop.id} {load}": loads[load] for load in sources})
+        return {number: converter_registers(tiles.values()) for number, tiles in sorted(read.items())}

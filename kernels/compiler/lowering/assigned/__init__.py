@@ -4,6 +4,6 @@ assignment, and the kernel as each partition sees it.
 
 EXPORTS = {
     "anchors": ("assign",),
-    "converter_size": ("CONVERTER_WARPS", "converter_registers"),
+    "converter_size": ("CONVERTER_WARPS", "MOST_REGISTERS", "converter_registers"),
     "partition_views": ("consumer_view", "converter_view", "converters_of", "filler_of"),
 }

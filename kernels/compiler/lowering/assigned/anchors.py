@@ -90,6 +90,8 @@ def refusal(operand: IrOperation, defined: dict[str, Definition]) -> tuple[IrOpe
         made = defined[name]
         if made.operation.name in (TMA_LOAD, COPY_LOAD):
             fed = True
+        elif made.operation.name == "tt.load":
+            return made.operation, "a converter is given no registers for the addresses of what it loads itself"
         elif made.operation.name == "scf.while":
             return made.operation, "an operand that a scf.while carries is not converted elsewhere"
         elif made.operation.name in CONTROL:

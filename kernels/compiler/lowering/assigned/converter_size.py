@@ -13,9 +13,9 @@ BASE_REGISTERS = 48
 """Registers a thread for counters, barriers, addresses in shared memory. Chosen by hand."""
 
 
-def converter_registers(operands: Iterable[tuple[int, ...]]) -> int:
-    """Registers a thread of a converter that makes ``operands``, tiles of these shapes, one after another, a multiple
-    of 8: one a thread and element of the largest, which is in 32 bits while it is converted."""
-    elements = max(map(prod, operands), default=0)
-    wanted = BASE_REGISTERS + -(-elements // (32 * CONVERTER_WARPS))
-    return min(MOST_REGISTERS, max(LEAST_REGISTERS, -(-wanted // 8) * 8))
+def converter_registers(read: Iterable[tuple[int, ...]]) -> int:
+    """Registers a thread of a converter that reads tiles of the shapes ``read`` from rings, a multiple of 8: one a
+    thread and element of each, which are in 32 bits while they are converted. Above :data:`MOST_REGISTERS` ptxas of
+    Triton 3.6.0 spills (4-bit weights with scales and zeros of 64 x 128: 112 bytes a thread)."""
+    wanted = BASE_REGISTERS + sum(-(-prod(shape) // (32 * CONVERTER_WARPS)) for shape in read)
+    return max(LEAST_REGISTERS, -(-wanted // 8) * 8)

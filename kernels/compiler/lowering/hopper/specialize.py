@@ -19,12 +19,15 @@ from warpplan.kernels.compiler.analysis.copies.producer_size import PRODUCER_WAR
 from warpplan.kernels.compiler.analysis.operation_kinds import CONVERTED, COPY_LOAD, RING_LOADS, TMA_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.assigned.anchors import assign
-from warpplan.kernels.compiler.lowering.assigned.converter_size import CONVERTER_WARPS, converter_registers
+from warpplan.kernels.compiler.lowering.assigned.converter_size import (
+    CONVERTER_WARPS,
+    MOST_REGISTERS,
+    converter_registers,
+)
 from warpplan.kernels.compiler.lowering.assigned.partition_views import (
     consumer_view,
     converter_view,
     converters_of,
-    filler_of,
 )
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
@@ -50,7 +53,8 @@ from warpplan.kernels.compiler.ttgir.functions import arguments, replace_functio
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
+from warpplan.kernels.compiler.ttgir.source_locations import source_line
+from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 
 def specialize(text: str, partitioning: Partitioning) -> str:
@@ -204,9 +208,12 @@ def _converter(module: Module, rings: Rings, barrier: str, number: int) -> tuple
     filled, read = rings.filled_by(number), _read_by(rings, number)
     own = Rings({**filled.rings, **read.rings}, {**filled.groups, **read.groups})
     body = ConsumerWriter(module, view.function, own, Builder(barrier, f"converter{number}"), in_flight=False).body()
-    made = [op for op in view.function.walk() if op.name == CONVERTED and filler_of(op) == number]
-    operands = [tile.shape for op in made if (tile := parse_type(find_types(op.signature)[-1])) is not None]
-    return with_warps(module, body, CONVERTER_WARPS), converter_registers(operands)
+    registers = converter_registers(ring.slot.shape for ring in read.rings.values())
+    if registers > MOST_REGISTERS:
+        made = next(op for op in view.function.walk() if op.name == CONVERTED)
+        why = f"what it is converted from takes {registers} registers a thread; a converter has {MOST_REGISTERS}"
+        raise CannotPlan(why, "ttg.local_alloc", source_line(module, made))
+    return with_warps(module, body, CONVERTER_WARPS), registers
 
 
 def _registers(
