@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-consumers bench-moe-tables example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-consumers bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,6 +136,9 @@ bench-solver: $(VENV)/.core  ## no GPU: the joint solver and classic modulo sche
 
 bench-optimality: $(VENV)/.test  ## no GPU: each plan that is served, beside any other partition and order of its loop
 	$(BIN)/python benchmarks/optimality.py
+
+bench-partitions: $(VENV)/.gpu  ## GPU: partitions that the solver chose, against today's best strategy and the kernel left alone
+	$(BIN)/python benchmarks/bench_partitions.py
 
 bench-packing: $(VENV)/.core  ## no GPU: memories without a byte to spare, against CP-SAT
 	$(BIN)/python benchmarks/bench_packing.py

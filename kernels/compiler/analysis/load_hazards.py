@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
-from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS
+from warpplan.kernels.compiler.analysis.operation_kinds import CONVERTED, RING_LOADS
 from warpplan.kernels.compiler.analysis.value_flow import Definition, origins
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.ttgir.control import read_while
@@ -41,6 +41,8 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
         refuse(waiting, "a loop waits for it; loads that run ahead would not")
     written = {base for op in operations if op.name in WRITES for base in origins(op.operands[0], defined)}
     for operation in operations:
+        if operation.name == CONVERTED:
+            continue  # what it is computed from is looked at itself
         if operation.name not in RING_LOADS and (operation.name != "tt.load" or id(operation) not in kept):
             continue
         both = written & origins(operation.operands[0], defined)

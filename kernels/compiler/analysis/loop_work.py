@@ -34,7 +34,8 @@ class LoopWork:
     that it fills, ``tensor`` the tensor memory that it writes. ``rows``: its tile follows the rows of a product, so
     data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
     loop over several. ``results`` are the values that ``register_bits`` counts, each with its bits. ``streamed``: a
-    load of which every program reads other memory, so that it comes from DRAM.
+    load of which every program reads other memory, so that it comes from DRAM. ``partition`` is its number under an
+    assignment (:mod:`~...lowering.assigned.anchors`).
     """
 
     id: str
@@ -53,6 +54,7 @@ class LoopWork:
     tensor: TensorBuffer | None = None
     streamed: bool = False
     results: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    partition: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation, split_list
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 Kind = Literal[
-    "tma_load", "copy_load", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce", "shared_store",
-    "shared_load", "convert_layout", "tmem_load", "tmem_store", "loop",
+    "tma_load", "copy_load", "converted", "tma_store", "load", "store", "dot", "elementwise", "sfu", "reduce",
+    "shared_store", "shared_load", "convert_layout", "tmem_load", "tmem_store", "loop",
 ]  # fmt: skip
 UNIT: dict[Kind, str] = {
-    "tma_load": "TMA", "copy_load": "LSU", "tma_store": "TMA", "load": "LSU", "store": "LSU", "dot": "TENSOR",
-    "elementwise": "ALU", "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU",
+    "tma_load": "TMA", "copy_load": "LSU", "converted": "LSU", "tma_store": "TMA", "load": "LSU", "store": "LSU",
+    "dot": "TENSOR", "elementwise": "ALU", "sfu": "SFU", "reduce": "ALU", "shared_store": "LSU", "shared_load": "LSU",
     "convert_layout": "LSU", "tmem_load": "LSU", "tmem_store": "LSU", "loop": "ALU",
 }  # fmt: skip
 
@@ -41,13 +41,18 @@ TMA_LOADS = frozenset({TMA_LOAD, "tt.descriptor_gather"})
 COPY_LOAD = "warpplan.copy"
 """A load through pointers that the producer copies by ``cp.async``: ours, never Triton's
 (:mod:`~warpplan.kernels.compiler.analysis.copies.copied_loads`)."""
+CONVERTED = "warpplan.converted"
+"""An operand of a product that another partition computes and puts into a ring: ours, never Triton's
+(:mod:`~warpplan.kernels.compiler.lowering.assigned.anchors`)."""
 OPERANDS, EVERYTHING = 1, 2
 """Which loads through pointers the producer copies: operands of products; those and what is loaded beside them."""
 VECTOR = "warpplan.vector"
 """Attribute of such a load: consecutive elements that one ``cp.async`` brings."""
-RING_LOADS = frozenset({TMA_LOAD, COPY_LOAD})
+RING_LOADS = frozenset({TMA_LOAD, COPY_LOAD, CONVERTED})
 """Operations that fill a slot of a ring on Hopper."""
-RING_KINDS: tuple[Kind, ...] = ("tma_load", "copy_load")
+LOAD_KINDS: tuple[Kind, ...] = ("tma_load", "copy_load")
+RING_KINDS: tuple[Kind, ...] = (*LOAD_KINDS, "converted")
+"""What fills the slots of rings: loads, and operands that another partition converts."""
 TMA_STORES = frozenset({"tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce"})
 DOTS = frozenset({WGMMA, "tt.dot", "tt.dot_scaled", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"})
 TMEM_ALLOC, TMEM_LOAD, TMEM_STORE = "ttng.tmem_alloc", "ttng.tmem_load", "ttng.tmem_store"

@@ -9,10 +9,12 @@ lacks of it is what its producer, its order or its waits cost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
+from warpplan.kernels.compiler.costing.assigned_loops import chains, nearest, shared_work
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 from warpplan.kernels.compiler.costing.loop_graph import (
@@ -28,6 +30,7 @@ from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.predict.certificate import certify
 from warpplan.planner.problem.clones import data_partition
+from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 from warpplan.planner.values.device import Device
@@ -63,9 +66,12 @@ def certificates(
     )
 
 
-def free_graph(loop: Body, shape: Shape, costs: CostTable, device: Device) -> DependenceGraph:
-    """The free joint problem of ``loop``, its rows shared out to ``shape.consumers`` copies; loads come from DRAM."""
-    fused, _ = fuse(steady(loop), frozenset(work.id for work in loop.of_kind(*RING_KINDS)))
+def free_graph(
+    loop: Body, shape: Shape, costs: CostTable, device: Device, once: frozenset[str] = frozenset()
+) -> DependenceGraph:
+    """The free joint problem of ``loop``, its rows shared out to ``shape.consumers`` copies, but for the operations
+    ``once``; loads come from DRAM."""
+    fused, _ = fuse(steady(loop), once | {work.id for work in loop.of_kind(*RING_KINDS)})
     ops = [operation_of(work, cost_of(work, costs, shape, "dram"), shape) for work in fused.work]
     loads = {work.id for work in fused.of_kind(*RING_KINDS)}
     shared, copied = [op for op in ops if op.id in loads], [op for op in ops if op.id not in loads]
@@ -80,8 +86,31 @@ def free_graph(loop: Body, shape: Shape, costs: CostTable, device: Device) -> De
         architecture="hopper" if device.has_wgmma else "any",
     )
     graph = DependenceGraph(f"{loop.id}, any partition", tuple(ops), unique(edges), limits)
-    names = [op.id for op in copied]
+    names = [op.id for op in copied if op.id not in once]
     return data_partition(graph, names, shape.consumers) if shape.consumers > 1 and names else graph
+
+
+def solved_assignments(
+    captured: Captured, shapes: Sequence[Shape], profile: Profile, device: Device
+) -> list[tuple[Shape, tuple[int, ...]]]:
+    """For each of ``shapes`` the lowerable assignment of ``captured`` nearest to the solved free problems of its loops,
+    where that is another than a producer and consumers. Only loops with operands that another partition can convert are
+    solved: no other free problem tells loads apart, for issuing one costs next to nothing."""
+    loops = [loop for loop in captured.loading if chains(loop)]
+    found, known = [], dict[tuple[int, int], tuple[int, ...]]()
+    for shape in shapes if loops else ():
+        key = shape.consumers, shape.warps
+        if key not in known:
+            plans = {}
+            for loop in loops:
+                graph = free_graph(loop, shape, profile.costs, device, shared_work(loop))
+                outcome = solve(graph, SolveOptions(FREE_SECONDS))
+                if outcome.plan is not None:
+                    plans[loop.id] = outcome.plan
+            known[key] = nearest(captured, plans)
+        if known[key]:
+            found.append((shape, known[key]))
+    return found
 
 
 def crossing_cycles(costs: CostTable) -> int:

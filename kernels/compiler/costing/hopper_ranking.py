@@ -13,8 +13,10 @@ from itertools import product
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, Obstacle
 from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
-from warpplan.kernels.compiler.analysis.operation_kinds import OPERANDS
+from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, OPERANDS
+from warpplan.kernels.compiler.costing.assigned_loops import assigned
 from warpplan.kernels.compiler.costing.copy_costs import registers_of_producer
+from warpplan.kernels.compiler.costing.free_problem import solved_assignments
 from warpplan.kernels.compiler.costing.kernel_model import (
     BLOCK_BYTES,
     LEAST_DEPTH,
@@ -28,6 +30,7 @@ from warpplan.kernels.compiler.costing.kernel_model import (
 )
 from warpplan.kernels.compiler.costing.loop_graph import (
     BASE_REGISTERS,
+    MMA_COLUMNS,
     MMA_ROWS,
     Shape,
     in_flight,
@@ -38,6 +41,12 @@ from warpplan.kernels.compiler.costing.misfit import misfit
 from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.assigned.converter_size import (
+    CONVERTER_WARPS,
+    MOST_REGISTERS,
+    converter_registers,
+)
+from warpplan.kernels.compiler.lowering.register_shares import starting_registers
 from warpplan.kernels.compiler.sizes.gain_model import GainModel, StrategyTerms
 from warpplan.kernels.compiler.sizes.loop_trips import loop_trips
 from warpplan.kernels.compiler.strategy.hopper import MOST_BLOCKS, MOST_CONSUMER_WARPS, PRODUCER, HopperStrategy
@@ -128,7 +137,10 @@ def rank(
     found = []
     for way in ways:
         model = HopperModel(way, profile, device, stages, launch)
-        found += [s for shape in _shapes(way) for s in model.crowded(shape)]
+        shapes = _shapes(way)
+        found += [s for shape in shapes for s in model.crowded(shape)]
+        for shape, assignment in solved_assignments(way, shapes, profile, device):
+            found += AssignedModel(way, assignment, profile, device, stages, launch).assigned(shape)
     once = {r.scheme: r for r in found}.values()
     ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in once]
     if not ranked:
@@ -202,6 +214,12 @@ def _promotes(captured: Captured) -> bool:
 class HopperModel(KernelModel):
     """Predicts a captured kernel's time under each scheme, and left alone as in :class:`KernelModel`."""
 
+    assignment: tuple[int, ...] = ()
+
+    def extra_specs(self, shape: Shape) -> tuple[PartitionSpec, ...]:
+        """The partitions of an assignment."""
+        return ()
+
     def crowded(self, shape: Shape) -> list[RankedStrategy]:
         """The schemes of ``shape`` with one block on an SM, and with more for as long as that is faster: while a
         consumer waits for its own results, another block's works."""
@@ -233,6 +251,7 @@ class HopperModel(KernelModel):
         specs = tuple(PartitionSpec(f"consumer{i}", shape.warps, registers) for i in range(shape.consumers))
         copying = shape.producer_registers > LEAST_REGISTERS
         specs += (PartitionSpec(PRODUCER, PRODUCER_WARPS if copying else 1, shape.producer_registers),)
+        specs += self.extra_specs(shape)
         solved = []
         for loop, limit in zip(loops, most, strict=True):
             fewest = self._fewest_slots(loop, shape, specs, limit, memory)
@@ -262,8 +281,9 @@ class HopperModel(KernelModel):
             for persistent in (0, 1) if self.captured.walks else (0,):
                 level = self.captured.copies
                 scheme = HopperStrategy(
-                    shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level, shape.blocks
-                )
+                    shape.consumers, depths, shape.warps, int(shape.in_flight), persistent, level, shape.blocks,
+                    self.assignment,
+                )  # fmt: skip
                 outside = self.tile([0.0] * len(loops), shape) - saved[persistent] + waited
                 once = self.first_fill(shape) if persistent or self.nested() else 0.0
                 sized = StrategyTerms(tuple(terms), outside, once)
@@ -312,3 +332,49 @@ class HopperModel(KernelModel):
                 return None
             depths[deepest] -= 1
         return tuple(depths)
+
+
+class AssignedModel(HopperModel):
+    """Predicts a captured kernel's time under an assignment of its loops' operations, with one block on an SM."""
+
+    def __init__(
+        self, captured: Captured, assignment: tuple[int, ...], profile: Profile, device: Device, stages: int,
+        launch: LaunchSize | None,
+    ) -> None:  # fmt: skip
+        super().__init__(assigned(captured, assignment), profile, device, stages, launch)
+        self.assignment = assignment
+
+    def assigned(self, shape: Shape) -> list[RankedStrategy]:
+        """The schemes of ``shape`` under the assignment; none where it does not fit. ptxas takes no product whose
+        accumulator needs all the registers that a thread starts with (C7602)."""
+        registers = tuple(self._converters().values())
+        if any(wanted > MOST_REGISTERS for wanted in registers):
+            return []
+        start = starting_registers(shape.consumers * shape.warps, PRODUCER_WARPS * (1 + len(registers)))
+        shape = replace(shape, converter_registers=registers, extra_partitions=max(self.assignment), blocks=1)
+        for loop in self.captured.loading:
+            for work in loop.of_kind("dot"):
+                assert work.product is not None
+                across = max(1, shape.warps // PRODUCER_WARPS * MMA_ROWS * shape.consumers // work.product.m)
+                if min(MMA_COLUMNS, work.product.n // across) // 2 + BASE_REGISTERS > start:
+                    return []
+        return self.specialized(shape)
+
+    def extra_specs(self, shape: Shape) -> tuple[PartitionSpec, ...]:
+        converters = self._converters()
+        return tuple(
+            PartitionSpec(f"converter{number}", CONVERTER_WARPS, converters[number]) if number in converters
+            else PartitionSpec(f"{PRODUCER}{number}", 1, LEAST_REGISTERS)
+            for number in range(1, shape.extra_partitions + 1)
+        )  # fmt: skip
+
+    def _converters(self) -> dict[int, int]:
+        """Registers a thread of each converter, by its number."""
+        read: dict[int, dict[str, tuple[int, ...]]] = {}
+        for loop in self.captured.loops:
+            loads = {work.id: work.shape for work in loop.of_kind(*LOAD_KINDS)}
+            for number in {work.partition for work in loop.of_kind("converted")}:
+                inside = {work.id for work in loop.work if work.partition == number}
+                sources = {flow.src for flow in loop.flows if flow.dst in inside} & loads.keys()
+                read.setdefault(number, {}).update({f"{loop.id} {load}": loads[load] for load in sources})
+        return {number: converter_registers(tiles.values()) for number, tiles in sorted(read.items())}

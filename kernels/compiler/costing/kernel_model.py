@@ -18,10 +18,10 @@ import math
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
-from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
+from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, kept_apart, loop_graph, pinned
-from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
+from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes
 from warpplan.kernels.compiler.costing.whole_launch import (
     NOMINAL_FLOP,
     LaunchRates,
@@ -203,14 +203,15 @@ class KernelModel:
 
     def interval(self, loop: Body, ii: int, slots: float) -> float:
         """Cycles an iteration, with what memory adds."""
-        loads = loop.of_kind(*RING_KINDS)
+        loads = loop.of_kind(*LOAD_KINDS)
         c, p = self.constants, self.constants["block_norm"]
         latency = max(
             (cost_of(load, self.profile.costs, source="dram" if load.streamed else "l2").latency for load in loads),
             default=0.0,
         )
         streamed = sum(load.buffer_bytes for load in loads if load.streamed)
-        transfer = max(c["l2_scale"] * slot_bytes(loop) / self.l2_bytes_per_cycle, streamed / self.dram_bytes_per_cycle)
+        loaded = sum(load.buffer_bytes for load in loads)
+        transfer = max(c["l2_scale"] * loaded / self.l2_bytes_per_cycle, streamed / self.dram_bytes_per_cycle)
         arrival = (c["latency_scale"] * latency + c["transfer_scale"] * transfer) / max(0.5, slots)
         return float(sum(term**p for term in (ii, transfer, arrival)) ** (1 / p))
 
@@ -268,7 +269,7 @@ class KernelModel:
 
     def first_fill(self, shape: Shape) -> float:
         """Cycles until the first slot is filled."""
-        loads = self.captured.loading[0].of_kind(*RING_KINDS)
+        loads = self.captured.loading[0].of_kind(*LOAD_KINDS)
         return max(cost_of(load, self.profile.costs, shape, "dram").latency for load in loads)
 
     def resident(self, shape: Shape) -> int:

@@ -21,6 +21,7 @@ from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGIST
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import LONGEST_EARLY, RING_KINDS, UNIT, Part, Product
 from warpplan.kernels.compiler.costing.copy_costs import copy_cost, lookups
+from warpplan.kernels.compiler.lowering.assigned.converter_size import CONVERTER_WARPS
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.problem.clones import MARK, data_partition
@@ -77,7 +78,8 @@ class Shape:
     ``specialized`` is false, one partition that does it all. ``in_flight``: a product that nobody waits for within the
     loop runs on while the next is issued, and one that needs nothing but loads is issued an iteration early.
     ``producer_registers`` are those of a thread of the producer. ``blocks`` of the specialised kernel run on one SM at
-    once."""
+    once. Under an assignment there are ``extra_partitions``, the converters among them with ``converter_registers`` a
+    thread each."""
 
     consumers: int = 1
     warps: int = 4
@@ -85,6 +87,8 @@ class Shape:
     in_flight: bool = True
     producer_registers: int = LEAST_REGISTERS
     blocks: int = 1
+    converter_registers: tuple[int, ...] = ()
+    extra_partitions: int = 0
 
 
 def loop_graph(
@@ -102,12 +106,17 @@ def loop_graph(
     flying = {w.id for w in loop.of_kind("dot") if shape.in_flight and in_flight(loop, w)}
     copying = shape.specialized and bool(loop.of_kind("copy_load"))
     for work in loop.work:
-        cost = cost_of(work, costs, shape, source)
-        op = operation_of(work, cost, shape)
+        whole = replace(shape, consumers=1, warps=CONVERTER_WARPS) if work.partition else shape
+        cost = cost_of(work, costs, whole, source)
+        op = operation_of(work, cost, whole)
         if work.id in produced:
             # Addresses of copies have their registers counted by the formula that says how many the producer gets.
             registers = 0 if copying or work.kind in RING_KINDS else op.registers
-            warps = PRODUCER_WARPS if copying and work.kind != "tma_load" and work.shape else op.min_warps
+            warps = (
+                PRODUCER_WARPS
+                if copying and not work.partition and work.kind != "tma_load" and work.shape
+                else op.min_warps
+            )
             ops.append(replace(op, registers=registers, min_warps=warps))
             if work.kind == "copy_load" and not shape.specialized:
                 issued = Operation(f"{work.id}.issue", None, op.issue, 0, op.issue)
@@ -126,10 +135,18 @@ def loop_graph(
     edges = [edge for flow in loop.flows for edge in edges_of(flow, ids, ops, consumed)]
     early = lookups(loop)
     if copying:
-        edges += in_order(ops, {op.id: op.issue for op in ops}, early)  # all its warps copy, instruction by instruction
+        elsewhere = {work.id for work in loop.work if work.partition}
+        copiers = [op for op in ops if op.id not in elsewhere]
+        edges += in_order(
+            copiers, {op.id: op.issue for op in copiers}, early
+        )  # all its warps copy, instruction by instruction
+    for number in sorted({work.partition for work in loop.of_kind("converted")}):
+        mine = {work.id for work in loop.work if work.partition == number}
+        converting = [op for op in ops if op.id in mine]
+        edges += in_order(converting, {op.id: op.issue for op in converting})
     edges += in_order(consumed, waits, early) if not shape.specialized else _early(loop, shape, consumed, waits, costs)
     limits = Limits(
-        max_partitions=1 + shape.consumers if shape.specialized else 1,
+        max_partitions=1 + shape.consumers + shape.extra_partitions if shape.specialized else 1,
         smem_bytes=device.smem_bytes_per_block if smem_bytes is None else smem_bytes,
         registers=device.registers_per_sm,
         handoff_cycles=handoff(costs) if shape.specialized else 0,
@@ -188,8 +205,13 @@ def pinned(graph: DependenceGraph, loop: Body, shape: Shape) -> dict[str, int]:
     if not shape.specialized:
         return {}
     produced = producer_slice(loop)
+    number_of = {work.id: work.partition for work in loop.work}
     return {
-        op.id: shape.consumers if op.id in produced else int(op.id.rpartition(MARK)[2]) if shape.consumers > 1 else 0
+        op.id: shape.consumers + number_of[op.id]
+        if op.id in produced
+        else int(op.id.rpartition(MARK)[2])
+        if shape.consumers > 1
+        else 0
         for op in graph.ops
     }
 
@@ -377,7 +399,7 @@ def read_by_consumers(loop: Body, work: str, produced: frozenset[str]) -> bool:
     return any(flow.src == work and flow.dst not in produced for flow in loop.flows)
 
 
-def in_order(consumed: list[Operation], waits: dict[str, int], ahead: frozenset[str]) -> list[Dependence]:
+def in_order(consumed: list[Operation], waits: dict[str, int], ahead: frozenset[str] = frozenset()) -> list[Dependence]:
     """Each operation after the one before it, the first after the last of the iteration before.
 
     Those ``ahead`` are issued when the iteration before their own begins: after the last operation of the one before
@@ -430,5 +452,8 @@ def registers_for(shape: Shape, device: Device) -> int:
     if not shape.specialized:
         return min(device.registers_per_thread, device.registers_per_sm // (THREADS * shape.warps))
     return consumer_registers(
-        shape.consumers * shape.warps, blocks=shape.blocks, producer_registers=shape.producer_registers
+        shape.consumers * shape.warps,
+        blocks=shape.blocks,
+        producer_registers=shape.producer_registers,
+        others=[(CONVERTER_WARPS, registers) for registers in shape.converter_registers],
     )

@@ -6,6 +6,8 @@ takes registers from the producer's warp group for the consumers (PTX ISA, "setm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 REGISTERS_PER_SM = 65_536
 WARP = 32
 WARP_GROUP = 4
@@ -25,11 +27,17 @@ def starting_registers(consumer_warps: int, producer_warps: int = WARP_GROUP, bl
 
 
 def consumer_registers(
-    consumer_warps: int, producer_warps: int = WARP_GROUP, blocks: int = 1, producer_registers: int = PRODUCER_REGISTERS
+    consumer_warps: int,
+    producer_warps: int = WARP_GROUP,
+    blocks: int = 1,
+    producer_registers: int = PRODUCER_REGISTERS,
+    others: Sequence[tuple[int, int]] = (),
 ) -> int:
-    """Registers a thread of a consumer: what a producer of ``producer_registers`` a thread leaves, in equal parts, at
-    most :data:`MOST_REGISTERS`."""
+    """Registers a thread of a consumer: what a producer of ``producer_registers`` a thread leaves, and ``others`` of
+    (warps, registers a thread), in equal parts, at most :data:`MOST_REGISTERS`."""
     producer_warps = -(-producer_warps // WARP_GROUP) * WARP_GROUP
-    start = starting_registers(consumer_warps, producer_warps, blocks)
-    left = start * (consumer_warps + producer_warps) - producer_registers * producer_warps
+    beside = producer_warps + sum(warps for warps, _ in others)
+    start = starting_registers(consumer_warps, beside, blocks)
+    taken = producer_registers * producer_warps + sum(warps * registers for warps, registers in others)
+    left = start * (consumer_warps + beside) - taken
     return min(MOST_REGISTERS, left // consumer_warps // GRANULE * GRANULE)

@@ -19,6 +19,8 @@ COPIED = {OPERANDS: "copied operands", EVERYTHING: "all copied"}
 """How the levels of ``copies`` are shown."""
 MOST_CONSUMER_WARPS = 12
 """Three warp groups, and a fourth for the producer: of four, each thread can still start with 128 registers."""
+MOST_ASSIGNED = 3
+"""Partitions of an assignment at most, beside a producer and consumers: warps for more are not left."""
 MOST_BLOCKS = 4
 """Blocks on an SM at most: of five, even one consumer of four warps could not have 80 registers a thread."""
 
@@ -31,8 +33,9 @@ class HopperStrategy(Strategy):
     stands for all further loops. ``in_flight`` is 1 where a consumer keeps one wgmma group running while it issues the
     next. ``persistent`` is 1 where as many programs as run at once walk over the programs of the grid. ``copies`` is 1
     where the producer also copies, by ``cp.async``, the operands of products that are loaded through pointers, 2 where
-    it copies what else is loaded beside them. ``blocks`` run on one SM at once, which divide its registers. Raises
-    :class:`InvalidConfig` naming the field.
+    it copies what else is loaded beside them. ``blocks`` run on one SM at once, which divide its registers.
+    ``assignment`` gives loads and computed operands partitions of their own
+    (:mod:`~...lowering.assigned.anchors`). Raises :class:`InvalidConfig` naming the field.
     """
 
     consumers: int
@@ -42,6 +45,7 @@ class HopperStrategy(Strategy):
     persistent: int = 0
     copies: int = 0
     blocks: int = 1
+    assignment: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -61,6 +65,11 @@ class HopperStrategy(Strategy):
             raise InvalidConfig(
                 f"scheme with depths {self.depths}: expected one or more, each from 1 to {MOST_DEPTH}",
                 field="depths", value=list(self.depths), limit=MOST_DEPTH,
+            )  # fmt: skip
+        if any(not 0 <= number <= MOST_ASSIGNED for number in self.assignment):
+            raise InvalidConfig(
+                f"scheme with assignment {self.assignment}: expected numbers from 0 to {MOST_ASSIGNED}",
+                field="assignment", value=list(self.assignment), limit=MOST_ASSIGNED,
             )  # fmt: skip
         if self.consumers * self.warps > MOST_CONSUMER_WARPS:
             raise InvalidConfig(
@@ -87,19 +96,32 @@ class HopperStrategy(Strategy):
     def key(self) -> str:
         depths = ".".join(map(str, self.depths))
         blocks = f"-{self.blocks}" if self.blocks > 1 else ""
-        return f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}{self.copies or ''}{blocks}"
+        assigned = f"-a{'.'.join(map(str, self.assignment))}" if self.assignment else ""
+        return (
+            f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}{self.copies or ''}"
+            f"{blocks}{assigned}"
+        )
 
     @property
     def partitioning(self) -> str:
-        return f"{self.consumers} consumers" + (f", copies {self.copies}" if self.copies else "")
+        return f"{self.consumers} consumers" + (f", copies {self.copies}" if self.copies else "") + self._assigned
 
     @property
     def family(self) -> tuple[int | str, ...]:
-        return self.consumers, self.warps, self.persistent, self.copies, self.blocks
+        return self.consumers, self.warps, self.persistent, self.copies, self.blocks, *self.assignment
 
     @property
     def complexity(self) -> tuple[int, ...]:
-        return self.blocks, self.consumers, self.warps, *self.depths, self.persistent, self.copies
+        partitions = len({n for n in self.assignment if n})
+        return (
+            self.blocks, self.consumers + partitions, self.warps, *self.depths, self.persistent, self.copies,
+            *self.assignment,
+        )  # fmt: skip
+
+    @property
+    def _assigned(self) -> str:
+        """How the assignment is shown."""
+        return f", assigned {'/'.join(map(str, self.assignment))}" if self.assignment else ""
 
     @property
     def walking_programs(self) -> int:
@@ -130,16 +152,20 @@ class HopperStrategy(Strategy):
         return specialize(text, self)
 
     def to_json(self) -> dict[str, Json]:
-        return asdict(self)
+        fields = asdict(self)
+        if not self.assignment:
+            del fields["assignment"]  # as strategies were recorded before there was any
+        return fields
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json], where: object) -> HopperStrategy:
         """Raises :class:`MalformedFile` naming ``where``."""
-        return from_fields(cls, value, {"depths": value["depths"]}, where)
+        lists = {name: value[name] for name in ("depths", "assignment") if name in value}
+        return from_fields(cls, value, lists, where)
 
     def __str__(self) -> str:
         depths = "/".join(map(str, self.depths))
         flags = [name for name, on in (("in flight", self.in_flight), ("persistent", self.persistent)) if on]
         flags += [COPIED[self.copies]] if self.copies else []
         flags += [f"{self.blocks} blocks"] if self.blocks > 1 else []
-        return ", ".join([f"{self.consumers} x {self.warps} warps, {depths} slots", *flags])
+        return ", ".join([f"{self.consumers} x {self.warps} warps, {depths} slots", *flags]) + self._assigned

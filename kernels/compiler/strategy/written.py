@@ -21,11 +21,14 @@ from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
 from warpplan.planner.errors import InvalidConfig, MalformedFile
 
-_HOPPER = re.compile(r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?(?::copies([12]))?(?::(\d+)blocks)?")
+_HOPPER = re.compile(
+    r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?(?::copies([12]))?(?::(\d+)blocks)?"
+    r"(?::assigned(\d+(?:/\d+)*))?"
+)
 _BLACKWELL = re.compile(r"(apart|together|found):(\d+)(:single)?")
 _HOPPER_PRINTED = re.compile(
     r"(\d+) x (\d+) warps, (\d+(?:/\d+)*) slots(, in flight)?(, persistent)?(?:, (copied operands|all copied))?"
-    r"(?:, (\d+) blocks)?"
+    r"(?:, (\d+) blocks)?(?:, assigned (\d+(?:/\d+)*))?"
 )
 _BLACKWELL_PRINTED = re.compile(
     r"(?:loads and products (apart|together)|as Triton finds best), (\d+) slots(?:, staged (.+?))?(, single)?"
@@ -33,7 +36,8 @@ _BLACKWELL_PRINTED = re.compile(
 FORMS = (
     "CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the slots of each loop and 0 for no product in flight, and "
     ":persistent behind, :copies1 where operands loaded through pointers are copied, :copies2 where all else is, too, "
-    ":2blocks for two on an SM; for Blackwell apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
+    ":2blocks for two on an SM, :assigned0/1/2 for the partition of each load and computed operand; for Blackwell "
+    "apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
 )
 
 
@@ -64,8 +68,9 @@ def _hopper(match: re.Match[str], in_flight: bool) -> HopperStrategy:
     levels = {str(level): level for level in COPIED} | {shown: level for level, shown in COPIED.items()}
     copies = levels.get(match[6] or "", 0)
     return HopperStrategy(
-        int(match[1]), depths, int(match[2]), int(in_flight), int(match[5] is not None), copies, int(match[7] or 1)
-    )
+        int(match[1]), depths, int(match[2]), int(in_flight), int(match[5] is not None), copies, int(match[7] or 1),
+        tuple(int(number) for number in (match[8] or "").split("/") if number),
+    )  # fmt: skip
 
 
 def _stages(text: str | None) -> tuple[tuple[str, int], ...]:

@@ -3,7 +3,7 @@ and the kernel with them marked.
 """
 
 EXPORTS = {
-    "addresses": ("may_repeat", "PURE", "PURE_DIALECTS", "read_by", "steered_by"),
+    "addresses": ("nesting", "may_repeat", "PURE", "PURE_DIALECTS", "read_by", "steered_by"),
     "copied_loads": ("copied_vectors", "copyable", "with_copies"),
     "producer_size": ("LEAST_REGISTERS", "producer_registers", "PRODUCER_WARPS", "WARP"),
     "thin_addresses": ("with_thin_addresses",),

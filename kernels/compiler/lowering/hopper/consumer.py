@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, RING_LOADS, WGMMA, short_name
+from warpplan.kernels.compiler.analysis.operation_kinds import CONVERTED, RING_LOADS, WGMMA, short_name
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
@@ -68,7 +68,9 @@ class ConsumerWriter:
             for group, (first, _) in spans.items():
                 if first == position:
                     self._acquire(out, group, held[group], [u for u in reads.values() if self._group(u) == group])
-            if operation.name in RING_LOADS:
+            if operation.name == CONVERTED:
+                now = self._fill(out, operation, now)
+            elif operation.name in RING_LOADS:
                 if load_number(operation) in reads:  # what nobody reads is left out, and has no ring
                     now = self._take_slot(out, reads[load_number(operation)], now, held)
             elif operation.name in VIEWS and self._is_slot(operation):
@@ -109,7 +111,7 @@ class ConsumerWriter:
     def _acquire(self, out: list[IrOperation], group: int, position: tuple[str, str], reads: list[BlockUse]) -> None:
         full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, position[0])
         self.builder.wait(out, full, position[1])
-        if any(use.operation.name == COPY_LOAD and use.views for use in reads):
+        if any(self.rings.rings[use.load].copied and use.views for use in reads):
             # cp.async writes through the generic proxy, wgmma reads through the async one (PTX ISA, "Async proxy").
             self.builder.op(out, "ttng.fence_async_shared {bCluster = false}", reads[0].operation.location)
         for use in reads:
@@ -153,6 +155,21 @@ class ConsumerWriter:
                 now = now | {group.number: self.builder.next_position(out, *now[group.number], group.depth)}
         self._name_slot(out, use, held[group.number][0])
         return now
+
+    def _fill(self, out: list[IrOperation], operation: IrOperation, now: RingPositions) -> RingPositions:
+        """At a converted operand: put it into the next slot of its ring. Threads write through the generic proxy, wgmma
+        reads through the async one, so each thread fences before the partition arrives."""
+        build, number = self.builder, load_number(operation)
+        ring, group = self.rings.rings[number], self.rings.group_of(number)
+        slot, phase = now[group.number]
+        empty = build.barrier_at(out, f"%wp_empty{group.number}", group.depth, slot)
+        build.wait(out, empty, build.op(out, f"$ = arith.xori {phase}, {build.constant(1)} : i32"))
+        place = build.slot_at(out, ring.name, ring.type, slot)
+        value, tensor = operation.substituted(self.names).operands[0], find_types(operation.signature)[-1]
+        build.op(out, f"ttg.local_store {value}, {place} : {tensor} -> {ring.slot}", operation.location)
+        build.op(out, "ttng.fence_async_shared {bCluster = false}", operation.location)
+        build.arrive(out, build.barrier_at(out, f"%wp_full{group.number}", group.depth, slot))
+        return now | {group.number: build.next_position(out, slot, phase, group.depth)}
 
     def _name_slot(self, out: list[IrOperation], use: BlockUse, place: str) -> None:
         ring = self.rings.rings[use.load]

@@ -7,12 +7,21 @@ ring index and phase bit. Loops that run one after the other and load alike go o
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from warpplan.kernels.compiler.analysis.copies.thread_elements import neighbours
-from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, RING_LOADS, TMA_LOAD, short_name
+from warpplan.kernels.compiler.analysis.operation_kinds import (
+    CONVERTED,
+    COPY_LOAD,
+    LOOPS,
+    RING_LOADS,
+    TMA_LOAD,
+    short_name,
+)
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.assigned.partition_views import filler_of
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 from warpplan.kernels.compiler.ttgir.source_locations import source_line
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
@@ -25,6 +34,8 @@ WALK = "warpplan.walk"
 """Attribute of the loop over the programs of the grid: what it loads itself has one slot."""
 ROWS = "warpplan.rows"
 """Attribute of a load whose reader takes only some rows: dimension, offset, size."""
+READERS = "warpplan.readers"
+"""Attribute of a load under an assignment: the partitions that read its slot, 0 for the consumers."""
 VIEWS = frozenset({"ttg.local_alloc", "ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_subslice"})
 
 
@@ -48,6 +59,8 @@ class Partitioning(Protocol):
     def copies(self) -> int: ...
     @property
     def blocks(self) -> int: ...
+    @property
+    def assignment(self) -> tuple[int, ...]: ...
     def depth(self, loop: int) -> int:
         """Slots of the rings of loop number ``loop``, counted in the order of the program."""
 
@@ -74,13 +87,17 @@ class LoadRing:
 @dataclass(frozen=True)
 class Group:
     """Rings that fill and empty together: ``once`` where that happens at most once, so that no slot is filled again;
-    ``boxes`` where TMA fills one of them, ``copies`` where ``cp.async`` does."""
+    ``boxes`` where TMA fills one of them, ``copies`` where ``cp.async`` does, ``converted`` where a converter does.
+    ``filler`` and ``readers`` are partitions by their numbers in an assignment; reader 0 is all consumers."""
 
     number: int
     depth: int
     once: bool
     boxes: bool = True
     copies: bool = False
+    filler: int = 0
+    converted: bool = False
+    readers: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,16 @@ class Rings:
 
     def group_of(self, load: int) -> Group:
         return self.groups[self.rings[load].group]
+
+    def of(self, loads: Collection[int]) -> Rings:
+        """The rings that ``loads`` fill, and their groups."""
+        rings = {load: ring for load, ring in self.rings.items() if load in loads}
+        kept = {ring.group for ring in rings.values()}
+        return Rings(rings, {number: group for number, group in self.groups.items() if number in kept})
+
+    def filled_by(self, partition: int) -> Rings:
+        """The rings that the partition of that number fills."""
+        return self.of({load for load in self.rings if self.group_of(load).filler == partition})
 
     def of_group(self, group: int) -> list[LoadRing]:
         return [ring for ring in self.distinct if ring.group == group]
@@ -121,7 +148,8 @@ def number_loads(module: Module) -> int:
     loads = [operation for operation in module.function.walk() if operation.name in RING_LOADS]
     for number, operation in enumerate(loads):
         operation.set_attribute(NUMBER, f"{number} : i64")
-        encoding = (_copied_encoding if operation.name == COPY_LOAD else _slot_encoding)(module, operation)
+        through = _slot_encoding if operation.name == TMA_LOAD else _copied_encoding
+        encoding = through(module, operation)
         if encoding:
             operation.set_attribute(SLOT, encoding)
     return len(loads)
@@ -229,9 +257,16 @@ def slot_type(load: IrOperation) -> ShapedType:
     return ShapedType("!ttg.memdesc", tensor.shape, tensor.element, rest)
 
 
-def _filled(load: IrOperation) -> tuple[str, ShapedType]:
-    """How a slot is filled, and what it is."""
-    return load.name, slot_type(load)
+def _filled(load: IrOperation) -> tuple[str, ShapedType, int, tuple[int, ...]]:
+    """How a slot is filled, what it is, who fills and who reads it."""
+    return load.name, slot_type(load), filler_of(load), _readers(load)
+
+
+def _readers(load: IrOperation) -> tuple[int, ...]:
+    """The partitions that read the slot of ``load``."""
+    if READERS not in load.attributes:
+        return (0,)
+    return tuple(int(n) for n in load.attributes[READERS].partition(":")[2].rstrip("> ").split(",") if n.strip())
 
 
 def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
@@ -242,7 +277,7 @@ def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
     depth_of = _depths(module.function, partitioning)
     shared: list[_Block] = []
     for region, operation, around in blocks(module.function):
-        reads = uses(region)
+        reads = [use for use in uses(region) if _readers(use.operation)]
         inside_loop = [outer for outer in (*around, operation) if outer.name in LOOPS]
         if not reads:
             continue
@@ -253,9 +288,11 @@ def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
         if operation.name == "scf.while" and region is operation.regions[0]:
             raise CannotPlan("a load in the condition of a loop", told, where)
         depth = depth_of[id(inside_loop[-1])] if inside_loop else 1
-        spans: dict[tuple[int, int], list[BlockUse]] = {}
+        spans: dict[tuple[object, ...], list[BlockUse]] = {}
         for use in reads:
-            spans.setdefault((use.first, use.last), []).append(use)
+            alone = use.load if use.operation.name == CONVERTED else -1
+            together = use.first, use.last, filler_of(use.operation), _readers(use.operation), alone
+            spans.setdefault(together, []).append(use)
         shape = (depth, tuple(tuple(_filled(use.operation) for use in span) for span in spans.values()))
         former = next((b for b in shared if b.shape == shape and not b.around(around)), None)
         if former is not None and inside_loop:
@@ -267,7 +304,10 @@ def plan_rings(module: Module, partitioning: Partitioning) -> Rings:
         for span in spans.values():
             group = len(groups)
             names = {use.operation.name for use in span}
-            groups[group] = Group(group, depth, not inside_loop, TMA_LOAD in names, COPY_LOAD in names)
+            groups[group] = Group(
+                group, depth, not inside_loop, TMA_LOAD in names, COPY_LOAD in names,
+                filler_of(span[0].operation), CONVERTED in names, _readers(span[0].operation),
+            )  # fmt: skip
             own += [
                 LoadRing(use.load, slot_type(use.operation), depth, group, use.operation.name == COPY_LOAD)
                 for use in span
@@ -302,7 +342,7 @@ class _Block:
     """Blocks one after another that fill the same rings: a later block of the same ``shape`` outside of them joins."""
 
     regions: list[Region]
-    shape: tuple[int, tuple[tuple[tuple[str, ShapedType], ...], ...]]
+    shape: tuple[int, tuple[tuple[tuple[object, ...], ...], ...]]
     rings: tuple[LoadRing, ...]
 
     def around(self, outer: tuple[IrOperation, ...]) -> bool:

@@ -12,20 +12,30 @@ have, which every release from 3.6 to 3.9 reads alike.
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 from warpplan.kernels.compiler.analysis.copies.copied_loads import copied_vectors, with_copies
 from warpplan.kernels.compiler.analysis.copies.producer_size import PRODUCER_WARPS, WARP, producer_registers
-from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD
+from warpplan.kernels.compiler.analysis.operation_kinds import CONVERTED, COPY_LOAD, RING_LOADS, TMA_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.lowering.assigned.anchors import assign
+from warpplan.kernels.compiler.lowering.assigned.converter_size import (
+    CONVERTER_WARPS,
+    MOST_REGISTERS,
+    converter_registers,
+)
+from warpplan.kernels.compiler.lowering.assigned.partition_views import (
+    consumer_view,
+    converter_view,
+    converters_of,
+)
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
-    NUMBER,
-    SLOT,
+    READERS,
     Partitioning,
     Rings,
+    load_number,
     number_loads,
     plan_rings,
 )
@@ -36,7 +46,6 @@ from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
-from warpplan.kernels.compiler.lowering.slices.dead_values import without_dead_values
 from warpplan.kernels.compiler.lowering.slices.early_lookups import with_early_lookups, with_early_vectors
 from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
 from warpplan.kernels.compiler.lowering.slices.unrolling import with_unrolled_loops
@@ -44,7 +53,8 @@ from warpplan.kernels.compiler.ttgir.functions import arguments, replace_functio
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
-from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types
+from warpplan.kernels.compiler.ttgir.source_locations import source_line
+from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 
 def specialize(text: str, partitioning: Partitioning) -> str:
@@ -56,25 +66,26 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     module = with_copies(parse(text), partitioning.copies)
     if module.operation.attributes.get("ttg.num-ctas", "1").split()[0] != "1":
         raise CannotPlan("num_ctas above 1: rings of a cluster's blocks are not lowered")
+    assign(module, partitioning.assignment)
     if partitioning.persistent:
         replace_function(module, walking(module))
     function = unique_names(module.function)
     replace_function(module, function)
     if number_loads(module) == 0:
         raise CannotPlan("no TMA load (tt.descriptor_load), nor one that is copied: nothing for a producer to do")
+    _mark_readers(module, partitioning)
     rings = plan_rings(module, partitioning)
     if all(group.once for group in rings.groups.values()):
         raise CannotPlan("no TMA load in a loop, nor one that is copied: nothing for a producer to run ahead of")
-    part = Slice(module, rings)
     barrier = module.alias(BARRIER_LAYOUT)
     module.alias("#ttg.shared_memory", "smem")
-    consumed = _without_addresses(module) if partitioning.copies else module
+    consumed = consumer_view(module) if partitioning.copies or partitioning.assignment else module
     clones = [with_early_vectors(unique_names(clone.function)) for clone in split(consumed, partitioning.consumers)]
     if partitioning.in_flight:
         # While one consumer waits, another one's products run. A single consumer keeps its next product in
         # flight instead.
         overlap = partial(add_overlap, threads=WARP * partitioning.warps)
-        lookahead = partial(add_lookahead, rings=rings)
+        lookahead = partial(add_lookahead, rings=_read_by(rings, 0))
         rewrites = (overlap, lookahead) if partitioning.consumers > 1 else (lookahead,)
         clones = [rewrite_loops(clone, *rewrites) for clone in clones]
 
@@ -82,16 +93,21 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     memory = {ring.name: ring.type for ring in rings.distinct}
     for number, clone in enumerate(clones):
         consumer = ConsumerWriter(
-            module, clone, rings, Builder(barrier, f"consumer{number}"), bool(partitioning.in_flight)
+            module, clone, _read_by(rings, 0), Builder(barrier, f"consumer{number}"), bool(partitioning.in_flight)
         )
         bodies.append((with_unrolled_loops(consumer.body()), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
-    producer = ProducerWriter(part, Builder(barrier, "producer")).body()
-    if part.copies:
-        producer = with_early_lookups(producer)
-    producer, warps = _sized(module, part, producer, partitioning.warps)
-    bodies.append((producer, warps, "producer"))
-    registers = producer_registers(copied_vectors(module))
+    registers = {"producer": producer_registers(copied_vectors(module))}
+    for number in converters_of(module):
+        body, registers["converter"] = _converter(module, rings, barrier, number)
+        bodies.append((body, CONVERTER_WARPS, "converter"))
+    for number in sorted({group.filler for group in rings.groups.values() if not group.converted}):
+        part = Slice(module, rings.filled_by(number))
+        producer = ProducerWriter(part, Builder(barrier, f"producer{number or ''}")).body()
+        if part.copies:
+            producer = with_early_lookups(producer)
+        producer, warps = _sized(module, part, producer, partitioning.warps)
+        bodies.append((producer, warps, "producer"))
     header = clones[0]
     builder = Builder(barrier, "block")
     prologue = _prologue(memory, rings, builder, partitioning.consumers)
@@ -108,7 +124,9 @@ def _prologue(memory: dict[str, ShapedType], rings: Rings, builder: Builder, con
     for group in rings.groups.values():
         kind = builder.barrier.replace("<1xi64", f"<{group.depth}x1xi64")
         full = group.boxes + WARP * PRODUCER_WARPS * group.copies  # TMA's expect, and every thread of the producer
-        arrivals = {"full": full} | ({} if group.once else {"empty": consumers})
+        full += group.converted
+        readers = sum(1 if reader else consumers for reader in group.readers)
+        arrivals = {"full": full} | ({} if group.once else {"empty": readers})
         for name, count in arrivals.items():
             builder.op(out, f"%wp_{name}{group.number} = ttg.local_alloc : () -> {kind}")
             for slot in range(group.depth):
@@ -124,7 +142,7 @@ def _partitions(
     bodies: list[tuple[list[IrOperation], int, str]],
     barrier: str,
     partitioning: Partitioning,
-    producer_registers: int,
+    registers_of: dict[str, int],
 ) -> IrOperation:
     kinds = arguments(header)
     kinds |= {name: str(kind) for name, kind in memory.items()}
@@ -136,7 +154,7 @@ def _partitions(
     workers = [body for body, _, _ in bodies[1:]]
     captured = [name for name in kinds if any(_mentions(body, name) for body in workers)]
     registers = ", ".join(
-        map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies], producer_registers))
+        map(str, _registers(partitioning, [(warps, role) for _, warps, role in bodies], registers_of))
     )
     parts: list[str | Region] = [
         *tokenize(f"({', '.join(captured)}) attributes {{requestedRegisters = array<i32: {registers}>}}\ndefault "),
@@ -165,32 +183,56 @@ def _sized(module: Module, part: Slice, body: list[IrOperation], warps: int) -> 
         return body, warps
 
 
-def _without_addresses(module: Module) -> Module:
-    """``module`` as its consumers see it: a copied load is a slot to them, and nothing is computed for its address."""
-    function = copy.deepcopy(module.function)
-    for operation in function.walk():
-        if operation.name == COPY_LOAD:
-            tensor = find_types(operation.signature)[-1]
-            kept = {name: operation.attributes[name] for name in (NUMBER, SLOT)}
-            operation.parts = [*tokenize(f" : {tensor}")]
-            for name, value in kept.items():
-                operation.set_attribute(name, value)
-    seen = Module(module.aliases, copy.copy(module.operation), module.locations)
-    seen.operation.parts = [
-        Region(list(part.operations), part.label) if isinstance(part, Region) else part for part in seen.operation.parts
-    ]
-    replace_function(seen, without_dead_values(function))
-    return seen
+def _mark_readers(module: Module, partitioning: Partitioning) -> None:
+    """Under an assignment, write into each load of ``module`` which partitions read it."""
+    if not partitioning.assignment:
+        return
+    views = {0: consumer_view(module)} | {n: converter_view(module, n) for n in converters_of(module)}
+    loads = {
+        number: {load_number(op) for op in view.function.walk() if op.name in (TMA_LOAD, COPY_LOAD)}
+        for number, view in views.items()
+    }
+    for operation in module.function.walk():
+        if operation.name in RING_LOADS:
+            found = [str(n) for n, read in loads.items() if load_number(operation) in read]
+            operation.set_attribute(READERS, f"array<i64: {', '.join(found)}>" if found else "array<i64>")
 
 
-def _registers(partitioning: Partitioning, partitions: list[tuple[int, str]], producer: int) -> list[int]:
-    """Registers that each worker asks for: ``producer``, and what that leaves in equal parts for the consumers.
+def _read_by(rings: Rings, partition: int) -> Rings:
+    return rings.of({load for load in rings.rings if partition in rings.group_of(load).readers})
+
+
+def _converter(module: Module, rings: Rings, barrier: str, number: int) -> tuple[list[IrOperation], int]:
+    """The converter of that number and its registers a thread."""
+    view = converter_view(module, number)
+    filled, read = rings.filled_by(number), _read_by(rings, number)
+    own = Rings({**filled.rings, **read.rings}, {**filled.groups, **read.groups})
+    body = ConsumerWriter(module, view.function, own, Builder(barrier, f"converter{number}"), in_flight=False).body()
+    registers = converter_registers(ring.slot.shape for ring in read.rings.values())
+    if registers > MOST_REGISTERS:
+        made = next(op for op in view.function.walk() if op.name == CONVERTED)
+        why = f"what it is converted from takes {registers} registers a thread; a converter has {MOST_REGISTERS}"
+        raise CannotPlan(why, "ttg.local_alloc", source_line(module, made))
+    return with_warps(module, body, CONVERTER_WARPS), registers
+
+
+def _registers(
+    partitioning: Partitioning, partitions: list[tuple[int, str]], registers_of: dict[str, int]
+) -> list[int]:
+    """Registers that each worker asks for: producers and converters what ``registers_of`` says, and what that leaves in
+    equal parts for the consumers. Producers of one warp share a warp group.
 
     Triton starts all warps alike and gives the default partition what the workers leave (its AllocateWarpGroups pass).
     """
-    warps = partitioning.consumers * partitioning.warps
-    consumer = consumer_registers(warps, partitions[-1][0], partitioning.blocks, producer)
-    return [producer if role == "producer" else consumer for _, role in partitions[1:]]
+    producers = [warps for warps, role in partitions if role == "producer"]
+    others = [(warps, registers_of[role]) for warps, role in partitions if role == "converter"]
+    wide = [(warps, registers_of["producer"]) for warps in producers if warps > 1]
+    alone = sum(warps for warps in producers if warps == 1)
+    first = alone or wide.pop()[0]
+    consumer = consumer_registers(
+        partitioning.consumers * partitioning.warps, first, partitioning.blocks, registers_of["producer"], others + wide
+    )
+    return [registers_of.get(role, consumer) for _, role in partitions[1:]]
 
 
 def _mentions(body: list[IrOperation], name: str) -> bool:

@@ -6,6 +6,7 @@ Triton's own passes keep what a loop carries for itself alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from warpplan.kernels.compiler.analysis.copies.addresses import may_repeat, read_by, steered_by
@@ -17,15 +18,16 @@ _REMOVABLE = frozenset({"ttg.local_load", "ttg.memdesc_trans", "tt.join", "tt.sp
 """Beside what a producer may repeat."""
 
 
-def without_dead_values(function: IrOperation) -> IrOperation:
+def without_dead_values(function: IrOperation, removable: Callable[[IrOperation], bool] | None = None) -> IrOperation:
     """``function``, whose names are unique, without the operations, carried values and branch results that nothing
-    reads. What acts on memory stays, and so does every loop and branch."""
-    return _Sweep(function).function()
+    reads. What acts on memory stays, and so does every loop and branch; or what ``removable`` says goes unless its
+    results are read."""
+    return _Sweep(function, removable or _removable).function()
 
 
 class _Sweep:
-    def __init__(self, function: IrOperation) -> None:
-        self.whole = function
+    def __init__(self, function: IrOperation, removable: Callable[[IrOperation], bool]) -> None:
+        self.whole, self.removable = function, removable
         self.live: set[str] = set()
         self._feeds: dict[str, list[str]] = {}
         self._work: list[str] = []
@@ -56,7 +58,7 @@ class _Sweep:
                     for names, value in zip(ending, [v for v, _ in control.handed(operation)], strict=True):
                         for name in names:
                             self._feed(name, [value])
-                elif _removable(operation):
+                elif self.removable(operation):
                     for name in operation.defined:
                         self._feed(name, read_by(operation))
                 else:
@@ -81,7 +83,7 @@ class _Sweep:
             elif operation.name == "scf.yield" and kept is not None:
                 ending = control.handing(operation, _at(control.handed(operation), kept))
                 out.append(ending.substituted(self.names))
-            elif not _removable(operation) or operation.result_in(self.live):
+            elif not self.removable(operation) or operation.result_in(self.live):
                 out.append(operation.substituted(self.names))
         return Region(out, region.label)
 
