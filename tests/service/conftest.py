@@ -74,7 +74,7 @@ def serve() -> Iterator[Callable[[FastAPI], str]]:
 
 @pytest.fixture
 def url(serve: Callable[[FastAPI], str], workflow: Workflow) -> str:
-    return serve(create_app(workflow, max_items=20, max_body_bytes=20_000))
+    return serve(create_app(workflow, max_items=30, max_body_bytes=20_000))
 
 
 @pytest.fixture

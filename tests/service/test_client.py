@@ -55,8 +55,8 @@ def test_a_batch_is_one_request_and_a_refusal_costs_the_others_nothing(url: str)
     assert config is not None
     assert [answer["config"] for answer in found if isinstance(answer, dict)] == [config["config"]] * 2
     assert client.configs([]) == []
-    with pytest.raises(ServiceRefused, match="at most 20"):
-        client.configs([good] * 21)
+    with pytest.raises(ServiceRefused, match="at most 30"):
+        client.configs([good] * 31)
 
 
 @pytest.mark.parametrize(

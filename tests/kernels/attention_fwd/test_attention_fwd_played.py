@@ -109,7 +109,7 @@ def check_all(shapes: tuple[AttentionShape, ...]) -> None:
 
 # What breaks: the source's text, its replacement.
 MUTATIONS = {
-    "the last block's missing keys are seen": ("found = key + BLOCK.columns > extents.k_length", "found = False"),
+    "the last block's missing keys are seen": ("found = key + BLOCK.columns > tile.k_length", "found = False"),
     "a causal mask is one off": ("c <= (r + extents.right)", "c < (r + extents.right)"),
     "a window is one off": ("c >= (r - extents.left)", "c > (r - extents.left)"),
     "blocks before the window begin late": (

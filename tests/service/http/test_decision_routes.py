@@ -55,7 +55,7 @@ def test_over_http(http: httpx.Client) -> None:
     told = http.post("/v1/kernel-plans", json=to_json(DECISION))
     assert told.status_code == 200
     assert told.json() == http.get(f"/v1/kernel-plans/{SITUATION.key}").json()
-    assert told.json()["scheme"] == asdict(HopperStrategy(2, (3,))) | {"depths": [3]}
+    assert told.json()["scheme"] == asdict(HopperStrategy(2, (3,))) | {"depths": [3], "assignment": []}
     assert told.json()["compiled"] is None
     counted = http.get("/metrics").text
     assert 'warpplan_lookups_total{outcome="hit",sought="decision"} 1\n' in counted
