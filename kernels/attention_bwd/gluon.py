@@ -47,6 +47,10 @@ FAR = gl.constexpr(1 << 30)
 """More rows than there are, and more than a window has; twice as many are still an int32."""
 
 
+ALIGNED_ROWS = gl.constexpr(4)
+"""fp32 elements in 16 bytes."""
+
+
 @dataclass(frozen=True)
 class KeyGradientBlock:
     """Compile-time facts: the plan, the head size ``width``, and which sides of the mask's band are bounded: the
@@ -164,10 +168,11 @@ def locate(unit, extents, BLOCK: gl.constexpr):
 
 @gluon.jit
 def first_row(key, extents, BLOCK: gl.constexpr):
-    """The first query row that sees a key of the tile at ``key``."""
+    """The first query row that sees a key of the tile at ``key``, or one of the few before it: their statistics must
+    begin on 16 bytes (``PITCH`` of the launch), or TMA stops the kernel with an illegal instruction."""
     row = 0
     if BLOCK.bounded_right:
-        row = gl.maximum(key - extents.low, 0)
+        row = gl.maximum(key - extents.low, 0) & -ALIGNED_ROWS
     return row
 
 

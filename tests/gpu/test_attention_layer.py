@@ -48,6 +48,13 @@ def relative_error(found, expected):
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
+def deviation(found, expected):
+    """The error of the root of the mean square, relative where that is not tiny: of a row that sees one key alone, the
+    gradients of query and key are zero."""
+    right = expected.double()
+    return float((found.double() - right).square().mean().sqrt() / (right.square().mean().sqrt() + 1e-3))
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_results_and_gradients(case, dtype):
@@ -56,7 +63,7 @@ def test_results_and_gradients(case, dtype):
     found = with_gradients(attention, inputs, **options)
     expected = with_gradients(torch_attention, [t.float() for t in inputs], **options)
     for mine, right in zip(found, expected, strict=True):
-        assert relative_error(mine, right) < 2e-2
+        assert deviation(mine, right) < 2e-2
     assert found[0].stride() == torch.empty_like(inputs[0]).stride()
     assert torch.equal(attention(*inputs, **options), found[0])
 
