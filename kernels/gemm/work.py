@@ -343,6 +343,9 @@ def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: 
 
     Tiles run in strips of ``group_m`` row tiles. A strip keeps its rows of A while it sweeps the columns of B, and
     every further strip reads B again. Each re-read reaches DRAM by the part that exceeds the resident L2.
+
+    The CTAs of a stream are at different K blocks of their tiles: none finds what another has just read, and all that
+    they load, but for the first time, reaches DRAM by the part of A and B that exceeds the resident L2.
     """
     _, _, k = shape
     resident = L2_RESIDENT * device.l2_bytes
@@ -354,5 +357,8 @@ def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: 
     forgotten_b = np.clip((b_bytes + strip_bytes) / resident - 1.0, 0.0, 1.0)
     forgotten_a = np.clip(strip_bytes / resident - 1.0, 0.0, 1.0)
     again = b_bytes * (strips - 1.0) * forgotten_b + a_bytes * (waves - 1.0) * forgotten_a
+    streamed = (g.tiles - g.whole_tiles) * g.k_blocks * ((t.block_m + t.block_n) * t.block_k * element)
+    forgotten = np.clip(1.0 - resident / (a_bytes + b_bytes), 0.0, 1.0)
+    again += np.where(t.stream_k, np.maximum(streamed - a_bytes - b_bytes, 0.0) * forgotten, 0.0)
     c_bytes = g.rows.astype(np.float64) * g.columns * RESULT_BYTES
     return np.asarray(a_bytes + b_bytes + c_bytes + again)

@@ -14,8 +14,8 @@ from warpplan.kernels.attention_bwd.space import AttentionBwdConfig
 from warpplan.kernels.attention_fwd.reference import reference
 
 NAMES = ("dq", "dk", "dv")
-SUMS = 1e-5
-"""What fp32 sums of such terms may be off, where the right gradient is zero."""
+SUMS = 5e-5
+"""What fp32 sums of a thousand such terms may be off, where the right gradient is zero."""
 
 
 def forward(q, k, v, **options):
