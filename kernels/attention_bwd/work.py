@@ -17,6 +17,7 @@ from warpplan.kernels.attention_bwd.graph import reduction_cost, sustained_ii, s
 from warpplan.kernels.attention_bwd.space import ELEMENT_BYTES, STATISTIC_BYTES, AttentionBwdConfig
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.work import SUMMED_RANGES, distinct_names, measured_latency
+from warpplan.kernels.gemm.work import L2_RESIDENT
 from warpplan.kernels.grouped_gemm.work import busiest_trips
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
@@ -122,7 +123,7 @@ def work(
         plain_elements=zeros,
         overlapped=column(lambda c: float(c.ctas_per_sm > 1)),
         refilled=column(lambda c: float(not c.persistent)),
-        dram_bytes=moved_bytes(shape, element) + (1.0 - separate) * 3.0 * _query_elements(shape) * STATISTIC_BYTES,
+        dram_bytes=np.array([_dram_bytes(c, shape, element, device) for c in configs]),
         dram_latency_cycles=measured("dram_latency_cycles"),
         filled_bytes=zeros,
         split_k=np.ones(len(configs)),
@@ -136,6 +137,21 @@ def moved_bytes(shape: AttentionShape, element_bytes: int) -> float:
     """Q, K, V, O, dO and the gradients moved once, O and dO once more for the statistics."""
     rows = 5.0 * shape.heads * shape.q_length + 4.0 * shape.kv_heads * shape.k_length
     return shape.batch * rows * shape.head_dim * element_bytes
+
+
+def _dram_bytes(config: AttentionBwdConfig, shape: AttentionShape, element: int, device: Device) -> float:
+    """What is moved once, the fp32 dQ among it where it is reduced, and what L2 forgets: every tile of keys runs through
+    the rows of Q, dO and the fp32 dQ of its head. The tiles of a head that run at one time read them together, and those
+    that follow find in L2 what all heads that run with it leave there."""
+    reduces = config.dq == "reduce"
+    once = moved_bytes(shape, element) + reduces * 3.0 * _query_elements(shape) * STATISTIC_BYTES
+    rows = _query_elements(shape) * (2.0 * element + reduces * 2.0 * STATISTIC_BYTES)
+    tiles, key_heads = -(-shape.k_length // config.keys), shape.batch * shape.kv_heads
+    resident = min(config.ctas_per_sm * device.sm_count, key_heads * tiles)
+    at_once = min(key_heads, max(config.head_group, resident / tiles))
+    turns = max(1.0, tiles * at_once / resident)
+    forgotten = min(1.0, max(0.0, rows * at_once / key_heads / (L2_RESIDENT * device.l2_bytes) - 1.0))
+    return once + rows * (turns - 1.0) * forgotten
 
 
 def loop_of(config: AttentionBwdConfig) -> AttentionBwdConfig:
@@ -159,11 +175,14 @@ def _query_passes(config: AttentionBwdConfig, shape: AttentionShape) -> int:
 
 def _busiest(config: AttentionBwdConfig, key_heads: int, shape: AttentionShape, blocks: Ints, device: Device) -> int:
     """Blocks of rows of the busiest CTA. Units go round the CTAs in order; where each has a CTA of its own the hardware
-    hands them out in that order to whoever is free, which is no worse."""
+    hands them out in that order to whoever is free, and the busiest has one of the longest more than the mean at most
+    (Graham 1966, "Bounds for certain multiprocessing anomalies"), half of it on average."""
     tiles = len(blocks)
     resident = min(config.ctas_per_sm * device.sm_count, key_heads * tiles)
     if (blocks == blocks[0]).all():
         return max(1, -(-key_heads * tiles // resident) * int(blocks[0]))
+    if not config.persistent:
+        return int(-(-key_heads * blocks.sum() // resident) + blocks.max() // 2)
     bands = np.full(-(-key_heads // config.head_group), config.head_group, dtype=np.int64)
     bands[-1] = key_heads - config.head_group * (len(bands) - 1)
     if len(bands) * tiles > SUMMED_RANGES:
