@@ -12,18 +12,22 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
+from warpplan.kernels import registry
 from warpplan.kernels.gemm.graph import loop_graph, plan_candidate
-from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape
+from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig, Shape, config_of
 from warpplan.kernels.gemm.work import epilogue_cycles
+from warpplan.kernels.grouped_gemm.space import config_of as grouped_config_of
 from warpplan.kernels.isolate import Json, run_isolated
 from warpplan.planner.errors import MalformedFile, MeasurementFailed
 from warpplan.planner.simulate.simulation import simulate, steady_ii
 from warpplan.planner.values.costs import CostTable, Quantiles
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.profile_files import read_json
 
 SCOPES = ("producer_wait", "tma_issue", "consumer_wait", "mma", "epilogue")
@@ -261,6 +265,16 @@ def trace_in_process(stem: str, config_fields: dict[str, Json], dtype: str, shap
     a, b = torch.randn(m, k, device="cuda", dtype=kind), torch.randn(n, k, device="cuda", dtype=kind)
     run = prepare(a, b, config, torch.empty(m, n, device="cuda", dtype=kind))
     return _traced(stem, config.total_warps, run)
+
+
+def trace_kernel_in_process(stem: str, kernel: str, shape: Sequence[int | str], dtype: str, config: Json) -> str:
+    """The same for the gemm, gemm_bias_act or grouped_gemm of ``shape`` on random operands; ``config`` is a :class:`TuningConfig` as JSON."""
+    fields = dict(config)
+    tuning = TuningConfig.of(fields.pop("kwargs"), **fields)
+    place = type(registry.kernel(kernel)).__module__.rpartition(".")[0]
+    run = import_module(f"{place}.launch").random_launch(tuple(shape), dtype, tuning)
+    read = grouped_config_of if kernel == "grouped_gemm" else config_of
+    return _traced(stem, read(tuning).total_warps, run)
 
 
 def recording_cycles(time_limit_s: float = 60.0) -> float:
