@@ -26,7 +26,7 @@ from warpplan.profiler.embedded import embedded
 from warpplan.profiler.traces import trace_costs
 
 WORST = 2
-TABLES = ("grouped_gemm", "gemm_fp8", "gemm_bias_act", "gemm_layouts")
+TABLES = ("grouped_gemm", "gemm_fp8", "gemm_bias_act")
 """Those whose kernels carry scopes."""
 
 
@@ -37,7 +37,7 @@ def worst_rows(folder: Path) -> list[tuple[float, str, dict[str, Any]]]:
     for table in TABLES:
         rows = [r for r in read_rows(folder / f"kernels_h200_{table}.json") if r["split"] == "heldout"]
         ratios = [(us / r["chosen_us"], peer, r) for r in rows for peer, us in r["peers"].items() if peer in peers]
-        ratios = [(ratio, peer, r) for ratio, peer, r in ratios if peer.startswith("torch._") or peer == "cublas"]
+        ratios = [item for item in ratios if item[1].startswith("torch._")]
         found += sorted(ratios, key=lambda item: item[0])[:WORST]
     return found
 

@@ -268,7 +268,8 @@ def trace_in_process(stem: str, config_fields: dict[str, Json], dtype: str, shap
 
 
 def trace_kernel_in_process(stem: str, kernel: str, shape: Sequence[int | str], dtype: str, config: Json) -> str:
-    """The same for the gemm, gemm_bias_act or grouped_gemm of ``shape`` on random operands; ``config`` is a :class:`TuningConfig` as JSON."""
+    """The same for a gemm, gemm_bias_act or grouped_gemm of ``shape`` on random operands; ``config`` is a
+    :class:`TuningConfig` as JSON."""
     fields = dict(config)
     tuning = TuningConfig.of(fields.pop("kwargs"), **fields)
     place = type(registry.kernel(kernel)).__module__.rpartition(".")[0]
