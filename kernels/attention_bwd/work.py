@@ -140,9 +140,9 @@ def moved_bytes(shape: AttentionShape, element_bytes: int) -> float:
 
 
 def _dram_bytes(config: AttentionBwdConfig, shape: AttentionShape, element: int, device: Device) -> float:
-    """What is moved once, the fp32 dQ among it where it is reduced, and what L2 forgets: every tile of keys runs through
-    the rows of Q, dO and the fp32 dQ of its head. The tiles of a head that run at one time read them together, and those
-    that follow find in L2 what all heads that run with it leave there."""
+    """What is moved once, the fp32 dQ among it where it is reduced, and what L2 forgets: every tile of keys runs
+    through the rows of Q, dO and the fp32 dQ of its head. The tiles of a head that run at one time read them together,
+    and those that follow find in L2 what all heads that run with it leave there."""
     reduces = config.dq == "reduce"
     once = moved_bytes(shape, element) + reduces * 3.0 * _query_elements(shape) * STATISTIC_BYTES
     rows = _query_elements(shape) * (2.0 * element + reduces * 2.0 * STATISTIC_BYTES)

@@ -234,7 +234,8 @@ def test_plans_are_optimal_and_pass_the_checker(profile, head_dim):
         assert check(outcome.plan, loop_graph(config, "bfloat16", H200, profile.costs)) == ()
         assert outcome.plan.partitions[-1].name == "producer"
         assert len(outcome.plan.partitions) == 1 + config.consumers
-        assert outcome.optimality.bound_cycles <= outcome.optimality.free_ii_cycles <= outcome.optimality.served_ii_cycles
+        found = outcome.optimality
+        assert found.bound_cycles <= found.free_ii_cycles <= found.served_ii_cycles
 
 
 def test_products_issued_together_hide_the_softmax(profile):
