@@ -90,7 +90,7 @@ class AttentionBackwardCase:
     def peers(self, row: BenchRow) -> Mapping[str, Callable[[BackwardOperands], Launch]]:
         asked = masked_shape(row.shape)
         flash: dict[str, Callable[[BackwardOperands], Launch]] = {"FlashAttention-2": lambda o: _flash(o, asked)}
-        return flash if asked.window is not None else {"cuDNN": lambda o: _cudnn(o, asked), **flash}
+        return flash if asked.window is not None else {**flash, "cuDNN": lambda o: _cudnn(o, asked)}
 
     def uncaptured(self, row: BenchRow) -> Mapping[str, Callable[[BackwardOperands], Launch]]:
         return {}

@@ -146,11 +146,14 @@ def _dram_bytes(config: AttentionBwdConfig, shape: AttentionShape, element: int,
     reduces = config.dq == "reduce"
     once = moved_bytes(shape, element) + reduces * 3.0 * _query_elements(shape) * STATISTIC_BYTES
     rows = _query_elements(shape) * (2.0 * element + reduces * 2.0 * STATISTIC_BYTES)
-    tiles, key_heads = -(-shape.k_length // config.keys), shape.batch * shape.kv_heads
-    resident = min(config.ctas_per_sm * device.sm_count, key_heads * tiles)
-    at_once = min(key_heads, max(config.head_group, resident / tiles))
-    turns = max(1.0, tiles * at_once / resident)
-    forgotten = min(1.0, max(0.0, rows * at_once / key_heads / (L2_RESIDENT * device.l2_bytes) - 1.0))
+    blocks, key_heads = row_blocks(shape, config.keys, config.rows), shape.batch * shape.kv_heads
+    resident = min(config.ctas_per_sm * device.sm_count, key_heads * len(blocks))
+    heads = min(key_heads, max(config.head_group, resident / len(blocks)))
+    tiles = resident / heads
+    # Of a head's rows a window leaves those around the tiles that run.
+    part = min(1.0, float(blocks.max() * config.rows + tiles * config.keys) / shape.q_length)
+    forgotten = min(1.0, max(0.0, rows * part * heads / key_heads / (L2_RESIDENT * device.l2_bytes) - 1.0))
+    turns = max(1.0, float(blocks.sum() * config.rows) / shape.q_length / tiles)
     return once + rows * (turns - 1.0) * forgotten
 
 
