@@ -76,9 +76,12 @@ def _guarded(run: Callable[[dict[str, Any]], Result], jobs: Sequence[dict[str, A
             yield {"status": "skipped", "reason": "out of time"}
             continue
         try:
-            yield run(job)
+            result = run(job)
+            yield result
+            if "fatal" in result:
+                return
         except Exception as error:
-            result: Result = {"status": "error", "reason": first_line(error)}
+            result = {"status": "error", "reason": first_line(error)}
             try:
                 torch.cuda.synchronize()
             except Exception:
@@ -132,7 +135,8 @@ class _Prepared:
         self.estimate_us = floor_us(work, row.dtype)
         self.sets = [self.case.operands(row) for _ in range(set_count(work))]
         self.peer, make = next(iter(self.case.peers(row).items()))
-        self.graph = capture([make(o) for o in self.sets], self.estimate_us, GRAPH_US)
+        self.launches = [make(o) for o in self.sets]  # they own what the graph reads and writes
+        self.graph = capture(self.launches, self.estimate_us, GRAPH_US)
 
 
 _prepared: dict[tuple[str, ...], _Prepared] = {}
@@ -249,7 +253,8 @@ def _compare(job: dict[str, Any]) -> Result:
     del sets
     gc.collect()
     torch.cuda.empty_cache()
-    return result
+    # A capture that failed leaves PyTorch's random generator in it: no later one in this process would succeed.
+    return result | ({"fatal": True} if failed else {})
 
 
 def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:

@@ -308,7 +308,10 @@ def query_operand(queries, BLOCK: gl.constexpr, ID: gl.constexpr):
     if BLOCK.q_in_registers:
         loaded = q.load(gl.DotOperandLayout(0, SCORES, 2))
         if not BLOCK.staging_in_q:
-            # One thread arrives for all, and each reads its own.
+            # One thread arrives for all, and each reads its own. Without the fence a load may still be under way when
+            # TMA writes the next rows: the barrier waits for none (rows of the next tile were seen in one launch of 20
+            # that began with cold instruction caches, on an H200 with triton 3.6.0).
+            fence_async_shared()
             thread_barrier()
             mbarrier.arrive(queries.empty.index(0), count=1)
         return loaded

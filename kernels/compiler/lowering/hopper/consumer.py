@@ -95,6 +95,8 @@ class ConsumerWriter:
                     self._release(out, group, held[group][0], before=flight.started(self.builder, out))
             for group, (_, last) in spans.items():
                 if last == position and group not in deferred:
+                    if any(use.in_registers for use in reads.values() if self._group(use) == group):
+                        self._finish_reads(out, operation)
                     self._release(out, group, held[group][0])
         return Region(out, region.label), now
 
@@ -133,6 +135,12 @@ class ConsumerWriter:
             slot, phase = held[group]
             full = self.builder.barrier_at(out, f"%wp_full{group}", self.rings.groups[group].depth, slot)
             self.builder.wait(out, full, phase)
+
+    def _finish_reads(self, out: list[IrOperation], operation: IrOperation) -> None:
+        """Loads through the generic proxy that are under way when a slot is given back may bring what TMA then writes
+        to it through the async one: a barrier of threads waits for no load, a fence does (seen in attention forward on
+        an H200, triton 3.6.0, where the code had to be fetched: one launch in 20 had rows of the next tile)."""
+        self.builder.op(out, "ttng.fence_async_shared {bCluster = false}", operation.location)
 
     def _release(self, out: list[IrOperation], group: int, slot: str, before: str = "") -> None:
         """Give a slot back; with ``before``, the one before it, where that condition holds."""
