@@ -10,7 +10,7 @@ torch.Size([2, 8, 100, 64])
 'dropout'
 
 Eager calls go through a ``torch.autograd.Function``; under ``torch.compile`` and dispatch modes the same formulas stand
-behind the custom operator ``warpplan::attention``, which graphs keep whole.
+behind the custom operators ``warpplan::attention`` and ``warpplan::attention_backward``, which graphs keep whole.
 """
 
 from __future__ import annotations
@@ -21,21 +21,14 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from warpplan.kernels.attention_decode.kernel import ATTENTION_DECODE
-from warpplan.kernels.attention_decode.space import MAX_ROWS
+from warpplan.kernels.attention_bwd.space import HEAD_DIMS as BACKWARD_HEAD_DIMS
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH
-from warpplan.kernels.attention_fwd.kernel import ATTENTION_FWD
-from warpplan.kernels.attention_fwd.reference import reference
 from warpplan.kernels.attention_fwd.space import HEAD_DIMS
-from warpplan.kernels.declaration import MAX_ELEMENTS, Shape
+from warpplan.kernels.attention_layer.planned_passes import DTYPES, attend, attend_backward, empty_result
+from warpplan.kernels.declaration import MAX_ELEMENTS
 from warpplan.kernels.operands.gpus import hopper_name
-from warpplan.kernels.plan_source import configuration
 from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor
 
-DTYPES: dict[Dtype, str] = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
-"""What the planned kernel takes, by the names that plans have."""
-PLANNED_BITS = 4
-"""Of the number of keys that decoding is planned for: 16 plans from one power of two to the next."""
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Not their subclasses (DTensor, nested tensors): those have an attention of their own."""
 
@@ -58,10 +51,13 @@ def attention(
 
     On a Hopper GPU bfloat16 and float16 operands go to ``attention_fwd``, or where there is one query to
     ``attention_decode``, with the configuration that :func:`~warpplan.kernels.plan_source.configuration` has for their
-    sizes; sums are fp32, and the same operands give
-    the same bits. ``is_causal`` is torch's: query i sees the keys 0 to i, also where L and M differ. Gradients are
-    torch's own: its attention runs anew in the backward pass. Autocast casts the operands as it does for torch's own.
-    Everything else is torch's own attention, with its results, gradients and errors; :func:`why_torch` says which.
+    sizes; sums are fp32, and the same operands give the same bits. ``is_causal`` is torch's: query i sees the keys 0 to
+    i, also where L and M differ. Autocast casts the operands as it does for torch's own.
+
+    Gradients of heads of 64 and 128 are ``attention_bwd``'s, planned alike; the query's has other last bits from run to
+    run, except under ``torch.use_deterministic_algorithms``. The others, and those that are differentiated again, are
+    torch's: its attention runs anew in the backward pass. Everything else is torch's own attention, with its results,
+    gradients and errors; :func:`why_torch` and :func:`why_torch_backward` say which.
     """
     if why_torch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
         return torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -70,11 +66,16 @@ def attention(
         # No query sees the others; of what is left, upper left and bottom right are the same.
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     factor = query.shape[3] ** -0.5 if scale is None else float(scale)
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+    if _in_a_graph():
         return attention_operator(query, key, value, is_causal, factor)[0]
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         return _Attention.apply(query, key, value, is_causal, factor)
     return attend(query, key, value, is_causal, factor)[0]
+
+
+def _in_a_graph() -> bool:
+    """Whether calls are traced or seen by a dispatch mode: then they go through the operators."""
+    return bool(torch.compiler.is_compiling() or is_in_torch_dispatch_mode())
 
 
 def why_torch(
@@ -88,6 +89,22 @@ def why_torch(
         or _unplanned_tensors(query, key, value)
         or _unplanned_sizes(query, key, value, is_causal, enable_gqa)
     )
+
+
+def why_torch_backward(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> str:  # fmt: skip
+    """Why the gradients of :func:`attention` are torch's, in a few words; empty where ``attention_bwd`` computes them.
+    Torch's are also those that are differentiated again or batched, and those by a gradient in a tensor subclass:
+    operands say nothing of these."""
+    return why_torch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) or _unplanned_gradients(
+        query
+    )
+
+
+def _unplanned_gradients(query: Tensor) -> str:
+    return "" if query.shape[3] in BACKWARD_HEAD_DIMS else f"heads of {query.shape[3]}"
 
 
 def _unplanned_arguments(attn_mask: Tensor | None, dropout_p: float, scale: float | None) -> str:
@@ -151,105 +168,64 @@ def _cast(*operands: Tensor) -> list[Tensor]:
     return [tensor.to(_autocast_dtype(tensor)) for tensor in operands]
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """(the result, its log-sum-exp float32 [B, H, L]) without a gradient; the last query stands at the last key.
-    Operands that TMA cannot address are copied. On a CPU they are the reference's."""
-    out = _empty_result(query)
-    if not query.is_cuda:
-        found, lse = reference(query, key, value, causal=causal, scale=scale)
-        return out.copy_(found), lse.float()
-    # Needs Triton, which a CPU's installation of torch lacks.
-    from warpplan.kernels.attention_fwd.launch import addressable, prepare
-
-    query, key, value = (
-        tensor if addressable(tensor) else tensor.clone(memory_format=torch.contiguous_format)
-        for tensor in (query, key, value)
-    )
-    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    dtype, device = DTYPES[query.dtype], hopper_name(query.device.index)
-    if decodes(query, key, value):
-        from warpplan.kernels.attention_decode.launch import prepare as prepare_decode
-
-        # The last query sees every key, causal or not.
-        config = configuration(ATTENTION_DECODE.name, decoding_shape(query, key), dtype, device)
-        prepare_decode(query, key, value, config, out, None, lse, scale=scale)()
-        return out, lse
-    config = configuration(ATTENTION_FWD.name, planned_shape(query, key, causal), dtype, device)
-    prepare(query, key, value, config, out, lse, causal=causal, scale=scale)()
-    return out, lse
-
-
-def decodes(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether one query stands before the keys, which are then split among blocks: ``attention_decode`` runs it."""
-    from warpplan.kernels.attention_decode.launch import key_rows
-
-    apart = key_rows(key)
-    fits = query.shape[1] // key.shape[1] <= MAX_ROWS and apart is not None and apart == key_rows(value)
-    return query.shape[2] == 1 and fits
-
-
-def decoding_shape(query: Tensor, key: Tensor) -> Shape:
-    """The shape that a configuration is looked up by; the number of keys, which grows by one each step, is rounded up
-    to :data:`PLANNED_BITS` binary digits after the first."""
-    (batch, heads, _, head_dim), (_, kv_heads, keys, _) = query.shape, key.shape
-    step = 1 << max(keys.bit_length() - 1 - PLANNED_BITS, 0)
-    rounded = min(-(-keys // step) * step, MAX_LENGTH)
-    return (batch, heads, rounded, head_dim, *([] if kv_heads == heads else [f"kv_heads={kv_heads}"]))
-
-
-def planned_shape(query: Tensor, key: Tensor, causal: bool) -> Shape:
-    """The shape that a configuration is looked up by."""
-    (batch, heads, length, head_dim), (_, kv_heads, k_length, _) = query.shape, key.shape
-    options = {"mask=causal": causal, f"kv_heads={kv_heads}": kv_heads != heads,
-               f"kv_length={k_length}": k_length != length}  # fmt: skip
-    return (batch, heads, length, head_dim, *(option for option, given in options.items() if given))
-
-
-def _empty_result(query: Tensor) -> Tensor:
-    """What the result is written to: in the order of the query's dimensions where its heads' elements are adjacent."""
-    like = torch.empty_like(query)
-    if like.stride(-1) == 1:
-        return like
-    return torch.empty_like(query, memory_format=torch.contiguous_format)
-
-
-def _save(ctx: AutogradContext, inputs: tuple[Tensor, Tensor, Tensor, bool, float], output: object) -> None:
+def _save(
+    ctx: AutogradContext, inputs: tuple[Tensor, Tensor, Tensor, bool, float], output: tuple[Tensor, Tensor]
+) -> None:
     query, key, value, ctx.causal, ctx.scale = inputs
-    ctx.save_for_backward(query, key, value)
+    # Torch's backward pass computes torch's forward anew, and needs no result of this one.
+    ctx.save_for_backward(query, key, value, *(() if _unplanned_gradients(query) else output))
 
 
 def _gradients(
     ctx: AutogradContext, grad: Tensor, grad_lse: Tensor | None = None
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-    """Torch's own, of its attention computed anew. Nothing is differentiated by the log-sum-exp."""
+    """Nothing is differentiated by the log-sum-exp."""
+    query, key, value, *result = ctx.saved_tensors
     needs = ctx.needs_input_grad[:3]
+    in_a_graph = _in_a_graph()
+    # What has no storage is batched by torch's vmap.
+    fits = in_a_graph or (type(grad) in PLAIN and torch._C._has_storage(grad))
+    if result and fits and not torch.is_grad_enabled():
+        out, lse = result
+        compute = backward_operator if in_a_graph else attend_backward
+        found = compute(grad, query, key, value, out, lse, ctx.causal, ctx.scale)
+    else:
+        found = _torch_gradients(grad, (query, key, value), needs, ctx.causal, ctx.scale)
+    of_query, of_key, of_value = (t if need else None for t, need in zip(found, needs, strict=True))
+    return of_query, of_key, of_value, None, None
+
+
+def _torch_gradients(
+    grad: Tensor, operands: tuple[Tensor, ...], needs: tuple[bool, ...], causal: bool, scale: float
+) -> tuple[Tensor | None, ...]:
+    """Torch's own, of its attention computed anew; differentiable where gradients are recorded."""
     twice = torch.is_grad_enabled()
-    given = ctx.saved_tensors
     with torch.enable_grad():
         inputs = [
-            t if twice and t.requires_grad else t.detach().requires_grad_(n) for t, n in zip(given, needs, strict=True)
+            t if twice and t.requires_grad else t.detach().requires_grad_(need)
+            for t, need in zip(operands, needs, strict=True)
         ]
         query, key, value = inputs
         out = torch_attention(
-            query, key, value, is_causal=ctx.causal, scale=ctx.scale, enable_gqa=bool(query.shape[1] != key.shape[1])
+            query, key, value, is_causal=causal, scale=scale, enable_gqa=bool(query.shape[1] != key.shape[1])
         )
         wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
         found = iter(torch.autograd.grad(out, wanted, grad, create_graph=twice))
-    of_query, of_key, of_value = (next(found) if need else None for need in needs)
-    return of_query, of_key, of_value, None, None
+    return tuple(next(found) if need else None for need in needs)
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
     @staticmethod
     def forward(ctx: AutogradContext, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> Tensor:
-        _save(ctx, (query, key, value, causal, scale), None)
-        return attend(query, key, value, causal, scale)[0]
+        output = attend(query, key, value, causal, scale)
+        _save(ctx, (query, key, value, causal, scale), output)
+        return output[0]
 
     backward = staticmethod(_gradients)
 
 
 def _like_attention(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    return _empty_result(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+    return empty_result(query), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
 attention_operator = torch.library.custom_op(
@@ -259,3 +235,12 @@ attention_operator = torch.library.custom_op(
 """``torch.ops.warpplan.attention``: (result, log-sum-exp), the last query at the last key."""
 attention_operator.register_fake(_like_attention)
 attention_operator.register_autograd(_gradients, setup_context=_save)
+backward_operator = torch.library.custom_op(
+    "warpplan::attention_backward", attend_backward, mutates_args=(),
+    schema="(Tensor do, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, bool causal, float scale) -> "
+    "(Tensor, Tensor, Tensor)",
+)  # fmt: skip
+"""``torch.ops.warpplan.attention_backward``: the gradients of query, key and value."""
+backward_operator.register_fake(
+    lambda do, query, key, value, out, lse, causal, scale: tuple(empty_result(t) for t in (query, key, value))
+)

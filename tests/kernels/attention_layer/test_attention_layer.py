@@ -12,16 +12,15 @@ torch = pytest.importorskip("torch", reason="attention is torch's")
 from torch.nn.functional import scaled_dot_product_attention as torch_attention  # noqa: E402
 
 import warpplan.kernels  # noqa: E402
-from warpplan.kernels import registry  # noqa: E402
 from warpplan.kernels.attention_layer import autograd  # noqa: E402
 from warpplan.kernels.attention_layer.autograd import (  # noqa: E402
     attend,
+    attend_backward,
     attention,
     attention_operator,
-    decodes,
-    decoding_shape,
-    planned_shape,
+    backward_operator,
     why_torch,
+    why_torch_backward,
 )
 
 BFLOAT16_ERROR = 2e-2
@@ -30,7 +29,7 @@ BFLOAT16_ERROR = 2e-2
 
 @pytest.fixture
 def as_on_hopper(monkeypatch):
-    """Yields the list of planned calls: (q_length, k_length, causal)."""
+    """Yields the list of planned forward calls: (q_length, k_length, causal)."""
     made = []
 
     def noted(query, key, value, causal, scale):
@@ -39,6 +38,19 @@ def as_on_hopper(monkeypatch):
 
     monkeypatch.setattr(autograd, "_runs_on", lambda index: True)
     monkeypatch.setattr(autograd, "attend", noted)
+    return made
+
+
+@pytest.fixture
+def planned_backward(monkeypatch, as_on_hopper):
+    """Yields the list of planned backward calls: the strides of the result's gradient."""
+    made = []
+
+    def noted(do, *others):
+        made.append(do.stride())
+        return attend_backward(do, *others)
+
+    monkeypatch.setattr(autograd, "attend_backward", noted)
     return made
 
 
@@ -83,19 +95,36 @@ def test_the_mask_is_torchs(q_length, k_length, kv_heads, is_causal, as_on_hoppe
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("k_length", "kv_heads", "scale"), [(33, 4, None), (50, 2, 0.3), (20, 1, 1)])
-def test_gradients_are_torchs_own(k_length, kv_heads, scale, is_causal, as_on_hopper):
+def test_gradients_are_planned(k_length, kv_heads, scale, is_causal, as_on_hopper, planned_backward):
     inputs = operands(33 if k_length >= 33 else 20, k_length, kv_heads=kv_heads, grad=True)
     options = {"is_causal": is_causal, "scale": scale, "enable_gqa": True}
-    found, expected = (with_gradients(f, inputs, **options) for f in (attention, torch_attention))
-    assert relative_error(found[0], expected[0]) < BFLOAT16_ERROR
+    assert why_torch_backward(*inputs, **options) == ""
+    found = with_gradients(attention, inputs, **options)
+    expected = with_gradients(torch_attention, [t.detach().double().requires_grad_() for t in inputs], **options)
+    for mine, right in zip(found, expected, strict=True):
+        assert relative_error(mine, right) < BFLOAT16_ERROR
+    assert (len(as_on_hopper), len(planned_backward)) == (1, 1)
+
+
+def test_gradients_of_other_heads_are_torchs_own(planned_backward):
+    inputs = operands(d=256, grad=True)
+    assert why_torch(*inputs) == ""
+    assert why_torch_backward(*inputs) == "heads of 256"
+    found, expected = (with_gradients(f, inputs, is_causal=True) for f in (attention, torch_attention))
     for mine, torchs in zip(found[1:], expected[1:], strict=True):
         assert torch.equal(mine, torchs)
-    assert len(as_on_hopper) == 1
+    assert planned_backward == []
 
 
+@pytest.mark.parametrize(("d", "saved"), [(64, 5), (128, 5), (256, 3)])
+def test_the_result_is_kept_for_planned_gradients_alone(d, saved, as_on_hopper):
+    assert len(attention(*operands(d=d, grad=True)).grad_fn.saved_tensors) == saved
+
+
+@pytest.mark.parametrize("d", [64, 256])
 @pytest.mark.parametrize("needs", [(True, False, False), (False, True, True), (False, False, False)])
-def test_only_gradients_that_are_needed_are_made(needs, as_on_hopper):
-    inputs = [t.requires_grad_(need) for t, need in zip(operands(), needs, strict=True)]
+def test_only_gradients_that_are_needed_are_given(needs, d, as_on_hopper):
+    inputs = [t.requires_grad_(need) for t, need in zip(operands(d=d), needs, strict=True)]
     out = attention(*inputs)
     assert out.requires_grad == any(needs)
     if any(needs):
@@ -103,16 +132,44 @@ def test_only_gradients_that_are_needed_are_made(needs, as_on_hopper):
     assert [t.grad is not None for t in inputs] == list(needs)
 
 
-def test_differentiable_twice(as_on_hopper):
+def test_gradients_lie_as_their_operands_do(planned_backward):
+    """Of [B, L, H, D] transposed, where a sum's gradient has one element for all."""
+    query, key, value = (torch.randn(2, 33, 4, 64).bfloat16().transpose(1, 2).requires_grad_() for _ in range(3))
+    out = attention(query, key, value)
+    for operand, found in zip((query, key, value), torch.autograd.grad(out.sum(), (query, key, value)), strict=True):
+        assert found.stride() == operand.stride()
+    assert planned_backward == [(0, 0, 0, 0)]
+
+
+def test_differentiable_twice(planned_backward):
     def curvature(function):
         query, key, value = operands(9, 9, grad=True)
+        before = len(planned_backward)
         (first,) = torch.autograd.grad(function(query, key, value).float().square().sum(), query, create_graph=True)
+        assert len(planned_backward) == before
         return torch.autograd.grad(first.float().square().sum(), (query, key, value))
 
     # torch's fused attention on a CPU has no second derivative.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         for mine, torchs in zip(curvature(attention), curvature(torch_attention), strict=True):
             assert relative_error(mine, torchs) < 0.1
+
+
+def test_batched_gradients_and_those_of_subclasses_are_torchs(planned_backward):
+    class Collected(torch.Tensor):
+        pass
+
+    inputs = operands(grad=True)
+    out = attention(*inputs)
+    grads = torch.randn(3, *out.shape).bfloat16()
+    batched = torch.autograd.grad(out, inputs, grads, is_grads_batched=True, retain_graph=True)
+    one = torch.autograd.grad(out, inputs, grads[1].as_subclass(Collected), retain_graph=True)
+    assert planned_backward == []
+    planned = torch.autograd.grad(out, inputs, grads[1])
+    for many, single, mine in zip(batched, one, planned, strict=True):
+        assert relative_error(many[1], mine) < BFLOAT16_ERROR
+        assert relative_error(single, mine) < BFLOAT16_ERROR
+    assert len(planned_backward) == 1
 
 
 LEFT_TO_TORCH = {
@@ -189,53 +246,40 @@ def test_the_result_lies_as_the_query_does(as_on_hopper):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_compiled_whole(is_causal, dynamic, monkeypatch):
+@pytest.mark.parametrize(("is_causal", "d"), [(False, 64), (True, 64), (True, 256)])
+def test_compiled_whole(is_causal, d, dynamic, monkeypatch):
     monkeypatch.setattr(autograd, "_runs_on", torch.compiler.assume_constant_result(lambda index: True))
     from torch._dynamo.backends.common import aot_autograd
 
     graphs = []
 
     def kept(graph, example_inputs):
-        graphs.append(graph)
+        graphs.append({str(node.target) for node in graph.graph.nodes})
         return graph.forward
 
     compiled = torch.compile(attention, backend=aot_autograd(fw_compiler=kept), fullgraph=True, dynamic=dynamic)
-    inputs = operands(20, 31, kv_heads=2, grad=True)
+    inputs = operands(20, 31, kv_heads=2, d=d, grad=True)
     options = {"is_causal": is_causal, "enable_gqa": True}
     found, expected = (with_gradients(f, inputs, **options) for f in (compiled, torch_attention))
     for mine, torchs in zip(found, expected, strict=True):
         assert relative_error(mine, torchs) < BFLOAT16_ERROR
-    assert any("warpplan.attention" in str(node.target) for node in graphs[0].graph.nodes)
+    forward, backward = graphs
+    assert "warpplan.attention.default" in forward
+    assert ("warpplan.attention_backward.default" in backward) == (d == 64)
 
 
-def test_the_operator_keeps_torchs_rules():
+def by_token(tensor):
+    """``tensor`` [B, H, L, D] with a token's heads adjacent in memory, as projections leave them."""
+    return tensor.detach().transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def test_the_operators_keep_torchs_rules():
     query, key, value = operands(5, 7, dtype=torch.float64, grad=True)
     for causal in (False, True):
         torch.library.opcheck(attention_operator, (query, key, value, causal, 0.2))
-
-
-@pytest.mark.parametrize(
-    ("k_length", "kv_heads", "planned"), [(1000, 4, 1024), (65, 2, 68), (1 << 20, 1, 1 << 20), (1, 4, 1)]
-)
-def test_one_query_is_decoded(k_length, kv_heads, planned):
-    """Planned for a number of keys that is not another at each step."""
-    query, key = torch.empty(2, 4, 1, 64, device="meta"), torch.empty(2, kv_heads, k_length, 64, device="meta")
-    assert decodes(query, key, key)
-    assert not decodes(torch.empty(2, 4, 2, 64, device="meta"), key, key)
-    assert not decodes(torch.empty(2, 128 * kv_heads, 1, 64, device="meta"), key, key)
-    shape = decoding_shape(query, key)
-    kernel = registry.kernel("attention_decode")
-    assert kernel.parse_shape(kernel.declaration.named(shape), "bfloat16") == shape
-    assert shape[2] == planned
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("k_length", "kv_heads"), [(33, 4), (50, 2)])
-def test_shapes_are_those_that_the_kernel_declares(k_length, kv_heads, causal):
-    query, key, _ = operands(33, k_length, kv_heads=kv_heads)
-    shape = planned_shape(query, key, causal)
-    declaration = registry.kernel("attention_fwd").declaration
-    assert registry.kernel("attention_fwd").parse_shape(declaration.named(shape), "bfloat16") == shape
-    chosen = declaration.chosen(shape)
-    assert (chosen["mask"] == "causal") == causal
+    query, key, value = by_token(query), by_token(key), value.detach()
+    torch.library.opcheck(attention_operator, (query, key, value, True, 0.2))
+    out, lse = attention_operator(query, key, value, True, 0.2)
+    assert lse.is_contiguous()
+    for do in (torch.randn(out.shape).double(), torch.ones(()).double().expand(out.shape)):
+        torch.library.opcheck(backward_operator, (do, query, key, value, out, lse, True, 0.2))
