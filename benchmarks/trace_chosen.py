@@ -66,8 +66,8 @@ def main() -> None:
     for ratio, peer, row in worst_rows(arguments.results):
         named = {key: row[key] for key in ("kernel", "table", "shape", "dtype", "split")}
         result["rows"].append(named | {"peer": peer, "recorded_ratio": ratio} | traced(row))
+        write(arguments.out / "kernel_traces_h200.json", result)
         print(result["rows"][-1], flush=True)
-    write(arguments.out / "kernel_traces_h200.json", result)
 
 
 if __name__ == "__main__":
