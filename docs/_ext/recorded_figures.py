@@ -83,17 +83,19 @@ def vector_add_table() -> str:
 
 
 def kernels_table() -> str:
-    """One line a kernel and peer on held-out shapes: how often, the peer's time over the chosen plan's, and regret."""
+    """One line a kernel, split and peer: how many shapes, the peer's time over the chosen plan's, and regret."""
     lines = [
         "| kernel | beside | shapes | geometric mean | least | regret | time error |",
         "|---|---" + "|---:" * 5 + "|",
     ]
     for kernel, splits in load("kernels_summary_h200")["compared"].items():
-        for peer, ratio in splits["heldout"]["ratios"].items():
-            found = splits["heldout"]
+        for split, named in (("heldout", "held out"), ("train", "training")):
+            found = splits.get(split, {"ratios": {}})
             ours = [f"{found[name]:.1%}" if name in found else "" for name in ("regret", "time_error_median")]
-            cells = [kernel, peer, str(ratio["rows"]), f"{ratio['geomean']:.3f}", f"{ratio['least']:.3f}", *ours]
-            lines.append(f"| {' | '.join(cells)} |")
+            for peer, ratio in found["ratios"].items():
+                shapes = f"{ratio['rows']} {named}"
+                cells = [kernel, peer, shapes, f"{ratio['geomean']:.3f}", f"{ratio['least']:.3f}", *ours]
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
