@@ -17,14 +17,15 @@ def capture(
 ) -> tuple[torch.cuda.CUDAGraph, int]:
     """A graph that runs every launch in order, as often as fills about ``target_us``; and its launch count.
 
-    The caller keeps the launches as long as the graph: they own what it reads and writes.
+    The caller keeps the launches as long as the graph: they own what it reads and writes. What other threads do, such as
+    PyTorch's own of a backward pass, does not end the capture.
     """
     for launch in launches[:2]:
         launch()
     torch.cuda.synchronize()
     rounds = max(1, round(target_us / (max(estimate_us, 2.0) * len(launches))))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(rounds):
             for launch in launches:
                 launch()
