@@ -64,7 +64,7 @@ from warpplan.planner.values.search_params import SearchParams
 WORK_LIMIT_S = 1.0
 DEFAULT = "default"
 BASE = replace(SearchParams(), speculation=False)
-CONSTANTS = ("attempts.stage_window", "driver.attempt_seconds", "driver.proof_factor", "driver.precision")
+CONSTANTS = ("attempts.stage_window", "driver.attempt_seconds", "driver.proof_attempts", "driver.precision")
 """Those that are halved and doubled."""
 SETS = (*SPLITS, "modulo")
 
