@@ -17,8 +17,8 @@ def capture(
 ) -> tuple[torch.cuda.CUDAGraph, int]:
     """A graph that runs every launch in order, as often as fills about ``target_us``; and its launch count.
 
-    The caller keeps the launches as long as the graph: they own what it reads and writes. What other threads do, such as
-    PyTorch's own of a backward pass, does not end the capture.
+    The caller keeps the launches as long as the graph: they own what it reads and writes. What other threads do, such
+    as PyTorch's own of a backward pass, does not end the capture.
     """
     for launch in launches[:2]:
         launch()
