@@ -43,34 +43,18 @@ class PackingParams:
     clique_model: bool = True
     """CP-SAT decides offsets where conflicts are given, after first fit. Off: "unknown" where first fit fails."""
 
-    # How the searches share the time. Rounds are alike, each `round_growth` times as long as the one before. A limit
+    # How the searches share the time: the next attempt is that of the search that lags most behind its share. A limit
     # only ends the sequence: a longer limit does all that a shorter one does, and more.
 
-    quick_round_s: float = 6.0
-    """Work seconds of the short round before all others. Chosen by hand on benchmarks/packing_instances.py, numbers 0
-    and 2: what the order model packs in two seconds need not wait for the beams. Doubled: not measured."""
-    quick_runs_share: float = 0.4
-    """Share of the short round for skyline runs and beams; the order model has the rest. Chosen by hand, likewise."""
-    first_round_s: float = 60.0
-    """Work seconds of the first full round. Source: the default time limit of ``warpplan pack``. Doubled: its CP-SAT
-    begins at 18 s, not 12."""
-    round_growth: float = 2.0
-    """Doubling wastes at most as much again as the last round takes. Doubled (4): at most a third as much, but a round
-    that goes wrong lasts longer."""
-    runs_share: float = 0.1
-    """Share of a round for skyline runs and beams before CP-SAT begins. Chosen by hand on
-    benchmarks/packing_instances.py."""
-    completion_share: float = 0.6
-    """Largest share of a round, in nodes, for the beam that CP-SAT completes. Chosen by hand."""
-    completion_attempt_share: float = 0.1
-    """Share of a round for each attempt of CP-SAT to complete that beam. Chosen by hand on
-    benchmarks/packing_instances.py."""
-    order_share: float = 0.6
-    """Largest share of a round for the order model alone. Chosen by hand on benchmarks/packing_instances.py."""
+    runs_share: float = 0.25
+    completion_share: float = 0.5
+    order_share: float = 0.25
+    runs_first_s: float = 8.0
+    order_first_s: float = 2.0
 
     # Work seconds.
 
-    nodes_per_second: float = 20_000.0
+    nodes_per_second: float = 40_000.0
     """Nodes a work second if there were no sections and no pieces. Measured on a slow core: 50 to 250 µs a node with
     the two fields below. Doubled: work limits of the skyline search last twice as long."""
     sections_per_node_time: float = 35.0
@@ -120,17 +104,15 @@ class PackingParams:
     beam_children: int = 2
     """Children worked out for each node that is kept; the rest are dropped by an estimate. Chosen by hand. Doubled:
     nearly twice the time a beam."""
-    completion_beam_width: int = 150
-    """Width of the beam that CP-SAT completes. Chosen by hand on benchmarks/packing_instances.py."""
+    completion_beam_width: int = 60
     completion_piece_worth: float = 0.1
-    """What placing a piece of mean area is worth to that beam, in steps of the skyline. Chosen by hand."""
     completion_slack_cost: float = 0.15
-    """What wasted memory costs that beam: steps of the skyline for slack of a mean piece's area. Chosen by hand."""
+    completion_shuffle: float = 0.2
+    completion_worth_factors: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    completion_slack_factors: tuple[float, ...] = (0.3, 1.0, 1.0, 2.0)
+    completion_attempt_s: float = 4.0
     completion_first_divisor: int = 3
-    """CP-SAT first re-decides one piece in this many. Chosen by hand."""
-    completion_step_divisor: int = 10
-    """Each time that CP-SAT proves the pieces kept impossible, one piece in this many more is re-decided. Chosen by
-    hand."""
+    completion_step_divisor: int = 6
 
     # Memory of failures, and models.
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from functools import cached_property, partial
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.planner.cpsat.runner import Answer
-from warpplan.planner.packing.line.beam_search import beam
+from warpplan.planner.packing.line.beam_completion import Attempt, CompletionTrials
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.order_model import OrderModel
 from warpplan.planner.packing.line.search_runs import SearchRun, search_runs
@@ -61,8 +62,17 @@ def pack_sections(
     return answer, tuple(offsets[i] for i in place) if answer == "yes" else ()
 
 
+@dataclass
+class Strategy:
+    """Attempts without end, the share of the work that is theirs, and what they have had of it, in work seconds."""
+
+    attempts: Iterator[Attempt]
+    share: float
+    had_s: float = 0.0
+
+
 class _Portfolio:
-    """The searches of one problem, and what the rounds keep: learnt failures, the place in the sequence of runs."""
+    """The searches of one problem: the next attempt is that of the strategy which lags most behind its share."""
 
     def __init__(
         self,
@@ -78,104 +88,52 @@ class _Portfolio:
         sections = max(end, default=0)
         slower = 1 + sections / params.sections_per_node_time + len(first) / params.pieces_per_node_time
         self.nodes_per_second = params.nodes_per_second / slower
-        self.begun: dict[int, int] = {}
-        """The best of a beam, first placed first, for CP-SAT to complete."""
 
     def run(self) -> Found:
-        params, budget = self.params, self.budget
-        found = self._first_fit() if params.first_fit else None
+        found = self._first_fit() if self.params.first_fit else None
         if found is not None:
             return "yes", found
-        runs = search_runs(self._skyline(), params) if params.skyline_search or params.beams else None
-        orders: OrderModel | None = None
-        by_cpsat = params.beam_completion or params.order_model
-        for number in count():
-            if budget.spent_s >= budget.limit_s or not (runs or by_cpsat):
-                break
-            quick = number == 0
-            round_s = params.quick_round_s if quick else params.first_round_s * params.round_growth ** (number - 1)
-            runs_share = params.quick_runs_share if quick else params.runs_share
-            until = budget.spent_s + round_s
-            if runs is not None:
-                found_by = self._search(runs, budget.spent_s + round_s * runs_share, until)
-                if found_by[0] != "unknown":
-                    return found_by
-            if by_cpsat:
-                orders = orders or OrderModel(self.problem, self.first, self.end, self.deadline, params)
-                found_by = self._by_cpsat(orders, round_s, until, quick=quick)
-                if found_by[0] != "unknown":
-                    return found_by
-            if runs is not None:
-                found_by = self._search(runs, until, until)
-                if found_by[0] != "unknown":
-                    return found_by
-            # A search that had no use for its share must not make the rounds endless.
-            budget.spent_s = max(budget.spent_s, until)
-        return UNKNOWN
-
-    def _left(self, until: float) -> float:
-        return min(until, self.budget.limit_s) - self.budget.spent_s
-
-    def _search(self, runs: Iterator[SearchRun], begin_until: float, until: float) -> Found:
-        """Runs that begin before ``begin_until`` and end at ``until``, in work seconds of the budget."""
-        while self._left(begin_until) > 0:
+        strategies = list(self._strategies())
+        while strategies and (left := self.budget.limit_s - self.budget.spent_s) > 0:
             self.deadline.check()
-            answer, offsets, nodes = next(runs)(max(1, round(self._left(until) * self.nodes_per_second)))
-            self.budget.spent_s += max(1, nodes) / self.nodes_per_second
+            strategy = min(strategies, key=lambda each: each.had_s / each.share)
+            answer, offsets, seconds = next(strategy.attempts)(left)
+            strategy.had_s += seconds
+            self.budget.spent_s += seconds
             if answer != "unknown":
                 return answer, offsets
         return UNKNOWN
 
-    def _by_cpsat(self, orders: OrderModel, round_s: float, until: float, *, quick: bool) -> Found:
-        """The order model over the last decisions of a beam, unless the round is ``quick``, then over everything."""
+    def _strategies(self) -> Iterator[Strategy]:
         params = self.params
-        if params.beam_completion and not quick and self._left(until) > 0:
-            found = self._begin(round(params.completion_share * round_s * self.nodes_per_second))
-            if found is None:
-                found = self._complete(orders, params.completion_attempt_share * round_s, until)
-            if found[0] != "unknown":
-                return found
-        if params.order_model and self._left(until) > 0:
-            self.deadline.check()
-            answer, offsets, seconds = orders.run(min(params.order_share * round_s, self._left(until)))
-            self.budget.spent_s += seconds
-            return answer, offsets
-        return UNKNOWN
+        if params.skyline_search or params.beams:
+            yield Strategy(self._runs(), params.runs_share)
+        if params.beam_completion:
+            yield Strategy(self._completions(), params.completion_share, params.completion_share * params.runs_first_s)
+        if params.order_model:
+            yield Strategy(self._proofs(), params.order_share, params.order_share * params.runs_first_s)
 
-    def _begin(self, nodes: int) -> Found | None:
-        """Sets ``begun`` by a beam that wastes little; a packing where the beam finds one."""
-        if self.begun:
-            return None
-        params = self.params
-        skyline = self._skyline()  # weighs no section by failures of another search
-        areas = [size * skyline.width(i) for i, size in enumerate(skyline.sizes)]
-        mean = sum(areas) / len(areas)
-        worth = [params.completion_piece_worth * area / mean for area in areas]
-        waste = params.completion_slack_cost / mean
-        placed, complete, taken = beam(
-            skyline, worth, 0.0, params.completion_beam_width, nodes, waste=waste, children=params.beam_children
-        )
-        self.budget.spent_s += taken / self.nodes_per_second
-        if complete:
-            return "yes", tuple(placed.get(i, 0) for i in range(len(areas)))
-        self.begun = placed
-        return None
+    def _runs(self) -> Iterator[Attempt]:
+        def attempt(run: SearchRun, left: float) -> tuple[Answer, tuple[int, ...], float]:
+            answer, offsets, nodes = run(left * self.nodes_per_second)
+            return answer, offsets, max(1, nodes) / self.nodes_per_second
 
-    def _complete(self, orders: OrderModel, seconds: float, until: float) -> Found:
-        """CP-SAT with the beam's last decisions undone: some, and more wherever it proves that these do not fit."""
-        pieces, params = len(self.first), self.params
-        kept = min(len(self.begun), pieces - pieces // params.completion_first_divisor)
-        while kept > 0 and self._left(until) > 0:
-            self.deadline.check()
-            placed = dict(islice(self.begun.items(), kept))
-            answer, offsets, spent = orders.run(min(seconds, self._left(until)), placed)
-            self.budget.spent_s += spent
-            if answer == "yes":
-                return "yes", offsets
-            if answer == "unknown":
-                break
-            kept -= max(1, pieces // params.completion_step_divisor)
-        return UNKNOWN
+        for run in search_runs(self._skyline(), self.params):
+            yield partial(attempt, run)
+
+    def _completions(self) -> Iterator[Attempt]:
+        # A skyline of its own weighs no section by failures of another search.
+        yield from CompletionTrials(self._skyline(), self._orders, self.nodes_per_second, self.params).attempts()
+
+    def _proofs(self) -> Iterator[Attempt]:
+        """The order model of everything, each time for twice as long."""
+        for number in count():
+            limit = self.params.order_first_s * 2**number
+            yield lambda left, limit=limit: self._orders.run(min(limit, left))
+
+    @cached_property
+    def _orders(self) -> OrderModel:
+        return OrderModel(self.problem, self.first, self.end, self.deadline, self.params)
 
     def _skyline(self) -> Skyline:
         return Skyline(self.problem, self.first, self.end, max(self.end, default=0), self.deadline, self.params)

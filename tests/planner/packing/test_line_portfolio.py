@@ -222,8 +222,9 @@ def performed(blocks: tuple[PackingBlock, ...], capacity: int, limit_s: float, m
 
 
 FAST = replace(
-    DEFAULTS, quick_round_s=0.02, first_round_s=0.05, first_run_nodes=5, restart_nodes=20, first_beam_width=2
-)
+    DEFAULTS, runs_first_s=0.02, order_first_s=0.02, first_run_nodes=5, restart_nodes=20, first_beam_width=2,
+    completion_beam_width=2, completion_attempt_s=0.02,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(12))
