@@ -1,9 +1,9 @@
 """Every constant of the packing searches: meaning, unit, source, and what doubling it does.
 
 Where a source is "chosen by hand on benchmarks/packing_instances.py", the value was tried on the generated memories of
-numbers 0 and 2 and kept because it packed more of them, or the same ones sooner; no systematic sweep is recorded, so
-the effect of doubling is "not measured" unless said. A technique that is switched off is left out: the search
-then answers "unknown" more often, never wrongly.
+numbers 0 and 2 to 4 and kept because it packed more of them, or the same ones sooner; no systematic sweep is recorded,
+so the effect of doubling is "not measured" unless said. A technique that is switched off is left out: the search then
+answers "unknown" more often, never wrongly.
 """
 
 from __future__ import annotations
@@ -44,19 +44,26 @@ class PackingParams:
     """CP-SAT decides offsets where conflicts are given, after first fit. Off: "unknown" where first fit fails."""
 
     # How the searches share the time: the next attempt is that of the search that lags most behind its share. A limit
-    # only ends the sequence: a longer limit does all that a shorter one does, and more.
+    # only ends the sequence: a longer limit does all that a shorter one does, and more. All were chosen by hand on
+    # benchmarks/packing_instances.py, numbers 0 and 2 to 4; none was doubled alone.
 
-    runs_share: float = 0.25
-    completion_share: float = 0.5
-    order_share: float = 0.25
-    runs_first_s: float = 8.0
-    order_first_s: float = 2.0
+    runs_first_s: float = 2.0
+    """Work seconds of skyline runs and beams before any other search: most memories need no more."""
+    runs_share: float = 0.15
+    """Share of the work for skyline runs and beams."""
+    completion_share: float = 0.7
+    """Share of the work for beams that CP-SAT completes."""
+    order_share: float = 0.15
+    """Share of the work for the order model of all pieces."""
+    order_first_s: float = 4.0
+    """Work seconds of the first attempt at the order model of all pieces, beyond writing it; each later one has twice
+    as many as the one before."""
 
     # Work seconds.
 
     nodes_per_second: float = 40_000.0
-    """Nodes a work second if there were no sections and no pieces. Measured on a slow core: 50 to 250 µs a node with
-    the two fields below. Doubled: work limits of the skyline search last twice as long."""
+    """Nodes a work second if there were no sections and no pieces. Measured: 30 to 95 µs a node, which is half a work
+    second's or less with the two fields below. Doubled: work limits of the skyline search last twice as long."""
     sections_per_node_time: float = 35.0
     """This many sections take as long a node as everything else together (measured with ``nodes_per_second``)."""
     pieces_per_node_time: float = 1_000.0
@@ -66,9 +73,6 @@ class PackingParams:
     deterministic time says (measured: 0.35 to 1.3 s of the clock for one of them)."""
     clique_model_rate: float = 0.15
     """The same for the clique model, which takes more time than its deterministic time says (measured: 0.05 to 0.2)."""
-    presolved_triples: int = 150_000
-    """Triples of pieces up to which CP-SAT simplifies the order model before it searches. Beyond, that takes too long
-    (measured: with 310,000 triples 5 to 9 s of CPU pass before the first decision). Doubled: not measured."""
     triples_per_second: float = 50_000.0
     """Triples of pieces written into the order model in a second on a slow core (measured)."""
 
@@ -104,15 +108,29 @@ class PackingParams:
     beam_children: int = 2
     """Children worked out for each node that is kept; the rest are dropped by an estimate. Chosen by hand. Doubled:
     nearly twice the time a beam."""
-    completion_beam_width: int = 60
+    completion_beam_width: int = 30
+    """Nodes kept a level in beams that CP-SAT completes; Luby's sequence multiplies them. Chosen by hand on
+    benchmarks/packing_instances.py, numbers 0 and 2 to 4. Doubled: of the 12 hardest there, 1 is packed in 10 s, not
+    4."""
     completion_piece_worth: float = 0.1
+    """What placing a piece of mean area is worth to these beams, in steps of the skyline. Chosen by hand."""
     completion_slack_cost: float = 0.15
+    """What wasted memory costs these beams: steps of the skyline for slack of a mean piece's area. Chosen by hand."""
     completion_shuffle: float = 0.2
+    """From the second trial on, what each piece is worth is multiplied by a random factor within 1 ± this. Chosen by
+    hand."""
     completion_worth_factors: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    """From the second trial on, what all pieces are worth is multiplied by one of these at random. Chosen by hand."""
     completion_slack_factors: tuple[float, ...] = (0.3, 1.0, 1.0, 2.0)
+    """The same for what wasted memory costs. Chosen by hand."""
     completion_attempt_s: float = 4.0
+    """Work seconds for each attempt of CP-SAT to complete a beam, writing the model included; Luby's sequence
+    multiplies them. Chosen by hand on benchmarks/packing_instances.py."""
     completion_first_divisor: int = 3
-    completion_step_divisor: int = 6
+    """CP-SAT first re-decides one piece in this many. Chosen by hand."""
+    completion_step_divisor: int = 9
+    """Each time that CP-SAT proves the pieces kept impossible, one piece in this many more is re-decided. Chosen by
+    hand. Doubled: as many are packed."""
 
     # Memory of failures, and models.
 

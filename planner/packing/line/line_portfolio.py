@@ -1,16 +1,18 @@
-"""A portfolio of packing searches on a line: first fit, skyline search with restarts, beams, CP-SAT, in rounds.
+"""A portfolio of packing searches on a line: first fit, skyline runs and beams, completed beams, CP-SAT over orders.
 
 None alone does everything. First fit settles most memories that are not nearly full. The skyline search and beams over
-its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever. CP-SAT, over the orders of the
-pieces, packs most of the others, and proves small memories too small.
+its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever. Beams that CP-SAT completes pack
+most of the others. CP-SAT over the orders of all pieces packs some of those that are left, and proves small memories
+too small.
 
-A short round of runs and the order model comes first; then each round gives every search its share, and the next round
-gives all of them more. The sequence depends on no limit: a
-limit only ends it, so that a longer one does all that a shorter one does.
+Each search is a sequence of attempts, with restarts after Luby or budgets that double, and the next attempt is that of
+the search which lags most behind its share of the work. The sequence depends on no limit: a limit only ends it, so that
+a longer one does all that a shorter one does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -63,7 +65,7 @@ def pack_sections(
 
 
 @dataclass
-class Strategy:
+class PackingStrategy:
     """Attempts without end, the share of the work that is theirs, and what they have had of it, in work seconds."""
 
     attempts: Iterator[Attempt]
@@ -90,28 +92,34 @@ class _Portfolio:
         self.nodes_per_second = params.nodes_per_second / slower
 
     def run(self) -> Found:
-        found = self._first_fit() if self.params.first_fit else None
+        params = self.params
+        found = self._first_fit() if params.first_fit else None
         if found is not None:
             return "yes", found
-        strategies = list(self._strategies())
-        while strategies and (left := self.budget.limit_s - self.budget.spent_s) > 0:
+        strategies = [PackingStrategy(self._runs(), params.runs_share)] if params.skyline_search or params.beams else []
+        answer = self._share(strategies, self.budget.spent_s + params.runs_first_s)
+        if answer[0] != "unknown":
+            return answer
+        if params.beam_completion:
+            strategies.append(PackingStrategy(self._completions(), params.completion_share))
+        if params.order_model:
+            # A large model is written once the others have had as much for their shares.
+            had_s = params.order_share * self._orders.writing_s()
+            strategies.append(PackingStrategy(self._order_models(), params.order_share, had_s))
+        return self._share(strategies, math.inf)
+
+    def _share(self, strategies: Sequence[PackingStrategy], until_s: float) -> Found:
+        """Attempts that begin before ``until_s`` work seconds of the budget, until one has an answer."""
+        budget = self.budget
+        while strategies and budget.spent_s < min(until_s, budget.limit_s):
             self.deadline.check()
             strategy = min(strategies, key=lambda each: each.had_s / each.share)
-            answer, offsets, seconds = next(strategy.attempts)(left)
+            answer, offsets, seconds = next(strategy.attempts)(budget.limit_s - budget.spent_s)
             strategy.had_s += seconds
-            self.budget.spent_s += seconds
+            budget.spent_s += seconds
             if answer != "unknown":
                 return answer, offsets
         return UNKNOWN
-
-    def _strategies(self) -> Iterator[Strategy]:
-        params = self.params
-        if params.skyline_search or params.beams:
-            yield Strategy(self._runs(), params.runs_share)
-        if params.beam_completion:
-            yield Strategy(self._completions(), params.completion_share, params.completion_share * params.runs_first_s)
-        if params.order_model:
-            yield Strategy(self._proofs(), params.order_share, params.order_share * params.runs_first_s)
 
     def _runs(self) -> Iterator[Attempt]:
         def attempt(run: SearchRun, left: float) -> tuple[Answer, tuple[int, ...], float]:
@@ -125,11 +133,13 @@ class _Portfolio:
         # A skyline of its own weighs no section by failures of another search.
         yield from CompletionTrials(self._skyline(), self._orders, self.nodes_per_second, self.params).attempts()
 
-    def _proofs(self) -> Iterator[Attempt]:
-        """The order model of everything, each time for twice as long."""
+    def _order_models(self) -> Iterator[Attempt]:
+        """The order model of everything, without end, each attempt for twice as long as the one before."""
         for number in count():
-            limit = self.params.order_first_s * 2**number
-            yield lambda left, limit=limit: self._orders.run(min(limit, left))
+            yield partial(self._order_all, self._orders.writing_s() + self.params.order_first_s * 2**number)
+
+    def _order_all(self, seconds: float, left: float) -> tuple[Answer, tuple[int, ...], float]:
+        return self._orders.run(min(seconds, left))
 
     @cached_property
     def _orders(self) -> OrderModel:

@@ -114,6 +114,7 @@ class SkylineInference:
                         while 0 <= other < count and floors[other] <= floor:
                             other += step
                         there = todo & over[other]  # nothing where `other` is -1 or `count`
+                    # What reaches one of the walls alone fits above it here, as it does over the wall itself.
                     a, b = here & over[s], there & over[s]
                     if a & ~b and b & ~a and self._too_much(a | b, min(top, floors[other])):
                         return 1 << s | 1 << wall | 1 << other
