@@ -109,7 +109,7 @@ class PackingParams:
     """Children worked out for each node that is kept; the rest are dropped by an estimate. Chosen by hand. Doubled:
     nearly twice the time a beam."""
     completion_beam_width: int = 30
-    """Nodes kept a level in beams that CP-SAT completes; Luby's sequence multiplies them. Chosen by hand on
+    """Nodes kept a level in beams that CP-SAT completes; the squares of Luby's sequence multiply them. Chosen by hand on
     benchmarks/packing_instances.py, numbers 0 and 2 to 4. Doubled: of the 12 hardest there, 1 is packed in 10 s, not
     4."""
     completion_piece_worth: float = 0.1

@@ -26,28 +26,34 @@ Attempt = Callable[[float], tuple[Answer, tuple[int, ...], float]]
 
 
 class CompletionTrials:
-    """Trials of beam and completion; ``nodes_per_second`` is how many nodes of the beam take a work second."""
+    """Trials of beam and completion; ``nodes_per_second`` is how many nodes of the beam take a work second.
 
-    def __init__(self, skyline: Skyline, orders: OrderModel, nodes_per_second: float, params: PackingParams) -> None:
+    ``skyline`` makes a new one for each trial, which weighs no section by the failures of another.
+    """
+
+    def __init__(
+        self, skyline: Callable[[], Skyline], orders: OrderModel, nodes_per_second: float, params: PackingParams
+    ) -> None:
         self._skyline, self._orders, self._rate, self._params = skyline, orders, nodes_per_second, params
-        areas = [size * skyline.width(i) for i, size in enumerate(skyline.sizes)]
+        first = skyline()
+        areas = [size * first.width(i) for i, size in enumerate(first.sizes)]
         self._mean = sum(areas) / len(areas)
         self._areas = [area / self._mean for area in areas]
 
     def attempts(self) -> Iterator[Attempt]:
-        """Trials without end: the first with the weights as they are, each other one with its own random numbers."""
+        """Trials without end: the first of each width with the weights as they are, the others with random ones."""
         for number in count():
             yield partial(self._trial, number)
 
     def _trial(self, number: int, left: float) -> tuple[Answer, tuple[int, ...], float]:
-        params, random = self._params, Random(number)
-        noise = params.completion_shuffle if number else 0.0
-        piece = params.completion_piece_worth * (random.choice(params.completion_worth_factors) if number else 1.0)
-        slack = params.completion_slack_cost * (random.choice(params.completion_slack_factors) if number else 1.0)
+        params, random, longer = self._params, Random(number), luby(number + 1)
+        plain = number + 2 == 2 * longer  # Luby's sequence has a number for the first time where it is the place's half
+        noise = 0.0 if plain else params.completion_shuffle
+        piece = params.completion_piece_worth * (1.0 if plain else random.choice(params.completion_worth_factors))
+        slack = params.completion_slack_cost * (1.0 if plain else random.choice(params.completion_slack_factors))
         worth = [piece * area * random.uniform(1 - noise, 1 + noise) for area in self._areas]
-        longer = luby(number + 1)
         placed, complete, taken = beam(
-            self._skyline, worth, 0.0, params.completion_beam_width * longer, left * self._rate,
+            self._skyline(), worth, 0.0, params.completion_beam_width * longer**2, left * self._rate,
             waste=slack / self._mean, children=params.beam_children,
         )  # fmt: skip
         spent = max(1, taken) / self._rate

@@ -130,8 +130,7 @@ class _Portfolio:
             yield partial(attempt, run)
 
     def _completions(self) -> Iterator[Attempt]:
-        # A skyline of its own weighs no section by failures of another search.
-        yield from CompletionTrials(self._skyline(), self._orders, self.nodes_per_second, self.params).attempts()
+        yield from CompletionTrials(self._skyline, self._orders, self.nodes_per_second, self.params).attempts()
 
     def _order_models(self) -> Iterator[Attempt]:
         """The order model of everything, without end, each attempt for twice as long as the one before."""

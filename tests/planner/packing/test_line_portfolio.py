@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, islice, pairwise
 from pathlib import Path
 
@@ -162,7 +163,7 @@ def completed(kind: Kind, numbers: int) -> list[tuple[str, tuple[int, ...], floa
     made = packing_instances.instance(f"test {kind.name}", 40, kind)
     first, end, _, _ = sections(made.blocks)
     problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
-    skyline = Skyline(problem, first, end, max(end), NO_DEADLINE, DEFAULTS)
+    skyline = partial(Skyline, problem, first, end, max(end), NO_DEADLINE, DEFAULTS)
     orders = OrderModel(problem, first, end, NO_DEADLINE, DEFAULTS)
     trials = CompletionTrials(skyline, orders, 1_000.0, replace(DEFAULTS, completion_beam_width=1))
     found = [attempt(30.0) for attempt in islice(trials.attempts(), numbers)]
