@@ -109,9 +109,9 @@ class PackingParams:
     """Children worked out for each node that is kept; the rest are dropped by an estimate. Chosen by hand. Doubled:
     nearly twice the time a beam."""
     completion_beam_width: int = 30
-    """Nodes kept a level in beams that CP-SAT completes; the squares of Luby's sequence multiply them. Chosen by hand on
-    benchmarks/packing_instances.py, numbers 0 and 2 to 4. Doubled: of the 12 hardest there, 1 is packed in 10 s, not
-    4."""
+    """Nodes kept a level in the first beams that CP-SAT completes; the squares of Luby's sequence multiply them: wide
+    beams pack a few large memories that no number of narrow ones does. Chosen by hand on
+    benchmarks/packing_instances.py, numbers 0 and 2 to 4. Doubled: fewer are packed in 10 s."""
     completion_piece_worth: float = 0.1
     """What placing a piece of mean area is worth to these beams, in steps of the skyline. Chosen by hand."""
     completion_slack_cost: float = 0.15
@@ -130,7 +130,7 @@ class PackingParams:
     """CP-SAT first re-decides one piece in this many. Chosen by hand."""
     completion_step_divisor: int = 9
     """Each time that CP-SAT proves the pieces kept impossible, one piece in this many more is re-decided. Chosen by
-    hand. Doubled: as many are packed."""
+    hand. Doubled: not measured."""
 
     # Memory of failures, and models.
 
