@@ -1,9 +1,9 @@
 """Every constant of the packing searches: meaning, unit, source, and what doubling it does.
 
 Where a source is "chosen by hand on benchmarks/packing_instances.py", the value was tried on the generated memories of
-numbers 0 and 2 and kept because it packed more of them, or the same ones sooner; no systematic sweep is recorded, so
-the effect of doubling is "not measured" unless said. A technique that is switched off is left out: the search
-then answers "unknown" more often, never wrongly.
+numbers 0 and 2 to 4 and kept because it packed more of them, or the same ones sooner; no systematic sweep is recorded,
+so the effect of doubling is "not measured" unless said. A technique that is switched off is left out: the search then
+answers "unknown" more often, never wrongly.
 """
 
 from __future__ import annotations
@@ -43,36 +43,27 @@ class PackingParams:
     clique_model: bool = True
     """CP-SAT decides offsets where conflicts are given, after first fit. Off: "unknown" where first fit fails."""
 
-    # How the searches share the time. Rounds are alike, each `round_growth` times as long as the one before. A limit
-    # only ends the sequence: a longer limit does all that a shorter one does, and more.
+    # How the searches share the time: the next attempt is that of the search that lags most behind its share. A limit
+    # only ends the sequence: a longer limit does all that a shorter one does, and more. All were chosen by hand on
+    # benchmarks/packing_instances.py, numbers 0 and 2 to 4; none was doubled alone.
 
-    quick_round_s: float = 6.0
-    """Work seconds of the short round before all others. Chosen by hand on benchmarks/packing_instances.py, numbers 0
-    and 2: what the order model packs in two seconds need not wait for the beams. Doubled: not measured."""
-    quick_runs_share: float = 0.4
-    """Share of the short round for skyline runs and beams; the order model has the rest. Chosen by hand, likewise."""
-    first_round_s: float = 60.0
-    """Work seconds of the first full round. Source: the default time limit of ``warpplan pack``. Doubled: its CP-SAT
-    begins at 18 s, not 12."""
-    round_growth: float = 2.0
-    """Doubling wastes at most as much again as the last round takes. Doubled (4): at most a third as much, but a round
-    that goes wrong lasts longer."""
-    runs_share: float = 0.1
-    """Share of a round for skyline runs and beams before CP-SAT begins. Chosen by hand on
-    benchmarks/packing_instances.py."""
-    completion_share: float = 0.6
-    """Largest share of a round, in nodes, for the beam that CP-SAT completes. Chosen by hand."""
-    completion_attempt_share: float = 0.1
-    """Share of a round for each attempt of CP-SAT to complete that beam. Chosen by hand on
-    benchmarks/packing_instances.py."""
-    order_share: float = 0.6
-    """Largest share of a round for the order model alone. Chosen by hand on benchmarks/packing_instances.py."""
+    runs_first_s: float = 2.0
+    """Work seconds of skyline runs and beams before any other search: most memories need no more."""
+    runs_share: float = 0.15
+    """Share of the work for skyline runs and beams."""
+    completion_share: float = 0.7
+    """Share of the work for beams that CP-SAT completes."""
+    order_share: float = 0.15
+    """Share of the work for the order model of all pieces."""
+    order_first_s: float = 4.0
+    """Work seconds of the first attempt at the order model of all pieces, beyond writing it; each later one has twice
+    as many as the one before."""
 
     # Work seconds.
 
-    nodes_per_second: float = 20_000.0
-    """Nodes a work second if there were no sections and no pieces. Measured on a slow core: 50 to 250 µs a node with
-    the two fields below. Doubled: work limits of the skyline search last twice as long."""
+    nodes_per_second: float = 40_000.0
+    """Nodes a work second if there were no sections and no pieces. Measured: 30 to 95 µs a node, which is half a work
+    second's or less with the two fields below. Doubled: work limits of the skyline search last twice as long."""
     sections_per_node_time: float = 35.0
     """This many sections take as long a node as everything else together (measured with ``nodes_per_second``)."""
     pieces_per_node_time: float = 1_000.0
@@ -82,9 +73,6 @@ class PackingParams:
     deterministic time says (measured: 0.35 to 1.3 s of the clock for one of them)."""
     clique_model_rate: float = 0.15
     """The same for the clique model, which takes more time than its deterministic time says (measured: 0.05 to 0.2)."""
-    presolved_triples: int = 150_000
-    """Triples of pieces up to which CP-SAT simplifies the order model before it searches. Beyond, that takes too long
-    (measured: with 310,000 triples 5 to 9 s of CPU pass before the first decision). Doubled: not measured."""
     triples_per_second: float = 50_000.0
     """Triples of pieces written into the order model in a second on a slow core (measured)."""
 
@@ -120,17 +108,29 @@ class PackingParams:
     beam_children: int = 2
     """Children worked out for each node that is kept; the rest are dropped by an estimate. Chosen by hand. Doubled:
     nearly twice the time a beam."""
-    completion_beam_width: int = 150
-    """Width of the beam that CP-SAT completes. Chosen by hand on benchmarks/packing_instances.py."""
+    completion_beam_width: int = 30
+    """Nodes kept a level in the first beams that CP-SAT completes; the squares of Luby's sequence multiply them: wide
+    beams pack a few large memories that no number of narrow ones does. Chosen by hand on
+    benchmarks/packing_instances.py, numbers 0 and 2 to 4. Doubled: fewer are packed in 10 s."""
     completion_piece_worth: float = 0.1
-    """What placing a piece of mean area is worth to that beam, in steps of the skyline. Chosen by hand."""
+    """What placing a piece of mean area is worth to these beams, in steps of the skyline. Chosen by hand."""
     completion_slack_cost: float = 0.15
-    """What wasted memory costs that beam: steps of the skyline for slack of a mean piece's area. Chosen by hand."""
+    """What wasted memory costs these beams: steps of the skyline for slack of a mean piece's area. Chosen by hand."""
+    completion_shuffle: float = 0.2
+    """From the second trial on, what each piece is worth is multiplied by a random factor within 1 ± this. Chosen by
+    hand."""
+    completion_worth_factors: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    """From the second trial on, what all pieces are worth is multiplied by one of these at random. Chosen by hand."""
+    completion_slack_factors: tuple[float, ...] = (0.3, 1.0, 1.0, 2.0)
+    """The same for what wasted memory costs. Chosen by hand."""
+    completion_attempt_s: float = 4.0
+    """Work seconds for each attempt of CP-SAT to complete a beam, writing the model included; Luby's sequence
+    multiplies them. Chosen by hand on benchmarks/packing_instances.py."""
     completion_first_divisor: int = 3
     """CP-SAT first re-decides one piece in this many. Chosen by hand."""
-    completion_step_divisor: int = 10
+    completion_step_divisor: int = 9
     """Each time that CP-SAT proves the pieces kept impossible, one piece in this many more is re-decided. Chosen by
-    hand."""
+    hand. Doubled: not measured."""
 
     # Memory of failures, and models.
 

@@ -10,7 +10,8 @@ A beam proves nothing, but the last node of one that fails is a good beginning f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice
+from operator import ne
 from typing import NamedTuple
 
 from warpplan.planner.packing.line.skyline import RAISE, Skyline, SkylineFrame
@@ -34,7 +35,7 @@ def beam(
     worth: Sequence[float],
     valley: float,
     width: int,
-    nodes: int,
+    nodes: float,
     *,
     waste: float = 0.0,
     children: int = 2,
@@ -88,7 +89,7 @@ def beam(
 
 
 def _steps(floors: Sequence[int]) -> int:
-    return sum(a != b for a, b in pairwise(floors))
+    return sum(map(ne, floors, islice(floors, 1, None)))
 
 
 def _change(floors: Sequence[int], first: int, end: int, floor: int, top: int) -> int:

@@ -1,25 +1,28 @@
-"""A portfolio of packing searches on a line: first fit, skyline search with restarts, beams, CP-SAT, in rounds.
+"""A portfolio of packing searches on a line: first fit, skyline runs and beams, completed beams, CP-SAT over orders.
 
 None alone does everything. First fit settles most memories that are not nearly full. The skyline search and beams over
-its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever. CP-SAT, over the orders of the
-pieces, packs most of the others, and proves small memories too small.
+its nodes pack hundreds of buffers without a gap in a second or two, or hardly ever. Beams that CP-SAT completes pack
+most of the others. CP-SAT over the orders of all pieces packs some of those that are left, and proves small memories
+too small.
 
-A short round of runs and the order model comes first; then each round gives every search its share, and the next round
-gives all of them more. The sequence depends on no limit: a
-limit only ends it, so that a longer one does all that a shorter one does.
+Each search is a sequence of attempts, with restarts after Luby or budgets that double, and the next attempt is that of
+the search which lags most behind its share of the work. The sequence depends on no limit: a limit only ends it, so that
+a longer one does all that a shorter one does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from functools import cached_property, partial
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.planner.cpsat.runner import Answer
-from warpplan.planner.packing.line.beam_search import beam
+from warpplan.planner.packing.line.beam_completion import Attempt, CompletionTrials
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.order_model import OrderModel
 from warpplan.planner.packing.line.search_runs import SearchRun, search_runs
@@ -61,8 +64,17 @@ def pack_sections(
     return answer, tuple(offsets[i] for i in place) if answer == "yes" else ()
 
 
+@dataclass
+class PackingStrategy:
+    """Attempts without end, the share of the work that is theirs, and what they have had of it, in work seconds."""
+
+    attempts: Iterator[Attempt]
+    share: float
+    had_s: float = 0.0
+
+
 class _Portfolio:
-    """The searches of one problem, and what the rounds keep: learnt failures, the place in the sequence of runs."""
+    """The searches of one problem: the next attempt is that of the strategy which lags most behind its share."""
 
     def __init__(
         self,
@@ -78,104 +90,59 @@ class _Portfolio:
         sections = max(end, default=0)
         slower = 1 + sections / params.sections_per_node_time + len(first) / params.pieces_per_node_time
         self.nodes_per_second = params.nodes_per_second / slower
-        self.begun: dict[int, int] = {}
-        """The best of a beam, first placed first, for CP-SAT to complete."""
 
     def run(self) -> Found:
-        params, budget = self.params, self.budget
+        params = self.params
         found = self._first_fit() if params.first_fit else None
         if found is not None:
             return "yes", found
-        runs = search_runs(self._skyline(), params) if params.skyline_search or params.beams else None
-        orders: OrderModel | None = None
-        by_cpsat = params.beam_completion or params.order_model
-        for number in count():
-            if budget.spent_s >= budget.limit_s or not (runs or by_cpsat):
-                break
-            quick = number == 0
-            round_s = params.quick_round_s if quick else params.first_round_s * params.round_growth ** (number - 1)
-            runs_share = params.quick_runs_share if quick else params.runs_share
-            until = budget.spent_s + round_s
-            if runs is not None:
-                found_by = self._search(runs, budget.spent_s + round_s * runs_share, until)
-                if found_by[0] != "unknown":
-                    return found_by
-            if by_cpsat:
-                orders = orders or OrderModel(self.problem, self.first, self.end, self.deadline, params)
-                found_by = self._by_cpsat(orders, round_s, until, quick=quick)
-                if found_by[0] != "unknown":
-                    return found_by
-            if runs is not None:
-                found_by = self._search(runs, until, until)
-                if found_by[0] != "unknown":
-                    return found_by
-            # A search that had no use for its share must not make the rounds endless.
-            budget.spent_s = max(budget.spent_s, until)
-        return UNKNOWN
+        strategies = [PackingStrategy(self._runs(), params.runs_share)] if params.skyline_search or params.beams else []
+        answer = self._share(strategies, self.budget.spent_s + params.runs_first_s)
+        if answer[0] != "unknown":
+            return answer
+        if params.beam_completion:
+            strategies.append(PackingStrategy(self._completions(), params.completion_share))
+        if params.order_model:
+            # A large model is written once the others have had as much for their shares.
+            had_s = params.order_share * self._orders.writing_s()
+            strategies.append(PackingStrategy(self._order_models(), params.order_share, had_s))
+        return self._share(strategies, math.inf)
 
-    def _left(self, until: float) -> float:
-        return min(until, self.budget.limit_s) - self.budget.spent_s
-
-    def _search(self, runs: Iterator[SearchRun], begin_until: float, until: float) -> Found:
-        """Runs that begin before ``begin_until`` and end at ``until``, in work seconds of the budget."""
-        while self._left(begin_until) > 0:
+    def _share(self, strategies: Sequence[PackingStrategy], until_s: float) -> Found:
+        """Attempts that begin before ``until_s`` work seconds of the budget, until one has an answer."""
+        budget = self.budget
+        while strategies and budget.spent_s < min(until_s, budget.limit_s):
             self.deadline.check()
-            answer, offsets, nodes = next(runs)(max(1, round(self._left(until) * self.nodes_per_second)))
-            self.budget.spent_s += max(1, nodes) / self.nodes_per_second
+            strategy = min(strategies, key=lambda each: each.had_s / each.share)
+            answer, offsets, seconds = next(strategy.attempts)(budget.limit_s - budget.spent_s)
+            strategy.had_s += seconds
+            budget.spent_s += seconds
             if answer != "unknown":
                 return answer, offsets
         return UNKNOWN
 
-    def _by_cpsat(self, orders: OrderModel, round_s: float, until: float, *, quick: bool) -> Found:
-        """The order model over the last decisions of a beam, unless the round is ``quick``, then over everything."""
-        params = self.params
-        if params.beam_completion and not quick and self._left(until) > 0:
-            found = self._begin(round(params.completion_share * round_s * self.nodes_per_second))
-            if found is None:
-                found = self._complete(orders, params.completion_attempt_share * round_s, until)
-            if found[0] != "unknown":
-                return found
-        if params.order_model and self._left(until) > 0:
-            self.deadline.check()
-            answer, offsets, seconds = orders.run(min(params.order_share * round_s, self._left(until)))
-            self.budget.spent_s += seconds
-            return answer, offsets
-        return UNKNOWN
+    def _runs(self) -> Iterator[Attempt]:
+        def attempt(run: SearchRun, left: float) -> tuple[Answer, tuple[int, ...], float]:
+            answer, offsets, nodes = run(left * self.nodes_per_second)
+            return answer, offsets, max(1, nodes) / self.nodes_per_second
 
-    def _begin(self, nodes: int) -> Found | None:
-        """Sets ``begun`` by a beam that wastes little; a packing where the beam finds one."""
-        if self.begun:
-            return None
-        params = self.params
-        skyline = self._skyline()  # weighs no section by failures of another search
-        areas = [size * skyline.width(i) for i, size in enumerate(skyline.sizes)]
-        mean = sum(areas) / len(areas)
-        worth = [params.completion_piece_worth * area / mean for area in areas]
-        waste = params.completion_slack_cost / mean
-        placed, complete, taken = beam(
-            skyline, worth, 0.0, params.completion_beam_width, nodes, waste=waste, children=params.beam_children
-        )
-        self.budget.spent_s += taken / self.nodes_per_second
-        if complete:
-            return "yes", tuple(placed.get(i, 0) for i in range(len(areas)))
-        self.begun = placed
-        return None
+        for run in search_runs(self._skyline(), self.params):
+            yield partial(attempt, run)
 
-    def _complete(self, orders: OrderModel, seconds: float, until: float) -> Found:
-        """CP-SAT with the beam's last decisions undone: some, and more wherever it proves that these do not fit."""
-        pieces, params = len(self.first), self.params
-        kept = min(len(self.begun), pieces - pieces // params.completion_first_divisor)
-        while kept > 0 and self._left(until) > 0:
-            self.deadline.check()
-            placed = dict(islice(self.begun.items(), kept))
-            answer, offsets, spent = orders.run(min(seconds, self._left(until)), placed)
-            self.budget.spent_s += spent
-            if answer == "yes":
-                return "yes", offsets
-            if answer == "unknown":
-                break
-            kept -= max(1, pieces // params.completion_step_divisor)
-        return UNKNOWN
+    def _completions(self) -> Iterator[Attempt]:
+        yield from CompletionTrials(self._skyline, self._orders, self.nodes_per_second, self.params).attempts()
+
+    def _order_models(self) -> Iterator[Attempt]:
+        """The order model of everything, without end, each attempt for twice as long as the one before."""
+        for number in count():
+            yield partial(self._order_all, self._orders.writing_s() + self.params.order_first_s * 2**number)
+
+    def _order_all(self, seconds: float, left: float) -> tuple[Answer, tuple[int, ...], float]:
+        return self._orders.run(min(seconds, left))
+
+    @cached_property
+    def _orders(self) -> OrderModel:
+        return OrderModel(self.problem, self.first, self.end, self.deadline, self.params)
 
     def _skyline(self) -> Skyline:
         return Skyline(self.problem, self.first, self.end, max(self.end, default=0), self.deadline, self.params)

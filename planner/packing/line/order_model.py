@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import combinations, pairwise
 from math import comb
 from types import MappingProxyType
@@ -57,10 +58,7 @@ class OrderModel:
         """
         from ortools.sat.python import cp_model
 
-        with_earlier = self._with_earlier()
-        free = [[i for i in earlier if k not in placed and i not in placed] for k, earlier in enumerate(with_earlier)]
-        triples = sum(comb(len(earlier), 2) for earlier in free)
-        writing = triples / self._params.triples_per_second
+        writing, with_earlier, free = self.writing_s(placed), self._earlier, self._free(placed)
         if writing >= seconds:
             return "unknown", (), 0.0
         model = cp_model.CpModel()
@@ -75,14 +73,19 @@ class OrderModel:
         self._separate(model, below, placed, with_earlier, offsets)
         rate = self._params.order_model_rate
         self._deadline.check()
-        # `small` leaves out probing and symmetries: published-203-2 of packing_instances.py is packed in 5 s of CPU
-        # without them, and not in 12 s with them.
+        # Presolve takes seconds that a limit of ten does not have: benchmarks/results/packing.json is without it.
         answer, solver = run(
-            model, rate * (seconds - writing), presolve=triples <= self._params.presolved_triples, small=True, relax=0,
-            deadline=self._deadline,
-        )  # fmt: skip
+            model, rate * (seconds - writing), presolve=False, small=True, relax=0, deadline=self._deadline
+        )
         placing = tuple(solver.value(offset) for offset in offsets) if answer == "yes" else ()
         return answer, placing, writing + spent(solver) / rate
+
+    def writing_s(self, placed: Mapping[int, int] = NOTHING) -> float:
+        """Work seconds that it takes to write the model down."""
+        return sum(comb(len(earlier), 2) for earlier in self._free(placed)) / self._params.triples_per_second
+
+    def _free(self, placed: Mapping[int, int]) -> list[list[int]]:
+        return [[i for i in earlier if k not in placed and i not in placed] for k, earlier in enumerate(self._earlier)]
 
     def _orders(
         self, model: cp_model.CpModel, with_earlier: Sequence[Sequence[int]], placed: Mapping[int, int]
@@ -153,18 +156,15 @@ class OrderModel:
                     model.add(offsets[i] + sizes[i] <= offsets[k]).only_enforce_if(below[i, k])
                     model.add(offsets[k] + sizes[k] <= offsets[i]).only_enforce_if(below[k, i])
 
-    def _with_earlier(self) -> list[list[int]]:
-        found = []
-        for k in range(len(self._first)):
+    @cached_property
+    def _earlier(self) -> list[list[int]]:
+        """Of each piece k those live where it begins that begin before it, the lower index first among equals."""
+        first, found = self._first, []
+        for k, begin in enumerate(first):
             self._deadline.check()
-            found.append(self._earlier(k))
+            here = self._live[begin] if begin < self._end[k] else []
+            found.append(sorted((i for i in here if (first[i], i) < (begin, k)), key=lambda i: (first[i], i)))
         return found
-
-    def _earlier(self, k: int) -> list[int]:
-        """The pieces live where piece k begins that begin before it, the lower index first among equals."""
-        first = self._first
-        here = self._live[first[k]] if first[k] < self._end[k] else []
-        return sorted((i for i in here if (first[i], i) < (first[k], k)), key=lambda i: (first[i], i))
 
     def _neighbours(self) -> Iterator[tuple[int, int]]:
         """Each full section with the next one, and with those of slack between it and the full ones next to it."""

@@ -15,7 +15,7 @@ from warpplan.planner.packing.line.beam_search import beam
 from warpplan.planner.packing.line.skyline import Skyline
 from warpplan.planner.values.packing_params import PackingParams
 
-SearchRun = Callable[[int], tuple[Answer, tuple[int, ...], int]]
+SearchRun = Callable[[float], tuple[Answer, tuple[int, ...], int]]
 """Given how many nodes it may take: the answer, the offsets where it is "yes", and the nodes that it took."""
 
 
@@ -31,11 +31,11 @@ def search_runs(skyline: Skyline, params: PackingParams) -> Iterator[SearchRun]:
     mean = sum(areas) / max(1, len(areas))
     orders: tuple[Callable[[int], int], ...] = (lambda i: sizes[i], skyline.width, lambda i: areas[i])
 
-    def depth_first(ranks: Sequence[float], nodes: int, snug: bool, most: int) -> tuple[Answer, tuple[int, ...], int]:
+    def depth_first(ranks: Sequence[float], nodes: int, snug: bool, most: float) -> tuple[Answer, tuple[int, ...], int]:
         answer, taken = skyline.run(ranks, min(nodes, most), snug)
         return answer, tuple(skyline.offsets), taken
 
-    def beams(worth: Sequence[float], valley: float, width: int, most: int) -> tuple[Answer, tuple[int, ...], int]:
+    def beams(worth: Sequence[float], valley: float, width: int, most: float) -> tuple[Answer, tuple[int, ...], int]:
         placed, complete, taken = beam(skyline, worth, valley, width, most, children=params.beam_children)
         return ("yes", tuple(placed.get(i, 0) for i in everyone), taken) if complete else ("unknown", (), taken)
 

@@ -56,7 +56,7 @@ class Skyline(SkylineInference):
         self._weight = [1.0] * count
         self._failures = FailureMemo(self.over, self.slack, params)
 
-    def run(self, ranks: Sequence[float], nodes: int, snug: bool) -> tuple[Answer, int]:
+    def run(self, ranks: Sequence[float], nodes: float, snug: bool) -> tuple[Answer, int]:
         """The answer within ``nodes`` nodes, and how many it took; "yes" leaves ``offsets``.
 
         Low ranks go first; with ``snug``, among pieces that touch as many walls, and come level with as many.
@@ -71,7 +71,7 @@ class Skyline(SkylineInference):
         while path:
             frame = path[-1]
             if frame.choices:
-                if taken == nodes:
+                if taken >= nodes:
                     return "unknown", taken
                 self.deadline.check()
                 taken += 1

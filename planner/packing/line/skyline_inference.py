@@ -102,38 +102,33 @@ class SkylineInference:
 
     def stairs(self, state: SkylineNode, first: int, end: int) -> int | None:
         """The sections to blame where [first, end), now higher, is a wall that no piece next to it can reach."""
-        floors = state.floors
-        for wall, step, last in ((first, -1, -1), (end - 1, 1, self.count)):
-            s, highest, left, right = wall + step, -1, wall, wall
-            while s != last and (floor := floors[s]) < floors[wall]:
+        floors, todo, over, count = state.floors, state.todo, self.over, self.count
+        for wall, step, last in ((first, -1, -1), (end - 1, 1, count)):
+            s, highest, other, top = wall + step, -1, wall, floors[wall]
+            here = todo & over[wall]
+            there = 0
+            while s != last and (floor := floors[s]) < top:
                 if floor >= highest:
                     if floor > highest:  # Otherwise the wall on the other side is the same.
                         highest, other = floor, s
-                        while 0 <= other < self.count and floors[other] <= floor:
+                        while 0 <= other < count and floors[other] <= floor:
                             other += step
-                        left, right = (other, wall) if step < 0 else (wall, other)
-                    failure = self._short(state, left, s, right)
-                    if failure is not None:
-                        return failure
+                        there = todo & over[other]  # nothing where `other` is -1 or `count`
+                    # What reaches one of the walls alone fits above it here, as it does over the wall itself.
+                    a, b = here & over[s], there & over[s]
+                    if a & ~b and b & ~a and self._too_much(a | b, min(top, floors[other])):
+                        return 1 << s | 1 << wall | 1 << other
                 s += step
         return None
 
-    def _short(self, state: SkylineNode, left: int, s: int, right: int) -> int | None:
-        """The sections to blame where what lies between the walls ``left`` and ``right`` is too little over s."""
-        floors, over = state.floors, self.over
-        here = state.todo & over[s]
-        a = here & over[left] if left >= 0 else 0
-        b = here & over[right]
-        if not a | b:
-            return None
-        low, high = floors[left] if a else DONE, floors[right] if b else DONE
-        level = max(floors[left], floors[right]) if a == b else min(low if a & ~b else DONE, high if b & ~a else DONE)
-        need = level - floors[s] - state.slack[s]
-        for i in bits(here & ~a & ~b):
-            if need <= 0:
-                return None
-            need -= self.sizes[i]
-        return (1 << s | (1 << left if a else 0) | (1 << right if b else 0)) if need > 0 else None
+    def _too_much(self, pieces: int, level: int) -> bool:
+        """Whether ``pieces`` (bits), of which none can lie below ``level``, do not fit above it."""
+        room = self.capacity - level
+        while pieces and room >= 0:
+            i = pieces.bit_length() - 1
+            room -= self.sizes[i]
+            pieces ^= 1 << i
+        return room < 0
 
     def settle(self, state: SkylineNode, first: int, end: int) -> int | None:
         """Find the valleys anew around [first, end), raising floors that nothing can rest on.
@@ -189,31 +184,26 @@ class SkylineInference:
         across = state.todo & ~inside
         from_left = across & over[left - 1] if left else 0
         to_right = across & over[right]
-        change = [0] * (right - left + 1)
-        # How much is left to place over a section is known: what lies within the valley is counted, or else the rest.
-        rest = from_left | to_right
-        fewer = rest.bit_count() < inside.bit_count()
-        for i in bits(rest if fewer else inside):
-            change[max(self.first[i], left) - left] += sizes[i]
-            change[min(self.end[i], right) - left] -= sizes[i]
-        counted = 0
+        lower, higher = min(low, high), max(low, high)
         raises: list[tuple[int, int]] = []
         best = fewest = 0
         for s in range(left, right):
-            counted += change[s - left]
-            filled = self.capacity - floor - slack[s] - counted if fewer else counted
-            a, b = over[s] & from_left, over[s] & to_right
-            level = DONE if not a | b else max(low, high)
+            here = over[s]
+            a, b, resting = here & from_left, here & to_right, here & inside
             if a & ~b:
                 level = low
-            if b & ~a and high < level:
-                level = high
-            if (a or b) and level - floor - filled > slack[s]:
-                return 1 << s | (1 << left - 1 if a else 0) | (1 << right if b else 0)
-            if not filled:
+                if b & ~a:
+                    level = lower
+                    if self._too_much(a | b, lower):
+                        return 1 << s | 1 << left - 1 | 1 << right
+            elif b:
+                level = high if b & ~a else higher
+            else:
+                level = DONE
+            if not resting:
                 raises.append((s, level))
             elif not raises:
-                choices = (inside & over[s]).bit_count() + (slack[s] > 0)
+                choices = resting.bit_count() + (slack[s] > 0)
                 if not fewest or choices < fewest:
                     best, fewest, next_level = s, choices, level
         if raises:

@@ -170,6 +170,16 @@ def test_a_longer_limit_does_all_that_a_shorter_one_does():
         assert all(answer == found[0] for answer in found)
 
 
+@pytest.mark.parametrize("kind", packing_instances.KINDS, ids=lambda kind: kind.name)
+def test_a_longer_time_limit_never_fails_where_a_shorter_one_packs(kind):
+    made = packing_instances.instance(f"longer {kind.name}", 60, kind)
+    answers = [pack(made.blocks, made.capacity, deadline=Deadline(50 * 3**step, Clock())) for step in range(9)]
+    found = [answer for answer in answers if answer.status == "packed"]
+    assert found, "the longest limit suffices"
+    assert valid(list(made.blocks), found[0].offsets, made.capacity)
+    assert answers[len(answers) - len(found) :] == [found[0]] * len(found)
+
+
 SWITCHES = [field.name for field in fields(PackingParams) if field.type == "bool"]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from itertools import combinations, pairwise
+from functools import partial
+from itertools import combinations, islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import packing_instances
 from packing_instances import KINDS, Kind
 
+from warpplan.planner.packing.line.beam_completion import CompletionTrials
 from warpplan.planner.packing.line.beam_search import beam
 from warpplan.planner.packing.line.joining import joined
 from warpplan.planner.packing.line.line_packing import pack, sections
@@ -156,6 +158,30 @@ def test_a_narrow_beam_packs_small_cuts(kind: Kind):
     assert valid(made.blocks, tuple(problem.unit * offsets[i] for i in place), made.capacity)
 
 
+def completed(kind: Kind, numbers: int) -> list[tuple[str, tuple[int, ...], float]]:
+    """What the first trials of beam and completion answer on a small cut, with narrow beams."""
+    made = packing_instances.instance(f"test {kind.name}", 40, kind)
+    first, end, _, _ = sections(made.blocks)
+    problem = pieces([block.size for block in made.blocks], [1] * len(made.blocks), made.capacity)
+    skyline = partial(Skyline, problem, first, end, max(end), NO_DEADLINE, DEFAULTS)
+    orders = OrderModel(problem, first, end, NO_DEADLINE, DEFAULTS)
+    trials = CompletionTrials(skyline, orders, 1_000.0, replace(DEFAULTS, completion_beam_width=1))
+    found = [attempt(30.0) for attempt in islice(trials.attempts(), numbers)]
+    for answer, offsets, _ in found:
+        if answer == "yes":
+            assert valid(made.blocks, tuple(problem.unit * offset for offset in offsets), made.capacity)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_completed_beams_pack_small_cuts_and_answer_alike_again(kind: Kind):
+    found = completed(kind, 4)
+    assert "yes" in {answer for answer, _, _ in found}
+    assert "no" not in {answer for answer, _, _ in found}, "what a beam has placed proves nothing about the rest"
+    assert all(seconds > 0 for _, _, seconds in found)
+    assert completed(kind, 4) == found
+
+
 def test_one_piece_takes_the_place_of_another_in_fullsections():
     # Piece 0 ends where piece 2 begins, and piece 1 is live beside both: offsets of 0 and 2 are one.
     fewer, first, end, place = joined(pieces([2, 3, 2], [1, 1, 1], 5), [0, 0, 1], [1, 2, 2])
@@ -222,8 +248,9 @@ def performed(blocks: tuple[PackingBlock, ...], capacity: int, limit_s: float, m
 
 
 FAST = replace(
-    DEFAULTS, quick_round_s=0.02, first_round_s=0.05, first_run_nodes=5, restart_nodes=20, first_beam_width=2
-)
+    DEFAULTS, runs_first_s=0.02, order_first_s=0.02, first_run_nodes=5, restart_nodes=20, first_beam_width=2,
+    completion_beam_width=2, completion_attempt_s=0.02,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -181,6 +181,17 @@ def test_pack_keeps_its_time_limit_and_says_what_it_took(capsys: pytest.CaptureF
     assert 1 <= json.loads(out)["solve_seconds"] <= took < 1 * 1.1 + 1 + 3
 
 
+def test_a_packing_says_what_it_took(capsys: pytest.CaptureFixture[str]) -> None:
+    made = packing_instances.instance("perfect-250-0", 250, packing_instances.KINDS[0])
+    text = write_buffers(made.blocks, [1] * len(made.blocks)).replace(",offset\n", ",alignment\n")
+    Path("b.csv").write_text(text)
+    began = time.monotonic()
+    status, out, _ = run(capsys, "pack", "b.csv", "--capacity", str(made.capacity), "--json")
+    took = time.monotonic() - began
+    assert (status, json.loads(out)["status"]) == (0, "packed")
+    assert 0.001 < json.loads(out)["solve_seconds"] <= took
+
+
 def test_pack_with_a_work_limit_gives_the_same_answer_again(capsys: pytest.CaptureFixture[str]) -> None:
     text, capacity = hard_instance()
     Path("b.csv").write_text(text)
