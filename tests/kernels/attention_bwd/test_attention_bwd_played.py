@@ -123,7 +123,7 @@ ALLOCATE = "    thread_barrier()\n\n\n@gluon.jit\ndef allocate_keys"
 MUTATIONS = {
     "a causal mask is one off": (gluon, "k + (key - row - extents.low)", "k + (key - row - extents.low + 1)"),
     "a window is one off": (gluon, "low + extents.high, gl", "low + extents.high - 1, gl"),
-    "rows begin late": (gluon, "gl.maximum(key - extents.low, 0)", "gl.maximum(key - extents.low + 1, 0)"),
+    "rows begin late": (gluon, "gl.maximum(key - extents.low, 0)", "gl.maximum(key - extents.low + 4, 0)"),
     "rows end early": (gluon, "last_key + extents.high + 1", "last_key + extents.high"),
     "slots are counted from each unit": (gluon, "line, row, first + i, out", "line, row, i, out"),
     "the second sharer is left out": (gluon, "range(extents.sharers * tile.blocks)", "range(tile.blocks)"),

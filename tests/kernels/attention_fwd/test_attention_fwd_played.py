@@ -132,7 +132,10 @@ MUTATIONS = {
         "        release_queries(queries, BLOCK)\n        if BLOCK.lookahead:",
     ),
     "heads share the wrong keys": ("tile.head // extents.sharers", "tile.head % extents.sharers"),
-    "the result is stored before it is fenced": ("    fence_async_shared()\n", ""),
+    "the result is stored before it is fenced": (
+        "    staging.store(acc.to(staging.dtype))\n    fence_async_shared()\n",
+        "    staging.store(acc.to(staging.dtype))\n",
+    ),
     "the staging is overwritten while it is read": (
         "        tma_store_wait(0)\n    thread_barrier()",
         "    thread_barrier()",

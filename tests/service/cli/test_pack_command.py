@@ -201,8 +201,8 @@ def test_pack_with_a_work_limit_gives_the_same_answer_again(capsys: pytest.Captu
 
 
 def test_ctrl_c_prints_what_is_known_by_then() -> None:
-    kind = packing_instances.Kind("coarse", (), ticks=40, units=128)
-    made = packing_instances.instance("interrupted coarse", 450, kind)
+    kind = packing_instances.Kind("kept80", (), ticks=256, units=256, kept=0.8)
+    made = packing_instances.instance("kept80-450-0", 450, kind)  # not packed in a minute
     Path("b.csv").write_text(write_buffers(made.blocks, made.packed))
     lines = Path("b.csv").read_text().splitlines()
     Path("b.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines))

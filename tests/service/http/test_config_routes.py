@@ -141,7 +141,7 @@ def test_bad_batches(http: httpx.Client, content: bytes, status: int, field: str
 
 def test_too_many_items_and_too_many_bytes(http: httpx.Client) -> None:
     body = problem(http.post("/v1/configs:batch", json={"items": [SIZES] * 31}), 413, "items")
-    assert (body["value"], body["limit"]) == (21, 20)
+    assert (body["value"], body["limit"]) == (31, 30)
     body = problem(http.post("/v1/configs:batch", content=b" " * 20_001), 413, "body")
     assert body["limit"] == 20_000
 
