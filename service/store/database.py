@@ -181,7 +181,8 @@ def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:
 
 def _reopen_where_replaced(engine: Engine, path: Path) -> None:
     """Give up a kept connection whose file was moved away, replaced by another, or written to since it was opened: by a
-    checkpoint, or by somebody who is no SQLite, which pages in its cache would hide."""
+    checkpoint, or by somebody who is no SQLite, which pages in its cache would hide. One that was opened for this use
+    has nothing in its cache, and is kept however fast others write."""
 
     def state() -> tuple[int, int]:
         try:
@@ -192,11 +193,11 @@ def _reopen_where_replaced(engine: Engine, path: Path) -> None:
 
     @event.listens_for(engine, "connect")
     def _opened(_: object, record: ConnectionPoolEntry) -> None:
-        record.info["state"] = state()
+        record.info["state"], record.info["unused"] = state(), True
 
     @event.listens_for(engine, "checkout")
     def _taken(_: object, record: ConnectionPoolEntry, __: object) -> None:
-        if record.info["state"] != state():
+        if not record.info.pop("unused", False) and record.info["state"] != state():
             raise DisconnectionError(f"{path} is another file now")
 
 

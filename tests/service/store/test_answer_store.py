@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,23 @@ def test_what_is_kept_outlives_the_process(tmp_path: Path) -> None:
 def test_sqlite_is_in_wal_mode(store: Store) -> None:
     with sqlite3.connect(store.name) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_file_that_others_write_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at it finds another time of writing."""
+    path, writings, look = tmp_path / "busy.sqlite", itertools.count(), os.stat
+
+    def busy(place: object, **options: Any) -> os.stat_result:
+        if place == path:
+            os.utime(path, ns=(0, next(writings)))
+        return look(place, **options)
+
+    store = Store.open(path)
+    monkeypatch.setattr(os, "stat", busy)
+    for m in range(3):
+        store.keep([kept(m)])
+    assert len(store.problems()) == 3
+    store.close()
 
 
 def test_paths_with_odd_characters(tmp_path: Path) -> None:
