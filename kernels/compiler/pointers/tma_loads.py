@@ -4,11 +4,11 @@ A tile's address is an affine function of the position in it (:mod:`~.affine_til
 
     tile[i, j] = tensor[row + i, column + j], 0 where that is outside of [0, rows) × [0, columns)
 
-so: steps are 1 along one dimension and a multiple of 16 bytes along the other; what the masks let through is what is
-inside, where the sizes are chosen so that ``size − coordinate`` is the mask's limit; a dimension without a mask has no
-end, for the tile is read whole either way, and one whose row may be negative, as of a table, may begin before its
-tensor does. What the innermost loop changes goes into the coordinates, what else is a multiple of the row stride as
-well; the rest, a batch's offset, is added to the descriptor's base.
+so: steps are 1 along one dimension and a multiple of 16 bytes along the other, as is the first column; what the masks
+let through is what is inside, where the sizes are chosen so that ``size − coordinate`` is the mask's limit; a dimension
+without a mask has no end, for the tile is read whole either way, and one whose row may be negative, as of a table, may
+begin before its tensor does. What the innermost loop changes goes into the coordinates, what else is a multiple of the
+row stride as well; the rest, a batch's offset, is added to the descriptor's base.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 LOOPS = ("scf.for", "scf.while")
 _WHOLE = ("i8", "i16", "i32", "i64")
 ALIGNMENT = 16
-"""Bytes that a tensor's base and its row stride are multiples of (CUDA Driver API, ``cuTensorMapEncodeTiled``)."""
+"""Bytes that a tensor's base and its row stride are multiples of (CUDA Driver API, ``cuTensorMapEncodeTiled``), and a
+box's first column: any other is an illegal instruction (seen on an H200: fp32 at columns 1, 2, 31, bfloat16 at 1, 2, 4,
+31; 0, 4 and 8, and 0 and 8, are right)."""
 ROWS_BEFORE = 1 << 28
 """Rows before a tensor's first one that a descriptor reaches where a row may be negative: TMA counts from there, and
 checks nothing but its coordinates. A kernel whose offsets have 32 bits reaches no further with elements of 2 bytes, for
@@ -216,6 +218,8 @@ class _LoadReader:
         alignment = self._alignment(base)
         if alignment % ALIGNMENT or (offset.divisor(self.scalars.divisor) * size) % ALIGNMENT:
             raise NotAffine(f"its base is not known to be a multiple of {ALIGNMENT} bytes")
+        if (column.divisor(self.scalars.divisor) * size) % ALIGNMENT:
+            raise NotAffine(f"its first column is not known to be a multiple of {ALIGNMENT} bytes")
         for name in sorted(n for p in (offset, stride, row, column, *rows.extents, *columns.extents) for n in p.names):
             if self.scalars.kind(name) not in _WHOLE:
                 raise NotAffine(f"its address is made of a {self.scalars.kind(name)}")

@@ -124,6 +124,7 @@ MUTATIONS = {
     "a causal mask is one off": (gluon, "k + (key - row - extents.low)", "k + (key - row - extents.low + 1)"),
     "a window is one off": (gluon, "low + extents.high, gl", "low + extents.high - 1, gl"),
     "rows begin late": (gluon, "gl.maximum(key - extents.low, 0)", "gl.maximum(key - extents.low + 4, 0)"),
+    "rows begin where TMA cannot": (gluon, " & -ALIGNED_ROWS", ""),
     "rows end early": (gluon, "last_key + extents.high + 1", "last_key + extents.high"),
     "slots are counted from each unit": (gluon, "line, row, first + i, out", "line, row, i, out"),
     "the second sharer is left out": (gluon, "range(extents.sharers * tile.blocks)", "range(tile.blocks)"),

@@ -232,6 +232,22 @@ def before_the_tensor(
 
 
 @triton.jit
+def odd_column(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """A's tile starts four columns, 8 bytes, behind where the loop's counter says."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + 4 + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :], mask=rk[None, :] < K, other=0.0)
+        b = tl.load(b_ptr + rn[None, :] * stride_bn + (k + tl.arange(0, BK))[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
 def in_place(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):

@@ -140,6 +140,7 @@ REFUSED = {
     "filled_with_ones": (WRAPPED, "outside of its mask is not 0", "other=1.0"),
     "triangle": (WRAPPED, "its mask is no bound of one dimension", "<= rm[:, None]"),
     "before_the_tensor": (WRAPPED, "it may be negative", "a = tl.load"),
+    "odd_column": (WRAPPED, "first column is not known to be a multiple of 16 bytes", "a = tl.load"),
 }
 
 

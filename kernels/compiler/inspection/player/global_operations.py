@@ -9,7 +9,7 @@ import numpy as np
 
 from warpplan.kernels.compiler.inspection.player.interleaving import Steps
 from warpplan.kernels.compiler.inspection.player.partition import PlayedPartition
-from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds, TensorMap
+from warpplan.kernels.compiler.inspection.player.tiles.device_memory import TMA_ALIGNMENT, OutOfBounds, TensorMap
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import rounded
 from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import PrintedType, ReadyOperation
@@ -141,8 +141,19 @@ def described(partition: PlayedPartition, operation: ReadyOperation, value: Any)
     return partition.program.maps[value]
 
 
+def _require_aligned(
+    partition: PlayedPartition, operation: ReadyOperation, tensor: TensorMap, coordinates: list[int]
+) -> None:
+    """A box that begins at another column is an illegal instruction on the GPU."""
+    begin = coordinates[-1] * tensor.kind.bytes
+    if begin % TMA_ALIGNMENT:
+        told = f"TMA takes columns at multiples of {TMA_ALIGNMENT} bytes, not {coordinates[-1]} at {begin}"
+        raise partition.fault("descriptor", told, operation)
+
+
 def boxed(partition: PlayedPartition, operation: ReadyOperation, tensor: TensorMap, coordinates: list[int]) -> Any:
     """The box of a TMA load: outside of the tensor zero, or NaN."""
+    _require_aligned(partition, operation, tensor, coordinates)
     shape = next(kind for kind in operation.types if kind.kind == "!tt.tensordesc").shape
     addresses, inside = tensor.box(tuple(coordinates), shape)
     try:
@@ -156,6 +167,7 @@ def unboxed(
     partition: PlayedPartition, operation: ReadyOperation, tensor: TensorMap, coordinates: list[int], tile: Any
 ) -> None:
     """The box of a TMA store, what is inside of the tensor."""
+    _require_aligned(partition, operation, tensor, coordinates)
     shape = next(kind for kind in operation.types if kind.kind == "!tt.tensordesc").shape
     addresses, inside = tensor.box(tuple(coordinates), shape)
     try:
