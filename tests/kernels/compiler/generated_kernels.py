@@ -3018,6 +3018,8 @@ _BLOCKS = (
 )  # fmt: skip
 """Of a causal mask, blocks of 128: partial ones by row and by column, then whole ones by row and by column."""
 _ENDS = (200, 456, 456, 700, 1100, 1500, 2000, 2048)
+# Where groups split columns, TMA begins at their ends: at multiples of 16 bytes, as torch._grouped_mm requires too.
+_COLUMN_ENDS = (200, 456, 456, 704, 1104, 1504, 2000, 2048)
 
 KERNELS = {
     "mm_pointers": _of(mm_pointers, 4, 3, (256, 1, 1), _bf16(2048, 1024), _bf16(2048, 1024), _written(2048, 2048)),
@@ -3032,7 +3034,7 @@ KERNELS = {
         (132, 1, 1),
         _bf16(1024, 2048),
         _bf16(1024, 2048),
-        _table(*_ENDS),
+        _table(*_COLUMN_ENDS),
         _written(8192, 1024),
     ),
     "scaled_mm": _of(

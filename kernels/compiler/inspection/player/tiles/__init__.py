@@ -3,7 +3,7 @@ shared memory with barriers, and the vector clocks that tell a race.
 """
 
 EXPORTS = {
-    "device_memory": ("DeviceMemory", "OutOfBounds", "TensorMap"),
+    "device_memory": ("DeviceMemory", "OutOfBounds", "TMA_ALIGNMENT", "TensorMap"),
     "element_types": ("decoded", "element_type", "ElementType", "MANTISSA", "poison", "rounded", "unit_in_last_place"),
     "faults": ("FaultKind", "KernelFault", "NotPlayed"),
     "operation_forms": ("PrintedType", "read_types", "ReadyCode", "ReadyOperation"),
