@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpplan.kernels.attention_fwd.space import AttentionConfig
-from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
+from warpplan.kernels.device.boxes import as_box, ragged_box
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.groups import Groups, count_units, find_group, first_window, window_groups
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
@@ -230,12 +230,6 @@ def key_box(tile, head, key, BLOCK: gl.constexpr):
         return ragged_box(head, tile.k_first + key, tile.k_first + tile.k_length)
     else:
         return [tile.batch, head, key, 0]
-
-
-@gluon.jit
-def ragged_box(head, row, end):
-    """Coordinates in a ragged descriptor of [rows, heads, D]: from ``row`` on, cut off at row ``end``."""
-    return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, head, 0]
 
 
 @gluon.jit
