@@ -58,7 +58,7 @@ docs: $(VENV)/.docs  ## the pages under docs/ as HTML in build/docs; a dead link
 compile-matrix: $(TRITONS:%=build/triton-%/.ready)  ## compile for sm_90 and sm_100 with every supported Triton, without a GPU
 	@for version in $(TRITONS); do \
 		echo "triton $$version"; \
-		build/triton-$$version/bin/python -m pytest -q -m matrix tests/kernels/compiler $(PYTEST_ARGS); \
+		build/triton-$$version/bin/python -m pytest -q -m matrix tests/kernels $(PYTEST_ARGS); \
 	done
 
 fuzz: $(VENV)/.test  ## every property on new random examples; solver, checker and simulator on thousands (EXAMPLES=5000)
