@@ -423,6 +423,7 @@ def _read(tuning_config: TuningConfig) -> GemmConfig:
         tuning_config.num_stages,
         group_m=whole("GROUP_M"),
         persistent=bool(kwargs.get("PERSISTENT", True)),
+        cluster=tuning_config.num_ctas,
     )
     if scheme == "pipelined":
         return base
@@ -437,5 +438,4 @@ def _read(tuning_config: TuningConfig) -> GemmConfig:
         split_tail=bool(kwargs.get("SPLIT_TAIL", False)),
         promoted=bool(kwargs.get("PROMOTED", False)),
         stream_k=bool(kwargs.get("STREAM_K", False)),
-        cluster=tuning_config.num_ctas,
     )

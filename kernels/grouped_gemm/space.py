@@ -138,6 +138,7 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
         group_m=int(given["GROUP_M"]),
         ctas_per_sm=int(given["CTAS_PER_SM"]),
         promoted=given.get("PROMOTED") is True,
+        cluster=tuning_config.num_ctas,
     )
     made = dict(tuning(config).kwargs)
     for name in sorted(made.keys() | given.keys()):
