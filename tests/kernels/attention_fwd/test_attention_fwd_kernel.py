@@ -161,7 +161,7 @@ def test_the_busiest_program_is_that_of_the_longest_first_order(profile):
     """Blocks of keys of the busiest of 132 programs, counted one by one."""
     shape = AttentionShape(2, 8, 5000, 128, 2, 5000, True)
     configs = [replace(AttentionConfig(128, 2, 64, 128, 2), head_group=group) for group in (1, 3, 16)]
-    made = work(configs, shape, "bfloat16", H200, profile.costs)
+    made = work(configs, shape, "bfloat16", H200, profile)
     blocks = shape.blocks(128, 128)
     for config, trips in zip(configs, made.trips.tolist(), strict=True):
         order = []
@@ -176,7 +176,7 @@ def test_the_busiest_program_of_packed_sequences(profile, sizes):
     """Units count through a sequence's bands of heads, tile by tile, then through the next sequence's."""
     shape = attention_shape((2, 8, 5000, 128, "mask=causal", f"sizes={sizes}"))
     configs = [replace(AttentionConfig(128, 2, 64, 128, 2, packed=True), head_group=group) for group in (1, 3, 8)]
-    made = work(configs, shape, "bfloat16", H200, profile.costs)
+    made = work(configs, shape, "bfloat16", H200, profile)
     for config, trips in zip(configs, made.trips.tolist(), strict=True):
         order = []
         for size in shape.sizes:
