@@ -171,8 +171,8 @@ def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[]
         keys = (batch, asked.kv_heads, asked.k_length, asked.head_dim)
         forms = ((batch, asked.heads, asked.q_length, asked.head_dim), keys, keys)
         q, k, v = (torch.randn(form, device="cuda", dtype=torch.bfloat16).to(kind) for form in forms)
-        out, one = torch.empty_like(q, dtype=result_dtype(q)), torch.ones(1, device="cuda")
-        scales = (one, one, one) if q.element_size() == 1 else None
+        out = torch.empty_like(q, dtype=result_dtype(q))
+        scales = (q.new_ones(1, dtype=torch.float32),) * 3 if q.element_size() == 1 else None
         return prepare(q, k, v, config, out, causal=asked.causal, window=asked.window, scales=scales)
     more = asked.k_length - asked.q_length
     ends = [list(accumulate(sizes)) for sizes in (asked.sizes, [max(size + more, 0) for size in asked.sizes])]
