@@ -15,6 +15,7 @@ EXPORTS = {
         "attend_serially",
         "key_box",
         "load_block",
+        "pack_columns",
     ),
     "graph": (
         "BARRIER_BYTES",

@@ -511,21 +511,28 @@ def as_left_operand(weights, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
     spent as much on packing again as on the exponentials).
     """
     if BLOCK.bits == 8:
-        groups = weights.reshape([BLOCK.rows, BLOCK.columns // KEY_GROUP, 2, 4, 2]).permute((0, 1, 3, 2, 4))
-        even, odd = groups.split()
-        first, third = even.split()
-        second, fourth = odd.split()
-        return gl.inline_asm_elementwise(
-            "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;"
-            " cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; mov.b32 $0, {low, high}; }",
-            "=r,r,r,r,r",
-            [first, second, third, fourth],
-            dtype=gl.int32,
-            is_pure=True,
-            pack=1,
-        )
+        return pack_columns(weights)
     else:
         return gl.convert_layout(weights.to(DTYPE), left_layout(BLOCK.width, gl.num_warps(), BLOCK.bits))
+
+
+@gluon.jit
+def pack_columns(x):
+    """fp32 ``x`` [rows, columns] in an accumulator's layout as e4m3, four to a 32-bit number, [rows, columns / 16, 4]:
+    those of columns 2c, 2c + 1, 2c + 8 and 2c + 9 of each 16, all of which a thread has."""
+    groups = x.reshape([x.shape[0], x.shape[1] // KEY_GROUP, 2, 4, 2]).permute((0, 1, 3, 2, 4))
+    even, odd = groups.split()
+    first, third = even.split()
+    second, fourth = odd.split()
+    return gl.inline_asm_elementwise(
+        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;"
+        " cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; mov.b32 $0, {low, high}; }",
+        "=r,r,r,r,r",
+        [first, second, third, fourth],
+        dtype=gl.int32,
+        is_pure=True,
+        pack=1,
+    )
 
 
 @gluon.constexpr_function

@@ -56,7 +56,7 @@ def loop_cycles(config: AttentionConfig, dtype: str, device: Device, costs: Cost
     scores, output = c.rows * c.columns, c.rows * c.head_dim
     flush = latency("tma_store", c.tile_rows * c.head_dim * RESULT_BYTES)
     # The first block's softmax has no product of its own consumer beside it where products are issued ahead.
-    kinds = ("row_max", "exp2", "row_sum", conversion(dtype))
+    kinds = ("row_max", "exp2", "row_sum", conversion(dtype, costs))
     softmax = sum(latency(kind, scores) for kind in kinds) if c.lookahead else 0.0
     store = latency("elementwise", output) + latency("epilogue_store", output)
     return {
