@@ -15,7 +15,6 @@ EXPORTS = {
         "attend_serially",
         "key_box",
         "load_block",
-        "pack_columns",
     ),
     "graph": (
         "BARRIER_BYTES",

@@ -26,10 +26,9 @@ under another's products.
 
 Of Q, K and V in 8 bits (e4m3) the result has 16. Hopper multiplies 8-bit operands in shared memory only with adjacent
 elements along the sum, so V lies transposed, [batch, heads, D, keys]
-(:mod:`warpplan.kernels.attention_fwd.fp8.tl`). Within each :data:`KEY_GROUP` its keys lie in the order in
-which a thread has the scores of them, so that P goes from the accumulator to the operand of the next product without
-leaving its thread. P is 2 to the power :data:`WEIGHT_BITS` times as large, as are its sums, of which the result is a
-quotient.
+(:mod:`warpplan.kernels.attention_fwd.fp8.tl`), its keys in an order in which P goes from the accumulator to the operand
+of the next product without leaving its thread (:mod:`warpplan.kernels.attention_fwd.fp8.gluon`). P is 2 to the power
+:data:`WEIGHT_BITS` times as large, as are its sums, of which the result is a quotient.
 """
 
 from __future__ import annotations
@@ -37,7 +36,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpplan.kernels.attention_fwd.fp8.value_pass import KEY_STEP
+from warpplan.kernels.attention_fwd.fp8.gluon import (
+    KEY_GROUP,
+    left_layout,
+    move_packed,
+    pack_columns,
+    unpack_columns,
+)
 from warpplan.kernels.attention_fwd.space import AttentionConfig
 from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
@@ -61,7 +66,6 @@ from warpplan.kernels.triton_compat import (
 LOWEST = gl.constexpr(-3.4028234663852886e38)
 """The least finite fp32 number. A maximum begins here, not at minus infinity, of which a difference would be NaN."""
 LN_2 = gl.constexpr(0.6931471805599453)
-KEY_GROUP = gl.constexpr(KEY_STEP)
 WEIGHT_BITS = gl.constexpr(8)
 """An 8-bit P is at most 2 to this power: e4m3 has 3 bits of fraction from 2^-6 to 448, so that those weights keep them
 that are down to 2^-14 of a row's largest, and those below 2^-18 are lost. Not scaled, it would be 2^-6 and 2^-10. A
@@ -420,7 +424,7 @@ def attend_serially(q, queries, rings, index, tile, row, extents, BLOCK: gl.cons
             scores, row_max, row_sum, key, row, tile, extents, BLOCK, rings.v.dtype
         )
         acc = rescale(acc, alpha)
-        pending = multiply_values(unpack_weights(weights, BLOCK), acc, rings, index, BLOCK)
+        pending = multiply_values(left_operand(weights, BLOCK), acc, rings, index, BLOCK)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
         mbarrier.arrive(rings.v_empty.index(index % BLOCK.depth), count=1)
         index += 1
@@ -443,7 +447,7 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.c
         previous = previous_slot(index, BLOCK.depth)
         if BLOCK.pingpong:
             mbarrier.wait(queries.order.index(ID), (turn & 1) ^ (ID == 0))
-        operand = unpack_weights(weights, BLOCK)
+        operand = left_operand(weights, BLOCK)
         scores = multiply_keys(q, rings, index, BLOCK)
         pending = multiply_values(operand, acc, rings, index - 1, BLOCK)
         if BLOCK.pingpong:
@@ -463,7 +467,7 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.c
         weights = hand_over(following, BLOCK)
         index += 1
     release_queries(queries, BLOCK)
-    last = multiply_values(unpack_weights(weights, BLOCK), acc, rings, index - 1, BLOCK)
+    last = multiply_values(left_operand(weights, BLOCK), acc, rings, index - 1, BLOCK)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=[last])
     mbarrier.arrive(rings.v_empty.index(previous_slot(index, BLOCK.depth)), count=1)
     return acc, row_max, row_sum, turn
@@ -498,18 +502,12 @@ def weigh(scores, row_max, row_sum, key, row, tile, extents, BLOCK: gl.constexpr
     alpha = gl.exp2(row_max - new_max)
     weights = gl.exp2(scores * extents.scale - new_max[:, None])
     row_sum = row_sum * alpha + gl.sum(weights, 1)
-    return as_left_operand(weights, BLOCK, DTYPE), alpha, new_max, row_sum
+    return as_weights(weights, BLOCK, DTYPE), alpha, new_max, row_sum
 
 
 @gluon.jit
-def as_left_operand(weights, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
-    """P rounded to ``DTYPE`` in the registers in which a product reads it; in 8 bits what :func:`unpack_weights` takes.
-
-    A product of 8 bits reads four adjacent elements from a register, and a thread has scores in pairs 8 columns apart:
-    the columns are taken in another order, which is also that of V's keys. The four are packed by hand, for what a loop
-    carries of an 8-bit tensor is unpacked by LLVM, an element a register (Triton 3.6.0: three consumers spilled, others
-    spent as much on packing again as on the exponentials).
-    """
+def as_weights(weights, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
+    """P rounded to ``DTYPE``, as a consumer keeps it until its product: in 16 bits the left operand."""
     if BLOCK.bits == 8:
         return pack_columns(weights)
     else:
@@ -517,60 +515,21 @@ def as_left_operand(weights, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
 
 
 @gluon.jit
-def pack_columns(x):
-    """fp32 ``x`` [rows, columns] in an accumulator's layout as e4m3, four to a 32-bit number, [rows, columns / 16, 4]:
-    those of columns 2c, 2c + 1, 2c + 8 and 2c + 9 of each 16, all of which a thread has."""
-    groups = x.reshape([x.shape[0], x.shape[1] // KEY_GROUP, 2, 4, 2]).permute((0, 1, 3, 2, 4))
-    even, odd = groups.split()
-    first, third = even.split()
-    second, fourth = odd.split()
-    return gl.inline_asm_elementwise(
-        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;"
-        " cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; mov.b32 $0, {low, high}; }",
-        "=r,r,r,r,r",
-        [first, second, third, fourth],
-        dtype=gl.int32,
-        is_pure=True,
-        pack=1,
-    )
-
-
-@gluon.constexpr_function
-def left_layout(width, warps, bits):
-    """Where the product with a result of ``width`` columns reads its left operand from registers."""
-    return gl.DotOperandLayout(0, accumulator_layout(width, warps, bits), 32 // bits)
+def left_operand(weights, BLOCK: gl.constexpr):
+    """The left operand of P · V, of what :func:`as_weights` gave."""
+    if BLOCK.bits == 8:
+        return unpack_columns(weights, BLOCK.columns, left_layout(BLOCK.width, gl.num_warps(), BLOCK.bits))
+    else:
+        return weights
 
 
 @gluon.jit
-def unpack_weights(packed, BLOCK: gl.constexpr):
-    """The left operand that :func:`as_left_operand` made; no instruction for either."""
+def hand_over(weights, BLOCK: gl.constexpr):
+    """The weights for the next product, once the one before has read its own."""
     if BLOCK.bits == 8:
-        LAYOUT: gl.constexpr = left_layout(BLOCK.width, gl.num_warps(), BLOCK.bits)
-        pairs = gl.join(packed, packed)
-        repeated = gl.join(pairs, pairs).reshape([BLOCK.rows, BLOCK.columns])
-        # Each four elements of a register stand in four: the first is the operand's.
-        return gl.inline_asm_elementwise(
-            "mov.b32 $0, $1;",
-            "=r,r,r,r,r",
-            [gl.convert_layout(repeated, LAYOUT)],
-            dtype=gl.float8e4nv,
-            is_pure=True,
-            pack=4,
-        )
+        return move_packed(weights)
     else:
-        return packed
-
-
-@gluon.jit
-def hand_over(packed, BLOCK: gl.constexpr):
-    """The weights for the next product, once the one before has read its own: in 8 bits in registers of their own,
-    without which ptxas serialises the products (C7513) because the weights are made while one is under way."""
-    if BLOCK.bits == 8:
-        return gl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=r,r", [packed], dtype=gl.int32, is_pure=False, pack=1
-        )  # fmt: skip
-    else:
-        return packed
+        return weights
 
 
 @gluon.jit
@@ -759,8 +718,8 @@ def attention_fwd_kernel(
     None. Packed sequences, whose ends a warp looks at ``WINDOW`` at a time, have descriptors of [rows, heads, HEAD_DIM]
     that are ragged, 32-bit ``q_starts`` and ``k_starts`` [BATCH + 1], and ``lse`` [HEADS, Q_LENGTH]; else ``WINDOW`` is
     0 and the starts are None. 8-bit tensors have fp32 scales, whose strides are in elements, and V is [batch, heads,
-    HEAD_DIM, keys] with the keys of each group in the order of :func:`as_left_operand`; of others the scales are None.
-    The launch's ``num_warps`` are one consumer's, 4."""
+    HEAD_DIM, keys] as :mod:`warpplan.kernels.attention_fwd.fp8.tl` leaves it; of others the scales are None. The
+    launch's ``num_warps`` are one consumer's, 4."""
     BLOCK: gl.constexpr = attention_block(
         CONSUMERS, ROWS, COLUMNS, HEAD_DIM, DEPTH, LOOKAHEAD, PINGPONG, Q_IN_REGISTERS, STAGING_IN_Q, BOUNDED_LEFT,
         BOUNDED_RIGHT, lse is not None, WINDOW, False, q_desc.dtype.primitive_bitwidth,

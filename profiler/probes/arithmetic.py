@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from warpplan.kernels.attention_fwd.gluon import pack_columns
+from warpplan.kernels.attention_fwd.fp8.gluon import pack_columns
 from warpplan.kernels.device.activations import activate
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.kernels.triton_types import JitFunction

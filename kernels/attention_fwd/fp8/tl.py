@@ -1,7 +1,7 @@
 """V [batch, heads, keys, D] of 8 bits as [batch, heads, D, keys], for products that sum over adjacent keys.
 
 Within each 16, keys come in the order in which a thread of
-:func:`~warpplan.kernels.attention_fwd.gluon.as_left_operand` has their scores: place 4c + 2h + b has key 8h + 2c + b.
+:func:`~warpplan.kernels.attention_fwd.fp8.gluon.pack_columns` has their scores: place 4c + 2h + b has key 8h + 2c + b.
 Rows are read in that order, so that it costs nothing. The last 16 are filled up with zeros, for the kernel's weights of
 keys that are not there are zero, and zero times whatever lay there may be NaN.
 """

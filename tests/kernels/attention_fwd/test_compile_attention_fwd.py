@@ -15,8 +15,10 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.attention_fwd.candidates import structures  # noqa: E402
 from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source, compile_attention_fwd  # noqa: E402
+from warpplan.kernels.attention_fwd.fp8.gluon import left_layout  # noqa: E402
 from warpplan.kernels.attention_fwd.fp8.tl import compile_transpose  # noqa: E402
 from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS, AttentionConfig  # noqa: E402
+from warpplan.kernels.triton_compat import GluonASTSource, gl, gluon  # noqa: E402
 from warpplan.planner.errors import UnknownName  # noqa: E402
 from warpplan.planner.values.device import H200  # noqa: E402
 
@@ -93,6 +95,31 @@ def test_8_bit_weights_go_from_product_to_product_without_a_shuffle(tmp_path, lo
     assert "QGMMA" in narrow
     assert narrow.count("SHFL") == wide.count("SHFL") > 0
     assert "PRMT" not in narrow
+
+
+@gluon.constexpr_function
+def begins_with_four_columns(layout):
+    return layout.reg_bases[:2] == [[0, 1], [0, 2]]
+
+
+@gluon.jit
+def require_adjacent(WIDTH: gl.constexpr, KEYS: gl.constexpr, BITS: gl.constexpr):
+    LAYOUT: gl.constexpr = gl.to_linear_layout(left_layout(WIDTH, 4, BITS), [64, KEYS])
+    gl.static_assert(begins_with_four_columns(LAYOUT))
+
+
+@pytest.mark.parametrize(("width", "keys"), [(64, 64), (128, 128), (256, 64)])
+def test_a_register_of_an_8_bit_operand_has_four_adjacent_columns(width, keys):
+    """Which is what the inline assembly that unpacks the weights takes for granted, and the player with it."""
+
+    def compiled(bits: int) -> object:
+        types = dict.fromkeys(("WIDTH", "KEYS", "BITS"), "constexpr")
+        source = GluonASTSource(require_adjacent, types, {(0,): width, (1,): keys, (2,): bits})
+        return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+
+    compiled(8)
+    with pytest.raises(triton.CompilationError):
+        compiled(16)
 
 
 def test_unknown_names():
