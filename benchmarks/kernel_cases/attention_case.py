@@ -87,8 +87,11 @@ class AttentionCase:
 
     def peers(self, row: BenchRow) -> Mapping[str, Callable[[AttentionOperands], Launch]]:
         asked = attention_shape(row.shape)
-        flash: dict[str, Callable[[AttentionOperands], Launch]] = {"FlashAttention-2": lambda o: _flash(o, asked)}
-        return flash if asked.window is not None else {"cuDNN": lambda o: _cudnn(o, asked), **flash}
+        peers: dict[str, Callable[[AttentionOperands], Launch]] = {"FlashAttention-2": lambda o: _flash(o, asked)}
+        if asked.window is None:
+            peers = {"cuDNN": lambda o: _cudnn(o, asked), **peers}
+        wide = " bfloat16" if row.dtype == "float8_e4m3fn" else ""
+        return {name + wide: make for name, make in peers.items()}
 
     def uncaptured(self, row: BenchRow) -> Mapping[str, Callable[[AttentionOperands], Launch]]:
         return {}

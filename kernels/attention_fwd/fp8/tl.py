@@ -15,8 +15,10 @@ from warpplan.kernels.compile import CompiledReport, compile_report, specialized
 from warpplan.kernels.triton_types import AstSource
 
 KEYS = 128
-"""Of a program; with all of a head's elements a tile of 8 to 32 KB."""
+"""Of a program; with all of a head's elements a tile of 8 to 32 KB, which goes through shared memory. Not timed yet:
+half as many write half a cache line a row, twice as many leave few programs to short sequences."""
 NUM_WARPS = 8
+"""A thread has one to four 16-byte loads under way. Not timed yet."""
 STRIDES = ("BATCH_STRIDE", "HEAD_STRIDE", "KEY_STRIDE")
 
 
