@@ -13,6 +13,7 @@ EXPORTS = {
         "allocate_slots",
         "attend_ahead",
         "attend_serially",
+        "key_box",
         "load_block",
     ),
     "graph": (
@@ -56,6 +57,7 @@ EXPORTS = {
         "MAX_DEPTH",
         "MMA_ROWS",
         "PRODUCER_REGISTERS",
+        "SIXTEEN_BIT",
         "violations",
     ),
     "work": ("SUMMED_RANGES", "distinct_names", "measured_latency"),

@@ -61,7 +61,7 @@ def _tiles(*kinds: str) -> tuple[Point, ...]:
 
 def _registers() -> tuple[Point, ...]:
     return (
-        *_tiles("elementwise", "exp2", "row_max", "row_sum", "convert", "convert_fp8"),
+        *_tiles("elementwise", "exp2", "row_max", "row_sum", "convert", "convert_fp8", "pack_fp8"),
         # 256 columns spill: promotion holds two tiles in registers, the error function has many intermediate values.
         *(Point.of("promote", elements=ROWS * n) for n in COLUMNS if n < 256),
         *(Point.of("activation", function=f, elements=ROWS * n) for f in ACTIVATIONS for n in (16, 64, 128)),
@@ -89,6 +89,7 @@ FAMILIES: dict[str, tuple[Point, ...]] = {
             "clock_hz_idle",
             "launch_us",
             "copy_bytes_per_s",
+            "value_pass_bytes_per_s",
             "read_bytes_per_s",
             "l2_bytes_per_s",
             *(f"tensor_issue_flops_{d}" for d in DTYPES),
