@@ -49,6 +49,6 @@ def candidates(
         several = key_heads * -(-shape.k_length // base.keys) > base.ctas_per_sm * device.sm_count
         for group in groups if unlike and several else groups[:1]:
             found.append(replace(base, head_group=min(group, key_heads)))
-        if several:
-            found.append(replace(base, persistent=False))
+            if several:
+                found.append(replace(found[-1], persistent=False))
     return tuple(found)

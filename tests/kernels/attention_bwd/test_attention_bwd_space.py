@@ -21,7 +21,7 @@ from warpplan.kernels.attention_bwd.space import (
     tuning,
     violations,
 )
-from warpplan.kernels.attention_bwd.work import row_blocks
+from warpplan.kernels.attention_bwd.work import HANDED_OUT, handed_out_trips, row_blocks, work
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.planner.errors import InvalidConfig
 from warpplan.planner.values.device import B200, H200
@@ -45,7 +45,7 @@ def shapes(draw):
 @settings(deadline=None, max_examples=60)
 def test_candidates_are_valid_unique_few_and_in_a_fixed_order(shape, repeats):
     found = candidates(shape, "bfloat16", H200, deterministic=repeats)
-    orders = len(GROUPS) + 1  # persistent ones by their groups of heads, and one that is not
+    orders = 2 * len(GROUPS)  # persistent or not, by their groups of heads
     assert 1 <= len(found) <= orders * len(structures(shape.head_dim, "bfloat16", H200))
     assert len(set(found)) == len(found)
     assert found == candidates(shape, "bfloat16", H200, deterministic=repeats)
@@ -133,3 +133,30 @@ def test_row_blocks_count_the_mask(q_length, k_length, causal, window, keys, row
     for tile, blocks in enumerate(row_blocks(shape, keys, rows).tolist()):
         found = np.flatnonzero(seen[:, tile * keys : (tile + 1) * keys].any(1))
         assert blocks == (-(-(found[-1] + 1 - found[0]) // rows) if found.size else 0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 20)), min_size=1, max_size=8), st.integers(1, 12))
+def test_units_go_to_whoever_is_free(ranges, resident):
+    """Against each CTA's clock moved on unit by unit; within Graham's bound."""
+    counts, trips = zip(*ranges, strict=True)
+    clocks = [0] * resident
+    for count, each in ranges:
+        for _ in range(count):
+            clocks[clocks.index(min(clocks))] += each
+    found = handed_out_trips(counts, trips, resident)
+    total = sum(count * each for count, each in ranges)
+    assert found == max(clocks)
+    assert found * resident <= total + (resident - 1) * max(trips)
+    many = handed_out_trips((HANDED_OUT + 1,), (7,), resident)
+    assert 0 <= many - 7 * (HANDED_OUT + 1) / resident <= 7
+
+
+def test_causal_tiles_that_are_handed_out_longest_first_keep_all_busy(profile):
+    """Few key heads with many sharers: in turns, the CTAs that begin with the longest tiles are busy half as long
+    again."""
+    shape = AttentionShape(2, 64, 2048, 128, 8, 2048, True)
+    turns = replace(WIDE, head_group=16)
+    configs = (turns, replace(turns, persistent=False), replace(WIDE, persistent=False))
+    asked = work(configs, shape, "bfloat16", H200, profile.costs)
+    mean = asked.iterations * 256 / H200.sm_count
+    assert (asked.trips / mean).round(2).tolist() == [1.46, 1.03, 1.64]
