@@ -204,7 +204,7 @@ def handed_out_trips(units: tuple[int, ...], iterations: tuple[int, ...], reside
     """Loop iterations of the busiest of ``resident`` CTAs where each of the units, ``units``\\ [g] of
     ``iterations``\\ [g], goes to the first that is free: list scheduling (Graham 1966, "Bounds for certain
     multiprocessing anomalies"). Of more than :data:`HANDED_OUT` units the mean and half the longest, half his bound."""
-    total = sum(map(mul, units, iterations))
+    total: int = sum(map(mul, units, iterations))
     if sum(units) > HANDED_OUT:
         return -(-total // resident) + max(iterations) // 2
     done = [0] * resident
