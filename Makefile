@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-consumers bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-clusters bench-consumers bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,7 +58,7 @@ docs: $(VENV)/.docs  ## the pages under docs/ as HTML in build/docs; a dead link
 compile-matrix: $(TRITONS:%=build/triton-%/.ready)  ## compile for sm_90 and sm_100 with every supported Triton, without a GPU
 	@for version in $(TRITONS); do \
 		echo "triton $$version"; \
-		build/triton-$$version/bin/python -m pytest -q -m matrix tests/kernels/compiler $(PYTEST_ARGS); \
+		build/triton-$$version/bin/python -m pytest -q -m matrix tests/kernels $(PYTEST_ARGS); \
 	done
 
 fuzz: $(VENV)/.test  ## every property on new random examples; solver, checker and simulator on thousands (EXAMPLES=5000)
@@ -157,6 +157,10 @@ bench-vector-add: $(VENV)/.gpu  ## GPU: vector_add against torch.add and the who
 
 bench-block: $(VENV)/.gpu  ## GPU: a decoder block of Llama 3 8B, forward and backward, against torch's and torch.compile
 	$(BIN)/python benchmarks/bench_block.py --out benchmarks/results
+
+bench-clusters: $(VENV)/.gpu  ## GPU, Triton 3.9: clusters of two CTAs against the same tiles in CTAs of their own
+	$(BIN)/python benchmarks/bench_clusters.py --plan
+	$(BIN)/python benchmarks/bench_clusters.py
 
 bench-kernels: $(VENV)/.gpu  ## GPU: grouped, fp8, fused and linear kernels against torch's, and exhaustive search
 	$(BIN)/python benchmarks/bench_kernels.py --phase plan

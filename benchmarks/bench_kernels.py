@@ -107,6 +107,10 @@ def search_all(plans: Sequence[PlannedRow], arguments: argparse.Namespace, until
     write_tables(arguments.out, stores)
 
 
+TWINS = {"grouped_gemm_fp8": "grouped_gemm", "attention_fp8": "attention_fwd"}
+"""The table with the same shapes in bfloat16, beside which a table of fp8 is measured."""
+
+
 def contenders(plan: PlannedRow, found: Sequence[TuningConfig], every: dict[tuple[Any, ...], PlannedRow]) -> Contenders:
     """Ours by name: the first of the ranking ("chosen", "rank 2", …), the first of the search ("found 1", …) where they
     are others, plans for other group sizes, and of an fp8 row the bfloat16 plan on bfloat16 operands.
@@ -120,7 +124,7 @@ def contenders(plan: PlannedRow, found: Sequence[TuningConfig], every: dict[tupl
         named.setdefault(config, f"found {index + 1}")
     ours: Contenders = {name: {"config": config.as_dict()} for config, name in named.items()}
     ours |= {name: {"config": config.as_dict()} for name, config in plan.others}
-    twin = every.get(("grouped_gemm", plan.row.shape)) if plan.row.table == "grouped_gemm_fp8" else None
+    twin = every.get((TWINS.get(plan.row.table), plan.row.shape))
     if twin is not None:
         ours["own bfloat16"] = {"config": twin.ranked[0][0].as_dict(), "row": as_json(twin.row)}
     return ours
@@ -137,7 +141,7 @@ def compare_all(
     checks: dict[str, Job] = {}
     for key, plan in left.items():
         for spec in ours[key].values():
-            its = every[("grouped_gemm", plan.row.shape)] if "row" in spec else plan
+            its = every[(TWINS[plan.row.table], plan.row.shape)] if "row" in spec else plan
             checks |= check_jobs([(its, _configs(spec))], peers=its is plan)
     failures = run_checks(checks, arguments.workers, until)
     jobs = []

@@ -49,6 +49,7 @@ FITTED = (
     Fitted("grouped_gemm", "gemm", "grouped_gemm"),
     Fitted("grouped_gemm fp8", "grouped_gemm", "grouped_gemm_fp8"),
     Fitted("attention_fwd", "gemm", "attention_fwd"),
+    Fitted("attention_fwd fp8", "attention_fwd", "attention_fp8"),
     Fitted("attention_decode", "gemm", "attention_decode"),
     Fitted("attention_bwd", "gemm", "attention_bwd"),
 )
@@ -110,7 +111,7 @@ def _attention_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Pro
     from warpplan.kernels.attention_fwd.work import work
 
     asked = attention_shape(row.shape)
-    found: DeviceWork = work([config_of(config) for config in configs], asked, row.dtype, TARGET, profile.costs)
+    found: DeviceWork = work([config_of(config) for config in configs], asked, row.dtype, TARGET, profile)
     return found
 
 

@@ -18,11 +18,18 @@ from children import first_line
 from kernel_cases.bench_case import BenchCase, Launch, Work, case_of, set_count
 from kernel_cases.bench_rows import BenchRow
 
+from warpplan.kernels.attention_fwd.kernel import attention_shape
 from warpplan.planner.values.tuning import TuningConfig
 
 Result = dict[str, Any]
 OURS_LIMIT = {"bfloat16": 1e-2, "float8_e4m3fn": 1e-2}
 """Of ‖C − ref‖ / ‖ref‖, where the result's rounding to bfloat16 alone gives 2e-3."""
+WEIGHTS_LIMIT = 2.0**-5
+"""The same where a kernel rounds weights of its own to e4m3: independent errors of up to 2^-4 of each, uniform over a
+uniform mantissa, come to 2.6 % (tests/kernels/attention_fwd plays 1.4 to 1.7 %)."""
+DROPPED = 2.0**-13
+"""What the tensor cores drop at most of a sum in fp8 with each 32 keys: they keep some 14 bits (DeepSeek-V3, arXiv
+2412.19437, section 3.3.2)."""
 FLOPS_LIMIT = {"bfloat16": 900e12, "float8_e4m3fn": 1800e12}
 """Above what an H200 sustains, so that :func:`floor_us` stays below every time."""
 COPY_LIMIT = 4.6e12
@@ -58,6 +65,13 @@ def config_of(values: Mapping[str, Any]) -> TuningConfig:
 def _config(values: Mapping[str, Any] | None) -> TuningConfig | None:
     """``None`` where the kernel finds its own."""
     return None if values is None else config_of(values)
+
+
+def error_limit(row: BenchRow) -> float:
+    """What ‖C − ref‖ / ‖ref‖ of ours may be."""
+    if row.table != "attention_fp8":
+        return OURS_LIMIT[row.dtype]
+    return WEIGHTS_LIMIT + attention_shape(row.shape).k_length // 32 * DROPPED
 
 
 def floor_us(work: Work, dtype: str) -> float:
@@ -114,7 +128,7 @@ def _check(job: dict[str, Any]) -> Result:
         error = case.relative_error(row, _config(job["config"]), case.operands(row))
     result = {"error": error, "seconds": round(time.monotonic() - started, 2)}
     torch.cuda.empty_cache()
-    if not error < OURS_LIMIT[row.dtype]:
+    if not error < error_limit(row):
         return {**result, "error": str(error), "status": "wrong", "reason": f"relative error {error:.3g}"}
     return result
 
@@ -241,7 +255,7 @@ def _compare(job: dict[str, Any]) -> Result:
     del graphs, launches
     checked = job["ours"].get(job["check"])
     error = None if checked is None else case.relative_error(row, _config(checked["config"]), sets[row][0])
-    if error is not None and not error < OURS_LIMIT[row.dtype]:
+    if error is not None and not error < error_limit(row):
         return {"status": "wrong", "reason": f"relative error {error:.3g}"}
     roofline = max(work.moved_bytes / rates["copy_bytes_per_s"], work.flops / rates["flops_per_s"]) * 1e6
     result = {

@@ -47,6 +47,7 @@ GOALS = (
     Goal("grouped_gemm_fp8", "torch._scaled_grouped_mm", 1.05),
     Goal("grouped_gemm_fp8 compute-bound", "own bfloat16", 1.50),
     Goal("gemm_fp8", "torch._scaled_mm", 1.02),
+    Goal("attention_fp8", "own bfloat16", 1.40),
     Goal("gemm_bias_act", "torch._addmm_activation", 1.00),
     Goal("gemm_bias_act", "eager", 1.10),
     Goal("gemm_bias_act", "torch.compile", 1.06),

@@ -6,6 +6,8 @@ side or the other by themselves.
 
 from __future__ import annotations
 
+from inspect import signature
+
 import triton
 
 OLDEST, NEWEST = (3, 6), (3, 9)
@@ -63,6 +65,8 @@ def _reduce_add(tensor_desc, coord, src, _semantic=None):  # type: ignore[no-unt
 tma_reduce_add = getattr(tma, "async_atomic_add", None) or _reduce_add
 """``(desc, coordinates, tile)``: add a shared tile to a box of global memory; waited for as a store is."""
 thread_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+has_clusters = "multicast" in signature(tma_load).parameters and "from_cta" in signature(mbarrier.arrive).parameters
+"""Whether one TMA copy can land in all CTAs of a cluster, and a CTA arrive at another's barrier."""
 reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
 __all__ = [
@@ -73,6 +77,7 @@ __all__ = [
     "fence_async_shared",
     "gl",
     "gluon",
+    "has_clusters",
     "mbarrier",
     "proton",
     "reinterpret",

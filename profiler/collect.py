@@ -19,7 +19,7 @@ from warpplan.planner.values.profile import Calibration, Failure, Identity, Prof
 from warpplan.profiler import additions, stability
 from warpplan.profiler.embedded import available, embedded
 from warpplan.profiler.probes import points
-from warpplan.profiler.probes.points import FAMILIES, Point
+from warpplan.profiler.probes.points import FAMILIES, SINCE, Point, runs_on
 from warpplan.profiler.profile_files import load, read_json, save, write_json
 from warpplan.profiler.records import profile_of
 
@@ -81,18 +81,20 @@ def collect(
     :class:`MeasurementFailed` where there is no usable GPU or every point fails, :class:`InvalidInput` where the
     unfinished file or ``add_to`` is of another machine or software, :class:`UnknownName` for a family nobody knows.
     """
-    wanted = {family: points(family) for family in (FAMILIES if probes is None else probes)}
+    wanted: additions.Wanted = {family: points(family) for family in (FAMILIES if probes is None else probes)}
     if passes < 1:
         raise InvalidInput(f"{passes} passes: expected 1 or more", field="passes", value=passes, limit=1)
     recorded = None if add_to is None else load(add_to)
     if recorded is not None:
-        wanted = additions.lacking(recorded, wanted)
+        wanted = additions.lacking(recorded, _runnable(wanted, recorded.identity.triton, probes is not None))
         if not wanted:
             save(recorded, out)
             return recorded
     identity = _identify(command or f"warpplan profile --out {out.name}", time_limit_s)
     if recorded is not None:
         additions.require_same_software(recorded.identity, identity)
+    else:
+        wanted = _runnable(wanted, identity.triton, probes is not None)
     partial = _begin(out, resume, identity, passes)
     profile = _measure(partial, wanted, time_limit_s, progress)
     if recorded is not None:
@@ -102,6 +104,19 @@ def collect(
     save(profile, out)
     partial.path.unlink(missing_ok=True)
     return profile
+
+
+def _runnable(wanted: additions.Wanted, triton: str, named: bool) -> additions.Wanted:
+    """The families of ``wanted`` that run on Triton ``triton``; :class:`InvalidInput` where one that does not was
+    ``named``."""
+    for family in wanted if named else ():
+        if not runs_on(family, triton):
+            oldest = ".".join(map(str, SINCE[family]))
+            raise InvalidInput(
+                f"probe {family}: Triton {triton} cannot run it, {oldest} and later can",
+                field="probes", value=family, limit=oldest,
+            )  # fmt: skip
+    return {family: found for family, found in wanted.items() if runs_on(family, triton)}
 
 
 def _measure(partial: Partial, wanted: additions.Wanted, time_limit_s: float, progress: Progress | None) -> Profile:

@@ -298,10 +298,10 @@ def trace_empty_scopes(stem: str) -> str:
     """The child's part of :func:`recording_cycles`."""
     import torch
 
-    from warpplan.profiler.probes.scopes import WARPS, empty_scopes
+    from warpplan.profiler.probes.device_code import SCOPE_WARPS, empty_scopes
 
-    out = torch.zeros(32 * WARPS, device="cuda", dtype=torch.int32)
-    return _traced(stem, WARPS, lambda: empty_scopes[(1,)](out, 200, num_warps=WARPS))
+    out = torch.zeros(32 * SCOPE_WARPS, device="cuda", dtype=torch.int32)
+    return _traced(stem, SCOPE_WARPS, lambda: empty_scopes[(1,)](out, 200, num_warps=SCOPE_WARPS))
 
 
 def _traced(stem: str, warps: int, launch: Callable[[], object]) -> str:

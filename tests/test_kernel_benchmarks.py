@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import bench_clusters
 import bench_kernels
 import fit_kernels
 import kernel_estimates
@@ -32,6 +33,7 @@ from kernel_timing import as_json, config_of, floor_us, row_of
 from results_file import RESULTS
 
 from warpplan.kernels import registry
+from warpplan.kernels.gemm.space import GemmConfig, violations
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
@@ -454,3 +456,31 @@ def test_the_committed_summary_is_todays() -> None:
     today = kernels_report.report(RESULTS, embedded(H200.name))
     assert recorded["compared"] == json.loads(json.dumps(today["compared"]))
     assert recorded["goals"] == json.loads(json.dumps(today["goals"]))
+
+
+# Clusters
+
+
+def test_a_twin_has_the_tile_in_each_cta() -> None:
+    plain = GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring")
+    twin = bench_clusters.twin(plain, "bfloat16")
+    assert twin is not None
+    assert (twin.cta_rows, twin.block_n, twin.cluster) == (plain.block_m, plain.block_n, 2)
+    assert not violations(twin, "bfloat16", H200)
+    assert violations(replace(twin, depth=twin.depth + 1), "bfloat16", H200)
+    assert bench_clusters.twin(replace(plain, split_k=2), "bfloat16") is None
+
+
+def test_every_pair_of_the_training_shapes_fits(profile: Profile) -> None:
+    (row,) = rows("gemm_fp8", "train")[:1]
+    (plan,) = kernel_plans.plan_all([row], profile)
+    found = bench_clusters.pairs(plan)
+    assert len(found) == bench_clusters.FIRST
+    assert all(plain.num_ctas == 1 and cluster.num_ctas == 2 for plain, cluster in found)
+    assert len({cluster for _, cluster in found}) == len(found)
+
+
+def test_a_cluster_gains_what_the_best_of_each_kind_says() -> None:
+    row = {"plain_us": [[3.0, 2.9, 3.1], [2.0, 2.0, 2.1]], "cluster_us": ["hung", [1.6, 1.5, 1.7]]}
+    assert bench_clusters.gain(row) == pytest.approx(1.25)
+    assert bench_clusters.gain({**row, "cluster_us": ["hung"]}) is None

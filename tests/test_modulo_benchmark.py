@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import bench_modulo
 import iterative_modulo
 import modulo_instances
 import modulo_milp
@@ -61,6 +62,16 @@ def test_both_solvers_find_the_same_interval(graph):
     outcome = solve(graph, SolveOptions(work_limit_s=20))
     assert outcome.plan is not None
     assert (outcome.status, outcome.plan.schedule.ii_cycles) == ("optimal", found["ii"])
+
+
+def test_a_solver_that_overruns_is_killed(monkeypatch):
+    first, *_ = modulo_instances.instances()
+    least = min_ii(Problem(first.graph, SolveOptions())).ii_cycles
+    found = bench_modulo.compare_with_highs(first.name, least, 60)
+    assert (found["status"], found["valid"]) == ("optimal", True)
+    monkeypatch.setattr(bench_modulo, "GRACE_S", 0.0)
+    killed = bench_modulo.compare_with_highs(first.name, least, 0.05)
+    assert (killed["status"], killed["bound"], killed["wall_s"]) == ("unknown", least, 0.05)
 
 
 def test_the_instances_are_many_and_always_the_same():

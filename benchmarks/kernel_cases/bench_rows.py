@@ -15,8 +15,7 @@ from dataclasses import dataclass
 Sizes = tuple[int, ...]
 TABLES = (
     "grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear", "attention_fwd",
-    "attention_packed", "attention_decode", "sdpa", "attention_bwd",
-    "attention_bwd_packed",
+    "attention_fp8", "attention_packed", "attention_decode", "sdpa", "attention_bwd", "attention_bwd_packed",
 )  # fmt: skip
 """The tables, each in a pair of results files of its own."""
 SPLITS = ("train", "heldout")
@@ -433,6 +432,9 @@ def rows(table: str, split: str) -> tuple[BenchRow, ...]:
         case "attention_fwd":
             asked = ATTENTION_HELDOUT if heldout else ATTENTION_TRAIN
             return tuple(make_row(table, "attention_fwd", s, "bfloat16", split, **options) for s, options in asked)
+        case "attention_fp8":
+            asked = ATTENTION_HELDOUT if heldout else ATTENTION_TRAIN
+            return tuple(make_row(table, "attention_fwd", s, "float8_e4m3fn", split, **options) for s, options in asked)
         case "attention_packed":
             return tuple(_packed_rows(PACKED_HELDOUT if heldout else PACKED_TRAIN, split))
         case "attention_bwd_packed":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warpplan.kernels.attention_decode.space import DecodeConfig
-from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES
+from warpplan.kernels.attention_fwd.space import SIXTEEN_BIT
 from warpplan.kernels.compile import CompiledReport, compile_report, element_type, specialized
 from warpplan.kernels.triton_types import AstSource
 from warpplan.planner.errors import UnknownName
@@ -14,8 +14,8 @@ def compile_attention_decode(
 ) -> CompiledReport:
     """Compile ``config`` for capability ``target`` (major · 10 + minor), a few seconds of work. Raises
     :class:`InvalidConfig` where Triton or ptxas refuses, in one line."""
-    if dtype not in ELEMENT_BYTES:
-        raise UnknownName("dtype", dtype, ELEMENT_BYTES)
+    if dtype not in SIXTEEN_BIT:
+        raise UnknownName("dtype", dtype, SIXTEEN_BIT)
     source, options = attention_decode_source(config, element_type(dtype), causal)
     return compile_report(source, options, target, what=repr(config))
 

@@ -25,6 +25,7 @@ from warpplan.kernels.attention_fwd.gluon import (
     allocate_slots,
     attend_ahead,
     attend_serially,
+    key_box,
     load_block,
 )
 from warpplan.kernels.attention_fwd.space import MMA_ROWS, PRODUCER_REGISTERS
@@ -88,8 +89,9 @@ def decode_producer(k_desc, v_desc, rings, parts, BLOCK: gl.constexpr):
     _, tile = locate_split(parts, BLOCK)
     for i in range(tile.blocks):
         key = tile.key + i * BLOCK.columns
-        load_block(k_desc, tile, tile.head, key, rings.k, rings.k_full, rings.k_empty, i, BLOCK)
-        load_block(v_desc, tile, tile.head, key, rings.v, rings.v_full, rings.v_empty, i, BLOCK)
+        box = key_box(tile, tile.head, key, BLOCK)
+        load_block(k_desc, box, rings.k, rings.k_full, rings.k_empty, i, BLOCK)
+        load_block(v_desc, box, rings.v, rings.v_full, rings.v_empty, i, BLOCK)
 
 
 @gluon.constexpr_function

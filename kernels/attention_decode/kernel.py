@@ -24,7 +24,7 @@ from warpplan.kernels.attention_decode.work import (
 )
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH
 from warpplan.kernels.attention_fwd.graph import loop_graph, plan_candidate, sustained_ii
-from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS
+from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS, SIXTEEN_BIT
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.work import calibrated_constants
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape
@@ -54,7 +54,7 @@ ATTENTION_DECODE = Declaration(
             whole_numbers=True,
         ),
     ),
-    dtypes=tuple(ELEMENT_BYTES),
+    dtypes=SIXTEEN_BIT,
     examples=(
         (16, 32, 8192, 128, "kv_heads=8"),
         (1, 64, 131072, 128, "kv_heads=8"),

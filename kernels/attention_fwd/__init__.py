@@ -14,6 +14,7 @@ EXPORTS = {
         "allocate_slots",
         "attend_ahead",
         "attend_serially",
+        "key_box",
         "load_block",
     ),
     "graph": (
@@ -59,6 +60,7 @@ EXPORTS = {
         "MAX_DEPTH",
         "MMA_ROWS",
         "PRODUCER_REGISTERS",
+        "SIXTEEN_BIT",
         "violations",
     ),
     "work": ("SUMMED_RANGES", "distinct_names", "measured_latency"),

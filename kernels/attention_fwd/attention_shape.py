@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from warpplan.kernels.gemm.space import RESULT_BYTES
+
 Ints = NDArray[np.int64]
 
 MAX_LENGTH = 1 << 20
@@ -76,10 +78,12 @@ class AttentionShape:
             last = np.minimum(end + shift + self.right, self.k_length)
         return begin, last
 
-    def blocks(self, tile_rows: int, columns: int) -> Ints:
-        """Blocks of ``columns`` keys that each tile of ``tile_rows`` queries of a head runs through; one at least."""
+    def blocks(self, tile_rows: int, columns: int, step: int = 1) -> Ints:
+        """Blocks of ``columns`` keys that each tile of ``tile_rows`` queries of a head runs through; one at least. The
+        first key of a tile is a multiple of ``step``."""
         first = np.arange(0, self.q_length, tile_rows, dtype=np.int64)
         begin, end = self.key_range(first, np.minimum(first + tile_rows, self.q_length))
+        begin = begin // step * step
         return np.asarray(np.maximum(-(-(end - begin) // columns), 1))
 
     @property
@@ -95,6 +99,7 @@ class AttentionShape:
         return 4.0 * self.heads * self.head_dim * sum(count * one.pairs for count, one in self.sequences)
 
     def moved_bytes(self, element_bytes: int) -> float:
-        """Q, K, V and O, each moved once."""
+        """Q, K and V of ``element_bytes``, and O of 16 bits, each moved once."""
         keys = sum(count * one.k_length for count, one in self.sequences)
-        return (2.0 * self.heads * self.q_rows + 2.0 * self.kv_heads * keys) * self.head_dim * element_bytes
+        operands = float(self.heads * self.q_rows + 2 * self.kv_heads * keys) * element_bytes
+        return (operands + self.heads * self.q_rows * RESULT_BYTES) * self.head_dim

@@ -23,6 +23,12 @@ Two orders of a consumer's products are compiled in:
 
 and with ``pingpong`` the consumers of a lookahead issue their products one after the other, so that one's softmax runs
 under another's products.
+
+Of Q, K and V in 8 bits (e4m3) the result has 16. Hopper multiplies 8-bit operands in shared memory only with adjacent
+elements along the sum, so V lies transposed, [batch, heads, D, keys]
+(:mod:`warpplan.kernels.attention_fwd.fp8.tl`), its keys in an order in which P goes from the accumulator to the operand
+of the next product without leaving its thread (:mod:`warpplan.kernels.attention_fwd.fp8.gluon`). P is 2 to the power
+:data:`WEIGHT_BITS` times as large, as are its sums, of which the result is a quotient.
 """
 
 from __future__ import annotations
@@ -30,6 +36,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpplan.kernels.attention_fwd.fp8.gluon import (
+    KEY_GROUP,
+    left_layout,
+    move_packed,
+    pack_columns,
+    unpack_columns,
+)
 from warpplan.kernels.attention_fwd.space import AttentionConfig
 from warpplan.kernels.device.boxes import as_box, ragged_box
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
@@ -53,13 +66,18 @@ from warpplan.kernels.triton_compat import (
 LOWEST = gl.constexpr(-3.4028234663852886e38)
 """The least finite fp32 number. A maximum begins here, not at minus infinity, of which a difference would be NaN."""
 LN_2 = gl.constexpr(0.6931471805599453)
+WEIGHT_BITS = gl.constexpr(8)
+"""An 8-bit P is at most 2 to this power: e4m3 has 3 bits of fraction from 2^-6 to 448, so that those weights keep them
+that are down to 2^-14 of a row's largest, and those below 2^-18 are lost. Not scaled, it would be 2^-6 and 2^-10. A
+power of two costs nothing, for it is subtracted from the exponents (FlashAttention-3's fp8 does the same)."""
 
 
 @dataclass(frozen=True)
 class AttentionBlock:
     """Compile-time facts: the plan, the head size ``width``, which sides of the mask's band are bounded, whether the
     log-sum-exp is stored, and at the ends of how many packed sequences a warp looks together: 0 where none are.
-    ``heads_in_rows``: a tile has all heads that share a key head, those of a query one after the other."""
+    ``heads_in_rows``: a tile has all heads that share a key head, those of a query one after the other. ``bits`` are
+    those of an element of Q, K and V."""
 
     consumers: int
     rows: int
@@ -75,6 +93,7 @@ class AttentionBlock:
     stores_lse: bool
     window: int
     heads_in_rows: bool = False
+    bits: int = 16
 
 
 class Queries(NamedTuple):
@@ -115,6 +134,21 @@ class Extents(NamedTuple):
     right: gl.tensor
     head_group: gl.tensor
     scale: gl.tensor
+
+
+class HeadScales(NamedTuple):
+    """fp32 pointers to what 8-bit Q, K and V are multiplied by, with their strides in elements from one batch and from
+    one head to the next; None of 16 bits."""
+
+    q: gl.tensor
+    q_batch: gl.tensor
+    q_head: gl.tensor
+    k: gl.tensor
+    k_batch: gl.tensor
+    k_head: gl.tensor
+    v: gl.tensor
+    v_batch: gl.tensor
+    v_head: gl.tensor
 
 
 class QueryTile(NamedTuple):
@@ -207,6 +241,8 @@ def locate_tile(unit, heads, q_first, q_length, k_first, k_length, extents, BLOC
     if BLOCK.bounded_right:
         last_row = gl.minimum(row + TILE, q_length) - 1
         end = gl.minimum(last_row + shift + extents.right + 1, end)
+    if BLOCK.bits == 8:
+        first = first // KEY_GROUP * KEY_GROUP
     # Rows that see no key take one block all the same, of which nothing is left.
     blocks = gl.maximum(gl.cdiv(end - first, BLOCK.columns), 1)
     batch = batch_head // extents.heads
@@ -233,6 +269,15 @@ def key_box(tile, head, key, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def value_box(tile, head, key, BLOCK: gl.constexpr):
+    """Coordinates in V of the keys from ``key`` on."""
+    if BLOCK.bits == 8:
+        return [tile.batch, head, 0, key]
+    else:
+        return key_box(tile, head, key, BLOCK)
+
+
+@gluon.jit
 def producer(q_desc, k_desc, v_desc, queries, rings, extents, BLOCK: gl.constexpr):
     CONSUMERS: gl.constexpr = BLOCK.consumers
     Q_BYTES: gl.constexpr = q_desc.block_type.nbytes * CONSUMERS
@@ -250,24 +295,26 @@ def producer(q_desc, k_desc, v_desc, queries, rings, extents, BLOCK: gl.constexp
         key_head = tile.head // extents.sharers
         for i in range(tile.blocks):
             key = tile.key + i * BLOCK.columns
-            load_block(k_desc, tile, key_head, key, rings.k, rings.k_full, rings.k_empty, index, BLOCK)
-            load_block(v_desc, tile, key_head, key, rings.v, rings.v_full, rings.v_empty, index, BLOCK)
+            k_box = key_box(tile, key_head, key, BLOCK)
+            v_box = value_box(tile, key_head, key, BLOCK)
+            load_block(k_desc, k_box, rings.k, rings.k_full, rings.k_empty, index, BLOCK)
+            load_block(v_desc, v_box, rings.v, rings.v_full, rings.v_empty, index, BLOCK)
             index += 1
         done += 1  # noqa: SIM113
 
 
 @gluon.jit
-def load_block(desc, tile, head, key, slots, full, empty, index, BLOCK: gl.constexpr):
-    """Copy a block of K or of V into the slot of ring index ``index``, once it is empty."""
+def load_block(desc, box, slots, full, empty, index, BLOCK: gl.constexpr):
+    """Copy a block of K or of V, at coordinates ``box``, into the slot of ring index ``index``, once it is empty."""
     slot = index % BLOCK.depth
     wait_empty(empty, index, BLOCK.depth)
     mbarrier.expect(full.index(slot), desc.block_type.nbytes)
-    tma_load(desc, key_box(tile, head, key, BLOCK), full.index(slot), as_box(slots.index(slot), desc))
+    tma_load(desc, box, full.index(slot), as_box(slots.index(slot), desc))
 
 
 @gluon.jit
-def consumer(out, queries, rings, extents, BLOCK: gl.constexpr, ID: gl.constexpr):
-    OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
+def consumer(out, queries, rings, extents, scales, BLOCK: gl.constexpr, ID: gl.constexpr):
+    OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps(), BLOCK.bits)
     index = 0
     turn = 0
     done = 0
@@ -275,15 +322,20 @@ def consumer(out, queries, rings, extents, BLOCK: gl.constexpr, ID: gl.constexpr
     for unit in range(gl.program_id(0), unit_count(search, extents, BLOCK), gl.num_programs(0)):
         tile, search = locate(unit, search, extents, BLOCK)
         row = tile.row + ID * BLOCK.rows
+        scale, value_scale = unit_scales(extents.scale, scales, extents.sharers, tile)
+        asked = Extents(
+            extents.q_starts, extents.k_starts, extents.batch, extents.batch_heads, extents.heads, extents.sharers,
+            extents.q_length, extents.k_length, extents.left, extents.right, extents.head_group, scale,
+        )  # fmt: skip
         wait_full(queries.full, done, 1)
         q = query_operand(queries, BLOCK, ID)
         if BLOCK.lookahead:
-            acc, row_max, row_sum, turn = attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK, ID)
+            acc, row_max, row_sum, turn = attend_ahead(q, queries, rings, index, turn, tile, row, asked, BLOCK, ID)
         else:
-            acc, row_max, row_sum = attend_serially(q, queries, rings, index, tile, row, extents, BLOCK)
+            acc, row_max, row_sum = attend_serially(q, queries, rings, index, tile, row, asked, BLOCK)
         index += tile.blocks
         # Of a row that saw no key nothing was summed up, and its log-sum-exp is LOWEST plus minus infinity.
-        inverse = gl.where(row_sum == 0.0, 0.0, 1.0 / row_sum)
+        inverse = gl.where(row_sum == 0.0, 0.0, value_scale / row_sum)
         acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, OUT))[:, None]
         store_tile(acc, tile, row, queries, out, BLOCK, ID)
         if BLOCK.stores_lse:
@@ -295,12 +347,24 @@ def consumer(out, queries, rings, extents, BLOCK: gl.constexpr, ID: gl.constexpr
 
 
 @gluon.jit
+def unit_scales(scale, scales, sharers, tile):
+    """(``scale`` times those of Q and K, the scale of V) for the head of ``tile``."""
+    if scales.q is None:
+        return scale, 1.0
+    else:
+        key_head = tile.head // sharers
+        q_scale = gl.load(scales.q + tile.batch * scales.q_batch + tile.head * scales.q_head)
+        k_scale = gl.load(scales.k + tile.batch * scales.k_batch + key_head * scales.k_head)
+        return scale * q_scale * k_scale, gl.load(scales.v + tile.batch * scales.v_batch + key_head * scales.v_head)
+
+
+@gluon.jit
 def query_operand(queries, BLOCK: gl.constexpr, ID: gl.constexpr):
     """This consumer's rows of Q: where they lie, or in registers, their slot let go."""
-    SCORES: gl.constexpr = accumulator_layout(BLOCK.columns, gl.num_warps())
+    SCORES: gl.constexpr = accumulator_layout(BLOCK.columns, gl.num_warps(), BLOCK.bits)
     q = queries.tiles.index(ID)
     if BLOCK.q_in_registers:
-        loaded = q.load(gl.DotOperandLayout(0, SCORES, 2))
+        loaded = q.load(gl.DotOperandLayout(0, SCORES, 32 // BLOCK.bits))
         if not BLOCK.staging_in_q:
             # One thread arrives for all, and each reads its own. Without the fence a load may still be under way when
             # TMA writes the next rows: the barrier waits for none (rows of the next tile were seen in one launch of 20
@@ -325,7 +389,7 @@ def multiply_keys(q, rings, index, BLOCK: gl.constexpr):
     """Issue Q · Kᵀ of ring index ``index``."""
     ROWS: gl.constexpr = BLOCK.rows
     COLUMNS: gl.constexpr = BLOCK.columns
-    empty = gl.zeros([ROWS, COLUMNS], gl.float32, accumulator_layout(COLUMNS, gl.num_warps()))
+    empty = gl.zeros([ROWS, COLUMNS], gl.float32, accumulator_layout(COLUMNS, gl.num_warps(), BLOCK.bits))
     wait_full(rings.k_full, index, BLOCK.depth)
     k = rings.k.index(index % BLOCK.depth).permute((1, 0))
     return warpgroup_mma(q, k, empty, use_acc=False, is_async=True)
@@ -335,7 +399,10 @@ def multiply_keys(q, rings, index, BLOCK: gl.constexpr):
 def multiply_values(weights, acc, rings, index, BLOCK: gl.constexpr):
     """Issue ``acc`` + P · V of ring index ``index``."""
     wait_full(rings.v_full, index, BLOCK.depth)
-    return warpgroup_mma(weights, rings.v.index(index % BLOCK.depth), acc, is_async=True)
+    v = rings.v.index(index % BLOCK.depth)
+    if BLOCK.bits == 8:
+        v = v.permute((1, 0))
+    return warpgroup_mma(weights, v, acc, is_async=True)
 
 
 @gluon.jit
@@ -351,7 +418,7 @@ def attend_serially(q, queries, rings, index, tile, row, extents, BLOCK: gl.cons
             scores, row_max, row_sum, key, row, tile, extents, BLOCK, rings.v.dtype
         )
         acc = rescale(acc, alpha)
-        pending = multiply_values(weights, acc, rings, index, BLOCK)
+        pending = multiply_values(left_operand(weights, BLOCK), acc, rings, index, BLOCK)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
         mbarrier.arrive(rings.v_empty.index(index % BLOCK.depth), count=1)
         index += 1
@@ -374,8 +441,9 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.c
         previous = previous_slot(index, BLOCK.depth)
         if BLOCK.pingpong:
             mbarrier.wait(queries.order.index(ID), (turn & 1) ^ (ID == 0))
+        operand = left_operand(weights, BLOCK)
         scores = multiply_keys(q, rings, index, BLOCK)
-        pending = multiply_values(weights, acc, rings, index - 1, BLOCK)
+        pending = multiply_values(operand, acc, rings, index - 1, BLOCK)
         if BLOCK.pingpong:
             mbarrier.arrive(queries.order.index((ID + 1) % BLOCK.consumers), count=1)
             turn += 1
@@ -390,10 +458,10 @@ def attend_ahead(q, queries, rings, index, turn, tile, row, extents, BLOCK: gl.c
         acc = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
         mbarrier.arrive(rings.v_empty.index(previous), count=1)
         acc = rescale(acc, alpha)
-        weights = following
+        weights = hand_over(following, BLOCK)
         index += 1
     release_queries(queries, BLOCK)
-    last = multiply_values(weights, acc, rings, index - 1, BLOCK)
+    last = multiply_values(left_operand(weights, BLOCK), acc, rings, index - 1, BLOCK)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=[last])
     mbarrier.arrive(rings.v_empty.index(previous_slot(index, BLOCK.depth)), count=1)
     return acc, row_max, row_sum, turn
@@ -404,8 +472,8 @@ def first_state(BLOCK: gl.constexpr):
     """(output, row maxima, row sums) before the first block."""
     ROWS: gl.constexpr = BLOCK.rows
     D: gl.constexpr = BLOCK.width
-    OUT: gl.constexpr = accumulator_layout(D, gl.num_warps())
-    STATISTIC: gl.constexpr = gl.SliceLayout(1, accumulator_layout(BLOCK.columns, gl.num_warps()))
+    OUT: gl.constexpr = accumulator_layout(D, gl.num_warps(), BLOCK.bits)
+    STATISTIC: gl.constexpr = gl.SliceLayout(1, accumulator_layout(BLOCK.columns, gl.num_warps(), BLOCK.bits))
     acc = gl.zeros([ROWS, D], gl.float32, OUT)
     return acc, gl.full([ROWS], LOWEST, gl.float32, STATISTIC), gl.zeros([ROWS], gl.float32, STATISTIC)
 
@@ -419,15 +487,43 @@ def rescale(acc, alpha):
 def weigh(scores, row_max, row_sum, key, row, tile, extents, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
     """A step of online softmax: (P as the left operand of P · V, what the sums so far are multiplied by, maxima, sums),
     in powers of two."""
-    OUT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
     if sticks_out(key, row, tile, extents, BLOCK):
         scores = masked(scores, key, row, tile, extents, BLOCK)
-    new_max = gl.maximum(row_max, gl.max(scores, 1) * extents.scale)
+    block_max = gl.max(scores, 1) * extents.scale
+    if BLOCK.bits == 8:
+        block_max -= WEIGHT_BITS
+    new_max = gl.maximum(row_max, block_max)
     alpha = gl.exp2(row_max - new_max)
     weights = gl.exp2(scores * extents.scale - new_max[:, None])
     row_sum = row_sum * alpha + gl.sum(weights, 1)
-    operand = gl.convert_layout(weights.to(DTYPE), gl.DotOperandLayout(0, OUT, 2))
-    return operand, alpha, new_max, row_sum
+    return as_weights(weights, BLOCK, DTYPE), alpha, new_max, row_sum
+
+
+@gluon.jit
+def as_weights(weights, BLOCK: gl.constexpr, DTYPE: gl.constexpr):
+    """P rounded to ``DTYPE``, as a consumer keeps it until its product: in 16 bits the left operand."""
+    if BLOCK.bits == 8:
+        return pack_columns(weights)
+    else:
+        return gl.convert_layout(weights.to(DTYPE), left_layout(BLOCK.width, gl.num_warps(), BLOCK.bits))
+
+
+@gluon.jit
+def left_operand(weights, BLOCK: gl.constexpr):
+    """The left operand of P · V, of what :func:`as_weights` gave."""
+    if BLOCK.bits == 8:
+        return unpack_columns(weights, BLOCK.columns, left_layout(BLOCK.width, gl.num_warps(), BLOCK.bits))
+    else:
+        return weights
+
+
+@gluon.jit
+def hand_over(weights, BLOCK: gl.constexpr):
+    """The weights for the next product, once the one before has read its own."""
+    if BLOCK.bits == 8:
+        return move_packed(weights)
+    else:
+        return weights
 
 
 @gluon.jit
@@ -509,12 +605,12 @@ def allocate_queries(dtype: gl.constexpr, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def allocate_slots(dtype: gl.constexpr, BLOCK: gl.constexpr):
+def allocate_slots(dtype: gl.constexpr, BLOCK: gl.constexpr, TRANSPOSED: gl.constexpr = False):
     """A ring of blocks of K or of V: (slots, full, empty)."""
-    D: gl.constexpr = BLOCK.width
-    COLUMNS: gl.constexpr = BLOCK.columns
+    ROWS: gl.constexpr = BLOCK.width if TRANSPOSED else BLOCK.columns
+    COLUMNS: gl.constexpr = BLOCK.columns if TRANSPOSED else BLOCK.width
     DEPTH: gl.constexpr = BLOCK.depth
-    slots = gl.allocate_shared_memory(dtype, [DEPTH, COLUMNS, D], shared_layout((COLUMNS, D), dtype))
+    slots = gl.allocate_shared_memory(dtype, [DEPTH, ROWS, COLUMNS], shared_layout((ROWS, COLUMNS), dtype))
     full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
     init_ring(full, empty, DEPTH, BLOCK.consumers)
@@ -523,15 +619,15 @@ def allocate_slots(dtype: gl.constexpr, BLOCK: gl.constexpr):
 
 @gluon.jit
 def specialize(
-    q_desc, k_desc, v_desc, out, queries, rings, extents, BLOCK: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr,
+    q_desc, k_desc, v_desc, out, queries, rings, extents, scales, BLOCK: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's, 4."""
     # A tuple of arguments that is bound to a name loses its constexprs.
     if BLOCK.consumers == 1:
         gl.warp_specialize(
             [
-                (consumer, (out, queries, rings, extents, BLOCK, 0)),
+                (consumer, (out, queries, rings, extents, scales, BLOCK, 0)),
                 (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
             ],
             [1],
@@ -540,8 +636,8 @@ def specialize(
     elif BLOCK.consumers == 2:
         gl.warp_specialize(
             [
-                (consumer, (out, queries, rings, extents, BLOCK, 0)),
-                (consumer, (out, queries, rings, extents, BLOCK, 1)),
+                (consumer, (out, queries, rings, extents, scales, BLOCK, 0)),
+                (consumer, (out, queries, rings, extents, scales, BLOCK, 1)),
                 (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
             ],
             [4, 1],
@@ -550,9 +646,9 @@ def specialize(
     else:
         gl.warp_specialize(
             [
-                (consumer, (out, queries, rings, extents, BLOCK, 0)),
-                (consumer, (out, queries, rings, extents, BLOCK, 1)),
-                (consumer, (out, queries, rings, extents, BLOCK, 2)),
+                (consumer, (out, queries, rings, extents, scales, BLOCK, 0)),
+                (consumer, (out, queries, rings, extents, scales, BLOCK, 1)),
+                (consumer, (out, queries, rings, extents, scales, BLOCK, 2)),
                 (producer, (q_desc, k_desc, v_desc, queries, rings, extents, BLOCK)),
             ],
             [4, 4, 1],
@@ -561,7 +657,11 @@ def specialize(
 
 
 STARTS = ("q_starts", "k_starts")
-RUNTIME_INTEGERS = ["BATCH", "BATCH_HEADS", "HEADS", "SHARERS", "Q_LENGTH", "K_LENGTH", "LEFT", "RIGHT", "HEAD_GROUP"]
+SCALES = ("q_scale", "k_scale", "v_scale")
+SCALE_STRIDES = [f"{name}_SCALE_{step}" for name in "QKV" for step in ("BATCH", "HEAD")]
+RUNTIME_INTEGERS = [
+    "BATCH", "BATCH_HEADS", "HEADS", "SHARERS", "Q_LENGTH", "K_LENGTH", "LEFT", "RIGHT", "HEAD_GROUP", *SCALE_STRIDES,
+]  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=[*RUNTIME_INTEGERS, "SCALE"])
@@ -573,6 +673,9 @@ def attention_fwd_kernel(
     lse,
     q_starts,
     k_starts,
+    q_scale,
+    k_scale,
+    v_scale,
     BATCH,
     BATCH_HEADS,
     HEADS,
@@ -582,6 +685,12 @@ def attention_fwd_kernel(
     LEFT,
     RIGHT,
     HEAD_GROUP,
+    Q_SCALE_BATCH,
+    Q_SCALE_HEAD,
+    K_SCALE_BATCH,
+    K_SCALE_HEAD,
+    V_SCALE_BATCH,
+    V_SCALE_HEAD,
     SCALE,
     CONSUMERS: gl.constexpr,
     ROWS: gl.constexpr,
@@ -602,14 +711,16 @@ def attention_fwd_kernel(
     ``RIGHT`` count where the mask is bounded; ``SCALE`` is times log2 e. ``lse`` is fp32 [BATCH_HEADS, Q_LENGTH] or
     None. Packed sequences, whose ends a warp looks at ``WINDOW`` at a time, have descriptors of [rows, heads, HEAD_DIM]
     that are ragged, 32-bit ``q_starts`` and ``k_starts`` [BATCH + 1], and ``lse`` [HEADS, Q_LENGTH]; else ``WINDOW`` is
-    0 and the starts are None. The launch's ``num_warps`` are one consumer's, 4."""
+    0 and the starts are None. 8-bit tensors have fp32 scales, whose strides are in elements, and V is [batch, heads,
+    HEAD_DIM, keys] as :mod:`warpplan.kernels.attention_fwd.fp8.tl` leaves it; of others the scales are None. The
+    launch's ``num_warps`` are one consumer's, 4."""
     BLOCK: gl.constexpr = attention_block(
         CONSUMERS, ROWS, COLUMNS, HEAD_DIM, DEPTH, LOOKAHEAD, PINGPONG, Q_IN_REGISTERS, STAGING_IN_Q, BOUNDED_LEFT,
-        BOUNDED_RIGHT, lse is not None, WINDOW,
+        BOUNDED_RIGHT, lse is not None, WINDOW, False, q_desc.dtype.primitive_bitwidth,
     )  # fmt: skip
     queries = allocate_queries(q_desc.dtype, BLOCK)
     k, k_full, k_empty = allocate_slots(k_desc.dtype, BLOCK)
-    v, v_full, v_empty = allocate_slots(v_desc.dtype, BLOCK)
+    v, v_full, v_empty = allocate_slots(v_desc.dtype, BLOCK, BLOCK.bits == 8)
     staging = queries.tiles
     if not STAGING_IN_Q:
         LAYOUT: gl.constexpr = shared_layout((ROWS, HEAD_DIM), o_desc.dtype)
@@ -618,19 +729,31 @@ def attention_fwd_kernel(
     extents = Extents(
         q_starts, k_starts, BATCH, BATCH_HEADS, HEADS, SHARERS, Q_LENGTH, K_LENGTH, LEFT, RIGHT, HEAD_GROUP, SCALE
     )
+    scales = HeadScales(
+        q_scale, Q_SCALE_BATCH, Q_SCALE_HEAD, k_scale, K_SCALE_BATCH, K_SCALE_HEAD, v_scale, V_SCALE_BATCH, V_SCALE_HEAD
+    )
     out = AttentionOutput(o_desc, staging, lse)
-    specialize(q_desc, k_desc, v_desc, out, queries, rings, extents, BLOCK, PRODUCER_REGISTERS, CONSUMER_REGISTERS)
+    specialize(
+        q_desc, k_desc, v_desc, out, queries, rings, extents, scales, BLOCK, PRODUCER_REGISTERS, CONSUMER_REGISTERS
+    )
 
 
-TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
+TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": gl.float8e4nv}
 """Triton's short names of element types."""
+RESULTS = {"bf16": "bf16", "fp16": "fp16", "fp8e4nv": "bf16"}
+"""Of the result by that of the operands."""
 
 
-def descriptor_boxes(config: AttentionConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The TMA boxes of Q and O, and of K and V, in elements."""
-    if config.packed:
-        return (1, 1, config.rows, 1, config.head_dim), (1, 1, config.columns, 1, config.head_dim)
-    return (1, 1, config.rows, config.head_dim), (1, 1, config.columns, config.head_dim)
+def descriptor_boxes(config: AttentionConfig, element: str) -> dict[str, tuple[int, ...]]:
+    """The TMA boxes of Q, K, V and O, in elements."""
+    c = config
+    if c.packed:
+        ragged = (1, 1, c.columns, 1, c.head_dim)
+        queries = (1, 1, c.rows, 1, c.head_dim)
+        return {"q": queries, "k": ragged, "v": ragged, "o": queries}
+    rows, keys = (1, 1, c.rows, c.head_dim), (1, 1, c.columns, c.head_dim)
+    values = (1, 1, c.head_dim, c.columns) if TYPES[element].primitive_bitwidth == 8 else keys
+    return {"q": rows, "k": keys, "v": values, "o": rows}
 
 
 def constants(
@@ -664,13 +787,15 @@ def signature(
     sequences: int = 1,
 ) -> tuple[dict[str, str], dict[str, object], list[str]]:  # fmt: skip
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
-    rows, keys = descriptor_boxes(config)
+    elements = {"q": element, "k": element, "v": element, "o": RESULTS[element]}
     types = {
-        name: f"tensordesc<{element}{list(box)},{shared_layout(box, TYPES[element])!r}>"
-        for name, box in (("q_desc", rows), ("k_desc", keys), ("v_desc", keys), ("o_desc", rows))
+        f"{name}_desc": f"tensordesc<{elements[name]}{list(box)},{shared_layout(box, TYPES[elements[name]])!r}>"
+        for name, box in descriptor_boxes(config, element).items()
     }
     types |= dict.fromkeys(RUNTIME_INTEGERS, "i32") | {"SCALE": "fp32"}
     values = constants(config, bounded_left, bounded_right, sequences)
+    scaled = TYPES[element].primitive_bitwidth == 8
     pointers = {"lse": "*fp32" if stores_lse else None, **dict.fromkeys(STARTS, "*i32" if config.packed else None)}
+    pointers |= dict.fromkeys(SCALES, "*fp32" if scaled else None)
     given = {name: kind for name, kind in pointers.items() if kind is not None}
     return types | given, values | {name: None for name in pointers if name not in given}, list(given)

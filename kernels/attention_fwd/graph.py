@@ -8,7 +8,7 @@ other, so that an operation follows the one before once that is issued. All wgmm
 exponentials one SFU and the rest of the softmax one ALU. ``exp`` overwrites the scores, which is why their registers
 live until ``convert`` and it has none. By turns (ping-pong), a consumer issues its products after its neighbour's.
 Masked blocks, of which a unit has one or two, cost what the others do. (With lookahead, ptxas of Triton 3.6.0 converts
-after the wait for the product, which here comes before ``release_v``.)
+to 16 bits after the wait for the product, which here comes before ``release_v``; to 8 bits it converts before.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from warpplan.kernels import solved_loops
 from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, MMA_ROWS, AttentionConfig
-from warpplan.kernels.gemm.space import WARP_GROUP
+from warpplan.kernels.gemm.space import RESULT_BYTES, WARP_GROUP
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
@@ -28,8 +28,8 @@ from warpplan.planner.values.plan import Outcome
 
 TMA_ALIGNMENT = 1_024
 """A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""
-MMA_K = 16
-"""Elements of 16 bits that a wgmma reduces over."""
+MMA_K_BYTES = 32
+"""What a wgmma reduces over of each row: 16 elements of 16 bits, 32 of 8."""
 BARRIER_BYTES = 8
 
 
@@ -111,6 +111,11 @@ def _consumer_operations(config: AttentionConfig, dtype: str, costs: CostTable, 
     scores, output = c.rows * c.columns, c.rows * c.head_dim
     query = "register" if c.q_in_registers else "shared"
     release = blocked_cycles(costs.lookup("handoff", scope="group_to_warp"))
+    element = ELEMENT_BYTES[dtype]
+    weights = c.score_registers * element // 4
+    # 8-bit weights change registers once the product has read those before: a move is taken to cost what a multiply-add
+    # does.
+    moved = scores // 4 if element == 1 and c.lookahead else 0
     made = {
         "qk": product_operation(f"qk{i}", costs, dtype, c.rows, c.columns, c.head_dim, query, c.score_registers),
         "pv": product_operation(f"pv{i}", costs, dtype, c.rows, c.head_dim, c.columns, "register", c.output_registers),
@@ -118,9 +123,9 @@ def _consumer_operations(config: AttentionConfig, dtype: str, costs: CostTable, 
         "max": arithmetic_operation(f"max{i}", "ALU", costs, "row_max", scores),
         "exp": arithmetic_operation(f"exp{i}", "SFU", costs, "exp2", scores),
         "sum": arithmetic_operation(f"sum{i}", "ALU", costs, "row_sum", scores),
-        "convert": arithmetic_operation(f"convert{i}", "ALU", costs, "convert", scores, c.score_registers // 2),
+        "convert": arithmetic_operation(f"convert{i}", "ALU", costs, conversion(dtype, costs), scores, weights),
         "release_v": Operation(f"release_v{i}", None, latency=0, occupancy=0, issue=release),
-        "rescale": arithmetic_operation(f"rescale{i}", "ALU", costs, "elementwise", output),
+        "rescale": arithmetic_operation(f"rescale{i}", "ALU", costs, "elementwise", output + moved),
     }
     if c.lookahead:
         return made
@@ -169,6 +174,14 @@ def _turns(config: AttentionConfig, ops: dict[str, Operation], handoff: int) -> 
     ]  # fmt: skip
 
 
+def conversion(dtype: str, costs: CostTable) -> str:
+    """The kind of cost of rounding weights to ``dtype``. Where a profile lacks ``pack_fp8``, what the kernel does, that
+    is taken to cost what Triton's own conversion does, which has an instruction more for each four numbers."""
+    if ELEMENT_BYTES[dtype] > 1:
+        return "convert"
+    return "pack_fp8" if "pack_fp8" in costs.kinds() else "convert_fp8"
+
+
 def load_operation(name: str, size: int, costs: CostTable) -> Operation:
     label = f"tma_load(bytes={size}, source=l2)"
     cost = costs.lookup("tma_load", size, source="l2")
@@ -193,7 +206,7 @@ def product_operation(
     cost = costs.lookup("wgmma", columns, dtype=dtype, a=a)
     if cost.occupancy is None:
         raise MissingCosts([f"{label} occupancy"])
-    count = depth // MMA_K * (rows // MMA_ROWS)
+    count = depth * ELEMENT_BYTES[dtype] // MMA_K_BYTES * (rows // MMA_ROWS)
     occupancy = round(count * cost.occupancy.p50)
     last = measured_cycles(cost.latency, f"{label} latency") - round(cost.occupancy.p50)
     return Operation(
@@ -230,13 +243,13 @@ def _extra_buffers(config: AttentionConfig, dtype: str) -> tuple[ExtraBuffer, ..
     """Barriers (full and empty of Q and of each slot, a turn a consumer for ping-pong), Q, and O where it has bytes of
     its own."""
     barriers = 2 + 4 * config.depth + (config.consumers if config.pingpong else 0)
-    tile = config.consumers * config.tile_bytes(ELEMENT_BYTES[dtype])
+    query, staging = (config.consumers * config.tile_bytes(size) for size in (ELEMENT_BYTES[dtype], RESULT_BYTES))
     extra = [
         ExtraBuffer("barriers", barriers * BARRIER_BYTES, BARRIER_BYTES),
-        ExtraBuffer("query", tile, TMA_ALIGNMENT),
+        ExtraBuffer("query", query, TMA_ALIGNMENT),
     ]
     if config.staging == "own":
-        extra.append(ExtraBuffer("staging", tile, TMA_ALIGNMENT))
+        extra.append(ExtraBuffer("staging", staging, TMA_ALIGNMENT))
     return tuple(extra)
 
 

@@ -14,6 +14,7 @@ from warpplan.kernels.attention_fwd.graph import plan_candidate, sustained_ii
 from warpplan.kernels.attention_fwd.space import (
     ELEMENT_BYTES,
     HEAD_DIMS,
+    SIXTEEN_BIT,
     AttentionConfig,
     config_of,
     require_valid,
@@ -21,7 +22,7 @@ from warpplan.kernels.attention_fwd.space import (
 )
 from warpplan.kernels.attention_fwd.work import structure, work
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
-from warpplan.kernels.gemm.work import calibrated_constants
+from warpplan.kernels.gemm.work import calibrated_constants, calibrations
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
@@ -37,7 +38,7 @@ NUMBERS = {"kv_heads": (1, MAX_HEADS), "kv_length": (1, MAX_LENGTH), "window": (
 """The options that are one number each: the least and the greatest."""
 ATTENTION_FWD = Declaration(
     name="attention_fwd",
-    description="O = softmax(Q · Kᵀ / √D + mask) · V for each head, with its log-sum-exp",
+    description="O = softmax(Q · Kᵀ / √D + mask) · V for each head, with its log-sum-exp; O of fp8 is bfloat16",
     fields=(
         ShapeField("B", "sequences of the batch", greatest=1 << 16),
         ShapeField("H", "heads of Q and O in each", greatest=MAX_HEADS),
@@ -103,7 +104,7 @@ class AttentionFwd:
         for name, (least, greatest) in NUMBERS.items():
             _require_one_number(name, ATTENTION_FWD.chosen(shape)[name], least, greatest)
         asked = attention_shape(shape)
-        _require_sizes(asked)
+        _require_sizes(asked, dtype)
         if asked.head_dim not in HEAD_DIMS:
             raise InvalidShape(
                 f"D={asked.head_dim} is none of {', '.join(map(str, HEAD_DIMS))}: pad the heads with zeros to the next",
@@ -192,7 +193,8 @@ class AttentionFwd:
 
     def calibration_names(self, shape: Shape, dtype: str) -> tuple[str, ...]:
         """The name under which the time model is calibrated, then that whose constants of the device it begins at."""
-        return (ATTENTION_FWD.name, "gemm")
+        own, gemms = (calibrations(kernel, dtype) for kernel in (ATTENTION_FWD.name, "gemm"))
+        return (*own, *gemms)
 
     def time_constants(
         self, shape: Shape, dtype: str, profile: Profile, structures: tuple[str, ...]
@@ -202,7 +204,7 @@ class AttentionFwd:
 
     def floor_us(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> float:
         """What the measured ceilings allow at best: both products at the tensor cores' rate, or Q, K, V and O crossing
-        L2 once. 0 where a ceiling is missing."""
+        L2 once; without the pass before fp8's kernel. 0 where a ceiling is missing."""
         asked, ceilings = attention_shape(shape), dict(profile.ceilings)
         flops, l2 = ceilings.get(f"tensor_flops_{dtype}"), ceilings.get("l2_bytes_per_s")
         moved = asked.moved_bytes(ELEMENT_BYTES[dtype])
@@ -218,7 +220,7 @@ class AttentionFwd:
     def _work(
         self, configs: Sequence[AttentionConfig], shape: Shape, dtype: str, device: Device, profile: Profile
     ) -> DeviceWork:
-        return work(configs, attention_shape(shape), dtype, device, profile.costs)
+        return work(configs, attention_shape(shape), dtype, device, profile)
 
 
 def _candidate(config: TuningConfig, dtype: str, device: Device) -> AttentionConfig:
@@ -238,10 +240,14 @@ def _require_one_number(name: str, text: str, least: int, greatest: int) -> None
         )
 
 
-def _require_sizes(asked: AttentionShape) -> None:
-    """Raise :class:`InvalidShape` unless packed sequences are as many as B, the longest as long as L."""
+def _require_sizes(asked: AttentionShape, dtype: str) -> None:
+    """Raise :class:`InvalidShape` unless packed sequences are as many as B, the longest as long as L, and not fp8."""
     if asked.sizes is None:
         return
+    if dtype not in SIXTEEN_BIT:
+        raise InvalidShape(
+            f"sizes with {dtype}: packed sequences are of {' or '.join(SIXTEEN_BIT)}", field="sizes", limit=[PADDED]
+        )
     if len(asked.sizes) != asked.batch or max(asked.sizes) != asked.q_length:
         raise InvalidShape(
             f"sizes has {len(asked.sizes)} numbers, the largest {max(asked.sizes)}: expected B={asked.batch} numbers "

@@ -3,6 +3,7 @@
     out = attention(q, k, v, config)                            # q [B, H, L, D], k, v [B, G, M, D] -> [B, H, L, D]
     out = attention(q, k, v, config, causal=True, lse=lse)      # and the log-sum-exp, float32 [B, H, L]
     run = prepare(q, k, v, config, out, causal=True); run()     # may be captured in a CUDA graph
+    out = attention(q, k, v, config, scales=(of_q, of_k, of_v)) # of float8_e4m3fn; out is bfloat16
 
 Sequences of unlike lengths, packed: :mod:`warpplan.kernels.attention_fwd.packed_launch`.
 
@@ -15,12 +16,20 @@ That is what flash-attention does from 2.1 on, and ``torch.nn.attention.bias.cau
 ``window`` counts the keys before its position that a query sees besides its own, and as many behind it unless the mask
 is causal: flash-attention's ``window_size=(window, 0)`` or ``(window, window)``. A query that sees no key has a result
 of zeros and a log-sum-exp of minus infinity.
+
+fp8 operands stand for their values times ``scales``: float32 on the GPU, each of one element, [H] (of k and v [G]) or
+[B, H], above zero. The weights, the exponentials of the scores, are rounded to e4m3 too, before which they are made 2^8
+times as large: those within 2^-14 of a row's largest keep three bits of fraction, an error of 2^-4 of each at most, and
+those below 2^-18 of it are lost. Over many keys these errors cancel: that of the result is 1.4 % to 1.7 % of its norm
+where the tests play the kernel on random numbers. The sums of weights are of those that are not rounded, in fp32. The
+tensor cores add up fp8 products with fewer bits than fp32 has, around 14 (DeepSeek-V3, arXiv 2412.19437, section
+3.3.2): a result may lose up to 2^-13 of its magnitude for each 32 keys, 1.6 % at 4,096 keys and 6 % at 16,384.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from typing import Protocol
@@ -28,8 +37,16 @@ from typing import Protocol
 import torch
 
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH, AttentionShape
+from warpplan.kernels.attention_fwd.fp8.head_scales import head_scales
 from warpplan.kernels.attention_fwd.kernel import attention_shape
-from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS, AttentionConfig, config_of, require_valid
+from warpplan.kernels.attention_fwd.space import (
+    ELEMENT_BYTES,
+    HEAD_DIMS,
+    SIXTEEN_BIT,
+    AttentionConfig,
+    config_of,
+    require_valid,
+)
 from warpplan.kernels.compile import element_type
 from warpplan.kernels.declaration import Shape, require_elements
 from warpplan.kernels.gemm.launch import run_kernel
@@ -41,33 +58,36 @@ from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName
 from warpplan.planner.values.tuning import TuningConfig
 
 LOG2_E = math.log2(math.e)
+Scales = tuple[Tensor, Tensor, Tensor]
 FORMS = {"q": "[B, H, L, D]", "k": "[B, G, M, D]", "v": "[B, G, M, D]"}
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, config: AttentionConfig | TuningConfig, *, causal: bool = False,
     window: int | None = None, scale: float | None = None, out: Tensor | None = None, lse: Tensor | None = None,
+    scales: Scales | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(``scale`` · q · kᵀ + mask) · v of each head, in the operands' dtype, on the current stream.
+    """softmax(``scale`` · q · kᵀ + mask) · v of each head, in the operands' dtype, bfloat16 of fp8, on the current
+    stream.
 
     G divides H: H / G adjacent heads of q share one of k and v. ``scale`` is 1 / √D by default. ``lse``, contiguous
     float32 [B, H, L], receives the natural logarithm of each row's sum of exponentials. Raises :class:`InvalidShape`
     for tensors that cannot be used and :class:`InvalidConfig` for a plan that does not fit, before any launch.
     """
     if out is None:
-        require_operands(q, k, v)
-        out = torch.empty_like(q)
-    prepare(q, k, v, config, out, lse, causal=causal, window=window, scale=scale)()
+        require_operands(q, k, v, ELEMENT_BYTES)
+        out = torch.empty_like(q, dtype=result_dtype(q))
+    prepare(q, k, v, config, out, lse, causal=causal, window=window, scale=scale, scales=scales)()
     return out
 
 
 def prepare(
     q: Tensor, k: Tensor, v: Tensor, config: AttentionConfig | TuningConfig, out: Tensor, lse: Tensor | None = None, *,
-    causal: bool = False, window: int | None = None, scale: float | None = None,
+    causal: bool = False, window: int | None = None, scale: float | None = None, scales: Scales | None = None,
 ) -> Callable[[], None]:  # fmt: skip
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
-    may compile the kernel. Otherwise as :func:`attention`."""
-    require_operands(q, k, v)
+    may compile the kernel. Of fp8 it holds memory for a second V. Otherwise as :func:`attention`."""
+    require_operands(q, k, v, ELEMENT_BYTES)
     require_out(q, out)
     require_lse(lse, tuple(q.shape[:3]), q)
     require_window(window)
@@ -76,7 +96,7 @@ def prepare(
     require_fitting(config, q.shape[3], packed=False)
     batch, heads, q_length, head_dim = q.shape
     shape = AttentionShape(batch, heads, q_length, head_dim, k.shape[1], k.shape[2], causal, window)
-    return _launch(q, k, v, out, lse, config, shape, factor)
+    return _launch(q, k, v, out, lse, config, shape, factor, scales)
 
 
 class _FitsHeads(Protocol):
@@ -113,16 +133,23 @@ def grid_size(config: AttentionConfig, shape: AttentionShape, sm_count: int) -> 
 
 def _launch(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, config: AttentionConfig, shape: AttentionShape,
-    scale: float,
+    scale: float, scales: Scales | None,
 ) -> Callable[[], None]:  # fmt: skip
     from warpplan.kernels.attention_fwd import gluon
 
-    rows, keys = gluon.descriptor_boxes(config)
+    pointers, strides = head_scales(scales, q, shape.batch, shape.heads, shape.kv_heads)
+    lay_out = None
+    if q.element_size() == 1:
+        from warpplan.kernels.attention_fwd.fp8.transposed_values import prepare_values
+
+        v, lay_out = prepare_values(v)
+    boxes = gluon.descriptor_boxes(config, element_type(dtype_name(q.dtype)))
     arguments = (
-        *(describe(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys), (out, rows))),
+        *(describe(tensor, box) for tensor, box in zip((q, k, v, out), boxes.values(), strict=True)),
         lse,
         None,
         None,
+        *pointers,
         shape.batch,
         shape.batch_heads,
         shape.heads,
@@ -131,12 +158,19 @@ def _launch(
         shape.k_length,
         *band(shape),
         min(config.head_group, shape.batch_heads),
+        *strides,
         scale * LOG2_E,
     )
     constants = gluon.constants(config, shape.left is not None, shape.right is not None)
     launch = gluon.attention_fwd_kernel[(grid_size(config, shape, sm_count(q.device.index)),)]
     keywords = {**constants, **gluon.launch_options(config)}
-    return lambda: run_kernel(launch, arguments, keywords, q)
+
+    def run() -> None:
+        if lay_out is not None:
+            lay_out()
+        run_kernel(launch, arguments, keywords, q)
+
+    return run
 
 
 def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[], None]:
@@ -149,8 +183,10 @@ def random_launch(shape: Shape, dtype: str, config: TuningConfig) -> Callable[[]
     if asked.sizes is None:
         keys = (batch, asked.kv_heads, asked.k_length, asked.head_dim)
         forms = ((batch, asked.heads, asked.q_length, asked.head_dim), keys, keys)
-        q, k, v = (torch.randn(form, device="cuda", dtype=kind) for form in forms)
-        return prepare(q, k, v, config, torch.empty_like(q), causal=asked.causal, window=asked.window)
+        q, k, v = (torch.randn(form, device="cuda", dtype=torch.bfloat16).to(kind) for form in forms)
+        out = torch.empty_like(q, dtype=result_dtype(q))
+        scales = (q.new_ones(1, dtype=torch.float32),) * 3 if q.element_size() == 1 else None
+        return prepare(q, k, v, config, out, causal=asked.causal, window=asked.window, scales=scales)
     more = asked.k_length - asked.q_length
     ends = [list(accumulate(sizes)) for sizes in (asked.sizes, [max(size + more, 0) for size in asked.sizes])]
     q_starts, k_starts = (torch.tensor([0, *listed], dtype=torch.int32, device="cuda") for listed in ends)
@@ -229,21 +265,23 @@ def overlaps(tensor: Tensor) -> bool:
     return False
 
 
-def require_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
-    require_alike(q, k, v, FORMS)
+def require_operands(q: Tensor, k: Tensor, v: Tensor, dtypes: Collection[str] = SIXTEEN_BIT) -> None:
+    require_alike(q, k, v, FORMS, dtypes)
     _require_sizes(q, k, v)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         require_addressable(name, tensor)
 
 
-def require_alike(q: Tensor, k: Tensor, v: Tensor, forms: Mapping[str, str]) -> None:
+def require_alike(
+    q: Tensor, k: Tensor, v: Tensor, forms: Mapping[str, str], dtypes: Collection[str] = SIXTEEN_BIT
+) -> None:
     """Raise :class:`InvalidShape` unless the operands have the dimensions of ``forms``, by their names, and one dtype
-    on one GPU, :class:`UnknownName` where it is not one of the kernel's."""
+    on one GPU, :class:`UnknownName` where it is none of ``dtypes``."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != forms[name].count(",") + 1:
             raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {forms[name]}", field=name)
-        if dtype_name(tensor.dtype) not in ELEMENT_BYTES:
-            raise UnknownName("dtype", dtype_name(tensor.dtype), ELEMENT_BYTES)
+        if dtype_name(tensor.dtype) not in dtypes:
+            raise UnknownName("dtype", dtype_name(tensor.dtype), dtypes)
         require_gpu(name, tensor)
         if tensor.dtype != q.dtype or tensor.device != q.device:
             raise InvalidShape(
@@ -312,9 +350,10 @@ def require_addressable(name: str, tensor: Tensor) -> None:
 
 def require_out(q: Tensor, out: Tensor) -> None:
     """Raise :class:`InvalidShape` unless ``out`` can receive the result of ``q``."""
-    if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
+    dtype = result_dtype(q)
+    if out.shape != q.shape or out.dtype != dtype or out.device != q.device:
         raise InvalidShape(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {q.dtype} {tuple(q.shape)} on {q.device}",
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device}: expected {dtype} {tuple(q.shape)} on {q.device}",
             field="out",
         )
     if out.numel():
@@ -324,6 +363,11 @@ def require_out(q: Tensor, out: Tensor) -> None:
             f"out has strides {tuple(out.stride())} with {tuple(out.shape)} elements: some share an address",
             field="out", value=tuple(out.stride()),
         )  # fmt: skip
+
+
+def result_dtype(q: Tensor) -> torch.dtype:
+    """Of the result of operands like ``q``."""
+    return torch.bfloat16 if q.element_size() == 1 else q.dtype
 
 
 def require_lse(lse: Tensor | None, form: tuple[int, ...], q: Tensor) -> None:

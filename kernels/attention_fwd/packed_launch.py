@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH, AttentionShape
+from warpplan.kernels.attention_fwd.fp8.head_scales import NO_SCALES
 from warpplan.kernels.attention_fwd.launch import (
     LOG2_E,
     addressable,
@@ -36,6 +37,7 @@ from warpplan.kernels.attention_fwd.launch import (
     tma_strides,
 )
 from warpplan.kernels.attention_fwd.space import AttentionConfig
+from warpplan.kernels.compile import element_type
 from warpplan.kernels.gemm.launch import run_kernel
 from warpplan.kernels.operands.gpus import sm_count
 from warpplan.kernels.torch_types import Tensor
@@ -53,8 +55,8 @@ def packed_attention(
     config: AttentionConfig | TuningConfig, *, causal: bool = False, window: int | None = None,
     scale: float | None = None, out: Tensor | None = None, lse: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(``scale`` · q · kᵀ + mask) · v of each head of each sequence, [rows, H, D] in the operands' dtype, on the
-    current stream.
+    """softmax(``scale`` · q · kᵀ + mask) · v of each head of each sequence, [rows, H, D] in the operands' dtype, of 16
+    bits, on the current stream.
 
     ``max_seqlen_q`` bounds the queries of a sequence: it limits how many blocks are launched, and a smaller number
     than the truth costs time, not rows; ``max_seqlen_k`` is what flash-attention takes. ``lse``, contiguous float32
@@ -110,12 +112,14 @@ def _launch(
 ) -> Callable[[], None]:  # fmt: skip
     from warpplan.kernels.attention_fwd import gluon
 
-    rows, keys = gluon.descriptor_boxes(config)
+    pointers, strides = NO_SCALES
+    boxes = gluon.descriptor_boxes(config, element_type(dtype_name(q.dtype)))
     arguments = (
-        *(describe_ragged(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys), (out, rows))),
+        *(describe_ragged(tensor, box) for tensor, box in zip((q, k, v, out), boxes.values(), strict=True)),
         lse,
         q_starts,
         k_starts,
+        *pointers,
         shape.batch,
         0,
         shape.heads,
@@ -124,6 +128,7 @@ def _launch(
         shape.k_length,
         *band(shape),
         min(config.head_group, shape.heads),
+        *strides,
         scale * LOG2_E,
     )
     constants = gluon.constants(config, shape.left is not None, shape.right is not None, shape.batch)

@@ -23,10 +23,17 @@ def seen_keys(q_length: int, k_length: int, causal: bool, window: int | None, de
 
 
 def reference(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: int | None = None, scale: float | None = None
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: int | None = None, scale: float | None = None,
+    scales: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(softmax(``scale`` · q · kᵀ + mask) · v [B, H, L, D], log-sum-exp [B, H, L]) of q [B, H, L, D], k and v
-    [B, G, M, D], a head at a time. A query that sees no key has zeros, and minus infinity."""
+    [B, G, M, D], a head at a time, all times their ``scales`` of one element, [H] (or [G]), or [B, H], where those are
+    given. A query that sees no key has zeros, and minus infinity."""
+    if scales is not None:
+        q, k, v = (
+            tensor.double() * of_heads.double().expand(tensor.shape[:2])[..., None, None]
+            for tensor, of_heads in zip((q, k, v), scales, strict=True)
+        )
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     seen = seen_keys(q.shape[2], k.shape[2], causal, window, q.device)
     sharers = q.shape[1] // k.shape[1]

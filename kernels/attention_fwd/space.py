@@ -6,15 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from warpplan.kernels.gemm.space import LAUNCH_REGISTERS, MAX_REGISTERS, SMEM_RESERVED_BYTES, WARP, WARP_GROUP
+from warpplan.kernels.gemm.space import (
+    LAUNCH_REGISTERS,
+    MAX_REGISTERS,
+    RESULT_BYTES,
+    SMEM_RESERVED_BYTES,
+    WARP,
+    WARP_GROUP,
+)
 from warpplan.planner.errors import InvalidConfig
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.tuning import TuningConfig
 
 AttentionStaging = Literal["own", "q"]
 
-ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
-"""Of Q, K, V and O."""
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+"""Of Q, K and V; the result of fp8 is bfloat16, else of their dtype."""
+SIXTEEN_BIT = ("bfloat16", "float16")
 HEAD_DIMS = (64, 128, 256)
 SMEM_OVERHEAD_BYTES = 2_048
 """Barriers, the arguments that warp_specialize hands to its workers, alignment; tests compare it with the compiler."""
@@ -28,6 +36,9 @@ BASE_REGISTERS = 32
 """Of a consumer thread beside its tiles: addresses, phases, maxima and sums, the mask's temporaries. What leaves less
 spills (three consumers of 64 rows, D 64, with Q in registers: 16 left), what leaves as much does not: the tests compile
 all of the space."""
+ROW_REGISTERS = 8
+"""More of them where a consumer has two tiles of wgmma, whose rows have maxima and sums of their own: with none, 128
+rows of 64 keys with 8-bit heads of 128 spilled 48 bytes, and nothing else."""
 PACKED_REGISTERS = 8
 """More of them where sequences are packed: where its own begins and ends, and which it has looked at. Where none are
 left (three consumers of 64 x 128, D 64), it spills."""
@@ -84,12 +95,15 @@ class AttentionConfig:
         """fp32 registers of a consumer thread that hold a block of scores."""
         return self.rows * self.columns // (WARP_GROUP * WARP)
 
-    @property
-    def live_registers(self) -> int:
-        """Registers of a consumer thread that hold tiles where the most are live: O, scores, the 16-bit weights of the
-        block before (lookahead) or of this one while they are made, and Q where it is kept in registers."""
-        query = self.output_registers // 2 if self.q_in_registers else 0
-        return self.output_registers + self.score_registers + self.score_registers // 2 + query
+    def live_registers(self, element_bytes: int) -> int:
+        """Registers of a consumer thread that hold tiles where the most are live: O, scores, the weights of the block
+        before (lookahead) or of this one while they are made, and Q where it is kept in registers. Weights of 8 bits
+        are made while a lookahead's product still reads those of the block before, so that both are there."""
+        weights = self.score_registers * element_bytes // 4
+        if element_bytes == 1 and self.lookahead:
+            weights *= 2
+        query = self.output_registers * element_bytes // 4 if self.q_in_registers else 0
+        return self.output_registers + self.score_registers + weights + query
 
     @property
     def producer_registers(self) -> int:
@@ -100,7 +114,8 @@ class AttentionConfig:
     @property
     def base_registers(self) -> int:
         """Registers of a consumer thread beside its tiles."""
-        return BASE_REGISTERS + (PACKED_REGISTERS if self.packed else 0)
+        rows = ROW_REGISTERS if self.rows > MMA_ROWS else 0
+        return BASE_REGISTERS + rows + (PACKED_REGISTERS if self.packed else 0)
 
     @property
     def max_registers(self) -> int:
@@ -118,12 +133,13 @@ class AttentionConfig:
         return self.columns * self.head_dim * element_bytes
 
     def tile_bytes(self, element_bytes: int) -> int:
-        """Bytes of one consumer's rows of Q, or of O."""
+        """Bytes of one consumer's rows of Q, or, of :data:`RESULT_BYTES`, of O."""
         return self.rows * self.head_dim * element_bytes
 
     def smem_bytes(self, element_bytes: int) -> int:
         """Shared memory of one block, overhead included (never less than the compiler reports; tested)."""
-        tiles = self.consumers * (2 if self.staging == "own" else 1) * self.tile_bytes(element_bytes)
+        staging = self.tile_bytes(RESULT_BYTES) if self.staging == "own" else 0
+        tiles = self.consumers * (self.tile_bytes(element_bytes) + staging)
         return tiles + 2 * self.depth * self.slot_bytes(element_bytes) + SMEM_OVERHEAD_BYTES
 
 
@@ -153,13 +169,18 @@ def _violations(config: AttentionConfig, dtype: str, device: Device) -> Iterator
         return
     if not device.has_wgmma:
         yield f"device {device.name}: the kernel needs wgmma (capability 9.0)"
+    if dtype not in SIXTEEN_BIT and c.packed:
+        yield f"packed sequences with {dtype}: expected one of {', '.join(SIXTEEN_BIT)}"
+    if dtype not in SIXTEEN_BIT and c.staging == "q":
+        yield f"staging q with {dtype}: a result of 16 bits has twice the bytes of Q, expected own"
     if c.pingpong and not (c.lookahead and c.consumers > 1):
         yield "pingpong: the turns are those of several consumers that issue both products together (lookahead)"
     if c.packed and c.pingpong and c.head_dim == SPILLING_HEAD_DIM:
         yield f"pingpong of packed sequences with heads of {c.head_dim} spills 44 bytes, whatever the producer leaves"
-    if c.live_registers + c.base_registers > c.consumer_registers:
+    live = c.live_registers(ELEMENT_BYTES[dtype])
+    if live + c.base_registers > c.consumer_registers:
         yield (
-            f"{c.live_registers} registers a thread of tiles and {c.base_registers} more exceed "
+            f"{live} registers a thread of tiles and {c.base_registers} more exceed "
             f"the {c.consumer_registers} a consumer thread has"
         )
     widest = max(c.columns, c.head_dim)

@@ -12,14 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
-from warpplan.kernels.attention_fwd.graph import sustained_ii
+from warpplan.kernels.attention_fwd.fp8.value_pass import KEY_STEP, value_pass_cycles
+from warpplan.kernels.attention_fwd.graph import conversion, sustained_ii
 from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, AttentionConfig
+from warpplan.kernels.gemm.space import RESULT_BYTES
 from warpplan.kernels.gemm.work import L2_RESIDENT
 from warpplan.kernels.grouped_gemm.work import busiest_trips
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable, OperationCost
 from warpplan.planner.values.device import Device
+from warpplan.planner.values.profile import Profile
 
 Config = TypeVar("Config")
 Floats = NDArray[np.float64]
@@ -51,9 +54,10 @@ def loop_cycles(config: AttentionConfig, dtype: str, device: Device, costs: Cost
         return measured_latency(costs.lookup(kind, size, **text), kind)
 
     scores, output = c.rows * c.columns, c.rows * c.head_dim
-    flush = latency("tma_store", c.tile_rows * c.head_dim * element)
+    flush = latency("tma_store", c.tile_rows * c.head_dim * RESULT_BYTES)
     # The first block's softmax has no product of its own consumer beside it where products are issued ahead.
-    softmax = sum(latency(kind, scores) for kind in ("row_max", "exp2", "row_sum", "convert")) if c.lookahead else 0.0
+    kinds = ("row_max", "exp2", "row_sum", conversion(dtype, costs))
+    softmax = sum(latency(kind, scores) for kind in kinds) if c.lookahead else 0.0
     store = latency("elementwise", output) + latency("epilogue_store", output)
     return {
         "ii_cycles": float(sustained_ii(c, dtype, device, costs)),
@@ -66,16 +70,18 @@ def loop_cycles(config: AttentionConfig, dtype: str, device: Device, costs: Cost
 
 
 def work(
-    configs: Sequence[AttentionConfig], shape: AttentionShape, dtype: str, device: Device, costs: CostTable
+    configs: Sequence[AttentionConfig], shape: AttentionShape, dtype: str, device: Device, profile: Profile
 ) -> DeviceWork:
-    """Each of ``configs`` as :class:`DeviceWork` for ``shape``. Raises :class:`MissingCosts`."""
+    """Each of ``configs`` as :class:`DeviceWork` for ``shape``. The pass that transposes an 8-bit V is a launch before
+    the kernel's, for which all blocks wait. Raises :class:`MissingCosts`."""
     element = ELEMENT_BYTES[dtype]
-    solved = [loop_cycles(loop_of(c), dtype, device, costs) for c in configs]
+    solved = [loop_cycles(loop_of(c), dtype, device, profile.costs) for c in configs]
     families, family_of = distinct_names(family, configs)
     structures, structure_of = distinct_names(structure, configs)
     sequences = shape.sequences
     # By configuration and kind of sequence: the blocks of each tile of a head.
-    blocks = [[one.blocks(c.tile_rows, c.columns) for _, one in sequences] for c in configs]
+    step = KEY_STEP if element == 1 else 1
+    blocks = [[one.blocks(c.tile_rows, c.columns, step) for _, one in sequences] for c in configs]
     heads = [shape.heads * count for count, _ in sequences]
 
     def column(value: Callable[[AttentionConfig], float]) -> Floats:
@@ -89,6 +95,7 @@ def work(
     resident = np.minimum(units, device.sm_count)
     slots = column(lambda c: 2 * c.slot_bytes(element))
     zeros = np.zeros(len(configs))
+    waited = value_pass_cycles(shape, profile) if element == 1 else 0.0
     return DeviceWork(
         flops=shape.flops,
         families=families,
@@ -118,7 +125,7 @@ def work(
         split_k=np.ones(len(configs)),
         split_rounds=zeros,
         reduced_bytes=zeros,
-        fix_up_cycles=zeros,
+        fix_up_cycles=zeros + waited,
     )
 
 

@@ -12,7 +12,7 @@ EXPORTS = {
     "epilogue": ("accumulator_layout", "shared_layout", "split_columns", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
-    "rings": ("init_ring", "previous_slot", "wait_empty", "wait_full"),
+    "rings": ("allocate_barriers", "init_ring", "previous_slot", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
     "sequence_slots": ("find_sequence", "sequence_rows"),
     "stream_k": (

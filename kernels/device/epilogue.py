@@ -13,23 +13,32 @@ from warpplan.kernels.triton_compat import (
 
 
 @gluon.constexpr_function
-def shared_layout(shape, dtype):
-    """The swizzle that TMA and wgmma share."""
-    return gl.NVMMASharedLayout.get_default_for(list(shape), dtype)
+def cta_bases(cluster, split):
+    """How the CTAs of a cluster hold a tile of two dimensions, as keyword arguments of a layout: each of two has a half
+    along dimension ``split``, or the same whole where that is None."""
+    return {} if cluster == 1 else {"cga_layout": [[int(split == 0), int(split == 1)]]}
 
 
 @gluon.constexpr_function
-def accumulator_layout(columns, warps, operand_bits=16):
-    """Where a wgmma of 64 rows and ``columns`` columns leaves its result; it takes 256 bits of K from each row."""
+def shared_layout(shape, dtype, cluster=1, split=None):
+    """The swizzle that TMA and wgmma share, of a tile that CTAs hold as :func:`cta_bases` says."""
+    return gl.NVMMASharedLayout.get_default_for(list(shape), dtype, **cta_bases(cluster, split))
+
+
+@gluon.constexpr_function
+def accumulator_layout(columns, warps, operand_bits=16, cluster=1):
+    """Where a wgmma of 64 rows and ``columns`` columns leaves its result; it takes 256 bits of K from each row. The
+    CTAs of a cluster share the rows."""
     shape = [16, columns, 256 // operand_bits]
-    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[warps, 1], instr_shape=shape)
+    bases = cta_bases(cluster, 0)
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[warps, 1], instr_shape=shape, **bases)
 
 
 @gluon.constexpr_function
-def row_layout(columns, warps):
+def row_layout(columns, warps, cluster=1, split=0):
     """Lanes side by side along rows of ``columns``: the widest stores that rows of any alignment allow."""
     lanes = min(32, columns)
-    return gl.BlockedLayout([1, 1], [32 // lanes, lanes], [warps, 1], [1, 0])
+    return gl.BlockedLayout([1, 1], [32 // lanes, lanes], [warps, 1], [1, 0], **cta_bases(cluster, split))
 
 
 @gluon.jit
@@ -65,15 +74,16 @@ def store_staged(
         tma_store(out, [row, column], staging)
     else:
         thread_barrier()
-        store_rows(staging, row, column, out, row_stride, rows, columns, TILE_ROWS, TILE_COLUMNS)
+        store_rows(staging, row, column, out, row_stride, rows, columns, TILE_ROWS, TILE_COLUMNS, TRANSPOSED)
 
 
 @gluon.jit
 def store_rows(
-    staging, row, column, out, row_stride, rows, columns, TILE_ROWS: gl.constexpr, TILE_COLUMNS: gl.constexpr
-):
+    staging, row, column, out, row_stride, rows, columns,
+    TILE_ROWS: gl.constexpr, TILE_COLUMNS: gl.constexpr, TRANSPOSED: gl.constexpr,
+):  # fmt: skip
     """Plain masked stores, for rows that TMA cannot address."""
-    LAYOUT: gl.constexpr = row_layout(TILE_COLUMNS, gl.num_warps())
+    LAYOUT: gl.constexpr = row_layout(TILE_COLUMNS, gl.num_warps(), gl.num_ctas(), 1 if TRANSPOSED else 0)
     r = row + gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, LAYOUT))
     c = column + gl.arange(0, TILE_COLUMNS, layout=gl.SliceLayout(0, LAYOUT))
     pointers = out + gl.cast(r, gl.int64)[:, None] * row_stride + c[None, :]

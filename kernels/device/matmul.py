@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
-from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
+from warpplan.kernels.device.rings import allocate_barriers, init_ring, previous_slot, wait_empty, wait_full
 from warpplan.kernels.device.scaling import multiply_promoted
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
@@ -48,8 +48,9 @@ class Block:
 
     ``a_major`` is the dimension of A that lies contiguously: "k", or "m" where A is stored [K, M]; ``b_major`` is "k"
     or "n". ``split`` says how K is split: "none", "equal" ranges of each tile's, or "stream", a range a CTA of all
-    tiles'. ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``tile`` is one
-    chunk of the result as it is stored: transposed where the operands are swapped.
+    tiles'. ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``cluster`` CTAs
+    share a block: its rows, each with all of its columns. ``tile`` is one chunk of the result as it is stored:
+    transposed where the operands are swapped.
     """
 
     scheme: str
@@ -66,6 +67,7 @@ class Block:
     a_major: str
     b_major: str
     scales: str
+    cluster: int
     sharers: int
     rows: int
     chunk_columns: int
@@ -73,12 +75,14 @@ class Block:
 
 
 class Ring(NamedTuple):
-    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``."""
+    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``.
+    ``all_empty`` are the barriers that a cluster's CTAs share, ``empty`` again where it is one CTA."""
 
     a: gl.shared_memory_descriptor
     b: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
+    all_empty: gl.shared_memory_descriptor
     order: gl.shared_memory_descriptor
 
 
@@ -98,14 +102,14 @@ class Tile(NamedTuple):
 @gluon.constexpr_function
 def block(
     scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-    b_major, scales="none",
+    b_major, scales="none", cluster=1,
 ):  # fmt: skip
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-        b_major, scales,
+        b_major, scales, cluster,
         sharers=sharers,
         rows=rows,
         chunk_columns=columns,
@@ -130,7 +134,10 @@ def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
         tma_load(a_desc, a_at, full, ring.a.index(slot * SHARERS + part))
     b_k = tile.b_k + k * BLOCK.block_k
     b_at = [tile.b_row, b_k] if BLOCK.b_major == "k" else [b_k, tile.b_row]
-    tma_load(b_desc, b_at, full, ring.b.index(slot))
+    if BLOCK.cluster == 1:
+        tma_load(b_desc, b_at, full, ring.b.index(slot))
+    else:
+        tma_load(b_desc, b_at, full, ring.b.index(slot), multicast=True)
 
 
 @gluon.jit
@@ -138,7 +145,8 @@ def producer(
     a_desc, b_desc, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr, BEGIN: gl.constexpr,
     LOAD: gl.constexpr,
 ):  # fmt: skip
-    SLOT_BYTES: gl.constexpr = BLOCK.sharers * a_desc.block_type.nbytes + b_desc.block_type.nbytes
+    A_BYTES: gl.constexpr = a_desc.block_type.nbytes // BLOCK.cluster
+    SLOT_BYTES: gl.constexpr = BLOCK.sharers * A_BYTES + b_desc.block_type.nbytes
     index = 0
     work = BEGIN(work, BLOCK)
     for unit in range(gl.program_id(0), COUNT(work, BLOCK), gl.num_programs(0)):
@@ -147,6 +155,8 @@ def producer(
             slot = index % BLOCK.depth
             with proton.scope("producer_wait"):
                 wait_empty(ring.empty, index, BLOCK.depth)
+                if BLOCK.cluster > 1:
+                    wait_empty(ring.all_empty, index, BLOCK.depth)
             with proton.scope("tma_issue"):
                 mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
                 LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)
@@ -182,7 +192,7 @@ def consumer(
                 mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
             done += 1
         if BLOCK.scales == "block":
-            acc = multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, PART)
+            acc = multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, release, PART)
         else:
             acc = multiply(ring, index, tile.blocks, BLOCK, PART)
         index += tile.blocks
@@ -207,10 +217,10 @@ def consumer(
                     # The producer's copy must come after these plain writes to its slot.
                     fence_async_shared()
                 thread_barrier()
-                mbarrier.arrive(ring.empty.index(last), count=1)
+                release(ring, last, BLOCK)
             else:
                 if BLOCK.scales != "block":
-                    mbarrier.arrive(ring.empty.index(last), count=1)
+                    release(ring, last, BLOCK)
                 FINISH(acc, unit, tile, out.staging.index(ID), out, work, BLOCK, PART)
         if not PINGPONG:
             tile = following
@@ -224,7 +234,8 @@ def multiply(ring, index, blocks, BLOCK: gl.constexpr, PART: gl.constexpr):
     the last has been let go."""
     ROWS: gl.constexpr = BLOCK.rows
     COLUMNS: gl.constexpr = BLOCK.block_n
-    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps(), ring.a.dtype.primitive_bitwidth)
+    BITS: gl.constexpr = ring.a.dtype.primitive_bitwidth
+    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps(), BITS, BLOCK.cluster)
     acc = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
     for k in range(blocks):
         slot = index % BLOCK.depth
@@ -235,9 +246,17 @@ def multiply(ring, index, blocks, BLOCK: gl.constexpr, PART: gl.constexpr):
             pending = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
             acc = warpgroup_mma_wait(num_outstanding=1, deps=[pending])
         # This multiply may still read its slot; the one before has finished with the previous slot.
-        mbarrier.arrive(ring.empty.index(previous_slot(index, BLOCK.depth)), count=1, pred=k > 0)
+        release(ring, previous_slot(index, BLOCK.depth), BLOCK, k > 0)
         index += 1
     return acc
+
+
+@gluon.jit
+def release(ring, slot, BLOCK: gl.constexpr, pred=True):
+    """Let go of a slot."""
+    mbarrier.arrive(ring.empty.index(slot), count=1, pred=pred)
+    if BLOCK.cluster > 1:
+        mbarrier.arrive(ring.all_empty.index(slot), count=1, pred=pred)
 
 
 @gluon.jit
@@ -270,22 +289,30 @@ def allocate_ring(a_desc, b_desc, BLOCK: gl.constexpr):
     B_TILE: gl.constexpr = b_desc.block_type.shape[-2:]
     DEPTH: gl.constexpr = BLOCK.depth
     SLOTS: gl.constexpr = DEPTH * BLOCK.sharers
-    a = gl.allocate_shared_memory(a_desc.dtype, [SLOTS, A_TILE[0], A_TILE[1]], shared_layout(A_TILE, a_desc.dtype))
-    b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, B_TILE[0], B_TILE[1]], shared_layout(B_TILE, b_desc.dtype))
-    full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
+    A_SPLIT: gl.constexpr = 0 if BLOCK.a_major == "k" else 1
+    A_LAYOUT: gl.constexpr = shared_layout(A_TILE, a_desc.dtype, BLOCK.cluster, A_SPLIT)
+    B_LAYOUT: gl.constexpr = shared_layout(B_TILE, b_desc.dtype, BLOCK.cluster)
+    a = gl.allocate_shared_memory(a_desc.dtype, [SLOTS, A_TILE[0], A_TILE[1]], A_LAYOUT)
+    b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, B_TILE[0], B_TILE[1]], B_LAYOUT)
+    full = allocate_barriers(DEPTH, BLOCK.cluster)
+    empty = allocate_barriers(DEPTH, BLOCK.cluster)
     init_ring(full, empty, DEPTH, BLOCK.sharers)
+    all_empty = empty
+    if BLOCK.cluster > 1:
+        all_empty = allocate_barriers(DEPTH, BLOCK.cluster, True)
+        for slot in gl.static_range(DEPTH):
+            mbarrier.init(all_empty.index(slot), count=BLOCK.sharers)
     # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
     order = full
     if BLOCK.scheme == "pingpong":
-        order = order_barriers()
-    return Ring(a, b, full, empty, order)
+        order = order_barriers(BLOCK.cluster)
+    return Ring(a, b, full, empty, all_empty, order)
 
 
 @gluon.jit
-def order_barriers():
+def order_barriers(CLUSTER: gl.constexpr):
     """One barrier a ping-pong consumer: it may run its main loop."""
-    order = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    order = allocate_barriers(2, CLUSTER)
     for i in gl.static_range(2):
         mbarrier.init(order.index(i), count=1)
     return order
@@ -294,7 +321,7 @@ def order_barriers():
 @gluon.jit
 def allocate_staging(dtype: gl.constexpr, BLOCK: gl.constexpr):
     """A chunk of the result for each consumer."""
-    LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, dtype)
+    LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, dtype, BLOCK.cluster, 1 if BLOCK.swap else 0)
     return gl.allocate_shared_memory(dtype, [BLOCK.consumers, BLOCK.tile[0], BLOCK.tile[1]], LAYOUT)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.epilogue import accumulator_layout
 from warpplan.kernels.device.rings import wait_full
-from warpplan.kernels.triton_compat import gl, gluon, mbarrier, proton, warpgroup_mma, warpgroup_mma_wait
+from warpplan.kernels.triton_compat import gl, gluon, proton, warpgroup_mma, warpgroup_mma_wait
 
 SCALE_BLOCK = gl.constexpr(128)
 """Elements of K, and of B's rows, that share a scale."""
@@ -48,15 +48,19 @@ def scale_chunk(chunk, scales, row, column, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def multiply_promoted(ring, index, tile, scales, BLOCK: gl.constexpr, OPERANDS: gl.constexpr, PART: gl.constexpr):
+def multiply_promoted(
+    ring, index, tile, scales, BLOCK: gl.constexpr, OPERANDS: gl.constexpr, RELEASE: gl.constexpr, PART: gl.constexpr
+):
     """The product of a tile's ring slots from ring index ``index`` on, each promoted with its block's scales.
 
-    ``OPERANDS(ring, slot, BLOCK, PART)`` gives a slot's two tiles. Every slot has been let go. The scales of the next
+    ``OPERANDS(ring, slot, BLOCK, PART)`` gives a slot's two tiles, ``RELEASE(ring, slot, BLOCK)`` lets go of them: of
+    every slot, in the end. The scales of the next
     block are read while the tensor cores work on this one.
     """
     ROWS: gl.constexpr = BLOCK.rows
     COLUMNS: gl.constexpr = BLOCK.block_n
-    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps(), ring.a.dtype.primitive_bitwidth)
+    BITS: gl.constexpr = ring.a.dtype.primitive_bitwidth
+    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps(), BITS, BLOCK.cluster)
     acc = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
     empty = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
     r = tile.a_row + PART * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
@@ -78,7 +82,7 @@ def multiply_promoted(ring, index, tile, scales, BLOCK: gl.constexpr, OPERANDS: 
             column_at += scales.column_k_stride
             following = gl.load(row_at, mask=inside & more, other=0.0) * gl.load(column_at, mask=more, other=0.0)
             partial = warpgroup_mma_wait(num_outstanding=0, deps=[pending])
-        mbarrier.arrive(ring.empty.index(slot), count=1)
+        RELEASE(ring, slot, BLOCK)
         acc += partial * scale[:, None]
         scale = following
         index += 1

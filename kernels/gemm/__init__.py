@@ -11,6 +11,7 @@ EXPORTS = {
         "TileGrid",
     ),
     "gluon": (
+        "cluster_splits",
         "constants",
         "descriptor_blocks",
         "finish_unit",

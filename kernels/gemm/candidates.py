@@ -61,13 +61,21 @@ _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = 
     ("pipelined", 4, ((128, 128), (64, 128), (128, 64), (64, 64)), 1),
 )
 
+MULTICAST = "tma_multicast"
+"""The cost of one copy into the CTAs of a cluster, without which no clusters are ranked."""
+CLUSTER = 2
+"""CTAs of a cluster."""
+SHARED_COLUMNS = 128
+"""The fewest columns of a cluster's tile: with fewer, what its CTAs share is little beside what each loads."""
+
 SWIZZLE_BYTES = 128
 """The widest row of a swizzled tile (CUDA Driver API, ``CUtensorMapSwizzle``); a K block is one such row or two."""
 
 
 @lru_cache(maxsize=16)
-def structures(dtype: str, device: Device, promoted: bool = False) -> tuple[GemmConfig, ...]:
-    """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults.
+def structures(dtype: str, device: Device, promoted: bool = False, cluster: int = 1) -> tuple[GemmConfig, ...]:
+    """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults;
+    of clusters, each CTA has the tile of one alone.
 
     Depth is the largest that fits, at most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue
     variant stays only where it buys depth. What depth the loop needs is the planner's to say
@@ -75,10 +83,17 @@ def structures(dtype: str, device: Device, promoted: bool = False) -> tuple[Gemm
     """
     found: list[GemmConfig] = []
     for scheme, warps, tiles, ctas in _STRUCTURES:
+        if cluster > 1 and (ctas > 1 or scheme == "pipelined"):
+            continue
         for block_m, block_n in tiles:
+            if cluster > 1 and block_n < SHARED_COLUMNS:
+                continue
             for swizzled_rows in (1, 2):
                 block_k = swizzled_rows * SWIZZLE_BYTES // ELEMENT_BYTES[dtype]
-                base = GemmConfig(scheme, block_m, block_n, block_k, warps, 2, ctas_per_sm=ctas, promoted=promoted)
+                base = GemmConfig(
+                    scheme, block_m * cluster, block_n, block_k, warps, 2, ctas_per_sm=ctas, promoted=promoted,
+                    cluster=cluster,
+                )  # fmt: skip
                 found += _pipelined(base, dtype, device) if scheme == "pipelined" else _epilogues(base, dtype, device)
     return tuple(dict.fromkeys(found))
 
@@ -129,7 +144,13 @@ class CandidateTable:
     swap: Bools
     specialized: Bools
     ctas_per_sm: Ints
+    cluster: Ints
     sm_count: int
+
+    @property
+    def resident(self) -> Ints:
+        """Tiles that the device works on at once."""
+        return self.sm_count * self.ctas_per_sm // self.cluster
 
 
 class TileGrid(Protocol):
@@ -161,7 +182,9 @@ class Grid:
     valid: Bools
 
 
-def planned_structures(dtype: str, device: Device, costs: CostTable, promoted: bool = False) -> tuple[GemmConfig, ...]:
+def planned_structures(
+    dtype: str, device: Device, costs: CostTable, promoted: bool = False, cluster: int = 1
+) -> tuple[GemmConfig, ...]:
     """:func:`structures`, whose rings are as deep as fits, each followed by the same block at its robust depth.
 
     Operands that no SM has read yet come from DRAM, so that is the latency a ring must be robust against. A shallower
@@ -170,7 +193,7 @@ def planned_structures(dtype: str, device: Device, costs: CostTable, promoted: b
     """
     depths: dict[tuple[object, ...], int | None] = {}
     found: dict[GemmConfig, None] = {}
-    for base in structures(dtype, device, promoted):
+    for base in structures(dtype, device, promoted, cluster):
         found[base] = None
         if base.loop_key not in depths:
             depths[base.loop_key] = _usable_robust_depth(base, dtype, device, costs)
@@ -193,24 +216,26 @@ def _usable_robust_depth(config: GemmConfig, dtype: str, device: Device, costs: 
 @lru_cache(maxsize=16)
 def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: bool = False) -> CandidateTable:
     """The rows of :func:`planned_structures`, or of :func:`structures` without ``costs``; ``promoted`` rows add up the
-    products of K blocks in fp32 registers."""
+    products of K blocks in fp32 registers. Clusters are among them where a multicast copy was measured."""
     configs: list[GemmConfig] = []
     below: list[int] = []
     bases = structures(dtype, device, promoted) if costs is None else planned_structures(dtype, device, costs, promoted)
+    if costs is not None and MULTICAST in costs.kinds():
+        bases += planned_structures(dtype, device, costs, promoted, CLUSTER)
     for base in bases:
         for swap in (False, True) if base.specialized and not promoted else (False,):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
                 configs.append(replace(base, swap=swap, group_m=group))
                 below.append(previous)
-            if base.specialized:
+            if base.specialized and base.cluster == 1:
                 for tail in (False, True) if not swap else (False,):
                     configs += [replace(base, swap=swap, split_k=split, split_tail=tail) for split in SPLITS]
                     below += [0] * len(SPLITS)
     # Last: where two candidates are predicted equal, the one without a stream stays first.
     for base in bases:
         streams = [replace(base, swap=swap, stream_k=True) for swap in ((False,) if promoted else (False, True))]
-        configs += streams if base.specialized else []
-        below += [0] * len(streams) if base.specialized else []
+        configs += streams if base.specialized and base.cluster == 1 else []
+        below += [0] * len(streams) if base.specialized and base.cluster == 1 else []
     return tabulate(configs, below, device)
 
 
@@ -233,6 +258,7 @@ def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: 
         column("swap").astype(bool),
         column("specialized").astype(bool),
         column("ctas_per_sm"),
+        column("cluster"),
         device.sm_count,
     )
 
@@ -252,8 +278,8 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     k_blocks = -(-k // t.block_k)
     m_cover, n_cover = round_up_to_power_of_two(m), round_up_to_power_of_two(n)
     row_cover, column_cover = np.where(t.swap, n_cover, m_cover), np.where(t.swap, m_cover, n_cover)
-    one_wave = tiles <= t.sm_count
-    resident = t.sm_count * t.ctas_per_sm
+    one_wave = tiles * t.cluster <= t.sm_count
+    resident = t.resident
     split = t.split_k > 1
     whole = np.where(split, np.where(t.split_tail, tiles // resident * resident, 0), tiles)
     whole = np.where(t.stream_k, np.maximum(tiles // resident - 1, 0) * resident, whole)

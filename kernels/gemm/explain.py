@@ -65,6 +65,8 @@ def block_name(config: GemmConfig) -> str:
     parts = [f"{c.scheme} {c.block_m}x{c.block_n}x{c.block_k}", f"{c.consumer_warps} warps", f"depth {c.depth}"]
     if c.ctas_per_sm > 1:
         parts.append(f"{c.ctas_per_sm} blocks an SM")
+    if c.cluster > 1:
+        parts.append(f"clusters of {c.cluster} blocks")
     if c.epilogue_split > 1:
         parts.append(f"epilogue in {c.epilogue_split}")
     if c.staging == "ring":

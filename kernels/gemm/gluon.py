@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import triton
+
 from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
 from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
 from warpplan.kernels.device.stream_k import opaque, own_range, partial_sums, raise_flag, take_flag
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, k_range, last_range, locate, place, tile_counts, unit_count
-from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
+from warpplan.kernels.triton_compat import gl, gluon, has_clusters, thread_barrier
+from warpplan.planner.errors import InvalidConfig
 
 
 class Output(NamedTuple):
@@ -165,7 +168,7 @@ def gemm_kernel(
     """
     BLOCK: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
-        A_MAJOR, B_MAJOR, SCALES,
+        A_MAJOR, B_MAJOR, SCALES, gl.num_ctas(),
     )  # fmt: skip
     ring = allocate_ring(a_desc, b_desc, BLOCK)
     staging = ring.a
@@ -199,13 +202,20 @@ def majors(config: GemmConfig, layout: str) -> tuple[str, str]:
 def descriptor_blocks(
     config: GemmConfig, layout: str = "nt"
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """The TMA boxes of A', B' and C in elements, as they lie in memory."""
+    """The TMA boxes of A', B' and C in elements, as they lie in memory; a cluster's CTAs share them
+    (:func:`cluster_splits`)."""
     a_major, b_major = majors(config, layout)
-    columns = config.block_n // config.epilogue_split
-    a = (config.consumer_rows, config.block_k)
+    rows, columns = config.consumer_rows * config.cluster, config.block_n // config.epilogue_split
+    a = (rows, config.block_k)
     b = (config.block_n, config.block_k)
-    c = (columns, config.consumer_rows) if config.swap else (config.consumer_rows, columns)
+    c = (columns, rows) if config.swap else (rows, columns)
     return a if a_major == "k" else a[::-1], b if b_major == "k" else b[::-1], c
+
+
+def cluster_splits(config: GemmConfig, layout: str = "nt") -> tuple[int, None, int]:
+    """The dimension along which the CTAs of a cluster share each box of :func:`descriptor_blocks`; all of them hold B'
+    whole."""
+    return 0 if majors(config, layout)[0] == "k" else 1, None, 1 if config.swap else 0
 
 
 def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: str = "none") -> dict[str, object]:
@@ -232,7 +242,15 @@ def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: s
 
 
 def launch_options(config: GemmConfig) -> dict[str, int]:
-    return {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers}
+    """What Triton's launcher takes. Raises :class:`InvalidConfig` for a cluster where this Triton has none."""
+    if config.cluster > 1 and not has_clusters:
+        raise InvalidConfig(
+            f"num_ctas {config.cluster}: Triton {triton.__version__} has no TMA multicast, 3.9 has: plan with "
+            "a profile that was recorded with this Triton",
+            field="num_ctas", value=config.cluster, limit=1,
+        )  # fmt: skip
+    options = {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers}
+    return options if config.cluster == 1 else {**options, "num_ctas": config.cluster}
 
 
 def signature(
@@ -242,8 +260,10 @@ def signature(
     result = RESULTS[element]
     boxes = descriptor_blocks(config, layout)
     elements = (element, element, result)
+    splits = cluster_splits(config, layout)
     a, b, c = (
-        f"tensordesc<{e}{list(box)},{shared_layout(box, TYPES[e])!r}>" for e, box in zip(elements, boxes, strict=True)
+        f"tensordesc<{e}{list(box)},{shared_layout(box, TYPES[e], config.cluster, split)!r}>"
+        for e, box, split in zip(elements, boxes, splits, strict=True)
     )
     types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{result}"}
     types |= dict.fromkeys([*RUNTIME_INTEGERS, *SCALE_STRIDES], "i32")

@@ -56,10 +56,10 @@ def loop_graph(
     # A cooperative consumer multiplies its own rows of A by the whole of B.
     loads = [(_a(i, consumers), c.consumer_rows * c.block_k * element) for i in range(consumers)]
     loads.append(("load_b", c.block_n * c.block_k * element))
-    ops = [_load(name, size, costs, source) for name, size in loads]
+    ops = [_load(name, size, costs, source, c.cluster > 1 and name == "load_b") for name, size in loads]
     edges: list[Dependence] = []
     full = _handoff(costs, "warp_to_group") if c.specialized else 0
-    empty = _handoff(costs, "group_to_warp") if c.specialized else 0
+    empty = _handoff(costs, _release_scope(c)) if c.specialized else 0
     arrive = _blocked(costs.lookup("handoff", scope="group_to_warp")) if c.specialized else 0
     for i in range(consumers):
         mma, release = _consumer(c, dtype, costs, i, arrive)
@@ -83,7 +83,8 @@ def loop_graph(
         edges.append(Dependence(mma.id, release.id, distance=1, kind="token"))
     partitions = 1 + c.consumers if c.specialized else 1
     promoted = " promoted" if c.promoted else ""
-    name = f"gemm {c.scheme} {c.block_m}x{c.block_n}x{c.block_k} {c.consumer_warps} warps {dtype}{promoted}"
+    cluster = f" cluster of {c.cluster}" if c.cluster > 1 else ""
+    name = f"gemm {c.scheme} {c.block_m}x{c.block_n}x{c.block_k} {c.consumer_warps} warps {dtype}{promoted}{cluster}"
     limits = Limits(
         partitions,
         _smem_share(c, device),
@@ -116,7 +117,7 @@ def free_graph(config: GemmConfig, dtype: str, device: Device, costs: CostTable)
     fewest. A release costs its arrival also where no other partition waits for it. Raises :class:`MissingCosts`.
     """
     graph = loop_graph(config, dtype, device, costs)
-    full, empty = _handoff(costs, "warp_to_group"), _handoff(costs, "group_to_warp")
+    full, empty = _handoff(costs, "warp_to_group"), _handoff(costs, _release_scope(config))
     edges = tuple(
         replace(edge, handoff=empty if edge.dst.startswith("release") else full)
         if edge.src.startswith("load")
@@ -197,9 +198,15 @@ def _a(consumer: int, sharers: int) -> str:
     return f"load_a{consumer}" if sharers > 1 else "load_a"
 
 
-def _load(name: str, size: int, costs: CostTable, source: Source) -> Operation:
-    label = f"tma_load(bytes={size}, source={source})"
-    cost = costs.lookup("tma_load", size, source=source)
+def _release_scope(config: GemmConfig) -> str:
+    """Between which threads a slot is given back: in a cluster also to the producer of its first CTA."""
+    return "cluster" if config.cluster > 1 else "group_to_warp"
+
+
+def _load(name: str, size: int, costs: CostTable, source: Source, multicast: bool) -> Operation:
+    kind = "tma_multicast" if multicast else "tma_load"
+    label = f"{kind}(bytes={size}, source={source})"
+    cost = costs.lookup(kind, size, source=source)
     return Operation(
         name,
         "TMA",

@@ -118,9 +118,9 @@ def random_operands(m: int, n: int, k: int, dtype: str, layout: str) -> tuple[Te
 
 
 def grid_size(config: GemmConfig, shape: tuple[int, int, int], sms: int) -> int:
-    """CTAs of a launch: one a unit, or what is resident at once where the kernel is persistent."""
+    """CTAs, or clusters, of a launch: one a unit, or what is resident at once where the kernel is persistent."""
     units = config.units(shape, sms)
-    return min(units, sms * config.ctas_per_sm) if config.persistent else units
+    return min(units, config.resident(sms)) if config.persistent else units
 
 
 def _specialized(
@@ -169,9 +169,12 @@ def describe_product(
     from warpplan.kernels.gemm import gluon
     from warpplan.kernels.triton_compat import TensorDescriptor
 
-    def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
+    splits = gluon.cluster_splits(config, layout_of(a, b))
+
+    def describe(tensor: Tensor, i: int) -> TmaDescriptor:
         element = gluon.TYPES[element_type(str(tensor.dtype).removeprefix("torch."))]
-        return TensorDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(box), shared_layout(box, element))
+        layout = shared_layout(boxes[i], element, config.cluster, splits[i])
+        return TensorDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(boxes[i]), layout)
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
     left, right = (b, a) if config.swap else (a, b)
@@ -182,9 +185,9 @@ def describe_product(
     partial_sums = grid if config.stream_k else config.units(shape, sms) - whole_tiles
     return DescribedProduct(
         (
-            describe(stored(left), boxes[0]),
-            describe(stored(right), boxes[1]),
-            describe(out, boxes[2]) if tma_store else out,
+            describe(stored(left), 0),
+            describe(stored(right), 1),
+            describe(out, 2) if tma_store else out,
         ),
         _split_buffers(config, partial_sums, a.device) if config.split != "none" else (None, None),
         (*config.computed(shape), config.group_m, config.split_k, whole_tiles, row_strides(out)[0]),

@@ -70,7 +70,9 @@ class GemmConfig:
     ``split_tail`` only those of the last wave, which would leave SMs idle. ``stream_k``: the K blocks of the tiles that
     full waves leave over, and of the last full wave, are cut into one range a CTA
     (:mod:`warpplan.kernels.device.stream_k`). ``ctas_per_sm`` blocks are resident together. ``promoted``: each K block
-    of fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need.
+    of fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need. ``cluster`` CTAs on
+    neighbouring SMs share a tile: each has a part of its rows, and B's tiles are copied once for all of them (TMA
+    multicast).
     """
 
     scheme: Scheme
@@ -89,6 +91,12 @@ class GemmConfig:
     split_tail: bool = False
     promoted: bool = False
     stream_k: bool = False
+    cluster: int = 1
+
+    @property
+    def cta_rows(self) -> int:
+        """Tile rows of one CTA."""
+        return self.block_m // self.cluster
 
     @property
     def split(self) -> Literal["none", "equal", "stream"]:
@@ -104,13 +112,13 @@ class GemmConfig:
     @property
     def consumers(self) -> int:
         if self.scheme == "cooperative":
-            return 3 if self.block_m == 3 * MMA_ROWS else 2
+            return 3 if self.cta_rows == 3 * MMA_ROWS else 2
         return 2 if self.scheme == "pingpong" else 1
 
     @property
     def consumer_rows(self) -> int:
-        """Tile rows of one consumer."""
-        return self.block_m // self.consumers if self.scheme == "cooperative" else self.block_m
+        """Tile rows of one consumer of one CTA."""
+        return self.cta_rows // self.consumers if self.scheme == "cooperative" else self.cta_rows
 
     @property
     def total_warps(self) -> int:
@@ -147,12 +155,17 @@ class GemmConfig:
         return min(MAX_REGISTERS, left // (self.consumers * self.consumer_warps) // 8 * 8)
 
     @property
-    def loop_key(self) -> tuple[str, int, int, int, int, bool]:
+    def loop_key(self) -> tuple[str, int, int, int, int, bool, int]:
         """What the loop body's schedule depends on."""
-        return (self.scheme, self.block_m, self.block_n, self.block_k, self.consumer_warps, self.promoted)
+        return (self.scheme, self.block_m, self.block_n, self.block_k, self.consumer_warps, self.promoted, self.cluster)
 
     def slot_bytes(self, element_bytes: int) -> int:
-        return (self.block_m + self.block_n) * self.block_k * element_bytes
+        """Shared memory of one CTA's slot."""
+        return (self.cta_rows + self.block_n) * self.block_k * element_bytes
+
+    def loaded_bytes(self, element_bytes: int) -> float:
+        """What a slot of one CTA takes from L2: of the tile that all CTAs of a cluster hold, each reads its share."""
+        return (self.cta_rows + self.block_n / self.cluster) * self.block_k * element_bytes
 
     @property
     def staging_bytes(self) -> int:
@@ -163,14 +176,14 @@ class GemmConfig:
         """Bytes of a ring slot that one consumer alone still reads when its main loop ends."""
         if self.scheme == "cooperative":
             return self.consumer_rows * self.block_k * element_bytes
-        return max(self.block_m, self.block_n) * self.block_k * element_bytes
+        return max(self.cta_rows, self.block_n) * self.block_k * element_bytes
 
     def smem_bytes(self, element_bytes: int) -> int:
         """Shared memory of one block, overhead included (never less than the compiler reports; tested)."""
         ring = self.depth * self.slot_bytes(element_bytes)
         if not self.specialized:
             # The compiler gives the epilogue the ring's bytes: they are dead by then.
-            return max(ring, self.block_m * self.block_n * RESULT_BYTES) + SMEM_OVERHEAD_BYTES
+            return max(ring, self.cta_rows * self.block_n * RESULT_BYTES) + SMEM_OVERHEAD_BYTES
         own = self.consumers * self.staging_bytes if self.staging == "own" else 0
         return ring + own + SMEM_OVERHEAD_BYTES
 
@@ -183,10 +196,14 @@ class GemmConfig:
         rows, columns, _ = self.computed(shape)
         return -(-rows // self.block_m) * -(-columns // self.block_n)
 
+    def resident(self, sm_count: int) -> int:
+        """Tiles that ``sm_count`` SMs work on at once."""
+        return sm_count * self.ctas_per_sm // self.cluster
+
     def whole_tiles(self, shape: Shape, sm_count: int) -> int:
         """Tiles whose K is not split: none where every tile is, the full waves' where only the tail is. A stream takes
         a full wave beside the tail, so that a CTA has more than a tile of it and a tile two CTAs at most."""
-        tiles, resident = self.tiles(shape), sm_count * self.ctas_per_sm
+        tiles, resident = self.tiles(shape), self.resident(sm_count)
         if self.stream_k:
             return max(tiles // resident - 1, 0) * resident
         if self.split_k == 1:
@@ -199,7 +216,7 @@ class GemmConfig:
         whole = self.whole_tiles(shape, sm_count)
         if self.stream_k:
             k_blocks = -(-shape[2] // self.block_k)
-            return whole + min(sm_count * self.ctas_per_sm, (self.tiles(shape) - whole) * k_blocks)
+            return whole + min(self.resident(sm_count), (self.tiles(shape) - whole) * k_blocks)
         return whole + (self.tiles(shape) - whole) * self.split_k
 
 
@@ -224,7 +241,8 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
         yield f"scheme {c.scheme}: expected one of {', '.join(SCHEMES)}"
         return
     for name, value, allowed in (
-        ("block_m", c.block_m, (64, 128, 192, 256)),
+        ("cluster", c.cluster, (1, 2)),
+        ("block_m", c.block_m, tuple(rows * c.cluster for rows in (64, 128, 192, 256))),
         ("block_n", c.block_n, (16, 32, 64, 128, 256)),
         ("block_k", c.block_k, (64, 128, 256)),
         ("consumer_warps", c.consumer_warps, (4, 8)),
@@ -244,7 +262,8 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
     yield from _fp8_violations(c, element)
     if c.consumers > 1 and c.consumer_warps != WARP_GROUP:
         yield f"{c.scheme} with {c.consumer_warps} warps a consumer: each of several consumers is one warp group"
-    if c.block_m == 3 * MMA_ROWS and c.scheme != "cooperative":
+    yield from _cluster_violations(c)
+    if c.cta_rows == 3 * MMA_ROWS and c.scheme != "cooperative":
         yield f"block_m {c.block_m} with {c.scheme}: 192 rows are three cooperative consumers'"
     if c.split_tail and c.split_k == 1:
         yield "split_tail without split_k: nothing is split"
@@ -278,6 +297,19 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
     share = min(device.smem_bytes_per_block, device.smem_bytes_per_sm // c.ctas_per_sm - SMEM_RESERVED_BYTES)
     if c.smem_bytes(element) > share:
         yield f"{c.smem_bytes(element)} bytes of shared memory exceed the {share} that a block has"
+
+
+def _cluster_violations(c: GemmConfig) -> Iterator[str]:
+    if c.cluster == 1:
+        return
+    if not c.specialized:
+        yield f"cluster {c.cluster} with {c.scheme}: only a producer of its own copies for several CTAs"
+    if c.split != "none":
+        yield f"cluster {c.cluster} with a split of K: partial sums are a CTA's"
+    if c.ctas_per_sm > 1:
+        yield f"cluster {c.cluster} with {c.ctas_per_sm} CTAs an SM: a cluster's CTAs have an SM each"
+    if c.staging == "ring":
+        yield f"cluster {c.cluster} with staging in the ring: a slot's tiles are not one CTA's to write"
 
 
 def _fp8_violations(c: GemmConfig, element: int) -> Iterator[str]:
@@ -332,7 +364,9 @@ def tuning(config: GemmConfig) -> TuningConfig:
         kwargs["PROMOTED"] = True
     if config.stream_k:
         kwargs["STREAM_K"] = True
-    return TuningConfig.of(kwargs, num_warps=config.consumer_warps, num_stages=1, maxnreg=config.max_registers)
+    return TuningConfig.of(
+        kwargs, num_warps=config.consumer_warps, num_stages=1, num_ctas=config.cluster, maxnreg=config.max_registers
+    )
 
 
 def config_of(tuning_config: TuningConfig) -> GemmConfig:
@@ -389,6 +423,7 @@ def _read(tuning_config: TuningConfig) -> GemmConfig:
         tuning_config.num_stages,
         group_m=whole("GROUP_M"),
         persistent=bool(kwargs.get("PERSISTENT", True)),
+        cluster=tuning_config.num_ctas,
     )
     if scheme == "pipelined":
         return base

@@ -50,7 +50,7 @@ def family(config: GemmConfig) -> str:
 
 def structure(config: GemmConfig) -> str:
     c = config
-    kind = ("-swap" if c.swap else "") + ("-promoted" if c.promoted else "")
+    kind = ("-swap" if c.swap else "") + ("-promoted" if c.promoted else "") + ("-cluster" if c.cluster > 1 else "")
     return f"{family(c)}-{c.block_m}x{c.block_n}x{c.block_k}-d{c.depth}e{c.epilogue_split}{c.staging}{kind}"
 
 
@@ -189,7 +189,7 @@ def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, elem
     ends = _ends(config, costs, element)
     return {
         "ii": float(sustained_ii(config, dtype, device, costs)),
-        "load_bytes": float(config.slot_bytes(element)),
+        "load_bytes": config.loaded_bytes(element),
         **ends,
     }
 
@@ -201,7 +201,7 @@ def epilogue_cycles(config: GemmConfig, dtype: str, costs: CostTable) -> float:
 
 def _ends(config: GemmConfig, costs: CostTable, element: int) -> dict[str, float]:
     """What surrounds the main loop."""
-    box = config.block_m * config.block_k * element
+    box = config.cta_rows * config.block_k * element
     load = costs.lookup("tma_load", box, source="l2")
     cold = costs.lookup("tma_load", box, source="dram")
     # A chunk leaves from registers to shared memory, measured for one warp group, then by TMA, which consumers share.
@@ -256,7 +256,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
     t, element = solved.table, ELEMENT_BYTES[dtype]
     m, n, k = shape
     g = grid(t, shape)
-    resident = (t.sm_count * t.ctas_per_sm).astype(np.float64)
+    resident = t.resident.astype(np.float64)
     units = (g.whole_tiles + (g.tiles - g.whole_tiles) * t.split_k).astype(np.float64)
     blocks = np.minimum(units, resident)
     iterations = np.broadcast_to(g.k_blocks, units.shape).astype(np.float64)
@@ -277,7 +277,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             family=solved.family,
             structure=solved.structure,
             executed_flops=2.0 * g.tiles * tile * iterations * t.block_k,
-            loaded_bytes=g.tiles * iterations * solved.load_bytes,
+            loaded_bytes=g.tiles * t.cluster * iterations * solved.load_bytes,
             rounds=whole_rounds + np.where(t.stream_k, stored, split_rounds),
             trips=np.where(t.stream_k, whole_rounds * iterations + length, trips),
             iterations=np.where(
@@ -287,8 +287,8 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             load_bytes=solved.load_bytes,
             unaligned=_unaligned(t, layout, m, n, k, element),
             slots_in_flight=solved.depth - 1.0,
-            blocks_per_sm=np.ceil(blocks / t.sm_count),
-            active_sms=np.minimum(blocks, t.sm_count),
+            blocks_per_sm=np.ceil(blocks * t.cluster / t.sm_count),
+            active_sms=np.minimum(blocks * t.cluster, t.sm_count),
             prologue_cycles=solved.prologue_cycles,
             epilogue_cycles=solved.epilogue_cycles,
             drain_cycles=solved.drain_cycles,
@@ -353,7 +353,7 @@ def _dram_bytes(t: CandidateTable, g: Grid, shape: Shape, element: int, device: 
     b_bytes = g.columns.astype(np.float64) * k * element
     strips = np.ceil(g.row_tiles / g.group_m)
     strip_bytes = np.minimum(g.group_m * t.block_m, g.rows).astype(np.float64) * k * element
-    waves = np.maximum(1.0, g.group_m * g.column_tiles / (t.sm_count * t.ctas_per_sm))
+    waves = np.maximum(1.0, g.group_m * g.column_tiles / t.resident)
     forgotten_b = np.clip((b_bytes + strip_bytes) / resident - 1.0, 0.0, 1.0)
     forgotten_a = np.clip(strip_bytes / resident - 1.0, 0.0, 1.0)
     again = b_bytes * (strips - 1.0) * forgotten_b + a_bytes * (waves - 1.0) * forgotten_a

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from warpplan.kernels.device.activations import activate
 from warpplan.kernels.device.epilogue import shared_layout, store_staged
 from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
-from warpplan.kernels.gemm.gluon import RUNTIME_INTEGERS, TYPES, finish_unit
+from warpplan.kernels.gemm.gluon import RUNTIME_INTEGERS, TYPES, cluster_splits, finish_unit
 from warpplan.kernels.gemm.gluon import constants as product_constants
 from warpplan.kernels.gemm.gluon import descriptor_blocks as product_blocks
 from warpplan.kernels.gemm.space import GemmConfig
@@ -171,7 +171,7 @@ def gemm_bias_act_kernel(
     "none"."""
     PLAN: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
-        A_MAJOR, B_MAJOR,
+        A_MAJOR, B_MAJOR, "none", gl.num_ctas(),
     )  # fmt: skip
     BLOCK: gl.constexpr = fused_block(PLAN, ACTIVATION, BIAS, RESIDUAL)
     ring = allocate_ring(a_desc, b_desc, BLOCK)
@@ -209,7 +209,11 @@ def signature(
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them, with a
     bias of the operands' type; bias and residual are aligned where rows of C are."""
     boxes = descriptor_blocks(config, epilogue, layout)
-    a, b, c = (f"tensordesc<{element}{list(box)},{shared_layout(box, TYPES[element])!r}>" for box in boxes)
+    splits = cluster_splits(config, layout)
+    a, b, c = (
+        f"tensordesc<{element}{list(box)},{shared_layout(box, TYPES[element], config.cluster, split)!r}>"
+        for box, split in zip(boxes, splits, strict=True)
+    )
     types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{element}"}
     types |= dict.fromkeys((*RUNTIME_INTEGERS, "RESIDUAL_ROW_STRIDE"), "i32")
     aligned = "aligned" if tma_store else "any"

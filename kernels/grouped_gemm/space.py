@@ -71,6 +71,8 @@ def _own_violations(config: GemmConfig, dtype: str, product: str) -> Iterator[st
         return
     if c.split_k != 1:
         yield f"split_k {c.split_k}: the K of a group is not split"
+    if c.cluster != 1:
+        yield f"cluster {c.cluster}: the tiles of a group are not shared by CTAs"
     if c.swap:
         yield "swap: the operands of a group are not swapped"
     if not c.persistent:
@@ -136,6 +138,7 @@ def config_of(tuning_config: TuningConfig) -> GemmConfig:
         group_m=int(given["GROUP_M"]),
         ctas_per_sm=int(given["CTAS_PER_SM"]),
         promoted=given.get("PROMOTED") is True,
+        cluster=tuning_config.num_ctas,
     )
     made = dict(tuning(config).kwargs)
     for name in sorted(made.keys() | given.keys()):

@@ -92,7 +92,7 @@ class DeviceWork:
     unit starts with an empty ring. ``filled_bytes`` are those of ``loaded_bytes`` that lie beyond the matrix, which TMA
     fills with zeros. ``split_rounds`` of the ``rounds`` are ranges of split tiles, at whose end a block
     writes and, if it comes last, reads ``reduced_bytes``. ``fix_up_cycles``, measured, are what a block of a stream
-    waits for the partial sums of others.
+    waits for the partial sums of others, or a kernel for one that runs before it.
     """
 
     flops: float

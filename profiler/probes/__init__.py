@@ -19,6 +19,7 @@ _MODULES = {
     "wgmma": "wgmma",
     "handoff": "handoff",
     "fix_up": "handoff",
+    "cluster": "cluster",
     "shared": "tiles",
     "registers": "arithmetic",
     "gather": "gather",
@@ -78,5 +79,5 @@ def _require_alive(reason: str) -> None:
 
 EXPORTS = {
     "points": ("*",),
-    "scopes": ("empty_scopes", "WARPS"),
+    "device_code": ("empty_scopes", "SCOPE_WARPS"),
 }

@@ -7,10 +7,10 @@ latency    one operation's cycles until its result is in registers.
 occupancy  cycles an operation in steady state: the slope between two loop lengths.
 issue      the cycles the warps themselves are busy: for arithmetic they are the unit, so it equals the occupancy.
 
-``convert`` is to bf16, ``convert_fp8`` to float8_e4m3fn; both include what consumes the result: a quarter of an
-instruction an element. ``promote`` adds a block-scaled product to the accumulator over all of K: one multiply-add an
-element, by its row's scale times the scale of the block of columns. ``activation`` is what a fused epilogue applies
-before it rounds.
+``convert`` is to bf16, ``convert_fp8`` to float8_e4m3fn, ``pack_fp8`` to the same as attention packs its weights; they
+include what consumes the result: a quarter of an instruction an element. ``promote`` adds a block-scaled product to the
+accumulator over all of K: one multiply-add an element, by its row's scale times the scale of the block of columns.
+``activation`` is what a fused epilogue applies before it rounds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from warpplan.kernels.attention_fwd.fp8.gluon import pack_columns
 from warpplan.kernels.device.activations import activate
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.kernels.triton_types import JitFunction
@@ -77,6 +78,8 @@ def arithmetic(out, data, sink, reps, inner, stride, scale, shift, ROWS: gl.cons
                     _consume_bfloat16(x.to(gl.bfloat16))
                 if OPERATION == "convert_fp8":
                     _consume_fp8(x.to(gl.float8e4nv))
+                if OPERATION == "pack_fp8":
+                    _consume_packed(pack_columns(x))
         x = wait_for(x)
         best = wait_for(best)
         total = wait_for(total)
@@ -109,6 +112,20 @@ def _consume_fp8(y):
         dtype=gl.float8e4nv,
         is_pure=False,
         pack=8,
+    )
+
+
+@gluon.jit
+def _consume_packed(y):
+    """The same of quadruples that are packed already."""
+    gl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b32 t; xor.b32 t, $2, $3;"
+        " setp.eq.b32 p, t, 0x7fbadbad; @p trap; mov.b32 $0, $2; mov.b32 $1, $3; }",
+        "=r,=r,r,r",
+        [y],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=2,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from warpplan.kernels.device.epilogue import shared_layout
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_compat import GluonASTSource, TensorDescriptor, gl
 from warpplan.kernels.triton_types import AstSource, GluonLayout, JitFunction, KernelArgument, TmaDescriptor
@@ -46,16 +47,18 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Box:
-    """A TMA descriptor: boxes of ``box`` (rows, columns) over a [rows, columns] matrix."""
+    """A TMA descriptor: boxes of ``box`` (rows, columns) over a [rows, columns] matrix, which each of a cluster's
+    ``ctas`` CTAs holds whole."""
 
     dtype: str
     rows: int
     columns: int
     box: tuple[int, int]
     fill: str = "zeros"
+    ctas: int = 1
 
     def layout(self) -> GluonLayout:
-        return gl.NVMMASharedLayout.get_default_for(list(self.box), _GLUON[self.dtype])
+        return shared_layout(self.box, _GLUON[self.dtype], self.ctas)
 
     def signature(self) -> str:
         return f"tensordesc<{_TRITON_NAMES[self.dtype]}{list(self.box)},{self.layout()!r}>"

@@ -1,6 +1,7 @@
 """What the whole device can do at most: memory rates, tensor rates at sustained power, clocks, launches.
 
 copy_bytes_per_s      a copy of 1 GiB from device to device; bytes read and written.
+value_pass_bytes_per_s  the pass that transposes V for attention in fp8, of 128 MiB; bytes read and written.
 read_bytes_per_s      every SM loading 16 KB boxes by TMA from a matrix of 2 GiB, each box once.
 l2_bytes_per_s        the same from a matrix of 16 MB that all SMs share.
 tensor_flops_*        a product of two 8192 × 8192 matrices by cuBLAS, when seconds of it have settled power and clocks.
@@ -29,6 +30,7 @@ SAMPLES = 20
 SUSTAIN_S = 1.5
 SIDE = 8192
 COPY_BYTES = 2**30
+VALUES = (4, 16, 16_384, 128)
 READ_ROWS = 262_144
 BOX_BYTES = 16_384
 CLOCK_SAMPLES = 40
@@ -85,6 +87,8 @@ def _measure(point: Point) -> list[float]:
         source = torch.zeros(COPY_BYTES, dtype=torch.int8, device="cuda")
         target = torch.empty_like(source)
         return [2.0 * COPY_BYTES / s for s in _sustained(lambda: target.copy_(source), 0.2)]
+    if kind == "value_pass_bytes_per_s":
+        return _value_pass()
     if kind == "launch_us":
         return _launches()
     if kind == "clock_hz_idle":
@@ -109,6 +113,16 @@ def _measure(point: Point) -> list[float]:
     moved = float(BOX_BYTES) * sms * (reps * inner + slots)
     numbers = {"reps": reps, "inner": inner, "stride": 1, "spread": 1, "step": sms, "mask": total - 1}
     return [moved / s for s in _sustained(partial(live.launch, sms, **numbers), 0.2)]
+
+
+def _value_pass() -> list[float]:
+    import torch
+
+    from warpplan.kernels.attention_fwd.fp8.transposed_values import prepare_values
+
+    v = torch.zeros(VALUES, dtype=torch.float8_e4m3fn, device="cuda")
+    _, run = prepare_values(v)
+    return [2.0 * v.numel() / s for s in _sustained(run, 0.2)]
 
 
 def _dtype(point: Point) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpplan.kernels.triton_compat import gl, gluon
+from warpplan.kernels.triton_compat import gl, gluon, proton
 
 RUNTIME_NUMBERS = ("reps", "inner", "stride", "first", "spread", "step", "mask", "samples", "interval_ns", "rows")
 probe_kernel = gluon.jit(do_not_specialize=RUNTIME_NUMBERS)
@@ -56,3 +56,18 @@ def record(out, row, column, COLUMNS: gl.constexpr, cycles):
 @gluon.jit
 def idle():
     """A partition with nothing to do."""
+
+
+SCOPE_WARPS = 8
+"""Of :func:`empty_scopes`: as many as a large consumer has."""
+
+
+@gluon.jit(do_not_specialize=["reps"])
+def empty_scopes(out, reps):
+    """``reps`` empty scopes a warp, which show what Proton's own recording costs; ``out`` [32 · warps] int32 keeps the
+    loop alive."""
+    lanes = gl.arange(0, 32 * gl.num_warps(), gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    for i in range(reps):
+        with proton.scope("empty"):
+            pass
+        gl.store(out + lanes, i)

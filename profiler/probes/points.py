@@ -61,7 +61,7 @@ def _tiles(*kinds: str) -> tuple[Point, ...]:
 
 def _registers() -> tuple[Point, ...]:
     return (
-        *_tiles("elementwise", "exp2", "row_max", "row_sum", "convert", "convert_fp8"),
+        *_tiles("elementwise", "exp2", "row_max", "row_sum", "convert", "convert_fp8", "pack_fp8"),
         # 256 columns spill: promotion holds two tiles in registers, the error function has many intermediate values.
         *(Point.of("promote", elements=ROWS * n) for n in COLUMNS if n < 256),
         *(Point.of("activation", function=f, elements=ROWS * n) for f in ACTIVATIONS for n in (16, 64, 128)),
@@ -73,6 +73,10 @@ FAMILIES: dict[str, tuple[Point, ...]] = {
     "wgmma": _wgmma(),
     "handoff": tuple(Point.of("handoff", scope=s) for s in ("warp_to_group", "group_to_warp", "group_to_group")),
     "fix_up": tuple(Point.of("fix_up", elements=e) for e in (ROWS * 16, ROWS * 128, ROWS * 256, 2 * ROWS * 256)),
+    "cluster": (
+        *(Point.of("tma_multicast", bytes=b, source=s) for s in ("l2", "dram") for b in BOX_BYTES),
+        Point.of("handoff", scope="cluster"),
+    ),
     "shared": (
         *(Point.of(kind, bytes=b) for kind in ("shared_load", "shared_store") for b in BOX_BYTES),
         *_tiles("epilogue_store", "ragged_store"),
@@ -85,6 +89,7 @@ FAMILIES: dict[str, tuple[Point, ...]] = {
             "clock_hz_idle",
             "launch_us",
             "copy_bytes_per_s",
+            "value_pass_bytes_per_s",
             "read_bytes_per_s",
             "l2_bytes_per_s",
             *(f"tensor_issue_flops_{d}" for d in DTYPES),
@@ -94,3 +99,11 @@ FAMILIES: dict[str, tuple[Point, ...]] = {
     ),
 }
 """Family name → its points, in the order in which they are measured; cool ones first, power-hungry ones last."""
+SINCE = {"cluster": (3, 9)}
+"""The first release of Triton, (major, minor), that a family's probes run on, where not every one does."""
+
+
+def runs_on(family: str, triton: str) -> bool:
+    """Whether the probes of ``family`` run on Triton ``triton``, a version such as "3.6.0"."""
+    major, minor = (int(part) for part in triton.split(".")[:2])
+    return (major, minor) >= SINCE.get(family, (0, 0))

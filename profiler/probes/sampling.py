@@ -32,12 +32,13 @@ def sm_count() -> int:
 
 def sample(live: Live, columns: int = 1, /, **numbers: float) -> Samples:
     """Run one block an SM, ``FEW_SMS`` of them working, and return cycles as [repetitions of all working SMs, columns].
+    A block of several CTAs has as many SMs.
 
     The kernel takes ``out``, ``reps`` and ``stride`` and writes row ``block · reps + repetition`` of ``out``.
     """
     import torch
 
-    blocks = sm_count()
+    blocks = sm_count() // dict(live.case.options).get("num_ctas", 1)
     stride = max(1, blocks // FEW_SMS)
     out = live.buffers["out"]
     live.launch(blocks, reps=REPETITIONS, stride=stride, **numbers)

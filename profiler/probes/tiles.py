@@ -152,7 +152,7 @@ def ragged_store(out, result, reps, inner, stride, rows, ROWS: gl.constexpr, N: 
         for i in range(inner):
             row = (pid * CHUNKS + (i & (CHUNKS - 1))) * ROWS
             thread_barrier()
-            store_rows(staging, row, 0, result, N, row + rows, N, ROWS, N)
+            store_rows(staging, row, 0, result, N, row + rows, N, ROWS, N, False)
         thread_barrier()
         record(out, pid * reps + r, 0, 1, clock() - start)
 

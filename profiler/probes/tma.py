@@ -33,7 +33,8 @@ STORES = ("tma_store", "tma_reduce")
 
 
 @gluon.jit
-def _coordinates(index, mask, BOX_ROWS: gl.constexpr):
+def box_at(index, mask, BOX_ROWS: gl.constexpr):
+    """Row and column of a box; there are ``mask`` + 1 of them."""
     wrapped = index & mask
     return (wrapped >> 6) * BOX_ROWS, (wrapped & 63) * 64
 
@@ -43,7 +44,7 @@ def _load_once(desc, out, smem, bar, reps, stride, first, spread, mask):
     BOX_ROWS: gl.constexpr = desc.block_type.shape[0]
     pid = gl.program_id(0)
     for r in range(active_repetitions(reps, stride)):
-        row, column = _coordinates(first + pid * spread + r, mask, BOX_ROWS)
+        row, column = box_at(first + pid * spread + r, mask, BOX_ROWS)
         start = clock()
         nothing = clock()
         mbarrier.expect(bar, desc.block_type.nbytes)
@@ -68,7 +69,7 @@ def load_latency(desc, out, reps, stride, first, spread, mask):
 def _issue_group(desc, smem, bars, slot, index, mask, GROUP: gl.constexpr):
     mbarrier.expect(bars.index(slot), desc.block_type.nbytes * GROUP)
     for g in gl.static_range(GROUP):
-        row, column = _coordinates(index + g, mask, desc.block_type.shape[0])
+        row, column = box_at(index + g, mask, desc.block_type.shape[0])
         tma_load(desc, [row, column], bars.index(slot), smem.index(slot * GROUP + g))
 
 
@@ -123,7 +124,7 @@ def load_rate(desc, out, reps, inner, stride, spread, step, mask, GROUP: gl.cons
 def _store_once(desc, out, smem, reps, stride, spread, mask, ADDS: gl.constexpr):
     pid = gl.program_id(0)
     for r in range(active_repetitions(reps, stride)):
-        row, column = _coordinates(pid * spread + r, mask, desc.block_type.shape[0])
+        row, column = box_at(pid * spread + r, mask, desc.block_type.shape[0])
         start = clock()
         nothing = clock()
         if ADDS:
@@ -153,7 +154,7 @@ def _store_many(desc, out, smem, reps, inner, stride, spread, mask, SLOTS: gl.co
         start = clock()
         for _ in range(inner):
             tma_store_wait(SLOTS - 1)
-            row, column = _coordinates(index, mask, desc.block_type.shape[0])
+            row, column = box_at(index, mask, desc.block_type.shape[0])
             if ADDS:
                 tma_reduce_add(desc, [row, column], smem.index(slot))
             else:
@@ -178,8 +179,9 @@ def _rows(box_bytes: int, element_bytes: int = 2) -> int:
     return box_bytes // (element_bytes * BOX_COLUMNS)
 
 
-def _box(box_bytes: int, rows: int) -> Box:
-    return Box("bfloat16", rows, MATRIX_COLUMNS, (_rows(box_bytes), BOX_COLUMNS))
+def box_of(box_bytes: int, rows: int, ctas: int = 1) -> Box:
+    """Boxes of ``box_bytes`` over a matrix of ``rows``, which a cluster of ``ctas`` CTAs holds whole."""
+    return Box("bfloat16", rows, MATRIX_COLUMNS, (_rows(box_bytes), BOX_COLUMNS), ctas=ctas)
 
 
 def _sums_box(box_bytes: int) -> Box:
@@ -200,7 +202,7 @@ def load_cases(box_bytes: int, rows: int) -> tuple[Case, Case]:
     """The latency and the rate kernel for one box size over a matrix of ``rows`` rows."""
     group = max(1, BARRIER_BYTES // box_bytes)
     slots = IN_FLIGHT_BYTES // (group * box_bytes)
-    desc = ("desc", _box(box_bytes, rows))
+    desc = ("desc", box_of(box_bytes, rows))
     latency = Case(
         load_latency,
         (
@@ -227,7 +229,7 @@ def load_cases(box_bytes: int, rows: int) -> tuple[Case, Case]:
 def store_cases(box_bytes: int, adds: bool) -> tuple[Case, Case]:
     """The latency and the rate kernel of stores, or of reductions that add."""
     slots = IN_FLIGHT_BYTES // box_bytes
-    desc = ("desc", _sums_box(box_bytes) if adds else _box(box_bytes, L2_ROWS))
+    desc = ("desc", _sums_box(box_bytes) if adds else box_of(box_bytes, L2_ROWS))
     out = Pointer("int32", out_elements(COLUMNS))
     latency = Case(
         store_latency, (desc, ("out", out), *_numbers("reps", "stride", "spread", "mask")), (("ADDS", adds),), 4

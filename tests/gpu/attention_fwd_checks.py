@@ -200,6 +200,121 @@ def replayed(plan, kind) -> Iterator[str]:
         yield "" if error < 8 * HALF_UNIT[kind] else f"relative error {error:.1e} on replay of {listed}"
 
 
+# fp8
+
+FP8 = torch.float8_e4m3fn
+ACCUMULATOR = 2.0**-13
+"""What the tensor cores drop at most where they add the products of 32 e4m3 numbers to a sum, of the largest magnitude
+in it: they keep some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2)."""
+
+
+def eight_bit(batch, heads, kv_heads, q_length, k_length, d, by_token=False, alike=False):
+    """(q, k, v with frames of NaN, their scales of all three forms, which stand for normal numbers)."""
+    tensors = []
+    for count, length in ((heads, q_length), (kv_heads, k_length), (kv_heads, k_length)):
+        whole = torch.full((batch, count, length + 2 * MARGIN, d), NAN, device="cuda")
+        whole[:, :, MARGIN:-MARGIN] = torch.randn(batch, count, length, d, device="cuda")
+        if by_token:
+            whole = whole.transpose(1, 2).contiguous().to(FP8).transpose(1, 2)
+        tensors.append(whole.to(FP8)[:, :, MARGIN:-MARGIN])
+    if alike:
+        tensors[0].view(torch.uint8).zero_()
+    scales = (
+        torch.rand(heads, device="cuda") + 0.5,
+        torch.rand(kv_heads, batch, device="cuda").T + 0.5,
+        torch.rand((), device="cuda") + 0.5,
+    )
+    return *tensors, scales
+
+
+def compared_in_fp8(q, k, v, scales, config, alike=False, **options):
+    """What is wrong with a launch, empty where nothing is. Each weight is within 2^-4 of itself, or 2^-18 of its row's
+    largest; where all are alike (queries of zeros) they are exact. Their errors are independent: the norm of the
+    result's is 2.6 % of its own, for errors that are uniform over a mantissa that is."""
+    out, whole = framed(*q.shape, torch.bfloat16)
+    lse = torch.full(q.shape[:3], NAN, device="cuda")
+    prepare(q, k, v, config, out, lse, scales=scales, **options)()
+    torch.cuda.synchronize()
+    if not bool(whole[:, :, :MARGIN].isnan().all() and whole[:, :, -MARGIN:].isnan().all()):
+        return "elements around the result were written"
+    wanted, wanted_lse = reference(q, k, v, scales=scales, **options)
+    magnitudes = v.double().abs()
+    weighted, _ = reference(q, k, magnitudes, scales=scales, **options)
+    keys, largest = k.shape[2], float(magnitudes.max() * scales[2])
+    dropped = -(-keys // 32) * ACCUMULATOR
+    bound = (dropped + (0.0 if alike else 2.0**-4)) * weighted + HALF_UNIT[torch.bfloat16] * wanted.abs()
+    scores = _largest_score(q, k, scales) * q.shape[3] // 32 * ACCUMULATOR
+    error = (out.double() - wanted).abs()
+    if not bool((error <= bound * (1.0 + 2.0 * scores) + 2.0**-18 * keys * largest).all()):
+        return f"largest error {float(error.max()):.2e}, {float((error - bound).max()):.2e} more than its bound"
+    norm = float(error.norm() / wanted.norm()) if bool(wanted.any()) else 0.0
+    if error.numel() > 1 << 13 and not norm <= 2.0**-5 + dropped:
+        return f"relative error {norm:.2e}"
+    seen = ~torch.isneginf(wanted_lse)
+    if not torch.equal(torch.isneginf(lse), ~seen):
+        return "log-sum-exp of rows that see no key"
+    worst = float((lse.double() - wanted_lse)[seen].abs().max()) if bool(seen.any()) else 0.0
+    return "" if worst < 1e-4 + scores else f"largest error of the log-sum-exp {worst:.2e}"
+
+
+def _largest_score(q, k, scales):
+    """The largest sum of a score's magnitudes, scaled."""
+    sharers = q.shape[1] // k.shape[1]
+    magnitudes = q.float().abs() @ k.float().abs().repeat_interleave(sharers, 1).transpose(2, 3)
+    return float(magnitudes.max() * scales[0].max() * scales[1].max()) * q.shape[3] ** -0.5
+
+
+def check_fp8(config: dict) -> Iterator[str]:
+    """Lengths around tiles, blocks and steps of keys under every mask; heads that share keys; by token; replays."""
+    plan = AttentionConfig(**config)
+    tile, block = plan.tile_rows, plan.columns
+    lengths = ((1, 1), (tile - 1, tile + 15), (tile, tile), (331, 331), (1, 1009), (257, 64), (block, 5 * block))
+    for q_length, k_length in (*lengths, (523, block + 1), (1000, 1), (2 * tile, 3 * block - 1)):
+        for causal, window in MASKS:
+            for alike in (False, True):
+                operands = eight_bit(1, 2, 1, q_length, k_length, plan.head_dim, alike=alike)
+                wrong = compared_in_fp8(*operands, plan, alike, causal=causal, window=window)
+                case = f"{q_length} x {k_length} causal={causal} window={window} alike={alike}"
+                yield f"{case}: {wrong}" if wrong else ""
+    for batch, heads, kv_heads, length in ((1, 6, 6, 200), (3, 8, 2, 777), (2, 32, 1, 1500)):
+        for causal in (False, True):
+            operands = eight_bit(batch, heads, kv_heads, length, length, plan.head_dim, by_token=True)
+            wrong = compared_in_fp8(*operands, plan, causal=causal)
+            yield f"{batch} {heads}/{kv_heads} {length} causal={causal}: {wrong}" if wrong else ""
+    yield from replayed_in_fp8(plan)
+
+
+def replayed_in_fp8(plan) -> Iterator[str]:
+    """A captured launch reads its operands and their scales at each replay, V too."""
+    q, k, v, scales = eight_bit(1, 4, 2, 500, 500, plan.head_dim)
+    out = torch.empty(q.shape, dtype=torch.bfloat16, device="cuda")
+    run = prepare(q, k, v, plan, out, causal=True, scales=scales)
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for _ in range(3):
+        for tensor in (q, k, v):
+            tensor.copy_(torch.randn(tensor.shape, device="cuda").to(FP8))
+        scales[2].mul_(1.5)
+        out.fill_(NAN)
+        graph.replay()
+        torch.cuda.synchronize()
+        wanted, _ = reference(q, k, v, causal=True, scales=scales)
+        error = float((out.double() - wanted).norm() / wanted.norm())
+        yield "" if error <= 2.0**-5 + 500 // 32 * ACCUMULATOR else f"relative error {error:.1e} on replay"
+
+
+def check_long_fp8(config: dict) -> Iterator[str]:
+    """How the tensor cores' short sums grow with the number of keys: all weights alike, 64k of them."""
+    plan = AttentionConfig(**config)
+    for k_length in (4096, 65536):
+        for alike in (False, True):
+            operands = eight_bit(1, 1, 1, 200, k_length, plan.head_dim, alike=alike)
+            wrong = compared_in_fp8(*operands, plan, alike)
+            yield f"{k_length} keys alike={alike}: {wrong}" if wrong else ""
+
+
 CHECKS = (check_lengths, check_heads, check_layouts, check_neighbours, check_graph)
 
 

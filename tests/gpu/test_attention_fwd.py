@@ -41,6 +41,18 @@ CONFIGS = (
 )
 PACKED = tuple(replace(config, packed=True) for config in CONFIGS[2:])
 """The first two, three consumers of 128 keys, have no registers left for them."""
+EIGHT_BIT = (
+    AttentionConfig(64, 3, 64, 128, 4),
+    AttentionConfig(64, 3, 64, 128, 3, pingpong=True, head_group=8),
+    AttentionConfig(64, 2, 128, 64, 4, q_in_registers=True),
+    AttentionConfig(128, 2, 64, 128, 4),
+    AttentionConfig(128, 2, 64, 128, 4, pingpong=True, head_group=32),
+    AttentionConfig(128, 2, 64, 128, 2, q_in_registers=True, persistent=False),
+    AttentionConfig(128, 3, 64, 64, 4, lookahead=False),
+    AttentionConfig(256, 2, 64, 64, 4, q_in_registers=True),
+    AttentionConfig(256, 2, 64, 128, 2, lookahead=False),
+)
+EIGHT_BIT_SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "float8_e4m3fn", H200)]
 SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200)]
 
 
@@ -71,6 +83,23 @@ def test_packed_sequences(monkeypatch, config):
 
 def test_packed_sequences_in_float16(monkeypatch):
     run(monkeypatch, "check_packed", asdict(PACKED[0]), "float16")
+
+
+@pytest.mark.parametrize("config", EIGHT_BIT, ids=repr)
+def test_right_in_fp8(monkeypatch, config):
+    assert not violations(config, "float8_e4m3fn", H200)
+    run(monkeypatch, "check_fp8", asdict(config))
+
+
+@pytest.mark.parametrize("config", [EIGHT_BIT[0], EIGHT_BIT[3], EIGHT_BIT[7]], ids=repr)
+def test_many_keys_in_fp8(monkeypatch, config):
+    run(monkeypatch, "check_long_fp8", asdict(config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", EIGHT_BIT_SPACE, ids=repr)
+def test_the_whole_space_in_fp8(monkeypatch, config):
+    run(monkeypatch, "check_fp8", asdict(config))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from warpplan.kernels.gemm.launch import gemm, prepare  # noqa: E402
 from warpplan.kernels.gemm.reference import reference, relative_error  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, tuning, violations  # noqa: E402
 from warpplan.kernels.operands.matrices import layout_of  # noqa: E402
+from warpplan.kernels.triton_compat import has_clusters  # noqa: E402
 from warpplan.planner.values.device import H200  # noqa: E402
 
 pytestmark = [
@@ -40,13 +41,23 @@ CONFIGS = (
 SHAPES = ((1, 1, 8), (7, 133, 72), (129, 264, 1096), (1000, 1001, 2048), (3072, 1536, 328))
 
 
+CLUSTERS = (
+    GemmConfig("single", 256, 256, 64, 8, 4, epilogue_split=2, cluster=2),
+    GemmConfig("single", 256, 128, 64, 8, 4, swap=True, cluster=2),
+    GemmConfig("cooperative", 256, 256, 64, 4, 4, epilogue_split=2, cluster=2),
+    GemmConfig("cooperative", 384, 128, 64, 4, 4, epilogue_split=2, cluster=2),
+    GemmConfig("pingpong", 128, 256, 64, 4, 4, epilogue_split=4, cluster=2),
+    GemmConfig("pingpong", 256, 128, 64, 4, 4, epilogue_split=2, cluster=2),
+)
+
+
 def _whole(rows, columns, dtype):
     return torch.randint(-4, 5, (rows, columns), device="cuda").to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+@pytest.mark.parametrize("config", [*CONFIGS, *(CLUSTERS if has_clusters else ())], ids=repr)
 def test_exact(config, shape, dtype):
     if violations(config, str(dtype).removeprefix("torch."), H200, shape):
         pytest.skip("this split leaves a range of K empty")

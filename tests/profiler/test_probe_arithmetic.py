@@ -40,7 +40,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> None:
             cycles = 300.0 + inner * constants["CHAIN"] * wgmma.PER_GROUP * groups * 64.0
         else:
             renew, op = 20.0, {"exp2": 100.0, "row_max": 30.0, "row_sum": 35.0, "convert": 15.0, "convert_fp8": 18.0}
-            op |= {"epilogue_fenced": 90.0, "epilogue_store": 70.0, "promote": 25.0}
+            op |= {"epilogue_fenced": 90.0, "epilogue_store": 70.0, "promote": 25.0, "pack_fp8": 16.0}
             op |= dict.fromkeys(ACTIVATIONS, 80.0 + op["convert"])
             operation = "promote" if kernel == "promotion" else constants.get("OPERATION", kernel)
             each = op["exp2"] if operation == "exp2" else renew + op.get(operation, 0.0)

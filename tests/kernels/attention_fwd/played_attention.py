@@ -11,6 +11,7 @@ from triton.backends.compiler import GPUTarget
 
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source
+from warpplan.kernels.attention_fwd.fp8.tl import KEYS, transpose_source
 from warpplan.kernels.attention_fwd.space import AttentionConfig
 from warpplan.kernels.compiler.inspection.player.played_program import (
     BufferArgument,
@@ -24,8 +25,9 @@ from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import Re
 from warpplan.kernels.device.boxes import ragged_form
 
 LOG2_E = 1.4426950408889634
-PLAYED = {"bf16": "bf16", "fp16": "f16"}
+PLAYED = {"bf16": "bf16", "fp16": "f16", "fp8e4nv": "f8E4M3FN"}
 """The player's names of Triton's types."""
+RESULTS = {"bf16": "bf16", "fp16": "f16", "fp8e4nv": "bf16"}
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 """Half a unit in the last place, relative."""
 MARGIN = 2
@@ -43,12 +45,33 @@ class PlayedAttention:
     wanted_out: np.ndarray
     wanted_lse: np.ndarray
     largest: float
+    weighted: np.ndarray
+    keys: int
 
     def require_right(self, element: str) -> None:
         """Within the rounding of the weights and of the result, both in 16 bits; sums are in fp32."""
+        if element == "fp8e4nv":
+            self.require_right_in_8_bits()
+            return
         assert not self.around
         np.testing.assert_allclose(self.out, self.wanted_out, rtol=0, atol=4 * ROUNDING[element] * self.largest)
         np.testing.assert_allclose(self.lse, self.wanted_lse, rtol=1e-5, atol=1e-5)
+
+    def require_right_in_8_bits(self) -> None:
+        """Each weight is within 2^-4 of itself or 2^-18 of the row's largest; ``weighted`` is what the weights make of
+        V's magnitudes. Their errors have nothing to do with each other: the root of their mean square is 2^-4 / √3 · √½
+        of a weight, 2.6 %, for an error that is uniform over a mantissa that is, and of random V the norm of the
+        result's error is as much of its own."""
+        assert not self.around
+        error = np.abs(self.out - self.wanted_out)
+        lost = 2.0**-18 * self.largest * self.keys
+        assert (error <= 2.0**-4 * self.weighted + ROUNDING["bf16"] * np.abs(self.wanted_out) + lost).all()
+        assert np.linalg.norm(error) <= 2.0**-5 * np.linalg.norm(self.wanted_out)
+        np.testing.assert_allclose(self.lse, self.wanted_lse, rtol=1e-5, atol=1e-5)
+
+    def require_exact(self) -> None:
+        """But for the rounding of the result, as where all weights are alike."""
+        np.testing.assert_allclose(self.out, self.wanted_out, rtol=2 * ROUNDING["bf16"], atol=1e-6)
 
 
 def reference(
@@ -75,12 +98,14 @@ def reference(
     return out, lse
 
 
-def _numbers(config: AttentionConfig, shape: AttentionShape, rows: int, keys: int, scale: float) -> tuple:
-    """The kernel's numbers from ``HEADS`` on."""
+def _numbers(
+    config: AttentionConfig, shape: AttentionShape, rows: int, keys: int, scale: float, strides: tuple = (0,) * 6
+) -> tuple:
+    """The kernel's numbers from ``HEADS`` on; ``strides`` are those of scales."""
     together = shape.heads if config.packed else shape.batch_heads
     return (
         shape.heads, shape.heads // shape.kv_heads, rows, keys, shape.left or 0, shape.right or 0,
-        min(config.head_group, together), scale * LOG2_E,
+        min(config.head_group, together), *strides, scale * LOG2_E,
     )  # fmt: skip
 
 
@@ -96,15 +121,17 @@ def compiled(
 
 def played(
     config: AttentionConfig, shape: AttentionShape, *, element: str = "bf16", seed: int = 0, programs: int = 2,
-    by_token: bool = False, scale: float | None = None,
+    by_token: bool = False, scale: float | None = None, alike: bool = False,
 ) -> PlayedAttention:  # fmt: skip
     """Play ``config`` on random tensors of ``shape``, partitions interleaved as ``seed`` draws it. Rows of NaN lie
-    between the heads, or with ``by_token``, where a token's heads are adjacent, around each batch."""
+    between the heads, or with ``by_token``, where a token's heads are adjacent, around each batch. ``alike``: queries
+    of zeros, which give each key that they see the same weight. fp8 has a scale for each head of each batch."""
     kind, draw = element_type(PLAYED[element]), np.random.default_rng(seed)
     scale = shape.head_dim**-0.5 if scale is None else scale
     buffers: dict[str, np.ndarray] = {}
-    arguments: list[DescribedArgument] = []
+    arguments: list[DescribedArgument | BufferArgument] = []
     places = {}
+    eight_bit = element == "fp8e4nv"
     for name, heads, length in (
         ("q", shape.heads, shape.q_length), ("k", shape.kv_heads, shape.k_length),
         ("v", shape.kv_heads, shape.k_length), ("o", shape.heads, shape.q_length),
@@ -112,27 +139,36 @@ def played(
         padded = length + 2 * MARGIN
         whole = np.full((shape.batch, heads, padded, shape.head_dim), np.nan)
         if name != "o":
-            whole[:, :, MARGIN:-MARGIN] = draw.standard_normal((shape.batch, heads, length, shape.head_dim))
+            drawn = draw.standard_normal((shape.batch, heads, length, shape.head_dim))
+            whole[:, :, MARGIN:-MARGIN] = 0.0 if alike and name == "q" else drawn
         stored = whole.transpose(0, 2, 1, 3) if by_token else whole
-        buffers[name] = encoded(rounded(np.ascontiguousarray(stored), kind), kind).view(np.uint8).reshape(-1)
+        its = element_type(RESULTS[element]) if name == "o" else kind
+        buffers[name] = encoded(rounded(np.ascontiguousarray(stored), its), its).view(np.uint8).reshape(-1)
         d = shape.head_dim
         strides = (padded * heads * d, d, heads * d, 1) if by_token else (heads * padded * d, padded * d, d, 1)
-        offset = MARGIN * strides[2] * kind.bytes
-        arguments.append(
-            DescribedArgument(name, (shape.batch, heads, length, d), strides, PLAYED[element], offset)
-        )  # fmt: skip
-        places[name] = (stored.shape, length)
+        offset = MARGIN * strides[2] * its.bytes
+        if eight_bit and name == "v":
+            arguments.append(_laid_out(buffers, shape, strides, offset))
+        else:
+            arguments.append(DescribedArgument(name, (shape.batch, heads, length, d), strides, its.name, offset))
+        places[name] = (stored.shape, its)
     lse_size = shape.batch_heads * shape.q_length
     buffers["lse"] = np.full(lse_size + 2 * MARGIN, np.nan, np.float32).view(np.uint8)
-    numbers = (shape.batch, shape.batch_heads, *_numbers(config, shape, shape.q_length, shape.k_length, scale))
+    arguments.append(BufferArgument("lse", 4 * MARGIN))
+    factors, strides = _scales(shape, draw) if eight_bit else ({}, (0,) * 6)
+    for name, factor in factors.items():
+        buffers[f"{name}_scale"] = factor.astype(np.float32).view(np.uint8).reshape(-1)
+    arguments += [BufferArgument(f"{name}_scale") for name in factors]
+    numbers = _numbers(config, shape, shape.q_length, shape.k_length, scale, strides)
     units = shape.batch_heads * -(-shape.q_length // config.tile_rows)
     grid = min(programs, units) if config.persistent else units
     code = compiled(config, element, shape.left is not None, shape.right is not None)
-    inputs = PlayedInputs(buffers, (*arguments, BufferArgument("lse", 4 * MARGIN), *numbers))
+    inputs = PlayedInputs(buffers, (*arguments, shape.batch, shape.batch_heads, *numbers))
     found = play(code, inputs, (grid,), seed)
 
     def tensor(data: np.ndarray, name: str) -> np.ndarray:
-        values = decoded(data.view(kind.stored), kind).astype(np.float64).reshape(places[name][0])
+        form, its = places[name]
+        values = decoded(data.view(its.stored), its).astype(np.float64).reshape(form)
         return values.transpose(0, 2, 1, 3) if by_token else values
 
     inside = {name: tensor(buffers[name], name)[:, :, MARGIN:-MARGIN] for name in "qkv"}
@@ -140,9 +176,42 @@ def played(
     lse = found.buffers["lse"].view(np.float32)
     around = not np.isnan(out[:, :, :MARGIN]).all() or not np.isnan(out[:, :, -MARGIN:]).all()
     around = around or not np.isnan(lse[:MARGIN]).all() or not np.isnan(lse[-MARGIN:]).all()
+    for name, factor in factors.items():
+        inside[name] *= np.float32(factor)[:, :, None, None]
     wanted = reference(inside["q"], inside["k"], inside["v"], shape, scale)
+    weighted, _ = reference(inside["q"], inside["k"], np.abs(inside["v"]), shape, scale)
     shaped = lse[MARGIN:-MARGIN].reshape(shape.batch, shape.heads, shape.q_length)
-    return PlayedAttention(out[:, :, MARGIN:-MARGIN], shaped, around, *wanted, float(np.abs(inside["v"]).max()))
+    largest = float(np.abs(inside["v"]).max())
+    return PlayedAttention(out[:, :, MARGIN:-MARGIN], shaped, around, *wanted, largest, weighted, shape.k_length)
+
+
+def _scales(shape: AttentionShape, draw: np.random.Generator) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
+    """(scales of Q, K and V, [batch, heads], their strides)."""
+    heads = {"q": shape.heads, "k": shape.kv_heads, "v": shape.kv_heads}
+    factors = {name: draw.uniform(0.5, 2.0, (shape.batch, count)) for name, count in heads.items()}
+    return factors, tuple(stride for count in heads.values() for stride in (count, 1))
+
+
+def _laid_out(
+    buffers: dict[str, np.ndarray], shape: AttentionShape, strides: tuple[int, ...], offset: int
+) -> DescribedArgument:
+    """What the pass before the kernel makes of the buffer "v", in a buffer "vt" that was full of NaN."""
+    places = -(-shape.k_length // 16) * 16
+    form = (shape.batch, shape.kv_heads, shape.head_dim, places)
+    buffers["vt"] = np.full(np.prod(form), 0x7F, np.uint8)
+    numbers = (*strides[:3], shape.kv_heads, shape.k_length, places)
+    inputs = PlayedInputs(
+        {name: buffers[name] for name in ("v", "vt")}, (BufferArgument("v", offset), BufferArgument("vt"), *numbers)
+    )
+    grid = (shape.batch * shape.kv_heads * -(-places // KEYS),)
+    buffers["vt"] = play(compiled_pass(shape.head_dim), inputs, grid).buffers["vt"]
+    return DescribedArgument("vt", form, (np.prod(form[1:]), np.prod(form[2:]), places, 1), "f8E4M3FN")
+
+
+@cache
+def compiled_pass(head_dim: int) -> ReadyCode:
+    source, options = transpose_source(head_dim, aligned=False)
+    return ready(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,13 @@ from warpplan.kernels.attention_fwd.space import HEAD_DIMS, AttentionConfig, tun
 from warpplan.kernels.attention_fwd.work import work
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
-from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.costs import CostTable, Quantiles
 from warpplan.planner.values.device import B200, H200
+from warpplan.planner.values.profile import Rate
 from warpplan.service.cli.app import main
 
 ATTENTION = AttentionFwd()
+FP8 = "float8_e4m3fn"
 LONG = (4, 16, 4096, 128)
 GOOD = {"B": 2, "H": 8, "L": 100, "D": 64}
 
@@ -161,7 +163,7 @@ def test_the_busiest_program_is_that_of_the_longest_first_order(profile):
     """Blocks of keys of the busiest of 132 programs, counted one by one."""
     shape = AttentionShape(2, 8, 5000, 128, 2, 5000, True)
     configs = [replace(AttentionConfig(128, 2, 64, 128, 2), head_group=group) for group in (1, 3, 16)]
-    made = work(configs, shape, "bfloat16", H200, profile.costs)
+    made = work(configs, shape, "bfloat16", H200, profile)
     blocks = shape.blocks(128, 128)
     for config, trips in zip(configs, made.trips.tolist(), strict=True):
         order = []
@@ -176,7 +178,7 @@ def test_the_busiest_program_of_packed_sequences(profile, sizes):
     """Units count through a sequence's bands of heads, tile by tile, then through the next sequence's."""
     shape = attention_shape((2, 8, 5000, 128, "mask=causal", f"sizes={sizes}"))
     configs = [replace(AttentionConfig(128, 2, 64, 128, 2, packed=True), head_group=group) for group in (1, 3, 8)]
-    made = work(configs, shape, "bfloat16", H200, profile.costs)
+    made = work(configs, shape, "bfloat16", H200, profile)
     for config, trips in zip(configs, made.trips.tolist(), strict=True):
         order = []
         for size in shape.sizes:
@@ -248,6 +250,95 @@ def test_products_issued_together_hide_the_softmax(profile):
     assert 2 * products <= two[ahead] < two[serial] < 2 * one[serial]
 
 
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_plans_in_fp8_are_optimal_and_pass_the_checker(profile, head_dim):
+    for config in structures(head_dim, FP8, H200)[::6]:
+        outcome = ATTENTION.plan(tuning(config), FP8, H200, profile)
+        assert outcome.status == "optimal"
+        assert check(outcome.plan, loop_graph(config, FP8, H200, profile.costs)) == ()
+        assert outcome.plan.smem_bytes <= config.smem_bytes(1)
+
+
+def test_products_in_fp8_take_half_as_long_and_the_softmax_the_same(profile):
+    config = AttentionConfig(128, 2, 64, 128, 2)
+    wide, narrow = (
+        {op.id: op for op in loop_graph(config, dtype, H200, profile.costs).ops} for dtype in ("bfloat16", FP8)
+    )
+    for name in ("qk0", "pv0"):
+        assert narrow[name].occupancy == pytest.approx(wide[name].occupancy / 2, rel=0.01)
+    assert all(narrow[name] == wide[name] for name in ("max0", "exp0", "sum0"))
+    assert narrow["load_k"].buffer_bytes == wide["load_k"].buffer_bytes // 2
+    assert narrow["convert0"].registers == wide["convert0"].registers // 2 == 16
+    # A quarter of a move for each weight.
+    moved = profile.costs.lookup("elementwise", 64 * 128 + 64 * 128 // 4).latency.p50
+    assert narrow["rescale0"].latency == round(moved)
+
+
+def test_packing_is_timed_by_its_own_probe_once_a_profile_has_it(profile):
+    config = AttentionConfig(128, 2, 64, 128, 2)
+    converted = [e for e in profile.costs.entries if e.kind == "convert_fp8"]
+    packed = [
+        replace(
+            e, kind="pack_fp8", cost=replace(e.cost, latency=Quantiles(7.0, 7.0, 9), occupancy=Quantiles(7.0, 7.0, 9))
+        )
+        for e in converted
+    ]
+    known = [e for e in profile.costs.entries if e.kind != "pack_fp8"]
+    costs = CostTable((*known, *packed))
+    assert [op.latency for op in loop_graph(config, FP8, H200, costs).ops if op.id == "convert0"] == [7]
+
+
+def test_the_pass_over_v_is_within_the_predicted_time(profile):
+    """As a copy of V takes, or as long as was measured; 16-bit kernels have none."""
+    configs = (AttentionConfig(128, 2, 64, 128, 2),)
+    shape = attention_shape((4, 16, 4096, 128, "kv_heads=4"))
+    assert not work(configs, shape, "bfloat16", H200, profile).fix_up_cycles.any()
+    ceilings = dict(profile.ceilings)
+    moved = 2 * 4 * 4 * 4096 * 128
+    for rate, more in (
+        (ceilings["copy_bytes_per_s"].p50, ()),
+        (1e12, (("value_pass_bytes_per_s", Rate(1e12, 1e12, 1e12, 9)),)),
+    ):
+        seconds = moved / rate + ceilings["launch_us"].p50 * 1e-6
+        known = replace(profile, ceilings=(*profile.ceilings, *more))
+        (cycles,) = work(configs, shape, FP8, H200, known).fix_up_cycles
+        assert cycles == pytest.approx(seconds * ceilings["clock_hz_idle"].p50)
+    with pytest.raises(MissingCosts, match="ceiling copy_bytes_per_s"):
+        work(
+            configs,
+            shape,
+            FP8,
+            H200,
+            replace(
+                profile, ceilings=tuple((name, rate) for name, rate in profile.ceilings if name != "copy_bytes_per_s")
+            ),
+        )
+
+
+def test_a_window_in_fp8_begins_at_a_step_of_keys(profile):
+    shape = attention_shape((1, 2, 1000, 64, "mask=causal", "window=100"))
+    assert shape.blocks(128, 64, 16).sum() >= shape.blocks(128, 64).sum()
+    # Rows 128 to 255 see the keys from 28 on: 16 to 255 are four blocks.
+    assert shape.blocks(128, 64, 16).tolist()[1] == 4
+
+
+def test_fp8_gains_most_where_the_products_take_longest(profile):
+    """With heads of 64 the exponentials take as long as the products in fp8 do."""
+    gains = []
+    for head_dim in HEAD_DIMS:
+        wide, narrow = (
+            ATTENTION.rank((2, 16, 8192, head_dim), dtype, H200, profile)[0].prediction.time_us
+            for dtype in ("bfloat16", FP8)
+        )
+        gains.append(wide / narrow)
+    assert 1.0 < gains[0] < gains[1] < gains[2]
+
+
+def test_packed_sequences_have_no_fp8():
+    with pytest.raises(InvalidShape, match="sizes with float8_e4m3fn: packed sequences are of bfloat16 or float16"):
+        ATTENTION.parse_shape(GOOD | {"sizes": "equal"}, FP8)
+
+
 def test_a_ranked_plan_solves_to_the_plan_of_its_configuration(profile):
     for ranked in ATTENTION.rank(LONG, "bfloat16", H200, profile, limit=3):
         planned = ATTENTION.plan(ranked.config, "bfloat16", H200, profile)
@@ -285,12 +376,13 @@ def test_every_structure_is_at_hand_without_a_solver(profile, monkeypatch):
             assert plan_candidate(config, dtype, H200, profile.costs).plan is not None
 
 
-def test_the_command_line_answers(profile, capsys):
+@pytest.mark.parametrize("dtype", ["bfloat16", FP8])
+def test_the_command_line_answers(profile, capsys, dtype):
     sizes = ["B=1", "H=32", "L=8192", "D=128", "mask=causal", "kv_heads=8", "window=1023"]
-    assert main(["plan", "attention_fwd", *sizes, "--dtype", "bfloat16", "--json"]) == 0
+    assert main(["plan", "attention_fwd", *sizes, "--dtype", dtype, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     shape = (1, 32, 8192, 128, "mask=causal", "kv_heads=8", "window=1023")
-    (best,) = ATTENTION.rank(shape, "bfloat16", H200, profile, limit=1)
+    (best,) = ATTENTION.rank(shape, dtype, H200, profile, limit=1)
     assert answer["kernel"] == "attention_fwd"
     assert answer["shape"] == ATTENTION_FWD.named(shape)
     assert answer["config"] == best.config.as_dict()

@@ -14,6 +14,10 @@ from warpplan.kernels import compile as compiling  # noqa: E402
 from warpplan.kernels.attention_fwd import gluon, launch  # noqa: E402
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape  # noqa: E402
 from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source  # noqa: E402
+from warpplan.kernels.attention_fwd.fp8 import transposed_values  # noqa: E402
+from warpplan.kernels.attention_fwd.fp8.head_scales import head_scales  # noqa: E402
+from warpplan.kernels.attention_fwd.fp8.tl import transpose_source, transpose_values_kernel  # noqa: E402
+from warpplan.kernels.attention_fwd.packed_launch import packed_attention  # noqa: E402
 from warpplan.kernels.attention_fwd.reference import reference  # noqa: E402
 from warpplan.kernels.attention_fwd.space import AttentionConfig, tuning  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
@@ -171,6 +175,104 @@ def test_an_invalid_configuration_is_refused(no_gpu):
         launch.prepare(q, k, v, replace(CONFIG, depth=1), out)
     with pytest.raises(InvalidConfig, match="for heads of 128, and q has 64"):
         launch.prepare(q, k, v, AttentionConfig(128, 2, 64, 64, 2), out)
+
+
+def eight_bit(batch=2, heads=4, length=100, kv_heads=2, k_length=150, d=64):
+    """(q, k, v, out, scales) on the CPU."""
+    fp8 = torch.float8_e4m3fn
+    q, k = zeros(batch, heads, length, d, dtype=fp8), zeros(batch, kv_heads, k_length, d, dtype=fp8)
+    return q, k, torch.zeros_like(k), zeros(batch, heads, length, d), (torch.ones(1),) * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, 5)])
+def test_a_launch_in_fp8_specialises_as_the_compile_report_does(launched, monkeypatch, causal, window):
+    """The pass over V before it, too."""
+    passes = []
+
+    class Pass:
+        def __getitem__(self, grid):
+            return lambda *a, **k: passes.append((transpose_values_kernel.warmup(*a, grid=grid, **k), grid))
+
+    monkeypatch.setattr(transposed_values, "transpose_values_kernel", Pass())
+    q, k, v, out, scales = eight_bit()
+    kernel, grid = launched(q, k, v, tuning(CONFIG), out, causal=causal, window=window, scales=scales)
+    monkeypatch.undo()
+    source, _ = attention_fwd_source(CONFIG, "fp8e4nv", window is not None, causal, stores_lse=False)
+    before, _ = transpose_source(64)
+    ((pass_kernel, pass_grid),) = passes
+    for made, wanted in ((kernel, source), (pass_kernel, before)):
+        assert made.src.signature == wanted.signature
+        assert made.src.constants == wanted.constants
+        assert {key: value for key, value in made.src.attrs.items() if value} == wanted.attrs
+    # 150 keys are 160 places, two programs for each of 4 heads.
+    assert (grid, pass_grid) == ((8,), (8,))
+
+
+def test_values_are_laid_out_in_whole_steps_of_keys():
+    transposed, _ = transposed_values.prepare_values(eight_bit()[2])
+    assert transposed.shape == (2, 2, 64, 160)
+    assert transposed.dtype == torch.float8_e4m3fn
+    assert launch.addressable(transposed)
+
+
+def test_scales_are_of_all_of_each_head_or_of_each_batchs():
+    q = eight_bit()[0]
+    one, heads = torch.ones(()), torch.ones(4)
+    for of_q, of_k, strides in (
+        (one, torch.ones(2), (0, 0, 0, 1, 0, 0)),
+        (heads, torch.ones(1, 1), (0, 1, 0, 0, 0, 0)),
+        (torch.ones(4, 2).T, torch.ones(2, 2), (1, 2, 2, 1, 0, 0)),
+    ):
+        assert head_scales((of_q, of_k, one), q, 2, 4, 2) == ((of_q, of_k, one), strides)
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        (None, r"fp8 operands need scales=\(of q, of k, of v\)"),
+        ((torch.ones(1),) * 2, "fp8 operands need scales="),
+        (
+            (torch.ones(1), torch.ones(3), torch.ones(1)),
+            r"the scale of k is \(3,\): expected one element, \[2\] or \[2, 2\]",
+        ),
+        ((torch.ones(4, 2), torch.ones(1), torch.ones(1)), r"the scale of q is \(4, 2\): expected one element, \[4\]"),
+        ((torch.ones(1), torch.ones(1), torch.ones(1).double()), "the scale of v is torch.float64 on cpu"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(no_gpu, scales, message):
+    q, k, v, out, _ = eight_bit()
+    with pytest.raises(InvalidShape, match=message):
+        launch.prepare(q, k, v, CONFIG, out, scales=scales)
+
+
+def test_what_fp8_does_not_take_is_refused(no_gpu):
+    q, k, v, out, scales = eight_bit()
+    with pytest.raises(InvalidShape, match=r"out is torch.float8_e4m3fn .* expected torch.bfloat16"):
+        launch.prepare(q, k, v, CONFIG, torch.zeros_like(q), scales=scales)
+    with pytest.raises(InvalidShape, match=r"operands of torch.bfloat16 have no scales"):
+        launch.prepare(*(t.bfloat16() for t in (q, k, v)), CONFIG, out, scales=scales)
+    with pytest.raises(InvalidConfig, match="staging q with float8_e4m3fn"):
+        launch.prepare(q, k, v, replace(CONFIG, staging="q"), out, scales=scales)
+    starts = torch.tensor([0, 5], dtype=torch.int32)
+    packed = (torch.zeros(5, 4, 64, dtype=torch.float8_e4m3fn),) * 3
+    with pytest.raises(UnknownName, match="unknown dtype 'float8_e4m3fn': expected one of bfloat16, float16"):
+        packed_attention(*packed, starts, starts, 5, 5, replace(CONFIG, packed=True))
+
+
+def test_the_reference_scales_each_head():
+    q, k, v, _, _ = eight_bit()
+    q, k, v = (torch.randn(t.shape).to(t.dtype) for t in (q, k, v))
+    scales = (torch.rand(4) + 0.5, torch.rand(2, 2) + 0.5, torch.rand(1) + 0.5)
+    out, lse = reference(q, k, v, causal=True, scales=scales)
+    whole = (
+        q.double() * scales[0].double()[None, :, None, None],
+        k.double() * scales[1].double()[..., None, None],
+        v.double() * float(scales[2]),
+    )
+    wanted, wanted_lse = reference(*whole, causal=True)
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(lse, wanted_lse)
 
 
 def test_the_grid_is_a_program_a_unit_or_no_more_than_sms():

@@ -102,9 +102,55 @@ def test_rows_that_see_no_key_are_zero():
     found.require_right("bf16")
 
 
-def check_all(shapes: tuple[AttentionShape, ...]) -> None:
+def check_all(shapes: tuple[AttentionShape, ...], element: str = "bf16") -> None:
     for seed, shape in enumerate(shapes):
-        check(SMALL, shape, seed=seed, programs=1)
+        check(SMALL, shape, seed=seed, programs=1, element=element)
+
+
+EIGHT_BIT = (
+    SMALL,
+    replace(SMALL, lookahead=False),
+    replace(SMALL, pingpong=True, depth=3),
+    replace(SMALL, q_in_registers=True),
+    replace(SMALL, rows=128),
+    AttentionConfig(64, 3, 64, 128, 2),
+    AttentionConfig(128, 2, 64, 128, 2),
+    AttentionConfig(128, 2, 64, 128, 3, pingpong=True),
+    AttentionConfig(256, 2, 64, 64, 2, q_in_registers=True),
+    AttentionConfig(256, 2, 64, 128, 2, lookahead=False),
+)
+
+
+@pytest.mark.parametrize("q_length", [1, 131])
+@pytest.mark.parametrize("k_length", [1, 64, 95, 191])
+def test_lengths_and_masks_in_8_bits(q_length, k_length):
+    """Where all weights are alike and exact, so are keys that are seen in another's stead."""
+    for shape in masks(AttentionShape(1, 2, q_length, 64, 1, k_length)):
+        played(SMALL, shape, element="fp8e4nv", seed=k_length, alike=True).require_exact()
+        check(SMALL, shape, element="fp8e4nv", seed=q_length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", EIGHT_BIT, ids=repr)
+def test_every_scheme_in_8_bits(config):
+    assert not violations(config, "float8_e4m3fn", H200)
+    shape = AttentionShape(2, 2, config.tile_rows + 67, config.head_dim, 1, 2 * config.columns + 11)
+    for seed, masked in enumerate(masks(shape)):
+        check(config, masked, seed=seed, programs=1 + seed % 3, element="fp8e4nv")
+        played(config, masked, seed=seed, element="fp8e4nv", alike=True).require_exact()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_interleaving_in_8_bits(seed):
+    shape = AttentionShape(2, 4, 200, 64, 2, 300, True)
+    check(replace(SMALL, pingpong=True), shape, seed=seed, programs=3, element="fp8e4nv", by_token=True)
+
+
+def test_rows_that_see_no_key_are_zero_in_8_bits():
+    found = played(SMALL, AttentionShape(1, 1, 150, 64, 1, 40, True), element="fp8e4nv")
+    assert not found.out[0, 0, :110].any()
+    assert np.isneginf(found.lse[0, 0, :110]).all()
+    found.require_right("fp8e4nv")
 
 
 # What breaks: the source's text, its replacement.
@@ -149,22 +195,76 @@ SUFFERING = (
 )
 
 
+# The same for 8 bits.
+EIGHT_BIT_MUTATIONS = {
+    "a window begins where TMA cannot": ("first = first // KEY_GROUP * KEY_GROUP", "first = first"),
+    "V has the scale of another head": ("key_head * scales.v_head", "tile.head * scales.v_head"),
+    "the scale of K is left out": ("scale * q_scale * k_scale", "scale * q_scale"),
+    "the log-sum-exp is that of larger weights": (
+        "        block_max -= WEIGHT_BITS\n",
+        "        row_max -= WEIGHT_BITS\n",
+    ),
+}
+
+
+@pytest.fixture
+def broken_kernel(tmp_path, monkeypatch):
+    """Has the kernel compiled with one text of its source replaced by another."""
+
+    def broken(old: str, new: str) -> None:
+        text = Path(gluon.__file__).read_text()
+        assert old in text, "the source changed: adapt the mutation"
+        path = tmp_path / "broken_attention.py"
+        path.write_text(text.replace(old, new))
+        spec = importlib.util.spec_from_file_location("broken_attention", path)
+        made = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "broken_attention", made)
+        spec.loader.exec_module(made)
+        monkeypatch.setattr(gluon, "attention_fwd_kernel", made.attention_fwd_kernel)
+        played_attention.compiled.cache_clear()
+
+    yield broken
+    played_attention.compiled.cache_clear()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_broken_kernel_is_noticed(name, tmp_path, monkeypatch):
-    old, new = MUTATIONS[name]
-    text = Path(gluon.__file__).read_text()
-    assert old in text, "the source changed: adapt the mutation"
-    path = tmp_path / "broken_attention.py"
-    path.write_text(text.replace(old, new))
-    spec = importlib.util.spec_from_file_location("broken_attention", path)
-    broken = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "broken_attention", broken)
-    spec.loader.exec_module(broken)
-    monkeypatch.setattr(gluon, "attention_fwd_kernel", broken.attention_fwd_kernel)
-    played_attention.compiled.cache_clear()
-    try:
-        with pytest.raises((AssertionError, KernelFault)):
-            check_all(SUFFERING)
-    finally:
-        played_attention.compiled.cache_clear()
+def test_a_broken_kernel_is_noticed(name, broken_kernel):
+    broken_kernel(*MUTATIONS[name])
+    with pytest.raises((AssertionError, KernelFault)):
+        check_all(SUFFERING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EIGHT_BIT_MUTATIONS)
+def test_a_broken_kernel_is_noticed_in_8_bits(name, broken_kernel):
+    broken_kernel(*EIGHT_BIT_MUTATIONS[name])
+    with pytest.raises((AssertionError, KernelFault)):
+        check_all(SUFFERING, element="fp8e4nv")
+
+
+def test_keys_of_v_in_another_order_are_noticed(monkeypatch):
+    """The order that the pass gives them is that of the weights, and no other is."""
+    shape = AttentionShape(1, 1, 64, 64, 1, 64)
+    laid_out = played_attention._laid_out
+
+    def shuffled(buffers, *arguments):
+        made = laid_out(buffers, *arguments)
+        buffers["vt"] = buffers["vt"].reshape(-1, 2, 4, 2).transpose(0, 2, 1, 3).reshape(-1).copy()
+        return made
+
+    check(SMALL, shape, element="fp8e4nv")
+    monkeypatch.setattr(played_attention, "_laid_out", shuffled)
+    with pytest.raises(AssertionError):
+        check(SMALL, shape, element="fp8e4nv")
+
+
+def test_larger_weights_keep_their_tails(broken_kernel):
+    """One key has nearly all of the weight, and many others together have more than a rounding error of it."""
+    shape = AttentionShape(1, 1, 64, 64, 1, 512)
+    scaled = played(SMALL, shape, element="fp8e4nv", scale=0.6)
+    broken_kernel("WEIGHT_BITS = gl.constexpr(8)", "WEIGHT_BITS = gl.constexpr(0)")
+    plain = played(SMALL, shape, element="fp8e4nv", scale=0.6)
+    scaled.require_right("fp8e4nv")
+    errors = [np.linalg.norm(found.out - found.wanted_out) for found in (scaled, plain)]
+    assert 1.02 * errors[0] < errors[1]

@@ -12,6 +12,7 @@ from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.candidates import GROUPS, candidates, structures
 from warpplan.kernels.attention_fwd.space import (
     HEAD_DIMS,
+    SMEM_OVERHEAD_BYTES,
     AttentionConfig,
     config_of,
     require_valid,
@@ -111,7 +112,34 @@ def test_what_cannot_run_says_why(name):
 
 def test_other_devices_and_dtypes():
     assert "capability 9.0" in violations(WIDE, "bfloat16", B200)[0]
-    assert "dtype float8_e4m3fn: expected one of bfloat16, float16" in violations(WIDE, "float8_e4m3fn", H200)[0]
+    assert "dtype float32: expected one of bfloat16, float16, float8_e4m3fn" in violations(WIDE, "float32", H200)[0]
+
+
+def test_8_bits_take_half_the_bytes_and_refuse_what_they_cannot():
+    assert not violations(replace(WIDE, depth=4), "float8_e4m3fn", H200)
+    q, o, slots = 2 * 64 * 128, 2 * 64 * 128 * 2, 2 * 4 * 128 * 128
+    assert replace(WIDE, depth=4).smem_bytes(1) == q + o + slots + SMEM_OVERHEAD_BYTES
+    for wrong, text in (
+        (replace(WIDE, packed=True), "packed sequences with float8_e4m3fn: expected one of bfloat16, float16"),
+        (replace(WIDE, staging="q"), "a result of 16 bits has twice the bytes of Q, expected own"),
+        (AttentionConfig(256, 2, 64, 128, 2), "224 registers a thread of tiles and 32 more exceed the 240"),
+        (AttentionConfig(128, 2, 128, 64, 2, lookahead=False), "208 registers a thread of tiles and 40 more exceed"),
+    ):
+        assert any(text in found for found in violations(wrong, "float8_e4m3fn", H200))
+    # Made while the product before still reads its own.
+    assert AttentionConfig(128, 2, 64, 128, 2).live_registers(1) == 64 + 64 + 16 + 16
+    assert AttentionConfig(128, 2, 64, 128, 2, lookahead=False).live_registers(1) == 64 + 64 + 16
+    assert AttentionConfig(128, 2, 64, 128, 2, q_in_registers=True).live_registers(1) == 64 + 64 + 32 + 16
+    assert AttentionConfig(128, 2, 64, 128, 2, q_in_registers=True).live_registers(2) == 64 + 64 + 32 + 32
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_8_bits_have_structures_of_every_scheme(head_dim):
+    found = structures(head_dim, "float8_e4m3fn", H200)
+    assert {(c.lookahead, c.pingpong, c.q_in_registers) for c in found} >= {(True, False, False), (False, False, False)}
+    assert {c.columns for c in found} == {64, 128}
+    assert all(c.staging == "own" and not violations(c, "float8_e4m3fn", H200) for c in found)
+    assert structures(head_dim, "float8_e4m3fn", H200, packed=True) == ()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,10 @@ seeded choice picks who goes on next: a partition that is not blocked, or an asy
 then reads or writes memory. A slot that is overwritten early, released early or never, a wait that nothing satisfies or
 a lost C chunk shows as a wrong result or as ``ProtocolError``. Threads inside a partition are not modelled (the compile
 tests are about the barriers between them), and memory is sequentially consistent.
+
+In a launch of clusters each CTA holds its part of every tile, as the tile's layout says; multicast copies land in all
+of a cluster's CTAs, and barriers that they share are the first one's, where it alone waits (PTX ISA, "mbarrier" and
+"cp.async.bulk.tensor"; Triton 3.9).
 """
 
 from __future__ import annotations
@@ -47,9 +51,12 @@ class Barrier:
         self.phase = 0
         self.missing = 0
         self.bytes = 0
+        self.sharers = 1
+        self.peers = [self]
 
     def init(self, count: int) -> None:
-        self.count = self.missing = count
+        if self.sharers == 1 or _CTA.rank == 0:
+            self.count = self.missing = count * self.sharers
 
     def arrive(self, count: int = 1) -> None:
         if self.count == 0:
@@ -215,23 +222,35 @@ class Descriptor:
     dtype = ElementType("element")
     layout = None
 
-    def __init__(self, array: np.ndarray, box: tuple[int, ...]) -> None:
+    def __init__(self, array: np.ndarray, box: tuple[int, ...], split: int | None = None) -> None:
         self.array = array
         self.box = box
+        self.split = split
         self.block_type = SimpleNamespace(shape=list(box), nbytes=int(np.prod(box)) * ELEMENT_BYTES)
 
-    def inside(self, at: tuple[int, ...]) -> np.ndarray:
-        """The elements of the box at ``at`` that there are."""
-        return self.array[tuple(slice(first, first + size) for first, size in zip(at, self.box, strict=True))]
+    def part(self, at: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(first element, size) of what the running CTA has of the box at ``at``."""
+        if self.split is None or _cluster() == 1:
+            return at, self.box
+        size = self.box[self.split] // _cluster()
+        first = at[self.split] + _rank() * size
+        return (
+            (*at[: self.split], first, *at[self.split + 1 :]),
+            (*self.box[: self.split], size, *self.box[self.split + 1 :]),
+        )
 
-    def read(self, *at: int) -> np.ndarray:
-        found = self.inside(at)
-        padded = np.zeros(self.box)
+    def inside(self, at: tuple[int, ...], box: tuple[int, ...]) -> np.ndarray:
+        """The elements of the box at ``at`` that there are."""
+        return self.array[tuple(slice(first, first + size) for first, size in zip(at, box, strict=True))]
+
+    def read(self, at: tuple[int, ...], box: tuple[int, ...]) -> np.ndarray:
+        found = self.inside(at, box)
+        padded = np.zeros(box)
         padded[tuple(map(slice, found.shape))] = found
         return padded
 
-    def write(self, at: list[int], values: np.ndarray) -> None:
-        target = self.inside(tuple(at))
+    def write(self, at: tuple[int, ...], box: tuple[int, ...], values: np.ndarray) -> None:
+        target = self.inside(at, box)
         target[...] = values[tuple(map(slice, target.shape))]
 
 
@@ -241,6 +260,7 @@ class Partition:
     def __init__(self, machine: Machine, cta: int, name: str, body: Callable[[], None]) -> None:
         self.machine = machine
         self.cta = cta
+        self.rank = cta % machine.cluster
         self.name = name
         self.blocked: Callable[[], bool] = lambda: False
         self.waits_for = ""
@@ -279,6 +299,8 @@ class Machine:
     def __init__(self, seed: int, max_steps: int = 2_000_000) -> None:
         self.random = random.Random(seed)
         self.programs = 1
+        self.cluster = 1
+        self.peers: dict[int, list[np.ndarray]] = {}
         self.resident = 0
         self.partitions: list[Partition] = []
         self.copied_into: set[int] = set()
@@ -353,6 +375,8 @@ def machine() -> Machine:
 
 
 def _wait(barrier: Barrier, phase: int) -> None:
+    if barrier.sharers > 1 and partition().rank > 0:
+        return
     machine().step(lambda: barrier.passed(phase), f"parity {phase} of a barrier in phase {barrier.phase}")
 
 
@@ -376,21 +400,44 @@ def _allocation(view: np.ndarray) -> int:
     return id(view)
 
 
-def _load(descriptor: Descriptor, coordinates: list[int], barrier: Barrier, target: Shared) -> None:
+def _load(
+    descriptor: Descriptor, coordinates: list[int], barrier: Barrier, target: Shared, multicast: bool = False
+) -> None:
     machine().step()
+    if multicast and partition().rank > 0:
+        return
     in_flight = machine().in_flight
-    machine().copied_into.add(_allocation(target.data))
+    at, box = descriptor.part(tuple(coordinates))
+    for into, counts in zip(_held_by_all(target.data), barrier.peers, strict=True) if multicast else (
+        (target.data, barrier),
+    ):  # fmt: skip
+        machine().copied_into.add(_allocation(into))
+        _copy(in_flight, lambda: descriptor.read(at, box), into, counts)
 
+
+def _copy(in_flight: list[Operation], read: Callable[[], np.ndarray], into: np.ndarray, barrier: Barrier) -> None:
     def land() -> None:
-        target.data[...] = descriptor.read(*coordinates)
-        barrier.transfer(-descriptor.block_type.nbytes)
+        into[...] = read()
+        barrier.transfer(-into.size * ELEMENT_BYTES)
 
     def begin() -> None:
         # Rubbish first, as of a copy that is half way.
-        target.data.fill(POISON)
+        into.fill(POISON)
         in_flight.append(Operation(land))
 
     in_flight.append(Operation(begin))
+
+
+def _held_by_all(view: np.ndarray) -> list[np.ndarray]:
+    """``view`` in the shared memory of each CTA of the cluster."""
+    root = view
+    while root.base is not None:
+        root = root.base
+    offset = view.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return [
+        np.ndarray(view.shape, view.dtype, buffer=of_cta, offset=offset, strides=view.strides)
+        for of_cta in machine().peers[id(root)]
+    ]
 
 
 def _store(descriptor: Descriptor, coordinates: list[int], source: Shared) -> None:
@@ -398,7 +445,8 @@ def _store(descriptor: Descriptor, coordinates: list[int], source: Shared) -> No
     me = partition()
     if _allocation(source.data) in me.unfenced:
         raise ProtocolError("a TMA store was issued before its plain writes were fenced")
-    operation = Operation(lambda: (descriptor.write(coordinates, source.data), me.stores.remove(operation)))
+    part = descriptor.part(tuple(coordinates))
+    operation = Operation(lambda: (descriptor.write(*part, source.data), me.stores.remove(operation)))
     me.stores.append(operation)
     machine().in_flight.append(operation)
 
@@ -436,13 +484,32 @@ def _multiply_wait(num_outstanding: int, deps: list[Tensor]) -> Tensor:
     return deps[0]
 
 
-def _allocate(dtype: str, shape: list[int], layout: object) -> Shared:
+def _allocate(dtype: str, shape: list[int], layout: Layout | None) -> Shared:
+    number = len(_CTA.allocations[_CTA.rank])
     if dtype == "int64":
-        barriers = np.empty(shape, dtype=object)
-        for i in np.ndindex(*shape):
-            barriers[i] = Barrier()
-        return Shared(barriers)
-    return Shared(np.full(shape, POISON))
+        memory = _barriers(shape[0], number, shared=layout is not None and layout.basis == (0,))
+    else:
+        memory = np.full(local_shape(shape, layout), POISON)
+    _CTA.allocations[_CTA.rank].append(memory)
+    peers = [memory] if _CTA.rank == 0 else [*_CTA.peers[id(_CTA.allocations[0][number])], memory]
+    for each in peers:
+        _CTA.peers[id(each)] = peers
+    return Shared(memory)
+
+
+def _barriers(count: int, number: int, shared: bool) -> np.ndarray:
+    """The running CTA's barriers, the cluster's ``number``-th allocation; ``shared`` ones are the first CTA's."""
+    first = _CTA.allocations[0][number] if _CTA.rank else None
+    if shared and first is not None:
+        return first
+    found = np.empty((count, 1), dtype=object)
+    for i in range(count):
+        found[i, 0] = barrier = Barrier()
+        barrier.sharers = _CTA.cluster if shared else 1
+        if first is not None:
+            first[i, 0].peers.append(barrier)
+            barrier.peers = first[i, 0].peers
+    return found
 
 
 def _reinterpret(view: Shared, dtype: str, shape: tuple[int, ...], layout: object) -> Shared:
@@ -501,10 +568,39 @@ def _jit(fn: Any = None, **_: Any) -> Any:
     return fn if fn is not None else lambda f: f
 
 
+class Layout:
+    """How the CTAs of a cluster hold a tile: each dimension's basis is 1 where they split it."""
+
+    def __init__(self, bases: list[list[int]] | None = None) -> None:
+        self.basis = tuple(bases[0]) if bases else ()
+
+    def without(self, dim: int) -> Layout:
+        return Layout([[b for d, b in enumerate(self.basis) if d != dim]] if self.basis else None)
+
+
+def local_shape(shape: Any, layout: Layout | None) -> tuple[int, ...]:
+    """What one CTA has of a tile of ``shape``; the layout is that of the last dimensions."""
+    basis = layout.basis if layout is not None else ()
+    whole = len(shape) - len(basis)
+    return (*shape[:whole], *(n // _cluster() if b else n for n, b in zip(shape[whole:], basis, strict=True)))
+
+
+def _arange(start: int, end: int, layout: Layout | None) -> np.ndarray:
+    (size,) = local_shape((end - start,), layout)
+    first = start + (_rank() * size if size < end - start else 0)
+    return np.arange(first, first + size)
+
+
 class _Cta(threading.local):
     program = 0
     programs = 1
+    cluster = 1
+    rank = 0
     partitions: list[Any]
+
+    def __init__(self) -> None:
+        self.allocations: list[list[np.ndarray]] = [[]]
+        self.peers: dict[int, list[np.ndarray]] = {}
 
 
 _CTA = _Cta()
@@ -537,12 +633,13 @@ def fake_compat() -> SimpleNamespace:
         static_range=range,
         num_warps=lambda: 4,
         cast=lambda value, dtype: value,
-        arange=lambda start, end, layout: np.arange(start, end),
-        SliceLayout=lambda dim, parent: None,
-        NVMMASharedLayout=SimpleNamespace(get_default_for=lambda shape, dtype: None),
-        NVMMADistributedLayout=lambda **kwargs: None,
-        BlockedLayout=lambda *args: None,
-        zeros=lambda shape, dtype, layout: Tensor(np.zeros(shape)),
+        num_ctas=lambda: _cluster(),
+        arange=_arange,
+        SliceLayout=lambda dim, parent: parent and parent.without(dim),
+        NVMMASharedLayout=SimpleNamespace(get_default_for=lambda shape, dtype, cga_layout=None: Layout(cga_layout)),
+        NVMMADistributedLayout=lambda cga_layout=None, **kwargs: Layout(cga_layout),
+        BlockedLayout=lambda *args, cga_layout=None: Layout(cga_layout),
+        zeros=lambda shape, dtype, layout: Tensor(np.zeros(local_shape(shape, layout))),
         zeros_like=lambda like: Tensor(np.zeros(like.shape)),
         allocate_shared_memory=_allocate,
         store=_gl_store,
@@ -558,7 +655,7 @@ def fake_compat() -> SimpleNamespace:
         gl=gl,
         gluon=SimpleNamespace(jit=_jit, constexpr_function=lambda f: f),
         mbarrier=SimpleNamespace(
-            MBarrierLayout=lambda: None,
+            MBarrierLayout=Layout,
             init=lambda barrier, count: barrier.init(count),
             wait=_wait,
             arrive=_arrive,
@@ -566,6 +663,7 @@ def fake_compat() -> SimpleNamespace:
         ),
         proton=SimpleNamespace(scope=lambda name: contextlib.nullcontext()),
         fence_async_shared=_fence,
+        has_clusters=True,
         reinterpret=_reinterpret,
         thread_barrier=lambda: None,
         tma_load=_load,
@@ -578,8 +676,18 @@ def fake_compat() -> SimpleNamespace:
 
 def _current_cta(which: int) -> int:
     found = getattr(_LOCAL, "partition", None)
-    cta = found.cta if found is not None else _CTA.program
-    return (cta, found.machine.programs if found is not None else _CTA.programs)[which]
+    program = found.cta // found.machine.cluster if found is not None else _CTA.program
+    return (program, found.machine.programs if found is not None else _CTA.programs)[which]
+
+
+def _cluster() -> int:
+    found = getattr(_LOCAL, "partition", None)
+    return found.machine.cluster if found is not None else _CTA.cluster
+
+
+def _rank() -> int:
+    found = getattr(_LOCAL, "partition", None)
+    return found.rank if found is not None else _CTA.rank
 
 
 _NAMES = itertools.count()
@@ -629,6 +737,7 @@ def run_gemm(
     whole_tiles: int = 0,
     stream_k: bool = False,
     resident: int = 0,
+    cluster: int = 1,
     a_major: str = "k",
     b_major: str = "k",
     scales: tuple[np.ndarray, np.ndarray] | None = None,
@@ -655,13 +764,14 @@ def run_gemm(
     left, right = (b, a) if constants["SWAP"] else (a, b)
     block = kernel.block(
         *(constants[name] for name in NAMES), constants["SPLIT"], constants["A_MAJOR"], constants["B_MAJOR"],
-        constants["SCALES"],
+        constants["SCALES"], cluster,
     )  # fmt: skip
     stride = n + 3
     c = np.full((m, stride), POISON)
-    a_desc = _operand(left, (block.rows, block.block_k), a_major == "k")
+    a_desc = _operand(left, (block.rows, block.block_k), a_major == "k", 0)
     b_desc = _operand(right, (block.block_n, block.block_k), b_major == "k")
-    out: Any = Descriptor(c[:, :n], block.tile) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
+    halves = 1 if constants["SWAP"] else 0
+    out: Any = Descriptor(c[:, :n], block.tile, halves) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
     places = programs if stream_k else (tiles - whole_tiles) * split_k
     workspace = np.full(places * block.block_m * block.block_n, POISON)
@@ -673,7 +783,7 @@ def run_gemm(
         a_desc, b_desc, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
         group_m, split_k, whole_tiles, stride, *strides,
     )  # fmt: skip
-    run_ctas(kernel.gemm_kernel, arguments, constants, programs, seed, resident)
+    run_ctas(kernel.gemm_kernel, arguments, constants, programs, seed, resident, cluster)
     if counters.any():
         raise ProtocolError("an arrival counter or a flag was left above zero")
     return c[:, :n], c[:, n:]
@@ -691,12 +801,16 @@ def run_ctas(
     programs: int,
     seed: int,
     resident: int = 0,
+    cluster: int = 1,
 ) -> None:
-    """Launch ``programs`` CTAs of ``kernel``, ``resident`` of them at once or all, and run them to their ends."""
+    """Launch ``programs`` clusters of ``cluster`` CTAs of ``kernel``, ``resident`` of the CTAs at once or all, and run
+    them to their ends."""
     runner = Machine(seed)
-    runner.programs, runner.resident = programs, resident
-    for cta in range(programs):
-        _CTA.program, _CTA.programs, _CTA.partitions = cta, programs, []
+    runner.programs, runner.resident, runner.cluster = programs, resident, cluster
+    _CTA.cluster, _CTA.peers = cluster, runner.peers
+    for cta in range(programs * cluster):
+        _CTA.program, _CTA.programs, _CTA.partitions, _CTA.rank = cta // cluster, programs, [], cta % cluster
+        _CTA.allocations = [*(_CTA.allocations if _CTA.rank else ()), []]
         kernel(*arguments, **constants)
         for i, (function, given) in enumerate(_CTA.partitions):
             name = f"{function.__name__} {i}"
@@ -704,6 +818,8 @@ def run_ctas(
     runner.run()
 
 
-def _operand(matrix: np.ndarray, box: tuple[int, int], by_k: bool) -> Descriptor:
-    """``matrix`` [rows, K] with boxes of ``box``, stored as it is or transposed."""
-    return Descriptor(matrix, box) if by_k else Descriptor(np.ascontiguousarray(matrix.T), box[::-1])
+def _operand(matrix: np.ndarray, box: tuple[int, int], by_k: bool, split: int | None = None) -> Descriptor:
+    """``matrix`` [rows, K] with boxes of ``box``, stored as it is or transposed; ``split`` as of a matrix as it is."""
+    if by_k:
+        return Descriptor(matrix, box, split)
+    return Descriptor(np.ascontiguousarray(matrix.T), box[::-1], None if split is None else 1 - split)

@@ -8,6 +8,8 @@ pytest.importorskip("triton", reason="compiling needs triton")
 
 from warpplan.kernels.gemm.compile_gemm import compile_gemm
 from warpplan.kernels.gemm.space import LAYOUTS, GemmConfig
+from warpplan.kernels.triton_compat import has_clusters
+from warpplan.planner.errors import InvalidConfig
 
 REPRESENTATIVES = (
     GemmConfig("single", 128, 256, 64, 8, 3),
@@ -25,6 +27,42 @@ REPRESENTATIVES = (
     GemmConfig("pipelined", 128, 256, 64, 8, 3),
     GemmConfig("pipelined", 64, 64, 128, 4, 4),
 )
+
+CLUSTERS = (
+    GemmConfig("single", 256, 256, 64, 8, 4, epilogue_split=2, cluster=2),
+    GemmConfig("single", 512, 128, 64, 8, 3, epilogue_split=2, swap=True, cluster=2),
+    GemmConfig("cooperative", 256, 256, 64, 4, 4, epilogue_split=2, cluster=2),
+    GemmConfig("cooperative", 384, 128, 64, 4, 4, epilogue_split=2, cluster=2),
+    GemmConfig("pingpong", 128, 256, 64, 4, 4, epilogue_split=4, cluster=2),
+    GemmConfig("pingpong", 256, 128, 64, 4, 4, epilogue_split=2, swap=True, cluster=2),
+)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("config", CLUSTERS, ids=repr)
+def test_clusters_compile_cleanly_where_triton_has_them(config):
+    if not has_clusters:
+        with pytest.raises(InvalidConfig, match="has no TMA multicast"):
+            compile_gemm(config, "bfloat16")
+        return
+    for layout in LAYOUTS:
+        for tma_store in (True, False):
+            report = compile_gemm(config, "bfloat16", layout=layout, tma_store=tma_store)
+            assert report.clean
+            assert report.shared_bytes <= config.smem_bytes(2)
+            assert ".multicast::cluster" in report.ptx
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("scales", ["tensor", "row", "block"])
+def test_clusters_of_fp8_compile_cleanly_where_triton_has_them(scales):
+    if not has_clusters:
+        pytest.skip("this Triton has no TMA multicast")
+    promoted = scales == "block"
+    config = GemmConfig("cooperative", 256, 128, 128, 4, 4, epilogue_split=2, promoted=promoted, cluster=2)
+    report = compile_gemm(config, "float8_e4m3fn", scales=scales)
+    assert report.clean
+    assert ".multicast::cluster" in report.ptx
 
 
 @pytest.mark.slow

@@ -279,6 +279,43 @@ def test_a_stream_balances_what_whole_tiles_leave_idle(profile):
     assert not any(c.stream_k for c in full if (c.block_m, c.block_n, c.ctas_per_sm) == (128, 128, 1))
 
 
+def with_multicast(profile, cycles=600.0, occupancy=100.0):
+    """The profile as if a copy into both CTAs of a cluster took ``cycles``, whatever its size."""
+    load = OperationCost(*(Quantiles(c, c, 1) for c in (cycles, occupancy, 30.0)))
+    added = [CostEntry("tma_multicast", (("bytes", 16384), ("source", s)), load) for s in ("l2", "dram")]
+    added.append(CostEntry("handoff", (("scope", "cluster"),), OperationCost(latency=Quantiles(400.0, 400.0, 1))))
+    return replace(profile, costs=CostTable((*profile.costs.entries, *added)))
+
+
+def test_clusters_are_ranked_once_their_copies_are_measured(profile):
+    """Nothing else changes; what a cluster reads from L2 is less by half of B."""
+    shape = (4096, 4096, 4096)
+    bare = GEMM.ranked(shape, "bfloat16", H200, profile)
+    assert not any(c.cluster > 1 for c, _ in bare)
+    found = GEMM.ranked(shape, "bfloat16", H200, with_multicast(profile))
+    assert [r for r in found if r[0].cluster == 1] == bare
+    clusters = [r for r in found if r[0].cluster == 2]
+    assert clusters
+    for config, prediction in clusters:
+        alone = replace(config, cluster=1, block_m=config.block_m // 2)
+        (other,) = GEMM.predicted([alone], shape, "bfloat16", H200, profile)
+        share = (config.cta_rows + config.block_n / 2) / (config.cta_rows + config.block_n)
+        assert dict(prediction.parts)["l2"] == pytest.approx(share * dict(other.parts)["l2"], rel=0.02)
+
+
+def test_a_cluster_is_not_predicted_without_its_costs(profile):
+    config = GemmConfig("single", 256, 128, 64, 8, 4, cluster=2)
+    with pytest.raises(MissingCosts, match="tma_multicast"):
+        GEMM.predicted([config], SQUARE, "bfloat16", H200, profile)
+
+
+def test_a_clusters_plan_is_a_launch_and_back(profile):
+    for config, _ in GEMM.ranked((4096, 4096, 4096), "bfloat16", H200, with_multicast(profile)):
+        if config.cluster == 2:
+            assert tuning(config).num_ctas == 2
+            assert config_of(tuning(config)) == config
+
+
 def test_what_the_space_proposes_is_predicted_alike_when_asked_for(profile):
     ranked = GEMM.ranked(SQUARE, "bfloat16", H200, profile)
     alone = GEMM.predicted([c for c, _ in ranked], SQUARE, "bfloat16", H200, profile)

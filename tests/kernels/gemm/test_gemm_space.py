@@ -247,6 +247,19 @@ BAD = {
     "a stream of a CTA a unit": (
         replace(SINGLE, stream_k=True, persistent=False), "bfloat16", "stream_k without persistent: each CTA has one",
     ),
+    "a cluster of three": (replace(SINGLE, cluster=3), "bfloat16", "cluster 3: expected one of 1, 2"),
+    "a cluster's rows": (replace(SINGLE, cluster=2, block_m=64), "bfloat16", "block_m 64: expected one of 128, 256"),
+    "a pipelined cluster": (replace(PIPELINED, cluster=2, block_m=256), "bfloat16", "only a producer of its own"),
+    "a cluster that splits K": (
+        replace(SINGLE, cluster=2, block_m=256, split_k=2), "bfloat16", "cluster 2 with a split of K",
+    ),
+    "a cluster's staging": (
+        replace(SINGLE, cluster=2, block_m=256, staging="ring"), "bfloat16", "cluster 2 with staging in the ring",
+    ),
+    "clusters that share an SM": (
+        replace(SINGLE, cluster=2, block_m=256, block_n=32, depth=2, ctas_per_sm=2), "bfloat16",
+        "cluster 2 with 2 CTAs an SM",
+    ),
     "pipelined swaps": (replace(PIPELINED, swap=True), "bfloat16", "the pipelined scheme has no split-K"),
     "registers": (GemmConfig("single", 128, 256, 64, 4, 2), "bfloat16", "256 accumulator registers a thread and"),
     "registers at launch": (

@@ -114,6 +114,35 @@ def test_any_plan_and_any_schedule(
 
 @given(
     scheme=st.sampled_from(("single", "cooperative", "pingpong")),
+    consumers=st.sampled_from((2, 3)),
+    depth=st.integers(2, 8),
+    m=st.integers(1, 25),
+    n=st.integers(1, 13),
+    k=st.integers(1, 13),
+    programs=st.integers(1, 3),
+    group_m=st.integers(1, 3),
+    chunks=st.sampled_from((1, 2, 4)),
+    swap=st.booleans(),
+    tma_store=st.booleans(),
+    a_major=st.sampled_from("km"),
+    b_major=st.sampled_from("kn"),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_clusters_of_two(
+    kernel, scheme, consumers, depth, m, n, k, programs, group_m, chunks, swap, tma_store, a_major, b_major, seed
+):
+    """The first CTA copies B for both, which share the rows of each consumer."""
+    consumers = {"single": 1, "cooperative": consumers, "pingpong": 2}[scheme]
+    check(
+        kernel, m, n, k, seed=seed, programs=programs, group_m=group_m, cluster=2, SCHEME=scheme, CONSUMERS=consumers,
+        DEPTH=depth, EPILOGUE_SPLIT=chunks, SWAP=swap, TMA_STORE=tma_store, a_major=a_major, b_major=b_major,
+        BLOCK_M=4 * (consumers if scheme == "cooperative" else 1), BLOCK_N=4, BLOCK_K=2,
+    )  # fmt: skip
+
+
+@given(
+    scheme=st.sampled_from(("single", "cooperative", "pingpong")),
     kind=st.sampled_from(("tensor", "row", "block")),
     m=st.integers(1, 13),
     n=st.integers(1, 13),
@@ -148,18 +177,19 @@ def test_scaled_products(scaled_kernel, scheme, kind, m, n, k, programs, depth, 
     assert np.isnan(margin).all(), "wrote outside of C"
 
 
-RELEASE = "mbarrier.arrive(ring.empty.index(last), count=1)\n"
+RELEASE = "release(ring, last, BLOCK)\n"
 STORE_WAIT = "    if BLOCK.tma_store:\n        tma_store_wait(0)\n"
 SINGLE = {"SCHEME": "single", "EPILOGUE_SPLIT": 2}
 IN_RING = {"SCHEME": "single", "STAGING_IN_RING": True, "BLOCK_K": 4}
 PINGPONG = {"SCHEME": "pingpong"}
 COOPERATIVE = {"SCHEME": "cooperative"}
+CLUSTER = {"SCHEME": "single", "cluster": 2}
 TAIL = {"SCHEME": "pingpong", "split_k": 2, "whole_tiles": 4}
 # what breaks: (the source's text, its replacement, a plan that suffers)
 MUTATIONS = {
     "the slot of the multiply in flight is released": (
-        "previous_slot(index, BLOCK.depth)), count=1, pred=k > 0",
-        "slot), count=1",
+        "release(ring, previous_slot(index, BLOCK.depth), BLOCK, k > 0)",
+        "release(ring, slot, BLOCK)",
         SINGLE,
     ),
     "the last slot is never released": (f"{RELEASE}                FINISH(", "FINISH(", SINGLE),
@@ -203,6 +233,19 @@ MUTATIONS = {
         "slot * BLOCK.sharers + 1 - PART)\n    b =",
         COOPERATIVE,
     ),
+    "a CTA copies into slots that the other still reads": (
+        "wait_empty(ring.all_empty, index, BLOCK.depth)",
+        "pass",
+        CLUSTER,
+    ),
+    "a CTA copies into slots that it still reads": (
+        "wait_empty(ring.empty, index, BLOCK.depth)",
+        "pass",
+        CLUSTER,
+    ),
+    "nobody tells the first CTA": ("mbarrier.arrive(ring.all_empty.index(slot), count=1, pred=pred)", "pass", CLUSTER),
+    "the first CTA waits for itself alone": ("BLOCK.cluster, True)", "BLOCK.cluster)", CLUSTER),
+    "each CTA expects the whole of A": ("block_type.nbytes // BLOCK.cluster", "block_type.nbytes", CLUSTER),
 }
 
 

@@ -33,13 +33,13 @@ RAGGED_ROWS = 1 << 30
 class Ragged(machine.Descriptor):
     """A matrix [rows, columns] that ends where the coordinates say; see the launch's tests for their arithmetic."""
 
-    def inside(self, at):
+    def inside(self, at, box):
         origin, end, row, column = at
         assert origin == RAGGED_ROWS
         first = row - RAGGED_ROWS + end
         assert first >= 0
         assert end <= len(self.array)
-        rows = self.array[first : max(first, min(first + self.box[2], end)), column : column + self.box[3]]
+        rows = self.array[first : max(first, min(first + box[2], end)), column : column + box[3]]
         return rows[None, None]
 
 

@@ -294,3 +294,15 @@ def test_what_nobody_expected(
     monkeypatch.setattr(workflow, "answer", fail)
     body = problem(httpx.get(serve(create_app(workflow)) + GEMM, params=SIZES), 500)
     assert "secret" not in json.dumps(body)
+
+
+def test_attention_in_fp8_is_planned_and_packed_sequences_are_refused(http: httpx.Client) -> None:
+    asked = {"B": 4, "H": 16, "L": 4096, "D": 128, "mask": "causal", "dtype": "float8_e4m3fn"}
+    answer = http.get("/v1/configs/attention_fwd", params=asked).json()
+    assert (answer["kernel"], answer["dtype"], answer["match"]["kind"]) == ("attention_fwd", asked["dtype"], "planned")
+    assert answer["config"]["kwargs"]["STAGING_IN_Q"] is False
+    (again,) = http.post("/v1/configs:batch", json={"items": [{"kernel": "attention_fwd", **asked}]}).json()["results"]
+    assert again["answer"]["config"] == answer["config"]
+    refused = http.get("/v1/configs/attention_fwd", params={**asked, "sizes": "equal"})
+    assert refused.status_code == 422
+    assert refused.json()["detail"] == "sizes with float8_e4m3fn: packed sequences are of bfloat16 or float16"

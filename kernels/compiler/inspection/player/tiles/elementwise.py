@@ -20,6 +20,7 @@ from warpplan.kernels.compiler.inspection.player.tiles.element_types import (
     encoded,
     rounded,
 )
+from warpplan.kernels.compiler.inspection.player.tiles.inline_assembly import assembled
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import PrintedType, ReadyOperation
 
 Compute = Callable[[ReadyOperation, list[Any]], Any]
@@ -180,13 +181,6 @@ def _same(operation: ReadyOperation, operands: list[Any]) -> Any:
     return operands[0]
 
 
-def _moved(operation: ReadyOperation, operands: list[Any]) -> Any:
-    """Inline assembly that copies a register, which keeps a compiler from moving what is computed from it."""
-    if not operation.text.lstrip().startswith('"mov.b32 $0, $1;"'):
-        raise KeyError(operation.name)
-    return operands[0]
-
-
 def _rounding(operation: ReadyOperation, operands: list[Any]) -> Any:
     return rounded(operands[0], operation.result.held)
 
@@ -210,7 +204,7 @@ ARITHMETIC: dict[str, Compute] = {
     "tt.fp_to_fp": _rounding, "arith.sitofp": _converted, "arith.uitofp": _converted, "arith.fptosi": _converted,
     "arith.fptoui": _converted, "arith.bitcast": _bitcast, "tt.bitcast": _bitcast, "tt.int_to_ptr": _same,
     "tt.ptr_to_int": _same, "ttg.convert_layout": _same, "tt.mulhiui": _product_high, "math.absi": _absolute,
-    "tt.elementwise_inline_asm": _moved, "tt.extern_elementwise": _of_library,
+    "tt.elementwise_inline_asm": assembled, "tt.extern_elementwise": _of_library,
 }  # fmt: skip
 ARITHMETIC["arith.index_cast"] = lambda operation, operands: operands[0].astype(operation.result.held.held)
 WHOLE_TYPES = frozenset(map(element_type, ("i8", "i16", "i32", "i64")))
