@@ -65,7 +65,7 @@ def case_of(table: str) -> BenchCase:
         "grouped_gemm": "grouped_case", "grouped_gemm_fp8": "grouped_case", "gemm_fp8": "dense_case",
         "gemm_layouts": "dense_case", "gemm_bias_act": "fused_case", "linear": "linear_case",
         "attention_fwd": "attention_case", "attention_fp8": "attention_case", "attention_packed": "packed_case",
-        "attention_bwd": "attention_bwd_case",
+        "attention_bwd": "attention_bwd_case", "attention_bwd_packed": "attention_bwd_case",
         "attention_decode": "decode_case", "sdpa": "sdpa_case", "gemm_many": "dense_case",
     }  # fmt: skip
     case: BenchCase = importlib.import_module(f"kernel_cases.{modules[table]}").CASE

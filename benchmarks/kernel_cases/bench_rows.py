@@ -15,7 +15,7 @@ from dataclasses import dataclass
 Sizes = tuple[int, ...]
 TABLES = (
     "grouped_gemm", "grouped_gemm_fp8", "gemm_fp8", "gemm_bias_act", "gemm_layouts", "linear", "attention_fwd",
-    "attention_fp8", "attention_packed", "attention_decode", "sdpa", "attention_bwd",
+    "attention_fp8", "attention_packed", "attention_decode", "sdpa", "attention_bwd", "attention_bwd_packed",
 )  # fmt: skip
 """The tables, each in a pair of results files of its own."""
 SPLITS = ("train", "heldout")
@@ -32,6 +32,7 @@ OPTIONS = {
         "kv_heads": "same",
         "kv_length": "same",
         "window": "all",
+        "sizes": "padded",
         "deterministic": "no",
     },
 }
@@ -395,6 +396,13 @@ def _fused_rows(split: str) -> Iterator[BenchRow]:
         yield make_row("gemm_bias_act", "gemm_bias_act", shape, "bfloat16", split, **options)
 
 
+def _packed_gradient_rows(split: str) -> Iterator[BenchRow]:
+    """The forward's packed shapes whose heads the backward pass has."""
+    for row in _packed_rows(PACKED_HELDOUT if split == "heldout" else PACKED_TRAIN, split):
+        if row.sizes[3] < 256:
+            yield make_row("attention_bwd_packed", "attention_bwd", row.sizes, row.dtype, split, **dict(row.options))
+
+
 def _packed_rows(asked: Iterable[tuple[int, int, Sizes, dict[str, str]]], split: str) -> Iterator[BenchRow]:
     for heads, head_dim, lengths, options in asked:
         sizes = (len(lengths), heads, max(lengths), head_dim)
@@ -429,6 +437,8 @@ def rows(table: str, split: str) -> tuple[BenchRow, ...]:
             return tuple(make_row(table, "attention_fwd", s, "float8_e4m3fn", split, **options) for s, options in asked)
         case "attention_packed":
             return tuple(_packed_rows(PACKED_HELDOUT if heldout else PACKED_TRAIN, split))
+        case "attention_bwd_packed":
+            return tuple(_packed_gradient_rows(split))
         case "attention_decode":
             decoded = DECODE_HELDOUT if heldout else DECODE_TRAIN
             return tuple(make_row(table, table, s, "bfloat16", split, **options) for s, options in decoded)

@@ -3,7 +3,7 @@ device, the device code that a configuration drives, and how torch tensors get t
 
 EXPORTS = {
     "kernel": ("ATTENTION_BWD",),
-    "launch": ("prepare",),
+    "launch": ("Gradients", "SequenceStarts", "checked", "gradient_launches", "prepare", "require_results"),
     "reference": ("gradients",),
-    "space": ("AttentionBwdConfig", "HEAD_DIMS", "PRODUCER_REGISTERS"),
+    "space": ("ALIGNED_ROWS", "AttentionBwdConfig", "HEAD_DIMS"),
 }

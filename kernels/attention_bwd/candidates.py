@@ -16,14 +16,14 @@ _TILES = ((128, 64), (64, 64))
 
 
 @lru_cache(maxsize=32)
-def structures(head_dim: int, dtype: str, device: Device) -> tuple[AttentionBwdConfig, ...]:
+def structures(head_dim: int, dtype: str, device: Device, packed: bool = False) -> tuple[AttentionBwdConfig, ...]:
     """Every valid block structure at its deepest rings, the fields that order units at their defaults."""
     found: list[AttentionBwdConfig] = []
     for keys, rows in _TILES:
         for dq in QUERY_GRADIENTS:
             for in_registers in (True, False) if dq == "reduce" else (True,):
                 for ctas in (1, 2):
-                    base = AttentionBwdConfig(head_dim, keys, rows, 2, in_registers, dq, ctas)
+                    base = AttentionBwdConfig(head_dim, keys, rows, 2, in_registers, dq, ctas, packed=packed)
                     fitting = (replace(base, depth=depth) for depth in reversed(DEPTHS))
                     chosen = next((c for c in fitting if not violations(c, dtype, device)), None)
                     if chosen is not None:
@@ -39,14 +39,15 @@ def candidates(
 
     Left out: tiles far larger than the keys of a head, and orders of units that coincide.
     """
-    unlike = shape.right is not None
-    key_heads = shape.batch * shape.kv_heads
+    unlike = shape.right is not None or shape.packed
+    key_heads = shape.kv_heads if shape.packed else shape.batch * shape.kv_heads
     groups = [group for below, group in zip((0, *GROUPS), GROUPS, strict=False) if below < key_heads]
     found: list[AttentionBwdConfig] = []
-    for base in structures(shape.head_dim, dtype, device):
+    for base in structures(shape.head_dim, dtype, device, shape.packed):
         if (deterministic and base.dq == "reduce") or (base.keys > MMA_ROWS >= shape.k_length):
             continue
-        several = key_heads * -(-shape.k_length // base.keys) > base.ctas_per_sm * device.sm_count
+        tiles = sum(count * -(-one.k_length // base.keys) for count, one in shape.sequences)
+        several = shape.kv_heads * tiles > base.ctas_per_sm * device.sm_count
         for group in groups if unlike and several else groups[:1]:
             found.append(replace(base, head_group=min(group, key_heads)))
             if several:

@@ -46,4 +46,6 @@ def block_name(config: AttentionBwdConfig) -> str:
     parts.append(f"depth {c.depth}")
     if c.ctas_per_sm > 1:
         parts.append(f"{c.ctas_per_sm} CTAs an SM")
+    if c.packed:
+        parts.append("packed")
     return ", ".join(parts)

@@ -17,6 +17,12 @@ fixed order of units, so that the last bits of dQ may differ from run to run. Wi
 
 The mask is that of the forward kernel: a band, the last query at the last key. Blocks of rows that see no key of the
 tile are skipped. TMA reads zeros behind the end of every operand: a row of zeros in dO and ``delta`` adds nothing.
+
+Sequences of unlike lengths lie *packed* one behind the other, [rows, heads, D], as in the forward kernel: operands and
+dK and dV have ragged descriptors, and a unit finds its sequence by :mod:`warpplan.kernels.device.sequence_slots`. What
+has a block's rows but is no operand, the statistics and the fp32 dQ, lies *spread*: sequence s begins at row
+``q_starts[s]`` rounded down to 4, and ``GAP`` rows more for each sequence before it. So it begins on 16 bytes, and what
+a block has beyond its sequence's end falls into a gap, where weights are 0.
 """
 
 from __future__ import annotations
@@ -24,10 +30,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpplan.kernels.attention_bwd.space import PRODUCER_REGISTERS, AttentionBwdConfig
-from warpplan.kernels.device.boxes import as_box
+from warpplan.kernels.attention_bwd.space import ALIGNED_ROWS, AttentionBwdConfig
+from warpplan.kernels.device.boxes import as_box, ragged_box
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
+from warpplan.kernels.device.groups import window_groups
 from warpplan.kernels.device.rings import init_ring, wait_empty, wait_full
+from warpplan.kernels.device.sequence_slots import find_sequence, sequence_rows
+from warpplan.kernels.device.stream_k import opaque
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
@@ -45,16 +54,13 @@ from warpplan.kernels.triton_compat import (
 
 FAR = gl.constexpr(1 << 30)
 """More rows than there are, and more than a window has; twice as many are still an int32."""
-
-
-ALIGNED_ROWS = gl.constexpr(4)
-"""fp32 elements in 16 bytes."""
+ALIGNED = gl.constexpr(ALIGNED_ROWS)
 
 
 @dataclass(frozen=True)
 class KeyGradientBlock:
-    """Compile-time facts: the plan, the head size ``width``, and which sides of the mask's band are bounded: the
-    left one never alone."""
+    """Compile-time facts: the plan, the head size ``width``, which sides of the mask's band are bounded, the left one
+    never alone, and at how many packed sequences a warp looks together: 0 where none are."""
 
     keys: int
     rows: int
@@ -64,6 +70,8 @@ class KeyGradientBlock:
     reduces: bool
     bounded_left: bool
     bounded_right: bool
+    window: int
+    gap: int
 
 
 class HeldKeys(NamedTuple):
@@ -89,12 +97,19 @@ class RowRings(NamedTuple):
 
 
 class GradientExtents(NamedTuple):
-    """``units`` of work; ``key_heads`` of all batches, ``kv_heads`` of one, each shared by ``sharers`` query heads;
-    lengths in rows; the rows that see key k are those from k - ``low`` to k + ``high`` where the mask is bounded;
-    ``head_group`` key heads that run together; ``scale`` as it is and times log2 e. What the host can compute it does:
-    a kernel's argument takes no register, a number made of two of them does."""
+    """``units`` of work, ``tiles`` of them for each of ``key_heads`` of all batches; ``kv_heads`` of one, each shared
+    by ``sharers`` query heads; lengths in rows; the rows that see key k are those from k - ``low`` to k + ``high``
+    where the mask is bounded; ``head_group`` key heads that run together; ``scale`` as it is and times log2 e. What the
+    host can compute it does: a kernel's argument takes no register, a number made of two of them does.
 
+    Of ``sequences`` that are packed, ``q_starts`` and ``k_starts`` point to one 32-bit row number more than there are
+    of them; the lengths are those of all, and ``low`` and ``high`` those of a sequence with as many keys as queries."""
+
+    q_starts: gl.tensor
+    k_starts: gl.tensor
+    sequences: gl.tensor
     units: gl.tensor
+    tiles: gl.tensor
     key_heads: gl.tensor
     kv_heads: gl.tensor
     sharers: gl.tensor
@@ -109,7 +124,11 @@ class GradientExtents(NamedTuple):
 
 class KeyTile(NamedTuple):
     """Where a unit lies: its first key, the first query row that sees one of its keys, how many blocks of rows
-    follow from there, and the end of the rows that do."""
+    follow from there, and the end of the rows that do.
+
+    Of packed sequences ``key`` counts through all of them up to its own's ``k_end``, the rows as they lie spread:
+    ``shift`` further on in Q and dO, up to ``q_end``. There are ``left`` keys from ``key`` on, whose first one rows
+    from ``seen_from`` on see."""
 
     batch: gl.tensor
     head: gl.tensor
@@ -117,6 +136,11 @@ class KeyTile(NamedTuple):
     row: gl.tensor
     blocks: gl.tensor
     end: gl.tensor
+    k_end: gl.tensor
+    q_end: gl.tensor
+    shift: gl.tensor
+    left: gl.tensor
+    seen_from: gl.tensor
 
 
 class GradientOutput(NamedTuple):
@@ -152,28 +176,99 @@ def vector_layout():
 def locate(unit, extents, BLOCK: gl.constexpr):
     """Where a unit lies. Units count through bands of ``head_group`` key heads, tile by tile; under a causal mask the
     first tiles are seen by most rows, so that the longest come first."""
-    tiles = gl.cdiv(extents.k_length, BLOCK.keys)
-    key_head, tile = banded_tile(unit, extents.key_heads, tiles, extents.head_group, 1, 1)
-    key = tile * BLOCK.keys
-    first = first_row(key, extents, BLOCK)
-    end = extents.q_length
-    if BLOCK.bounded_left:
-        last_key = gl.minimum(key + BLOCK.keys, extents.k_length) - 1
-        end = gl.minimum(last_key + extents.high + 1, end)
-    blocks = gl.cdiv(gl.maximum(end - first, 0), BLOCK.rows)
-    return KeyTile(
-        key_head // extents.kv_heads, key_head % extents.kv_heads, key, first, blocks, first + blocks * BLOCK.rows
-    )
+    if BLOCK.window:
+        return locate_packed(unit, extents, BLOCK)
+    else:
+        key_head, tile = banded_tile(unit, extents.key_heads, extents.tiles, extents.head_group, 1, 1)
+        key = tile * BLOCK.keys
+        first = first_row(key - extents.low, BLOCK)
+        blocks = row_blocks(key, first, extents.q_length, extents.k_length, extents.high, BLOCK)
+        batch = key_head // extents.kv_heads
+        return KeyTile(
+            batch, key_head % extents.kv_heads, key, first, blocks, first + blocks * BLOCK.rows, 0, 0, 0, 0, 0
+        )
 
 
 @gluon.jit
-def first_row(key, extents, BLOCK: gl.constexpr):
-    """The first query row that sees a key of the tile at ``key``, or one of the few before it: their statistics must
-    begin on 16 bytes (``PITCH`` of the launch), or TMA stops the kernel with an illegal instruction."""
+def locate_packed(unit, extents, BLOCK: gl.constexpr):
+    """The same of packed sequences, one after the other in a band. A unit beyond its sequence's last tile has no keys
+    and no blocks."""
+    KEYS: gl.constexpr = BLOCK.keys
+    # Units of a band are counted anew: kept over the loop they would spill.
+    head, slot = banded_tile(unit, extents.key_heads, extents.tiles, opaque(extents.head_group), 1, 1)
+    sequence = find_sequence(slot, extents.k_starts, extents.sequences, KEYS, 1, BLOCK.window)
+    k_first, k_end = sequence_rows(extents.k_starts, sequence, extents.k_length)
+    q_first, q_end = sequence_rows(extents.q_starts, sequence, extents.q_length)
+    key = gl.maximum(slot - (k_first // KEYS + sequence), 0) * KEYS
+    more = k_end - k_first - (q_end - q_first)
+    seen_from = key - (extents.low + more)
+    first = first_row(seen_from, BLOCK)
+    left = k_end - k_first - key
+    blocks = row_blocks(key, first, q_end - q_first, k_end - k_first, extents.high - more, BLOCK)
+    blocks = gl.where(left > 0, blocks, 0)
+    place = (q_first & -ALIGNED) + sequence * BLOCK.gap
+    row = place + first
+    return KeyTile(
+        0, head, k_first + key, row, blocks, row + blocks * BLOCK.rows, k_end, q_end, q_first - place, left,
+        place + seen_from,
+    )  # fmt: skip
+
+
+@gluon.jit
+def first_row(seen_from, BLOCK: gl.constexpr):
+    """The first query row that sees a key of a tile whose first key is seen from ``seen_from`` on, or one of the few
+    before it: their statistics must begin on 16 bytes (``PITCH`` of the launch), or TMA stops the kernel with an
+    illegal instruction."""
     row = 0
     if BLOCK.bounded_right:
-        row = gl.maximum(key - extents.low, 0) & -ALIGNED_ROWS
+        row = gl.maximum(seen_from, 0) & -ALIGNED
     return row
+
+
+@gluon.jit
+def row_blocks(key, first, q_length, k_length, high, BLOCK: gl.constexpr):
+    """Blocks of rows from ``first`` on that see a key of the tile at ``key``, of a sequence of these lengths."""
+    end = q_length
+    if BLOCK.bounded_left:
+        last_key = gl.minimum(key + BLOCK.keys, k_length) - 1
+        end = gl.minimum(last_key + high + 1, end)
+    return gl.cdiv(gl.maximum(end - first, 0), BLOCK.rows)
+
+
+@gluon.jit
+def first_seeing(tile, extents, BLOCK: gl.constexpr):
+    """The row from which on the tile's first key is seen."""
+    if BLOCK.window:
+        return tile.seen_from
+    else:
+        return tile.key - extents.low
+
+
+@gluon.jit
+def keys_left(tile, extents, BLOCK: gl.constexpr):
+    """Keys from the tile's first one on."""
+    if BLOCK.window:
+        return tile.left
+    else:
+        return extents.k_length - tile.key
+
+
+@gluon.jit
+def key_box(tile, head, BLOCK: gl.constexpr):
+    """Coordinates of the tile in K, V, dK and dV."""
+    if BLOCK.window:
+        return ragged_box(head, tile.key, tile.k_end)
+    else:
+        return [tile.batch, head, tile.key, 0]
+
+
+@gluon.jit
+def row_box(tile, head, row, BLOCK: gl.constexpr):
+    """Coordinates in Q and dO of the block at ``row``."""
+    if BLOCK.window:
+        return ragged_box(head, tile.shift + row, tile.q_end)
+    else:
+        return [tile.batch, head, row, 0]
 
 
 @gluon.jit
@@ -186,8 +281,8 @@ def producer(q_desc, k_desc, v_desc, do_desc, statistics, held, rings, extents, 
         wait_empty(held.empty, done, 1)
         full = held.full.index(0)
         mbarrier.expect(full, KEY_BYTES)
-        tma_load(k_desc, [tile.batch, tile.head, tile.key, 0], full, as_box(held.k, k_desc))
-        tma_load(v_desc, [tile.batch, tile.head, tile.key, 0], full, as_box(held.v, v_desc))
+        tma_load(k_desc, key_box(tile, tile.head, BLOCK), full, as_box(held.k, k_desc))
+        tma_load(v_desc, key_box(tile, tile.head, BLOCK), full, as_box(held.v, v_desc))
         for sharer in range(extents.sharers):
             head = tile.head * extents.sharers + sharer
             line = tile.batch * extents.kv_heads * extents.sharers + head
@@ -195,22 +290,21 @@ def producer(q_desc, k_desc, v_desc, do_desc, statistics, held, rings, extents, 
             for i in range(tile.blocks):
                 row = tile.row + i * BLOCK.rows
                 slot = index % BLOCK.depth
+                box = row_box(tile, head, row, BLOCK)
                 wait_empty(rings.q_empty, index, BLOCK.depth)
-                load_rows(q_desc, statistics, tile.batch, head, line, row, rings.q, rings.lse, rings.q_full, slot)
+                load_rows(q_desc, statistics, box, line, row, rings.q, rings.lse, rings.q_full, slot)
                 wait_empty(rings.do_empty, index, BLOCK.depth)
-                load_rows(
-                    do_desc, statistics, tile.batch, head, lines + line, row, rings.do, rings.delta, rings.do_full, slot
-                )
+                load_rows(do_desc, statistics, box, lines + line, row, rings.do, rings.delta, rings.do_full, slot)
                 index += 1
         done += 1  # noqa: SIM113
 
 
 @gluon.jit
-def load_rows(desc, statistics, batch, head, line, row, tiles, vectors, full, slot):
-    """Copy a block of rows and what the ``line`` of the statistics has for them."""
+def load_rows(desc, statistics, box, line, row, tiles, vectors, full, slot):
+    """Copy the block of rows at ``box`` and what the ``line`` of the statistics has for them."""
     BYTES: gl.constexpr = desc.block_type.nbytes + statistics.block_type.nbytes
     mbarrier.expect(full.index(slot), BYTES)
-    tma_load(desc, [batch, head, row, 0], full.index(slot), as_box(tiles.index(slot), desc))
+    tma_load(desc, box, full.index(slot), as_box(tiles.index(slot), desc))
     tma_load(statistics, [line, row], full.index(slot), as_box(vectors.index(slot), statistics))
 
 
@@ -231,18 +325,27 @@ def consumer(out, held, rings, extents, BLOCK: gl.constexpr):
         line = (tile.batch * extents.kv_heads + tile.head) * extents.sharers
         row = tile.row
         for i in range(extents.sharers * tile.blocks):
-            dk, dv = add_block(dk, dv, tile.key, line, row, first + i, out, held, rings, extents, BLOCK)
+            dk, dv = add_block(dk, dv, tile, line, row, first + i, out, held, rings, extents, BLOCK)
             row += BLOCK.rows
             if row >= tile.end:
-                # Computed anew, and hidden from ptxas, which would keep it over the loop.
-                row = first_row(forget(tile.key), extents, BLOCK)
+                row = begin_again(tile, extents, BLOCK)
                 line += 1
         # Located again from a number that ptxas cannot trace: what is not kept over the loop leaves registers to it.
-        again = locate(forget(unit), extents, BLOCK)
-        store_gradients(dk * extents.scale, dv, again, held, out)
+        again = locate(opaque(unit), extents, BLOCK)
+        store_gradients(dk * extents.scale, dv, again, held, out, BLOCK)
         first += extents.sharers * tile.blocks
         mbarrier.arrive(held.empty.index(0), count=1)
     tma_store_wait(0)
+
+
+@gluon.jit
+def begin_again(tile, extents, BLOCK: gl.constexpr):
+    """The first row of the tile, for the next sharer."""
+    if BLOCK.window:
+        return tile.row
+    else:
+        # Computed anew, and hidden from ptxas, which would keep it over the loop.
+        return first_row(opaque(tile.key) - extents.low, BLOCK)
 
 
 @gluon.jit
@@ -257,13 +360,7 @@ def multiply_rows(keys, slots, full, index, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def forget(number):
-    """``number``, of which ptxas no longer knows whence: what follows from it is computed anew."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def add_block(dk, dv, key, line, row, index, out, held, rings, extents, BLOCK: gl.constexpr):
+def add_block(dk, dv, tile, line, row, index, out, held, rings, extents, BLOCK: gl.constexpr):
     """Add a block of rows to dK and dV, and its product with the tile's keys to dQ."""
     SCORES: gl.constexpr = accumulator_layout(BLOCK.rows, gl.num_warps())
     GRADIENT: gl.constexpr = accumulator_layout(BLOCK.width, gl.num_warps())
@@ -272,7 +369,7 @@ def add_block(dk, dv, key, line, row, index, out, held, rings, extents, BLOCK: g
     scores = multiply_rows(held.k, rings.q, rings.q_full, index, BLOCK)
     dp = multiply_rows(held.v, rings.do, rings.do_full, index, BLOCK)
     scores = warpgroup_mma_wait(num_outstanding=1, deps=[scores])
-    weights = weigh(scores, rings.lse.index(slot), key, row, extents, BLOCK)
+    weights = weigh(scores, rings.lse.index(slot), tile, row, extents, BLOCK)
     p = gl.convert_layout(weights.to(rings.q.dtype), OPERAND)
     dp = warpgroup_mma_wait(num_outstanding=0, deps=[dp])
     dv = warpgroup_mma(p, rings.do.index(slot), dv, is_async=True)
@@ -323,27 +420,27 @@ def multiply_slopes(k, ds, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def weigh(scores, lse, key, row, extents, BLOCK: gl.constexpr):
+def weigh(scores, lse, tile, row, extents, BLOCK: gl.constexpr):
     """Pᵀ of a block: keys down, rows across; ``lse`` in powers of two, infinite for a row that sees no key."""
     LAYOUT: gl.constexpr = accumulator_layout(BLOCK.rows, gl.num_warps())
-    if sticks_out(key, row, extents, BLOCK):
-        scores = masked(scores, key, row, extents, BLOCK)
+    if sticks_out(tile, row, extents, BLOCK):
+        scores = masked(scores, tile, row, extents, BLOCK)
     return gl.exp2(scores * extents.log_scale - lse.load(gl.SliceLayout(0, LAYOUT))[None, :])
 
 
 @gluon.jit
-def sticks_out(key, row, extents, BLOCK: gl.constexpr):
+def sticks_out(tile, row, extents, BLOCK: gl.constexpr):
     """Whether some of the tile's keys are hidden from some of a block's rows."""
-    found = key + BLOCK.keys > extents.k_length
+    found = keys_left(tile, extents, BLOCK) < BLOCK.keys
     if BLOCK.bounded_left:
-        found = found | (row + BLOCK.rows - 1 > key + extents.high)
+        found = found | (row + BLOCK.rows - 1 > first_seeing(tile, extents, BLOCK) + (extents.low + extents.high))
     if BLOCK.bounded_right:
-        found = found | (row < key + BLOCK.keys - 1 - extents.low)
+        found = found | (row < first_seeing(tile, extents, BLOCK) + BLOCK.keys - 1)
     return found
 
 
 @gluon.jit
-def masked(scores, key, row, extents, BLOCK: gl.constexpr):
+def masked(scores, tile, row, extents, BLOCK: gl.constexpr):
     """Minus infinity where a row (across) does not see a key (down).
 
     A thread's columns come in groups of 8, of which it has the same two in each; the column within its group is hidden
@@ -356,10 +453,10 @@ def masked(scores, key, row, extents, BLOCK: gl.constexpr):
     within = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
     within = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [within], dtype=gl.int32, is_pure=False, pack=1)
     group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))) * 8
-    exists = k < extents.k_length - key
+    exists = k < keys_left(tile, extents, BLOCK)
     if BLOCK.bounded_right:
         # Rows are counted from the first that sees the key; of a key that is missing, from far behind.
-        first = gl.where(exists, k + (key - row - extents.low), FAR)
+        first = gl.where(exists, k + (first_seeing(tile, extents, BLOCK) - row), FAR)
         behind = (within[None, None, :] - first[:, None, None]) + group[None, :, None]
         if BLOCK.bounded_left:
             seen = gl.cast(behind, gl.uint32) <= gl.cast(extents.low + extents.high, gl.uint32)
@@ -372,15 +469,15 @@ def masked(scores, key, row, extents, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def store_gradients(dk, dv, tile, held, out):
+def store_gradients(dk, dv, tile, held, out, BLOCK: gl.constexpr):
     """Send dK and dV to where they belong, through the bytes of K and V, which no product reads any more."""
     thread_barrier()
     held.k.store(dk.to(held.k.dtype))
     held.v.store(dv.to(held.v.dtype))
     fence_async_shared()
     thread_barrier()
-    tma_store(out.dk, [tile.batch, tile.head, tile.key, 0], as_box(held.k, out.dk))
-    tma_store(out.dv, [tile.batch, tile.head, tile.key, 0], as_box(held.v, out.dv))
+    tma_store(out.dk, key_box(tile, tile.head, BLOCK), as_box(held.k, out.dk))
+    tma_store(out.dv, key_box(tile, tile.head, BLOCK), as_box(held.v, out.dv))
     tma_store_wait(0)
     thread_barrier()
 
@@ -412,7 +509,11 @@ def allocate_rows(dtype: gl.constexpr, BLOCK: gl.constexpr):
     return slots, vectors, full, empty
 
 
-RUNTIME_INTEGERS = ["UNITS", "KEY_HEADS", "KV_HEADS", "SHARERS", "Q_LENGTH", "K_LENGTH", "LOW", "HIGH", "HEAD_GROUP"]
+RUNTIME_INTEGERS = [
+    "SEQUENCES", "UNITS", "TILES", "KEY_HEADS", "KV_HEADS", "SHARERS", "Q_LENGTH", "K_LENGTH", "LOW", "HIGH",
+    "HEAD_GROUP",
+]  # fmt: skip
+STARTS = ("q_starts", "k_starts")
 
 
 @gluon.jit(do_not_specialize=[*RUNTIME_INTEGERS, "SCALE", "LOG_SCALE"])
@@ -425,7 +526,11 @@ def key_gradients_kernel(
     dk_desc,
     dv_desc,
     dq_desc,
+    q_starts,
+    k_starts,
+    SEQUENCES,
     UNITS,
+    TILES,
     KEY_HEADS,
     KV_HEADS,
     SHARERS,
@@ -444,13 +549,19 @@ def key_gradients_kernel(
     REDUCES: gl.constexpr,
     BOUNDED_LEFT: gl.constexpr,
     BOUNDED_RIGHT: gl.constexpr,
+    WINDOW: gl.constexpr,
+    GAP: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
 ):
     """Descriptors of [batch, heads, length, HEAD_DIM], of the statistics [2 · heads, Q_LENGTH] (log-sum-exps in powers
     of two, then deltas), and of the fp32 dQ [heads, Q_LENGTH, HEAD_DIM], which holds zeros before, or None without
-    ``REDUCES``. ``KEY_HEADS`` are those of all batches. The launch's ``num_warps`` are the consumer's."""
+    ``REDUCES``. ``KEY_HEADS`` are those of all batches. The launch's ``num_warps`` are the consumer's.
+
+    ``SEQUENCES`` that are packed, at which a warp looks ``WINDOW`` at a time, have ragged descriptors of [rows, heads,
+    HEAD_DIM], 32-bit ``q_starts`` and ``k_starts`` [SEQUENCES + 1], and spread statistics and sums; else ``WINDOW`` is
+    0 and the starts are None."""
     BLOCK: gl.constexpr = key_gradient_block(
-        KEYS, ROWS, HEAD_DIM, DEPTH, DS_IN_REGISTERS, REDUCES, BOUNDED_LEFT, BOUNDED_RIGHT
+        KEYS, ROWS, HEAD_DIM, DEPTH, DS_IN_REGISTERS, REDUCES, BOUNDED_LEFT, BOUNDED_RIGHT, WINDOW, GAP
     )
     held = allocate_keys(k_desc.dtype, BLOCK)
     q, lse, q_full, q_empty = allocate_rows(q_desc.dtype, BLOCK)
@@ -464,8 +575,9 @@ def key_gradients_kernel(
         staging = gl.allocate_shared_memory(gl.float32, [ROWS, HEAD_DIM], LAYOUT)
     rings = RowRings(q, lse, q_full, q_empty, do, delta, do_full, do_empty)
     extents = GradientExtents(
-        UNITS, KEY_HEADS, KV_HEADS, SHARERS, Q_LENGTH, K_LENGTH, LOW, HIGH, HEAD_GROUP, SCALE, LOG_SCALE
-    )
+        q_starts, k_starts, SEQUENCES, UNITS, TILES, KEY_HEADS, KV_HEADS, SHARERS, Q_LENGTH, K_LENGTH, LOW, HIGH,
+        HEAD_GROUP, SCALE, LOG_SCALE,
+    )  # fmt: skip
     out = GradientOutput(dk_desc, dv_desc, dq_desc, ds, staging)
     gl.warp_specialize(
         [
@@ -483,13 +595,15 @@ TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
 def descriptor_boxes(config: AttentionBwdConfig) -> dict[str, tuple[int, ...]]:
     """The TMA boxes of each descriptor, in elements."""
-    rows, keys = (1, 1, config.rows, config.head_dim), (1, 1, config.keys, config.head_dim)
+    rows, keys = config.box(config.rows), config.box(config.keys)
     boxes = dict.fromkeys(("q_desc", "do_desc"), rows) | dict.fromkeys(("k_desc", "v_desc", "dk_desc", "dv_desc"), keys)
     return boxes | {"statistics": (1, config.rows), "dq_desc": (1, config.rows, config.head_dim)}
 
 
-def constants(config: AttentionBwdConfig, bounded_left: bool, bounded_right: bool) -> dict[str, object]:
-    """The kernel's constexprs."""
+def constants(
+    config: AttentionBwdConfig, bounded_left: bool, bounded_right: bool, sequences: int = 1
+) -> dict[str, object]:
+    """The kernel's constexprs; ``sequences`` are those that are packed."""
     return {
         "KEYS": config.keys,
         "ROWS": config.rows,
@@ -498,8 +612,11 @@ def constants(config: AttentionBwdConfig, bounded_left: bool, bounded_right: boo
         "DS_IN_REGISTERS": config.ds_in_registers,
         "REDUCES": config.dq == "reduce",
         "BOUNDED_LEFT": bounded_left,
-        "BOUNDED_RIGHT": bounded_right,
-        "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+        # Without a bound the consumer of packed sequences spills three registers: theirs is then out of reach.
+        "BOUNDED_RIGHT": bounded_right or config.packed,
+        "WINDOW": window_groups(sequences) if config.packed else 0,
+        "GAP": config.gap_rows,
+        "PRODUCER_REGISTERS": config.producer_registers,
     }
 
 
@@ -508,10 +625,10 @@ def launch_options(config: AttentionBwdConfig) -> dict[str, int]:
 
 
 def signature(
-    config: AttentionBwdConfig, element: str, bounded_left: bool, bounded_right: bool
+    config: AttentionBwdConfig, element: str, bounded_left: bool, bounded_right: bool, sequences: int = 1
 ) -> tuple[dict[str, str], dict[str, object], list[str]]:
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
-    types, values = {}, constants(config, bounded_left, bounded_right)
+    types, values = {}, constants(config, bounded_left, bounded_right, sequences)
     for name, box in descriptor_boxes(config).items():
         short = "fp32" if name in ("statistics", "dq_desc") else element
         layout = shared_layout(box, gl.float32 if short == "fp32" else TYPES[element])
@@ -520,4 +637,6 @@ def signature(
     if config.dq != "reduce":
         del types["dq_desc"]
         values |= {"dq_desc": None}
-    return types, values, []
+    if config.packed:
+        return types | dict.fromkeys(STARTS, "*i32"), values, list(STARTS)
+    return types, values | dict.fromkeys(STARTS), []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from warpplan.kernels.attention_bwd.candidates import candidates, structures
 from warpplan.kernels.attention_bwd.explain import race, ranked_loop
@@ -31,7 +32,7 @@ from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 
-SHARED_OPTIONS = ("mask", "kv_heads", "kv_length", "window")
+SHARED_OPTIONS = ("mask", "kv_heads", "kv_length", "window", "sizes")
 """Of the forward kernel's options those that this one has too."""
 ATTENTION_BWD = Declaration(
     name="attention_bwd",
@@ -49,6 +50,7 @@ ATTENTION_BWD = Declaration(
         (4, 16, 4096, 128, "mask=causal"),
         (4, 32, 4096, 128, "mask=causal", "kv_heads=8"),
         (4, 16, 4096, 64, "deterministic=yes"),
+        (4, 32, 8192, 128, "mask=causal", "kv_heads=8", "sizes=8192,300,4096,1900"),
     ),
     shown_first=("KEYS", "ROWS", "DEPTH", "DQ", "CTAS_PER_SM"),
 )
@@ -170,8 +172,8 @@ class AttentionBwd:
 
     def solve_all(self, dtype: str, device: Device, profile: Profile) -> None:
         """Solve the loops of every candidate, for ``kernels.solved_loops`` to record."""
-        for head_dim in HEAD_DIMS:
-            for config in structures(head_dim, dtype, device):
+        for head_dim, packed in product(HEAD_DIMS, (False, True)):
+            for config in structures(head_dim, dtype, device, packed):
                 sustained_ii(config, dtype, device, profile.costs)
                 plan_candidate(config, dtype, device, profile.costs)
                 if config.dq == "separate":

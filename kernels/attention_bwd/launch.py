@@ -10,16 +10,20 @@ mask and scale; forms, strides and masks are those of that function. ``config`` 
 dk and dv are summed in one order always. dq is where the plan's ``dq`` is "separate"; where it is "reduce", CTAs add
 fp32 blocks in whatever order they finish, and its last bits differ from run to run. ``deterministic`` takes the plan's
 like with a kernel of its own for dq instead.
+
+Sequences of unlike lengths, packed: :mod:`warpplan.kernels.attention_bwd.packed_sequences.launch`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from warpplan.kernels.attention_bwd.space import (
+    ALIGNED_ROWS,
     HEAD_DIMS,
     AttentionBwdConfig,
     config_of,
@@ -34,19 +38,30 @@ from warpplan.kernels.attention_fwd.launch import (
     dtype_name,
     overlaps,
     require_addressable,
+    require_fitting,
+    require_lse,
     require_operands,
     require_window,
 )
+from warpplan.kernels.attention_fwd.packed_launch import describe_ragged
 from warpplan.kernels.gemm.launch import run_kernel
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import GluonLayout, TmaDescriptor
-from warpplan.planner.errors import InvalidConfig, InvalidShape
+from warpplan.planner.errors import InvalidShape
 from warpplan.planner.values.tuning import TuningConfig
 
-PITCH = 4
-"""Of rows of statistics in fp32 elements: TMA needs rows that start on 16 bytes."""
 Gradients = tuple[Tensor, Tensor, Tensor]
+UNBOUNDED = 1 << 29
+"""Keys behind its position that a row of packed sequences sees where none are hidden; sums with row numbers are still
+an int32."""
+
+
+class SequenceStarts(NamedTuple):
+    """Where packed sequences begin in queries and in keys, int32, and at last where the last one ends."""
+
+    q: Tensor
+    k: Tensor
 
 
 def attention_backward(
@@ -73,40 +88,24 @@ def prepare(
     device; the first call may compile the kernels. It keeps fp32 memory of its own: two numbers a query row, and where
     dq is reduced, a matrix of dq's size. Otherwise as :func:`attention_backward`."""
     require_operands(q, k, v)
-    for name, tensor, like in (("do", do, q), ("o", o, q), ("dq", dq, q), ("dk", dk, k), ("dv", dv, v)):
-        _require_like(name, tensor, like)
-    for name, tensor in (("dq", dq), ("dk", dk), ("dv", dv)):
-        _require_own_elements(name, tensor)
-    _require_statistics(lse, q)
+    require_results({"do": do, "o": o, "dq": dq}, {"dk": dk, "dv": dv}, q, k)
+    require_lse(lse, tuple(q.shape[:3]), q)
     require_window(window)
     factor = q.shape[3] ** -0.5 if scale is None else checked_scale(scale)
     batch, heads, q_length, head_dim = q.shape
-    if head_dim not in HEAD_DIMS:
-        raise InvalidShape(
-            f"D={head_dim} is none of {', '.join(map(str, HEAD_DIMS))}: dK and dV of heads of 256 exceed the registers "
-            "of a thread",
-            field="D", value=head_dim, limit=list(HEAD_DIMS),
-        )  # fmt: skip
-    chosen = _checked(config, dtype_name(q.dtype), q.device.index, deterministic)
-    if chosen.head_dim != head_dim:
-        raise InvalidConfig(
-            f"the configuration is for heads of {chosen.head_dim}, and q has {head_dim}: plan with D={head_dim}",
-            field="HEAD_DIM", value=chosen.head_dim, limit=head_dim,
-        )  # fmt: skip
+    chosen = checked(config, q, deterministic, packed=False)
     shape = AttentionShape(batch, heads, q_length, head_dim, k.shape[1], k.shape[2], causal, window)
-    launches = _launches({"do": do, "q": q, "k": k, "v": v, "o": o, "dq": dq, "dk": dk, "dv": dv}, lse, chosen, shape,
-                         factor)  # fmt: skip
-
-    def run() -> None:
-        for launch in launches:
-            launch()
-
-    return run
+    tensors = {"do": do, "q": q, "k": k, "v": v, "o": o, "dq": dq, "dk": dk, "dv": dv}
+    return gradient_launches(tensors, lse, chosen, shape, factor)
 
 
-def band(shape: AttentionShape) -> tuple[int, int]:
-    """(low, high): the rows that see key k are those from k - low to k + high, where the mask is bounded. Beyond the
-    longest sequence every window is alike; so the device's sums stay within 32 bits."""
+def band(shape: AttentionShape, packed: bool = False) -> tuple[int, int]:
+    """(low, high): the rows that see key k are those from k - low to k + high, where the mask is bounded; of packed
+    sequences the device adds how many more keys each has than queries. Beyond the longest sequence every window is
+    alike; so the device's sums stay within 32 bits."""
+    if packed:
+        right = UNBOUNDED if shape.right is None else min(shape.right, MAX_LENGTH)
+        return right, min(shape.left or 0, MAX_LENGTH)
     shift = shape.k_length - shape.q_length
     return min(shape.right or 0, MAX_LENGTH) + shift, min(shape.left or 0, MAX_LENGTH) - shift
 
@@ -116,104 +115,158 @@ def grid_size(config: AttentionBwdConfig, units: int, sm_count: int) -> int:
     return min(config.ctas_per_sm * sm_count, units) if config.persistent else units
 
 
-def _launches(
-    tensors: dict[str, Tensor], lse: Tensor, config: AttentionBwdConfig, shape: AttentionShape, scale: float
-) -> list[Callable[[], None]]:
-    """The kernels in the order in which they run."""
-    q, lines = tensors["q"], shape.batch_heads
-    pitch = -(-shape.q_length // PITCH) * PITCH
-    statistics = torch.empty((2 * lines, pitch), dtype=torch.float32, device=q.device)
+def tile_count(config: AttentionBwdConfig, length: int, sequences: int) -> int:
+    """Tiles of a head of ``length`` rows; of packed sequences, as many as there may be."""
+    return length // config.keys + sequences if config.packed else -(-length // config.keys)
+
+
+def spread_rows(config: AttentionBwdConfig, rows: int, sequences: int) -> int:
+    """Rows of the statistics and of the fp32 dQ, which lie spread where sequences are packed."""
+    return -(-(rows + config.gap_rows * sequences) // ALIGNED_ROWS) * ALIGNED_ROWS
+
+
+def gradient_launches(
+    tensors: dict[str, Tensor], lse: Tensor, config: AttentionBwdConfig, shape: AttentionShape, scale: float,
+    starts: SequenceStarts | None = None,
+) -> Callable[[], None]:  # fmt: skip
+    """A call that runs the kernels one after the other. ``tensors`` by their names; of packed sequences, as many as
+    the batch of ``shape``, its lengths are those of all."""
+    q, lines = tensors["q"], shape.heads if config.packed else shape.batch_heads
+    rows = spread_rows(config, shape.q_length, shape.batch)
+    statistics = torch.empty((2 * lines, rows), dtype=torch.float32, device=q.device)
     summed = None
     if config.dq == "reduce":
-        summed = torch.empty((lines, shape.q_length, shape.head_dim), dtype=torch.float32, device=q.device)
-    found = [_row_statistics(tensors["o"], tensors["do"], lse, statistics, summed, shape)]
-    found.append(_key_gradients(tensors, statistics, summed, config, shape, scale))
-    found.append(
-        _converted_queries(summed, tensors["dq"], shape, scale)
-        if summed is not None
-        else _query_gradients(tensors, statistics, config, shape, scale)
-    )
-    return found
+        summed = torch.empty((lines, rows, shape.head_dim), dtype=torch.float32, device=q.device)
+    given = _Spread(config, shape, scale, starts, statistics, summed)
+    launches = [_row_statistics(tensors["o"], tensors["do"], lse, given), _key_gradients(tensors, given)]
+    launches.append(_query_gradients(tensors, given) if summed is None else _converted_queries(tensors["dq"], given))
+
+    def run() -> None:
+        for launch in launches:
+            launch()
+
+    return run
 
 
-def _row_statistics(
-    o: Tensor, do: Tensor, lse: Tensor, statistics: Tensor, summed: Tensor | None, shape: AttentionShape
-) -> Callable[[], None]:
+class _Spread(NamedTuple):
+    """What the launches of one pass share."""
+
+    config: AttentionBwdConfig
+    shape: AttentionShape
+    scale: float
+    starts: SequenceStarts | None
+    statistics: Tensor
+    summed: Tensor | None
+
+    def strides(self, tensor: Tensor) -> tuple[int, int, int]:
+        """Of batches, heads and rows."""
+        if self.config.packed:
+            return 0, tensor.stride(1), tensor.stride(0)
+        return tensor.stride(0), tensor.stride(1), tensor.stride(2)
+
+    def described(self, tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
+        return describe_ragged(tensor, box) if self.config.packed else describe(tensor, box)
+
+    def extents(self, heads: int, in_batch: int, length: int) -> tuple[int, ...]:
+        """The numbers of the Gluon kernels: ``length`` rows are divided into tiles, of ``heads`` in all."""
+        shape, tiles = self.shape, tile_count(self.config, length, self.shape.batch)
+        return (
+            shape.batch,
+            heads * tiles,
+            tiles,
+            heads,
+            in_batch,
+            shape.heads // shape.kv_heads,
+            shape.q_length,
+            shape.k_length,
+            *band(shape, self.config.packed),
+            min(self.config.head_group, heads),
+        )
+
+
+def _row_statistics(o: Tensor, do: Tensor, lse: Tensor, given: _Spread) -> Callable[[], None]:
     from warpplan.kernels.attention_bwd import tl
 
-    numbers = (shape.heads, shape.q_length, statistics.shape[1], *o.stride()[:3], *do.stride()[:3])
-    arguments = (o, do, lse, statistics, summed, *numbers)
-    keywords: dict[str, object] = {"D": shape.head_dim, "ROWS": tl.ROWS, **tl.LAUNCH_OPTIONS}
-    launch = tl.row_statistics_kernel[(shape.batch_heads, -(-shape.q_length // tl.ROWS))]
+    shape, (lines, rows) = given.shape, given.statistics.shape
+    numbers = (shape.batch, shape.heads, shape.q_length, rows, *given.strides(o), *given.strides(do))
+    starts = None if given.starts is None else given.starts.q
+    arguments = (o, do, lse, given.statistics, given.summed, starts, *numbers, given.config.gap_rows)
+    keywords: dict[str, object] = {**tl.constants(given.config), **tl.LAUNCH_OPTIONS}
+    launch = tl.row_statistics_kernel[(lines // 2, -(-rows // tl.ROWS))]
     return lambda: run_kernel(launch, arguments, keywords, o)
 
 
-def _converted_queries(summed: Tensor, dq: Tensor, shape: AttentionShape, scale: float) -> Callable[[], None]:
+def _converted_queries(dq: Tensor, given: _Spread) -> Callable[[], None]:
     from warpplan.kernels.attention_bwd import tl
 
-    arguments = (summed, dq, shape.heads, shape.q_length, *dq.stride()[:3], scale)
-    keywords: dict[str, object] = {"D": shape.head_dim, "ROWS": tl.ROWS, **tl.LAUNCH_OPTIONS}
-    launch = tl.converted_queries_kernel[(shape.batch_heads, -(-shape.q_length // tl.ROWS))]
+    shape, (lines, rows) = given.shape, given.statistics.shape
+    numbers = (shape.batch, shape.heads, shape.q_length, rows, *given.strides(dq), given.config.gap_rows)
+    starts = None if given.starts is None else given.starts.q
+    arguments = (given.summed, dq, starts, *numbers, given.scale)
+    keywords: dict[str, object] = {**tl.constants(given.config), **tl.LAUNCH_OPTIONS}
+    launch = tl.converted_queries_kernel[(lines // 2, -(-shape.q_length // tl.ROWS))]
     return lambda: run_kernel(launch, arguments, keywords, dq)
 
 
-def _key_gradients(
-    tensors: dict[str, Tensor], statistics: Tensor, summed: Tensor | None, config: AttentionBwdConfig,
-    shape: AttentionShape, scale: float,
-) -> Callable[[], None]:  # fmt: skip
+def _key_gradients(tensors: dict[str, Tensor], given: _Spread) -> Callable[[], None]:
     from warpplan.kernels.attention_bwd import gluon
 
+    config, shape = given.config, given.shape
     boxes, q = gluon.descriptor_boxes(config), tensors["q"]
-    key_heads = shape.batch * shape.kv_heads
-    units = key_heads * -(-shape.k_length // config.keys)
+    key_heads = shape.kv_heads if config.packed else shape.batch * shape.kv_heads
+    rows = given.statistics.shape[1] if config.packed else shape.q_length
+    extents = given.extents(key_heads, shape.kv_heads, shape.k_length)
     arguments = (
-        *(describe(tensors[name], boxes[f"{name}_desc"]) for name in ("q", "k", "v", "do")),
-        _describe_sums(statistics[:, : shape.q_length], boxes["statistics"]),
-        *(describe(tensors[name], boxes[f"{name}_desc"]) for name in ("dk", "dv")),
-        None if summed is None else _describe_sums(summed, boxes["dq_desc"]),
-        units,
-        key_heads,
-        shape.kv_heads,
-        shape.heads // shape.kv_heads,
-        shape.q_length,
-        shape.k_length,
-        *band(shape),
-        min(config.head_group, key_heads),
-        scale,
-        scale * LOG2_E,
+        *(given.described(tensors[name], boxes[f"{name}_desc"]) for name in ("q", "k", "v", "do")),
+        _describe_sums(given.statistics[:, :rows], boxes["statistics"]),
+        *(given.described(tensors[name], boxes[f"{name}_desc"]) for name in ("dk", "dv")),
+        None if given.summed is None else _describe_sums(given.summed[:, :rows], boxes["dq_desc"]),
+        *(given.starts or (None, None)),
+        *extents,
+        given.scale,
+        given.scale * LOG2_E,
     )
-    constants = gluon.constants(config, shape.left is not None, shape.right is not None)
-    launch = gluon.key_gradients_kernel[(grid_size(config, units, sm_count(q.device.index)),)]
+    constants = gluon.constants(config, shape.left is not None, shape.right is not None, shape.batch)
+    launch = gluon.key_gradients_kernel[(grid_size(config, extents[1], sm_count(q.device.index)),)]
     keywords = {**constants, **gluon.launch_options(config)}
     return lambda: run_kernel(launch, arguments, keywords, q)
 
 
-def _query_gradients(
-    tensors: dict[str, Tensor], statistics: Tensor, config: AttentionBwdConfig, shape: AttentionShape, scale: float
-) -> Callable[[], None]:
+def _query_gradients(tensors: dict[str, Tensor], given: _Spread) -> Callable[[], None]:
     from warpplan.kernels.attention_bwd.query_gradients import gluon
 
+    config, shape = given.config, given.shape
     boxes, q = gluon.descriptor_boxes(config), tensors["q"]
-    units = shape.batch_heads * -(-shape.q_length // config.keys)
+    heads = shape.heads if config.packed else shape.batch_heads
+    extents = given.extents(heads, shape.heads, shape.q_length)
     arguments = (
-        *(describe(tensors[name], boxes[f"{name}_desc"]) for name in ("q", "k", "v", "do", "dq")),
-        statistics,
-        statistics.shape[1],
-        units,
-        shape.batch_heads,
-        shape.heads,
-        shape.heads // shape.kv_heads,
-        shape.q_length,
-        shape.k_length,
-        *band(shape),
-        min(config.head_group, shape.batch_heads),
-        scale,
-        scale * LOG2_E,
+        *(given.described(tensors[name], boxes[f"{name}_desc"]) for name in ("q", "k", "v", "do", "dq")),
+        given.statistics,
+        *(given.starts or (None, None)),
+        given.statistics.shape[1],
+        *extents,
+        given.scale,
+        given.scale * LOG2_E,
     )
-    constants = gluon.constants(config, shape.left is not None, shape.right is not None)
-    launch = gluon.query_gradients_kernel[(grid_size(config, units, sm_count(q.device.index)),)]
+    constants = gluon.constants(config, shape.left is not None, shape.right is not None, shape.batch)
+    launch = gluon.query_gradients_kernel[(grid_size(config, extents[1], sm_count(q.device.index)),)]
     keywords = {**constants, **gluon.launch_options(config)}
     return lambda: run_kernel(launch, arguments, keywords, q)
+
+
+def checked(config: AttentionBwdConfig | TuningConfig, q: Tensor, repeats: bool, packed: bool) -> AttentionBwdConfig:
+    """``config`` once it is known to be valid for the heads of ``q``, packed or not. Raises :class:`InvalidShape` for
+    heads that no configuration has, :class:`InvalidConfig` for one that does not fit."""
+    head_dim = q.shape[-1]
+    if head_dim not in HEAD_DIMS:
+        raise InvalidShape(
+            f"D={head_dim} is none of {', '.join(map(str, HEAD_DIMS))}: dK and dV of heads of 256 exceed the registers "
+            "of a thread",
+            field="D", value=head_dim, limit=list(HEAD_DIMS),
+        )  # fmt: skip
+    chosen = _checked(config, dtype_name(q.dtype), q.device.index, repeats)
+    require_fitting(chosen, head_dim, packed)
+    return chosen
 
 
 @lru_cache(maxsize=1024)
@@ -243,6 +296,17 @@ def _describe_sums(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(box), _sums_layout(box))
 
 
+def require_results(by_query: dict[str, Tensor], by_key: dict[str, Tensor], q: Tensor, k: Tensor) -> None:
+    """Raise :class:`InvalidShape` unless each tensor, by its name, has the form of ``q`` or of ``k``, and those that
+    are written no two elements at one address."""
+    for tensors, like in ((by_query, q), (by_key, k)):
+        for name, tensor in tensors.items():
+            _require_like(name, tensor, like)
+    for name, tensor in (by_query | by_key).items():
+        if name.startswith("d") and name != "do":
+            _require_own_elements(name, tensor)
+
+
 def _require_like(name: str, tensor: Tensor, like: Tensor) -> None:
     if tensor.shape != like.shape or tensor.dtype != like.dtype or tensor.device != like.device:
         raise InvalidShape(
@@ -250,7 +314,8 @@ def _require_like(name: str, tensor: Tensor, like: Tensor) -> None:
             f"{tuple(like.shape)} on {like.device}",
             field=name,
         )
-    require_addressable(name, tensor)
+    if tensor.numel():
+        require_addressable(name, tensor)
 
 
 def _require_own_elements(name: str, tensor: Tensor) -> None:
@@ -259,12 +324,3 @@ def _require_own_elements(name: str, tensor: Tensor) -> None:
             f"{name} has strides {tuple(tensor.stride())} with {tuple(tensor.shape)} elements: some share an address",
             field=name, value=tuple(tensor.stride()),
         )  # fmt: skip
-
-
-def _require_statistics(lse: Tensor, q: Tensor) -> None:
-    if lse.shape != q.shape[:3] or lse.dtype != torch.float32 or lse.device != q.device or not lse.is_contiguous():
-        raise InvalidShape(
-            f"lse is {lse.dtype} {tuple(lse.shape)} on {lse.device} with strides {tuple(lse.stride())}: expected "
-            f"contiguous torch.float32 {tuple(q.shape[:3])} on {q.device}",
-            field="lse",
-        )

@@ -34,3 +34,24 @@ def gradients(
             dk[b, h // sharers] += by_score.T @ queries
             dv[b, h // sharers] += weights.T @ slopes
     return dq, dk, dv
+
+
+def packed_gradients(
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, q_starts: list[int], k_starts: list[int], *,
+    causal: bool = False, window: int | None = None, scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The same of packed sequences, q, o and do [rows, H, D], k and v [keys, G, D], as
+    :func:`~warpplan.kernels.attention_fwd.reference.packed_reference` has them; rows and keys of none have NaN."""
+    found = [tensor.double() * float("nan") for tensor in (q, k, v)]
+    for first, end, k_first, k_end in zip(q_starts, q_starts[1:], k_starts, k_starts[1:], strict=False):
+        parts = (slice(first, end), slice(k_first, k_end), slice(k_first, k_end))
+        if first == end or k_first == k_end:
+            right = tuple(whole[part] * 0 for whole, part in zip((q, k, v), parts, strict=True))
+        else:
+            one = (t[part].transpose(0, 1)[None] for t, part in zip((do, q, k, v, o), (parts[0], *parts, parts[0]),
+                                                                    strict=True))  # fmt: skip
+            made = gradients(*one, causal=causal, window=window, scale=scale)
+            right = tuple(tensor[0].transpose(0, 1) for tensor in made)
+        for whole, part, values in zip(found, parts, right, strict=True):
+            whole[part] = values
+    return found[0], found[1], found[2]

@@ -28,11 +28,16 @@ CTAs an SM leaves 24 and spills; the tests compile all of the space."""
 REDUCTION_REGISTERS = 40
 """Of a consumer thread beside its tiles while it holds a block of dQ. One warp group of D 128 with dSᵀ in registers
 leaves 32 and spills, with dSᵀ in shared memory 48 and does not."""
+PACKED_REGISTERS = 16
+"""More of them where sequences are packed: a tile's first row and how many keys it has, which are no arguments then.
+With 8 more one warp group of D 128 spills, with 24 more two of them do not."""
 DEPTHS = (2, 4)
 """Of three slots the remainder of a division says which is next: its registers make D 128 spill."""
 MMA_ROWS = 64
 STATISTIC_BYTES = 4
 """Of a log-sum-exp, of a delta, and of an element of dQ while it is summed."""
+ALIGNED_ROWS = 4
+"""fp32 statistics in 16 bytes, on which TMA begins."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,6 +50,7 @@ class AttentionBwdConfig:
     ("reduce"), or by a second kernel that owns query rows ("separate"), which multiplies two products again and gives
     the same bits each time. ``ctas_per_sm`` CTAs are resident together; ``persistent`` ones take units one after
     another, else each unit has a CTA. ``head_group`` key heads run together, so that their queries are in L2 at once.
+    ``packed`` sequences of unlike lengths lie one behind the other.
     """
 
     head_dim: int
@@ -56,6 +62,22 @@ class AttentionBwdConfig:
     ctas_per_sm: int = 1
     persistent: bool = True
     head_group: int = 1
+    packed: bool = False
+
+    @property
+    def producer_registers(self) -> int:
+        """Registers of a producer thread."""
+        return PRODUCER_REGISTERS
+
+    @property
+    def gap_rows(self) -> int:
+        """Rows between packed sequences where statistics and the fp32 dQ lie spread: a block that begins at a
+        sequence's last row ends before the next one's first, though that is rounded down to 16 bytes."""
+        return self.rows + ALIGNED_ROWS if self.packed else 0
+
+    def box(self, length: int) -> tuple[int, ...]:
+        """The TMA box of ``length`` rows of a head, in elements."""
+        return (1, 1, length, 1, self.head_dim) if self.packed else (1, 1, length, self.head_dim)
 
     @property
     def consumer_warps(self) -> int:
@@ -74,7 +96,7 @@ class AttentionBwdConfig:
     @property
     def consumer_registers(self) -> int:
         """Registers of a consumer thread: what the producer's warp group leaves, in multiples of 8."""
-        left = self.max_registers * self.total_warps - PRODUCER_REGISTERS * WARP_GROUP
+        left = self.max_registers * self.total_warps - self.producer_registers * WARP_GROUP
         return min(MAX_REGISTERS, left // self.consumer_warps // 8 * 8)
 
     @property
@@ -153,7 +175,7 @@ def _violations(config: AttentionBwdConfig, dtype: str, device: Device) -> Itera
         yield "ds_in_registers: dS goes through shared memory only where its product with K is reduced"
     needs = [(c.slope_registers, BASE_REGISTERS)]
     if c.dq == "reduce":
-        needs.append((c.reduction_registers, REDUCTION_REGISTERS))
+        needs.append((c.reduction_registers, REDUCTION_REGISTERS + (PACKED_REGISTERS if c.packed else 0)))
     for tiles, more in needs:
         if tiles + more > c.consumer_registers:
             yield (
@@ -190,9 +212,11 @@ def tuning(config: AttentionBwdConfig) -> TuningConfig:
         "CTAS_PER_SM": config.ctas_per_sm,
         "PERSISTENT": config.persistent,
         "HEAD_GROUP": config.head_group,
-        "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+        "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,
     }
+    if config.packed:
+        kwargs["PACKED"] = True
     return TuningConfig.of(kwargs, num_warps=config.consumer_warps, num_stages=1, maxnreg=config.max_registers)
 
 
@@ -229,6 +253,7 @@ def config_of(given: TuningConfig) -> AttentionBwdConfig:
         whole("CTAS_PER_SM"),
         flag("PERSISTENT"),
         whole("HEAD_GROUP"),
+        "PACKED" in values and flag("PACKED"),
     )
     made = tuning(config)
     expected = dict(made.kwargs)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heapreplace
-from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +57,16 @@ def row_blocks(shape: AttentionShape, keys: int, rows: int) -> Ints:
     return np.asarray(-(-np.maximum(end - first, 0) // rows))
 
 
+def head_blocks(shape: AttentionShape, keys: int, rows: int) -> tuple[int, Ints]:
+    """(heads of K and V that are alike, blocks of each tile of one): the tiles of packed sequences follow each
+    other."""
+    if not shape.packed:
+        return shape.batch * shape.kv_heads, row_blocks(shape, keys, rows)
+    return shape.kv_heads, np.concatenate(
+        [np.tile(row_blocks(one, keys, rows), count) for count, one in shape.sequences]
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=1024)
 def loop_cycles(config: AttentionBwdConfig, dtype: str, device: Device, costs: CostTable) -> dict[str, float]:
     """The measured columns of ``config``, which no field that orders units changes. Raises :class:`MissingCosts`."""
@@ -89,8 +98,8 @@ def work(
     solved = [loop_cycles(loop_of(c), dtype, device, costs) for c in configs]
     families, family_of = distinct_names(family, configs)
     structures, structure_of = distinct_names(structure, configs)
-    blocks = [sharers * row_blocks(shape, c.keys, c.rows) for c in configs]
-    key_heads = shape.batch * shape.kv_heads
+    made = [head_blocks(shape, c.keys, c.rows) for c in configs]
+    key_heads, blocks = made[0][0], [sharers * each for _, each in made]
 
     def column(value: Callable[[AttentionBwdConfig], float]) -> Floats:
         return np.array([value(c) for c in configs], dtype=np.float64)
@@ -114,7 +123,7 @@ def work(
         executed_flops=passes * column(_block_flops) * (4.0 + (1.0 - separate)) + queries * column(_block_flops) * 3.0,
         loaded_bytes=(passes + queries) * slots + units * column(lambda c: 2.0 * c.held_bytes(element)),
         rounds=np.ceil(units / (device.sm_count * blocks_per_sm)),
-        trips=np.array([_busiest(c, key_heads, shape, b, device) for c, b in zip(configs, blocks, strict=True)], float),
+        trips=np.array([_busiest(c, key_heads, b, device) for c, b in zip(configs, blocks, strict=True)], float),
         iterations=passes / units,
         # The kernel of dQ runs behind this one: its loop counts as a longer interval.
         ii_cycles=measured("ii_cycles") + measured("query_ii_cycles") * queries / passes,
@@ -141,8 +150,8 @@ def work(
 
 def moved_bytes(shape: AttentionShape, element_bytes: int) -> float:
     """Q, K, V, O, dO and the gradients moved once, O and dO once more for the statistics."""
-    rows = 5.0 * shape.heads * shape.q_length + 4.0 * shape.kv_heads * shape.k_length
-    return shape.batch * rows * shape.head_dim * element_bytes
+    keys = sum(count * one.k_length for count, one in shape.sequences)
+    return (5.0 * shape.heads * shape.q_rows + 4.0 * shape.kv_heads * keys) * shape.head_dim * element_bytes
 
 
 def _dram_bytes(config: AttentionBwdConfig, shape: AttentionShape, element: int, device: Device) -> float:
@@ -152,14 +161,15 @@ def _dram_bytes(config: AttentionBwdConfig, shape: AttentionShape, element: int,
     reduces = config.dq == "reduce"
     once = moved_bytes(shape, element) + reduces * 3.0 * _query_elements(shape) * STATISTIC_BYTES
     rows = _query_elements(shape) * (2.0 * element + reduces * 2.0 * STATISTIC_BYTES)
-    blocks, key_heads = row_blocks(shape, config.keys, config.rows), shape.batch * shape.kv_heads
+    key_heads, blocks = head_blocks(shape, config.keys, config.rows)
+    length = shape.q_rows * shape.kv_heads / key_heads
     resident = min(config.ctas_per_sm * device.sm_count, key_heads * len(blocks))
     heads = min(key_heads, max(config.head_group, resident / len(blocks)))
     tiles = resident / heads
     # Of a head's rows a window leaves those around the tiles that run.
-    part = min(1.0, float(blocks.max() * config.rows + tiles * config.keys) / shape.q_length)
+    part = min(1.0, float(blocks.max() * config.rows + tiles * config.keys) / length)
     forgotten = min(1.0, max(0.0, rows * part * heads / key_heads / (L2_RESIDENT * device.l2_bytes) - 1.0))
-    turns = max(1.0, float(blocks.sum() * config.rows) / shape.q_length / tiles)
+    turns = max(1.0, float(blocks.sum() * config.rows) / length / tiles)
     return once + rows * (turns - 1.0) * forgotten
 
 
@@ -169,7 +179,7 @@ def loop_of(config: AttentionBwdConfig) -> AttentionBwdConfig:
 
 
 def _query_elements(shape: AttentionShape) -> float:
-    return float(shape.batch_heads * shape.q_length * shape.head_dim)
+    return float(shape.heads * shape.q_rows * shape.head_dim)
 
 
 def _block_flops(config: AttentionBwdConfig) -> float:
@@ -179,10 +189,13 @@ def _block_flops(config: AttentionBwdConfig) -> float:
 
 def _query_passes(config: AttentionBwdConfig, shape: AttentionShape) -> int:
     """Iterations of the kernel of dQ; 0 where there is none."""
-    return shape.batch_heads * int(shape.blocks(config.keys, config.rows).sum()) if config.dq == "separate" else 0
+    if config.dq != "separate":
+        return 0
+    passes = sum(count * int(one.blocks(config.keys, config.rows).sum()) for count, one in shape.sequences)
+    return shape.heads * passes
 
 
-def _busiest(config: AttentionBwdConfig, key_heads: int, shape: AttentionShape, blocks: Ints, device: Device) -> int:
+def _busiest(config: AttentionBwdConfig, key_heads: int, blocks: Ints, device: Device) -> int:
     """Blocks of rows of the busiest CTA: units go round the persistent CTAs in order; where each has a CTA of its own
     the hardware hands them out in that order to whoever is free."""
     tiles = len(blocks)
@@ -204,7 +217,7 @@ def handed_out_trips(units: tuple[int, ...], iterations: tuple[int, ...], reside
     """Loop iterations of the busiest of ``resident`` CTAs where each of the units, ``units``\\ [g] of
     ``iterations``\\ [g], goes to the first that is free: list scheduling (Graham 1966, "Bounds for certain
     multiprocessing anomalies"). Of more than :data:`HANDED_OUT` units the mean and half the longest, half his bound."""
-    total: int = sum(map(mul, units, iterations))
+    total = sum(count * trips for count, trips in zip(units, iterations, strict=True))
     if sum(units) > HANDED_OUT:
         return -(-total // resident) + max(iterations) // 2
     done = [0] * resident

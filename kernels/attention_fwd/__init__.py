@@ -3,6 +3,7 @@ device, the Gluon source that a configuration drives, and how torch tensors get 
 
 EXPORTS = {
     "attention_shape": ("AttentionShape", "MAX_LENGTH"),
+    "compile_attention_fwd": ("MANY_SEQUENCES",),
     "gluon": (
         "AttentionBlock",
         "Extents",
@@ -41,6 +42,7 @@ EXPORTS = {
         "prepare",
         "require_addressable",
         "require_alike",
+        "require_fitting",
         "require_heads",
         "require_lse",
         "require_operands",
@@ -49,6 +51,7 @@ EXPORTS = {
         "shared_box_layout",
         "tma_strides",
     ),
+    "packed_launch": ("describe_ragged", "require_lengths", "require_packed"),
     "reference": ("reference", "seen_keys"),
     "space": (
         "AttentionConfig",

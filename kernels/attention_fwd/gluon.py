@@ -44,7 +44,7 @@ from warpplan.kernels.attention_fwd.fp8.gluon import (
     unpack_columns,
 )
 from warpplan.kernels.attention_fwd.space import AttentionConfig
-from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
+from warpplan.kernels.device.boxes import as_box, ragged_box
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.groups import Groups, count_units, find_group, first_window, window_groups
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
@@ -275,12 +275,6 @@ def value_box(tile, head, key, BLOCK: gl.constexpr):
         return [tile.batch, head, 0, key]
     else:
         return key_box(tile, head, key, BLOCK)
-
-
-@gluon.jit
-def ragged_box(head, row, end):
-    """Coordinates in a ragged descriptor of [rows, heads, D]: from ``row`` on, cut off at row ``end``."""
-    return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, head, 0]
 
 
 @gluon.jit

@@ -32,6 +32,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 
@@ -98,7 +99,17 @@ def prepare(
     return _launch(q, k, v, out, lse, config, shape, factor, scales)
 
 
-def require_fitting(config: AttentionConfig, head_dim: int, packed: bool) -> None:
+class _FitsHeads(Protocol):
+    """A configuration of one of attention's kernels."""
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def packed(self) -> bool: ...
+
+
+def require_fitting(config: _FitsHeads, head_dim: int, packed: bool) -> None:
     """Raise :class:`InvalidConfig` unless ``config`` is for heads of ``head_dim``, packed or not."""
     if config.head_dim != head_dim:
         raise InvalidConfig(

@@ -64,7 +64,7 @@ def packed_attention(
     :class:`InvalidConfig` for a plan that does not fit, before any launch.
     """
     if out is None:
-        _require_packed(q, k, v, cu_seqlens_q, cu_seqlens_k)
+        require_packed(q, k, v, cu_seqlens_q, cu_seqlens_k)
         out = torch.empty_like(q)
     prepare_packed(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, config, out, lse, causal=causal,
@@ -80,10 +80,8 @@ def prepare_packed(
 ) -> Callable[[], None]:  # fmt: skip
     """A call that computes ``out`` from the operands where they lie now, without waiting for the device; the first call
     may compile the kernel. Otherwise as :func:`packed_attention`."""
-    _require_packed(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
-        if not 0 <= length <= MAX_LENGTH:
-            raise InvalidShape(f"{name}={length}: expected 0 to {MAX_LENGTH}", field=name, value=length)
+    require_packed(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    require_lengths(max_seqlen_q, max_seqlen_k)
     require_out(q, out)
     require_lse(lse, (q.shape[1], q.shape[0]), q)
     require_window(window)
@@ -117,7 +115,7 @@ def _launch(
     pointers, strides = NO_SCALES
     boxes = gluon.descriptor_boxes(config, element_type(dtype_name(q.dtype)))
     arguments = (
-        *(_describe_ragged(tensor, box) for tensor, box in zip((q, k, v, out), boxes.values(), strict=True)),
+        *(describe_ragged(tensor, box) for tensor, box in zip((q, k, v, out), boxes.values(), strict=True)),
         lse,
         q_starts,
         k_starts,
@@ -145,7 +143,7 @@ def _see_nothing(out: Tensor, lse: Tensor | None) -> None:
         lse.fill_(float("-inf"))
 
 
-def _describe_ragged(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
+def describe_ragged(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     """The ragged TMA descriptor of ``tensor`` [rows, heads, D] with boxes of ``box``."""
     from warpplan.kernels.device.boxes import ragged_form
     from warpplan.kernels.triton_compat import TensorDescriptor
@@ -154,7 +152,15 @@ def _describe_ragged(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     return TensorDescriptor(tensor, *form, list(box), shared_box_layout(box, tensor.dtype))
 
 
-def _require_packed(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor) -> None:
+def require_lengths(max_seqlen_q: int, max_seqlen_k: int) -> None:
+    """Raise :class:`InvalidShape` for bounds of sequences that the kernels do not have."""
+    for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if not 0 <= length <= MAX_LENGTH:
+            raise InvalidShape(f"{name}={length}: expected 0 to {MAX_LENGTH}", field=name, value=length)
+
+
+def require_packed(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor) -> None:
+    """Raise :class:`InvalidShape` unless these are operands of packed sequences and where each begins."""
     require_alike(q, k, v, FORMS)
     if k.shape != v.shape:
         raise InvalidShape(f"k is {tuple(k.shape)} and v {tuple(v.shape)}: expected the same shape", field="v")

@@ -1,19 +1,20 @@
 """Device code that more than one kernel needs: functions that kernels import and call, and that the compiler inlines.
 
 ``matmul`` the warp-specialised main loop, ``rings`` barriers of a ring of slots, ``tile_order`` which tile comes next,
-``groups`` whose rows a unit of work has, ``stream_k`` a range of K blocks for each CTA, ``scaling`` of fp8 products,
-``boxes`` that TMA copies, ``epilogue`` from registers to global memory. They take what they need as arguments; none
-knows a kernel's own structures.
+``groups`` whose rows a unit of work has, ``sequence_slots`` which packed sequence's, ``stream_k`` a range of K blocks
+for each CTA, ``scaling`` of fp8 products, ``boxes`` that TMA copies, ``epilogue`` from registers to global memory. They
+take what they need as arguments; none knows a kernel's own structures.
 """
 
 EXPORTS = {
     "activations": ("activate",),
-    "boxes": ("as_box", "ragged_form", "RAGGED_ROWS"),
+    "boxes": ("as_box", "ragged_box", "ragged_form", "RAGGED_ROWS"),
     "epilogue": ("accumulator_layout", "shared_layout", "split_columns", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
     "rings": ("allocate_barriers", "init_ring", "previous_slot", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
+    "sequence_slots": ("find_sequence", "sequence_rows"),
     "stream_k": (
         "opaque",
         "own_range",

@@ -25,6 +25,12 @@ def ragged_form(sizes: Sequence[int], strides: Sequence[int]) -> tuple[list[int]
 
 
 @gluon.jit
+def ragged_box(head, row, end):
+    """Coordinates in a ragged descriptor of [rows, heads, D]: from ``row`` on, cut off at row ``end``."""
+    return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, head, 0]
+
+
+@gluon.jit
 def as_box(tile, desc):
     """A shared tile with the further dimensions, each of one, of the descriptor's box."""
     SHAPE: gl.constexpr = desc.block_type.shape

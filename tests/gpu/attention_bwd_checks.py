@@ -4,14 +4,16 @@ where right. Inputs are fresh random numbers; results are compared with float64 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 from attention_fwd_checks import HALF_UNIT, MARGIN, MASKS, NAN, framed, operands
 
 from warpplan.kernels.attention_bwd.launch import attention_backward, prepare
-from warpplan.kernels.attention_bwd.reference import gradients
+from warpplan.kernels.attention_bwd.packed_sequences.launch import prepare_packed
+from warpplan.kernels.attention_bwd.reference import gradients, packed_gradients
 from warpplan.kernels.attention_bwd.space import AttentionBwdConfig
-from warpplan.kernels.attention_fwd.reference import reference
+from warpplan.kernels.attention_fwd.reference import packed_reference, reference
 
 NAMES = ("dq", "dk", "dv")
 SUMS = 5e-5
@@ -122,6 +124,38 @@ def check_graph(config: dict, dtype: str) -> Iterator[str]:
         torch.cuda.synchronize()
         wrong = wrong_gradients(results, gradients(do, q, k, v, o, causal=True), q.dtype)
         yield f"on replay: {wrong}" if wrong else ""
+
+
+def check_packed(config: dict, dtype: str) -> Iterator[str]:
+    """Packed sequences under every mask: unlike lengths, empty ones, more than a warp looks at together."""
+    plan, kind = AttentionBwdConfig(**config), getattr(torch, dtype)
+    many = [1 + 37 * i % 211 for i in range(150)]
+    for q_sizes, k_sizes in (([300, 0, 1, 1000, 65], [300, 5, 700, 1000, 0]), (many, many), (many, many[::-1])):
+        for causal, window in MASKS:
+            wrong = packed(plan, kind, q_sizes, k_sizes, causal=causal, window=window)
+            yield f"{q_sizes[:5]} {k_sizes[:5]} causal={causal} window={window}: {wrong}" if wrong else ""
+
+
+def packed(plan, kind, q_sizes, k_sizes, **options):
+    """What is wrong with a launch on packed sequences, empty where nothing is."""
+    q_starts, k_starts = ([0, *accumulate(sizes)] for sizes in (q_sizes, k_sizes))
+    heads, kv_heads, d = 4, 2, plan.head_dim
+    q, do = (torch.randn(q_starts[-1] + MARGIN, heads, d, device="cuda").to(kind) for _ in range(2))
+    k, v = (torch.randn(k_starts[-1] + MARGIN, kv_heads, d, device="cuda").to(kind) for _ in range(2))
+    wanted, lse = packed_reference(q, k, v, q_starts, k_starts, **options)
+    o = wanted.to(kind)
+    starts = [torch.tensor(s, dtype=torch.int32, device="cuda") for s in (q_starts, k_starts)]
+    results = [torch.full_like(like, NAN) for like in (q, k, v)]
+    prepare_packed(
+        do, q, k, v, o, lse.float().contiguous(), *starts, max(q_sizes), max(k_sizes), plan, *results, **options
+    )()
+    torch.cuda.synchronize()
+    right = packed_gradients(do, q, k, v, o, q_starts, k_starts, **options)
+    if any(not torch.equal(found.isnan(), value.isnan()) for found, value in zip(results, right, strict=True)):
+        return "NaN where there is none, or none where it is"
+    ends = (q_starts[-1], k_starts[-1], k_starts[-1])
+    inside = ([t[:end] for t, end in zip(tensors, ends, strict=True)] for tensors in (results, right))
+    return wrong_gradients(*inside, kind)
 
 
 CHECKS = (check_lengths, check_heads, check_layouts, check_graph)

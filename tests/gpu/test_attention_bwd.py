@@ -3,7 +3,7 @@ limit, for a wrong barrier hangs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ CONFIGS = (
     AttentionBwdConfig(128, 128, 64, 4, dq="separate"),
     AttentionBwdConfig(128, 64, 64, 4, ds_in_registers=False),
 )
+PACKED = tuple(replace(config, packed=True) for config in CONFIGS[:7])
 SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200)]
 
 
@@ -55,6 +56,16 @@ def test_right(monkeypatch, config):
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[4], CONFIGS[6]], ids=repr)
 def test_right_in_float16(monkeypatch, config):
     run(monkeypatch, "check_all", asdict(config), "float16")
+
+
+@pytest.mark.parametrize("config", PACKED, ids=repr)
+def test_packed_sequences(monkeypatch, config):
+    assert not violations(config, "bfloat16", H200)
+    run(monkeypatch, "check_packed", asdict(config), "bfloat16")
+
+
+def test_packed_sequences_in_float16(monkeypatch):
+    run(monkeypatch, "check_packed", asdict(PACKED[4]), "float16")
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def forward(
     out, lse = np.zeros(q.shape), np.full(q.shape[:3], -np.inf)
     for b, h in np.ndindex(*q.shape[:2]):
         scores = np.where(seen, q[b, h] @ k[b, h // sharers].T * scale, -np.inf)
-        highest = np.maximum(scores.max(1), -1e30)
+        highest = scores.max(1, initial=-1e30)
         weights = np.exp(scores - highest[:, None])
         total = weights.sum(1)
         with np.errstate(divide="ignore"):
@@ -106,10 +106,12 @@ def gradients(inputs: dict[str, np.ndarray], shape: AttentionShape, scale: float
 
 
 @cache
-def compiled(config: AttentionBwdConfig, element: str, bounded_left: bool, bounded_right: bool) -> dict[str, ReadyCode]:
+def compiled(
+    config: AttentionBwdConfig, element: str, bounded_left: bool, bounded_right: bool, sequences: int = 1
+) -> dict[str, ReadyCode]:
     # Fields that order units do not enter the code.
     plain = replace(config, persistent=True, head_group=1)
-    sources = attention_bwd_sources(plain, element, bounded_left, bounded_right)
+    sources = attention_bwd_sources(plain, element, bounded_left, bounded_right, sequences=sequences)
     target = GPUTarget("cuda", 90, 32)
     return {n: ready(triton.compile(s, target=target, options=o).asm["ttgir"]) for n, (s, o) in sources.items()}
 
@@ -185,7 +187,7 @@ def played(
     buffers = dict(tensors.buffers)
     buffers["lse"] = tensors.lse.astype(np.float32).reshape(-1).view(np.uint8)
     buffers["statistics"] = np.full(2 * lines * pitch, np.nan, np.float32).view(np.uint8)
-    buffers["summed"] = np.full(lines * length * d, np.nan, np.float32).view(np.uint8)
+    buffers["summed"] = np.full(lines * pitch * d, np.nan, np.float32).view(np.uint8)
     for name, code in compiled(config, element, shape.left is not None, shape.right is not None).items():
         arguments, grid = _ARGUMENTS[name](config, shape, tensors, pitch, scale, programs)
         buffers = dict(play(code, PlayedInputs(buffers, arguments), grid, seed).buffers)
@@ -201,7 +203,8 @@ Call = tuple[tuple[PlayedArgument, ...], tuple[int, ...]]
 def _statistics(config, shape, tensors, pitch, scale, programs) -> Call:
     pointers = (tensors.pointer("o"), tensors.pointer("do"), BufferArgument("lse"), BufferArgument("statistics"))
     zeroed = (BufferArgument("summed"),) if config.dq == "reduce" else ()
-    numbers = (shape.heads, shape.q_length, pitch, *tensors.strides("o")[:3], *tensors.strides("do")[:3])
+    strides = (*tensors.strides("o")[:3], *tensors.strides("do")[:3])
+    numbers = (shape.batch, shape.heads, shape.q_length, pitch, *strides, 0)
     return (*pointers, *zeroed, *numbers), (shape.batch_heads, -(-shape.q_length // tl.ROWS))
 
 
@@ -211,35 +214,37 @@ def _band(shape: AttentionShape) -> tuple[int, int]:
 
 
 def _keys(config, shape, tensors, pitch, scale, programs) -> Call:
-    units = shape.batch * shape.kv_heads * -(-shape.k_length // config.keys)
+    tiles = -(-shape.k_length // config.keys)
+    units = shape.batch * shape.kv_heads * tiles
     described = [tensors.described(name) for name in ("q", "k", "v", "do")]
     described.append(DescribedArgument("statistics", (2 * shape.batch_heads, shape.q_length), (pitch, 1), "f32"))
     described += [tensors.described(name) for name in ("dk", "dv")]
     if config.dq == "reduce":
         sizes = (shape.batch_heads, shape.q_length, shape.head_dim)
-        strides = (shape.q_length * shape.head_dim, shape.head_dim, 1)
+        strides = (pitch * shape.head_dim, shape.head_dim, 1)
         described.append(DescribedArgument("summed", sizes, strides, "f32"))
     key_heads = shape.batch * shape.kv_heads
     numbers = (
-        units, key_heads, shape.kv_heads, shape.heads // shape.kv_heads, shape.q_length, shape.k_length, *_band(shape),
-        min(config.head_group, key_heads), scale, scale * LOG2_E,
+        shape.batch, units, tiles, key_heads, shape.kv_heads, shape.heads // shape.kv_heads, shape.q_length,
+        shape.k_length, *_band(shape), min(config.head_group, key_heads), scale, scale * LOG2_E,
     )  # fmt: skip
     return (*described, *numbers), (min(programs, units) if config.persistent else units,)
 
 
 def _queries(config, shape, tensors, pitch, scale, programs) -> Call:
-    units = shape.batch_heads * -(-shape.q_length // config.keys)
+    tiles = -(-shape.q_length // config.keys)
+    units = shape.batch_heads * tiles
     described = [tensors.described(name) for name in ("q", "k", "v", "do", "dq")]
     numbers = (
-        pitch, units, shape.batch_heads, shape.heads, shape.heads // shape.kv_heads, shape.q_length, shape.k_length,
-        *_band(shape), min(config.head_group, shape.batch_heads), scale, scale * LOG2_E,
+        pitch, shape.batch, units, tiles, shape.batch_heads, shape.heads, shape.heads // shape.kv_heads,
+        shape.q_length, shape.k_length, *_band(shape), min(config.head_group, shape.batch_heads), scale, scale * LOG2_E,
     )  # fmt: skip
     arguments = (*described, BufferArgument("statistics"), *numbers)
     return arguments, (min(programs, units) if config.persistent else units,)
 
 
 def _conversion(config, shape, tensors, pitch, scale, programs) -> Call:
-    numbers = (shape.heads, shape.q_length, *tensors.strides("dq")[:3], scale)
+    numbers = (shape.batch, shape.heads, shape.q_length, pitch, *tensors.strides("dq")[:3], 0, scale)
     grid = (shape.batch_heads, -(-shape.q_length // tl.ROWS))
     return (BufferArgument("summed"), tensors.pointer("dq"), *numbers), grid
 

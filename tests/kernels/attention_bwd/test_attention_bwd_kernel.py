@@ -48,6 +48,9 @@ def test_one_computation_has_one_shape():
     assert BACKWARD.parse_shape(GOOD | said, "bfloat16") == plain
     asked = BACKWARD.parse_shape(GOOD | {"mask": "causal", "kv_heads": "2", "deterministic": "yes"}, "float16")
     assert asked == (2, 8, 100, 64, "mask=causal", "kv_heads=2", "deterministic=yes")
+    packed = BACKWARD.parse_shape(GOOD | {"sizes": [100, 7], "deterministic": "yes"}, "float16")
+    assert packed == (2, 8, 100, 64, "sizes=100,7", "deterministic=yes")
+    assert masked_shape(packed).sizes == (100, 7)
     assert masked_shape(asked).kv_heads == 2
 
 
@@ -69,7 +72,11 @@ def test_bad_shapes_name_what_is_wrong(name):
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [(), ("mask=causal",), ("mask=causal", "window=511"), ("window=200",)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [(), ("mask=causal",), ("mask=causal", "window=511"), ("window=200",), ("mask=causal", "sizes=equal")],
+    ids=str,
+)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_candidate_is_ranked_once_best_first(profile, head_dim, options):
     for sizes in ((1, 1, 1, head_dim), (2, 8, 500, head_dim), (4, 16, 4096, head_dim)):
@@ -138,8 +145,8 @@ def test_every_structure_has_an_optimal_plan_that_passes_the_checker(profile, he
 
 def test_every_structure_is_at_hand_without_a_solver(profile, monkeypatch):
     monkeypatch.setattr("warpplan.planner.solve.solve", None)
-    for dtype, head_dim in itertools.product(ATTENTION_BWD.dtypes, HEAD_DIMS):
-        for config in structures(head_dim, dtype, H200):
+    for dtype, head_dim, packed in itertools.product(ATTENTION_BWD.dtypes, HEAD_DIMS, (False, True)):
+        for config in structures(head_dim, dtype, H200, packed):
             assert plan_candidate(config, dtype, H200, profile.costs).plan is not None
     for example in ATTENTION_BWD.examples:
         assert BACKWARD.rank(example, "bfloat16", H200, profile, limit=1)

@@ -35,9 +35,11 @@ def shapes(draw):
     kv_heads, sharers = draw(st.integers(1, 8)), draw(st.integers(1, 8))
     length = st.one_of(st.integers(1, 300), st.integers(1, 40_000))
     window = draw(st.one_of(st.none(), st.integers(0, 5000)))
+    sizes = draw(st.one_of(st.none(), st.lists(length, min_size=1, max_size=6)))
+    batch, q_length = (draw(st.integers(1, 8)), draw(length)) if sizes is None else (len(sizes), max(sizes))
     return AttentionShape(
-        draw(st.integers(1, 8)), kv_heads * sharers, draw(length), draw(st.sampled_from(HEAD_DIMS)), kv_heads,
-        draw(length), draw(st.booleans()), window,
+        batch, kv_heads * sharers, q_length, draw(st.sampled_from(HEAD_DIMS)), kv_heads, draw(length),
+        draw(st.booleans()), window, None if sizes is None else tuple(sizes),
     )  # fmt: skip
 
 
@@ -46,7 +48,7 @@ def shapes(draw):
 def test_candidates_are_valid_unique_few_and_in_a_fixed_order(shape, repeats):
     found = candidates(shape, "bfloat16", H200, deterministic=repeats)
     orders = 2 * len(GROUPS)  # persistent or not, by their groups of heads
-    assert 1 <= len(found) <= orders * len(structures(shape.head_dim, "bfloat16", H200))
+    assert 1 <= len(found) <= orders * len(structures(shape.head_dim, "bfloat16", H200, shape.packed))
     assert len(set(found)) == len(found)
     assert found == candidates(shape, "bfloat16", H200, deterministic=repeats)
     for config in found:
@@ -55,11 +57,13 @@ def test_candidates_are_valid_unique_few_and_in_a_fixed_order(shape, repeats):
         assert config_of(tuning(config)) == config
         assert config.head_group <= shape.batch * shape.kv_heads
         assert not repeats or config.dq == "separate"
+        assert config.packed == shape.packed
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("head_dim", "most"), [(64, 10), (128, 6)])
-def test_structures_are_few_enough_to_time_them_all(head_dim, most):
-    found = structures(head_dim, "bfloat16", H200)
+def test_structures_are_few_enough_to_time_them_all(head_dim, most, packed):
+    found = structures(head_dim, "bfloat16", H200, packed)
     assert 0 < len(found) <= most
     assert {c.dq for c in found} == {"reduce", "separate"}
     assert {c.keys for c in found} == {64, 128}
@@ -84,6 +88,10 @@ INVALID = {
     "group": (replace(WIDE, head_group=0), "head_group 0: expected 1 or more"),
     "slopes": (replace(WIDE, dq="separate", ds_in_registers=False), "only where its product with K is reduced"),
     "reduction": (replace(WIDE, keys=64), "208 registers a thread of tiles and 40 more exceed the 240"),
+    "packed": (
+        AttentionBwdConfig(128, 64, 64, 4, ds_in_registers=False, packed=True),
+        "192 registers a thread of tiles and 56 more exceed the 240",
+    ),
     "memory": (replace(WIDE, depth=4), "249856 bytes of shared memory exceed the 232448"),
 }
 
@@ -160,3 +168,22 @@ def test_causal_tiles_that_are_handed_out_longest_first_keep_all_busy(profile):
     asked = work(configs, shape, "bfloat16", H200, profile.costs)
     mean = asked.iterations * 256 / H200.sm_count
     assert (asked.trips / mean).round(2).tolist() == [1.46, 1.03, 1.64]
+
+
+def test_packed_sequences_of_one_length_ask_for_what_a_batch_does(profile):
+    """The same work in another order of units, and nothing for sequences that are empty."""
+    batch = AttentionShape(4, 8, 2000, 128, 2, 2000, True)
+    packed = replace(batch, sizes=(2000,) * 4)
+    empty = replace(batch, batch=6, sizes=(2000, 0, 2000, 2000, 2000, 0))
+    config = replace(WIDE, persistent=False, head_group=8)
+    one, *others = (
+        work((replace(config, packed=shape.packed),), shape, "bfloat16", H200, profile.costs)
+        for shape in (batch, packed, empty)
+    )
+    for other in others:
+        for name in ("flops", "executed_flops", "loaded_bytes", "rounds", "iterations", "ii_cycles"):
+            assert getattr(other, name) == getattr(one, name), name
+        assert 0.9 < other.trips / one.trips < 1.2
+    unlike = replace(packed, batch=2, q_length=6000, k_length=6000, sizes=(6000, 2000))
+    (asked,) = (work((replace(config, packed=True),), s, "bfloat16", H200, profile.costs) for s in (unlike,))
+    assert asked.executed_flops > 1.9 * one.executed_flops

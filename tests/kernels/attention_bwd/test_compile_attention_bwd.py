@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("triton", reason="needs triton")
@@ -13,7 +15,12 @@ from warpplan.planner.errors import UnknownName
 from warpplan.planner.values.device import H200
 
 WIDE = AttentionBwdConfig(128, 128, 64, 2)
-SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200)]
+SPACE = [
+    config
+    for packed in (False, True)
+    for head_dim in HEAD_DIMS
+    for config in structures(head_dim, "bfloat16", H200, packed)
+]
 GLUON = ("key_gradients", "query_gradients")
 
 
@@ -32,6 +39,7 @@ def compiled_clean(config: AttentionBwdConfig, dtype: str, causal: bool, window:
 def test_the_widest_blocks_compile_clean(causal):
     compiled_clean(WIDE, "bfloat16", causal, causal)
     compiled_clean(deterministic(WIDE), "float16", causal, False)
+    compiled_clean(replace(WIDE, packed=True), "bfloat16", causal, causal)
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_a_launch_specialises_as_the_compile_report_does(monkeypatch, causal, wi
 
 def test_ragged_descriptors_end_where_the_coordinates_say():
     q, _, _ = operands()
-    described = packed_launch._describe_ragged(q, (1, 1, 64, 1, 64))
+    described = packed_launch.describe_ragged(q, (1, 1, 64, 1, 64))
     row = 8 * 64
     assert list(described.strides) == [2**34 - row, row, row, 64, 1]
     assert list(described.shape)[2:] == [1 << 30, 4, 64]

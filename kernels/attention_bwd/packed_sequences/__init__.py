@@ -1,0 +1,1 @@
+"""Gradients of sequences of unlike lengths, packed one behind the other: how torch tensors get to the kernels."""
