@@ -218,8 +218,8 @@ MUTATIONS = {
         "forward",
     ),
     "a reduction does not stop at its group's end": (
-        "    return [RAGGED_ROWS, end,",
-        "    end += 1\n    return [RAGGED_ROWS, end,",
+        "    return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, column]",
+        "    end += 1\n    return [RAGGED_ROWS, end, RAGGED_ROWS - end + row, column]",
         "wgrad",
     ),
     "an empty group has no block": (
