@@ -130,8 +130,9 @@ bench-moe-tables: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: predicted fused-MoE 
 gpu: $(VENV)/.gpu  ## GPU: every step of the compiler path, logs and results in build/gpu
 	$(BIN)/python benchmarks/compiler_gpu.py --out build/gpu
 
-bench-solver: $(VENV)/.core  ## no GPU: the joint solver and classic modulo scheduling, with their peers
+bench-solver: $(VENV)/.core  ## no GPU: the joint solver, also with costs moved, and classic modulo scheduling, with their peers
 	$(BIN)/python benchmarks/bench_solver.py
+	$(BIN)/python benchmarks/moved_costs.py
 	$(BIN)/python benchmarks/bench_modulo.py
 
 bench-optimality: $(VENV)/.test  ## no GPU: each plan that is served, beside any other partition and order of its loop
