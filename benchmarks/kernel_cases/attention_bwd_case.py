@@ -131,15 +131,16 @@ def _shared(k: Any, v: Any, asked: AttentionShape) -> tuple[Any, Any]:
 
 
 def _cudnn(o: BackwardOperands, asked: AttentionShape) -> Launch:
-    """The backward node of PyTorch's attention alone: its forward pass is done once."""
+    """PyTorch's operator behind its cuDNN backend, which takes shared key heads as they are. By autograd it would run
+    on the stream of the forward pass, which a CUDA graph that another stream captures must not wait for."""
     import torch
-    import torch.nn.functional as F
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    leaves = [tensor.detach().requires_grad_() for tensor in (o.q, o.k, o.v)]
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        out = F.scaled_dot_product_attention(*leaves, is_causal=asked.causal, enable_gqa=asked.kv_heads != asked.heads)
-    return lambda: torch.autograd.grad(out, leaves, o.do, retain_graph=True)
+    out, lse, *varlen, seed, offset, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        o.q, o.k, o.v, None, True, 0.0, asked.causal
+    )
+    return lambda: torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        o.do, o.q, o.k, o.v, out, lse, seed, offset, None, *varlen, 0.0, asked.causal
+    )
 
 
 def _flash(o: BackwardOperands, asked: AttentionShape) -> Launch:

@@ -18,6 +18,7 @@ from warpplan.kernels.gemm.graph import robust_depth
 from warpplan.kernels.gemm.space import (
     ELEMENT_BYTES,
     MAX_DEPTH,
+    MMA_ROWS,
     PIPELINED_DEPTH,
     GemmConfig,
     Scheme,
@@ -37,7 +38,10 @@ GROUPS = (4, 8, 16)
 SPLITS = (2, 3, 4, 6, 8, 16)
 """Values of ``split_k``: ranges that the K of a tile is split into."""
 SWAP_MAX_ROWS = 128
-"""The largest M at which A and B are swapped: above it, unswapped tiles of every aspect ratio fit."""
+"""The largest M at which A and B are swapped whatever the tile: above it, unswapped tiles of every aspect ratio fit,
+but for :data:`UNTRANSPOSED_ROWS`."""
+UNTRANSPOSED_ROWS = 3 * MMA_ROWS
+"""Rows of the tiles whose transpose no structure has: no accumulator is as many columns wide."""
 MIN_SPLIT_ITERATIONS = 3
 """The fewest K blocks of a split, or of a CTA's range in a stream."""
 MAX_WHOLE_WAVES = 6
@@ -286,7 +290,7 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     split_units = (tiles - whole) * t.split_k
     per_split = -(-k_blocks // t.split_k)
     valid = (
-        (~t.swap | (m <= SWAP_MAX_ROWS))
+        (~t.swap | (m <= SWAP_MAX_ROWS) | (t.block_m == UNTRANSPOSED_ROWS))
         & (t.block_m <= np.maximum(64, row_cover))
         & (t.block_n <= np.maximum(16, column_cover))
         & (t.block_n >= np.minimum(64, column_cover))

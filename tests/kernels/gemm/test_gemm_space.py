@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from warpplan.kernels.gemm.candidates import (
     MIN_SPLIT_ITERATIONS,
     SWAP_MAX_ROWS,
+    UNTRANSPOSED_ROWS,
     candidates,
     grid,
     planned_structures,
@@ -127,7 +128,7 @@ def test_candidates_are_worth_considering(shape):
         rows, columns, _ = config.computed(shape)
         assert config.block_m <= max(64, 2 * rows)  # no tile of which more than half overhangs
         assert config.block_n <= max(16, 2 * columns)
-        assert not config.swap or m <= SWAP_MAX_ROWS
+        assert not config.swap or m <= SWAP_MAX_ROWS or config.block_m == UNTRANSPOSED_ROWS
         assert config.group_m <= -(-rows // config.block_m)
         resident = H200.sm_count * config.ctas_per_sm
         whole = config.whole_tiles(shape, H200.sm_count)
