@@ -9,6 +9,8 @@ host never reads them. Sequences may be empty. Rows of no sequence are left as t
 lie outside of the tensors, make other sequences than were meant, and nothing outside the tensors is touched. A sequence
 reads nothing of its neighbours', whatever lies there. The mask is that of
 :mod:`warpplan.kernels.attention_fwd.launch`, for each sequence: its last query stands at its last key.
+
+With gradients, and planned: :func:`warpplan.kernels.attention_layer.packed_autograd.packed_attention`.
 """
 
 from __future__ import annotations
