@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warpplan.kernels.attention_layer.autograd import attention
+    from warpplan.kernels.attention_layer.packed_autograd import packed_attention
     from warpplan.kernels.compiler.exceptions import PlanWarning
     from warpplan.kernels.compiler.launching.inductor import planned_inductor, tma_templates
     from warpplan.kernels.compiler.launching.planned import planned
@@ -20,6 +21,7 @@ _MODULES = {
     "PlanWarning": "compiler.exceptions",
     "attention": "attention_layer.autograd",
     "linear": "linear_layer.autograd",
+    "packed_attention": "attention_layer.packed_autograd",
     "patch": "linear_layer.patching",
     "planned": "compiler.launching.planned",
     "planned_inductor": "compiler.launching.inductor",
@@ -33,6 +35,7 @@ __all__ = [
     "PlanWarning",
     "attention",
     "linear",
+    "packed_attention",
     "patch",
     "planned",
     "planned_inductor",

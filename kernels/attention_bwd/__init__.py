@@ -4,6 +4,6 @@ device, the device code that a configuration drives, and how torch tensors get t
 EXPORTS = {
     "kernel": ("ATTENTION_BWD",),
     "launch": ("Gradients", "SequenceStarts", "checked", "gradient_launches", "prepare", "require_results"),
-    "reference": ("gradients",),
+    "reference": ("gradients", "packed_gradients"),
     "space": ("ALIGNED_ROWS", "AttentionBwdConfig", "HEAD_DIMS"),
 }

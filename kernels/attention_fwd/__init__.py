@@ -51,8 +51,8 @@ EXPORTS = {
         "shared_box_layout",
         "tma_strides",
     ),
-    "packed_launch": ("describe_ragged", "require_lengths", "require_packed"),
-    "reference": ("reference", "seen_keys"),
+    "packed_launch": ("describe_ragged", "prepare_packed", "require_lengths", "require_packed", "require_sequences"),
+    "reference": ("packed_reference", "reference", "seen_keys"),
     "space": (
         "AttentionConfig",
         "ELEMENT_BYTES",

@@ -55,12 +55,14 @@ def candidates(shape: AttentionShape, dtype: str, device: Device) -> tuple[Atten
     # Packed sequences run one after the other, each with its heads in bands.
     heads = shape.heads if shape.packed else shape.batch_heads
     groups = [group for below, group in zip((0, *GROUPS), GROUPS, strict=False) if below < heads]
+    largest = max(MMA_ROWS, _cover(shape.q_length))
     found: list[AttentionConfig] = []
     for base in structures(shape.head_dim, dtype, device, shape.packed):
         units = shape.heads * sum(count * -(-one.q_length // base.tile_rows) for count, one in shape.sequences)
-        if base.tile_rows > max(MMA_ROWS, _cover(shape.q_length)):
+        if base.tile_rows > largest:
             continue
-        if base.consumers == 1 and units > TILES_PER_SM * device.sm_count:
+        # Of the shortest queries no other tile is left.
+        if base.consumers == 1 and largest > MMA_ROWS and units > TILES_PER_SM * device.sm_count:
             continue
         several = units > device.sm_count
         for group in groups if unlike and several else groups[:1]:

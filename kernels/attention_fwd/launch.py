@@ -47,9 +47,7 @@ from warpplan.kernels.attention_fwd.space import (
     config_of,
     require_valid,
 )
-from warpplan.kernels.compile import element_type
 from warpplan.kernels.declaration import Shape, require_elements
-from warpplan.kernels.gemm.launch import run_kernel
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import TMA_ALIGNMENT_BYTES
 from warpplan.kernels.torch_types import Tensor
@@ -136,6 +134,8 @@ def _launch(
     scale: float, scales: Scales | None,
 ) -> Callable[[], None]:  # fmt: skip
     from warpplan.kernels.attention_fwd import gluon
+    from warpplan.kernels.compile import element_type
+    from warpplan.kernels.gemm.launch import run_kernel
 
     pointers, strides = head_scales(scales, q, shape.batch, shape.heads, shape.kv_heads)
     lay_out = None
@@ -225,6 +225,7 @@ def checked_scale(scale: float) -> float:
 @lru_cache(maxsize=1024)
 def shared_box_layout(box: tuple[int, ...], dtype: torch.dtype) -> GluonLayout:
     from warpplan.kernels.attention_fwd.gluon import TYPES
+    from warpplan.kernels.compile import element_type
     from warpplan.kernels.device.epilogue import shared_layout
 
     return shared_layout(box, TYPES[element_type(dtype_name(dtype))])
@@ -273,16 +274,18 @@ def require_operands(q: Tensor, k: Tensor, v: Tensor, dtypes: Collection[str] = 
 
 
 def require_alike(
-    q: Tensor, k: Tensor, v: Tensor, forms: Mapping[str, str], dtypes: Collection[str] = SIXTEEN_BIT
-) -> None:
+    q: Tensor, k: Tensor, v: Tensor, forms: Mapping[str, str], dtypes: Collection[str] = SIXTEEN_BIT,
+    on_gpu: bool = True,
+) -> None:  # fmt: skip
     """Raise :class:`InvalidShape` unless the operands have the dimensions of ``forms``, by their names, and one dtype
-    on one GPU, :class:`UnknownName` where it is none of ``dtypes``."""
+    on one device, a GPU where ``on_gpu``, :class:`UnknownName` where it is none of ``dtypes``."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != forms[name].count(",") + 1:
             raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {forms[name]}", field=name)
         if dtype_name(tensor.dtype) not in dtypes:
             raise UnknownName("dtype", dtype_name(tensor.dtype), dtypes)
-        require_gpu(name, tensor)
+        if on_gpu:
+            require_gpu(name, tensor)
         if tensor.dtype != q.dtype or tensor.device != q.device:
             raise InvalidShape(
                 f"q is {q.dtype} on {q.device} and {name} {tensor.dtype} on {tensor.device}: expected the same",

@@ -9,11 +9,13 @@ host never reads them. Sequences may be empty. Rows of no sequence are left as t
 lie outside of the tensors, make other sequences than were meant, and nothing outside the tensors is touched. A sequence
 reads nothing of its neighbours', whatever lies there. The mask is that of
 :mod:`warpplan.kernels.attention_fwd.launch`, for each sequence: its last query stands at its last key.
+
+With gradients, and planned: :func:`warpplan.kernels.attention_layer.packed_autograd.packed_attention`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 
@@ -21,7 +23,6 @@ from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH, Attention
 from warpplan.kernels.attention_fwd.fp8.head_scales import NO_SCALES
 from warpplan.kernels.attention_fwd.launch import (
     LOG2_E,
-    addressable,
     band,
     checked,
     checked_scale,
@@ -36,9 +37,7 @@ from warpplan.kernels.attention_fwd.launch import (
     shared_box_layout,
     tma_strides,
 )
-from warpplan.kernels.attention_fwd.space import AttentionConfig
-from warpplan.kernels.compile import element_type
-from warpplan.kernels.gemm.launch import run_kernel
+from warpplan.kernels.attention_fwd.space import SIXTEEN_BIT, AttentionConfig
 from warpplan.kernels.operands.gpus import sm_count
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import TmaDescriptor
@@ -111,6 +110,8 @@ def _launch(
     config: AttentionConfig, shape: AttentionShape, longest: int, scale: float,
 ) -> Callable[[], None]:  # fmt: skip
     from warpplan.kernels.attention_fwd import gluon
+    from warpplan.kernels.compile import element_type
+    from warpplan.kernels.gemm.launch import run_kernel
 
     pointers, strides = NO_SCALES
     boxes = gluon.descriptor_boxes(config, element_type(dtype_name(q.dtype)))
@@ -155,32 +156,48 @@ def describe_ragged(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
 def require_lengths(max_seqlen_q: int, max_seqlen_k: int) -> None:
     """Raise :class:`InvalidShape` for bounds of sequences that the kernels do not have."""
     for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if isinstance(length, torch.Tensor):
+            raise InvalidShape(f"{name} is a tensor: give a number, so that no device is waited for", field=name)
         if not 0 <= length <= MAX_LENGTH:
             raise InvalidShape(f"{name}={length}: expected 0 to {MAX_LENGTH}", field=name, value=length)
 
 
 def require_packed(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor) -> None:
-    """Raise :class:`InvalidShape` unless these are operands of packed sequences and where each begins."""
-    require_alike(q, k, v, FORMS)
+    """Raise :class:`InvalidShape` unless these are operands of packed sequences, on a GPU where TMA can address them,
+    and where each begins."""
+    require_sequences(q, k, v, q_starts, k_starts)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.numel():
+            require_addressable(name, tensor)
+
+
+def require_sequences(
+    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, dtypes: Collection[str] = SIXTEEN_BIT,
+    on_gpu: bool = True,
+) -> None:  # fmt: skip
+    """Raise :class:`InvalidShape` unless these have the forms of packed sequences and of where each begins, on one
+    device, a GPU where ``on_gpu``, :class:`UnknownName` where the dtype is none of ``dtypes``. No address is read."""
+    require_alike(q, k, v, FORMS, dtypes, on_gpu)
     if k.shape != v.shape:
         raise InvalidShape(f"k is {tuple(k.shape)} and v {tuple(v.shape)}: expected the same shape", field="v")
     require_heads(q.shape[1], k.shape[1], q.shape[2], k.shape[2])
     for name, tensor in (("q", q), ("k", k)):
         if tensor.shape[0] > MAX_ROWS:
             raise InvalidShape(f"{name} has {tensor.shape[0]} rows: expected {MAX_ROWS} or less", field=name)
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.numel() and not addressable(tensor):
-            require_addressable(name, tensor)
     for name, starts in (("cu_seqlens_q", q_starts), ("cu_seqlens_k", k_starts)):
-        if starts.dim() != 1 or starts.dtype != torch.int32 or starts.device != q.device or not starts.is_contiguous():
-            raise InvalidShape(
-                f"{name} is {starts.dtype} {tuple(starts.shape)} on {starts.device}: expected contiguous torch.int32 "
-                f"[sequences + 1] on {q.device}",
-                field=name,
-            )
+        _require_starts(name, starts, q)
     if q_starts.shape != k_starts.shape or q_starts.shape[0] < 2:
         raise InvalidShape(
             f"cu_seqlens_q has {q_starts.shape[0]} numbers and cu_seqlens_k {k_starts.shape[0]}: expected one more "
             "than sequences each",
             field="cu_seqlens_k", value=k_starts.shape[0], limit=q_starts.shape[0],
         )  # fmt: skip
+
+
+def _require_starts(name: str, starts: Tensor, q: Tensor) -> None:
+    if starts.dim() != 1 or starts.dtype != torch.int32 or starts.device != q.device or not starts.is_contiguous():
+        raise InvalidShape(
+            f"{name} is {starts.dtype} {tuple(starts.shape)} on {starts.device}: expected contiguous torch.int32 "
+            f"[sequences + 1] on {q.device}",
+            field=name,
+        )

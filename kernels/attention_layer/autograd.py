@@ -38,7 +38,7 @@ def _on_hopper(index: int | None) -> bool:
 
 
 # The answer is a fact of the machine: a graph holds it as a constant.
-_runs_on = torch.compiler.assume_constant_result(_on_hopper)
+runs_on = torch.compiler.assume_constant_result(_on_hopper)
 
 
 def attention(
@@ -61,7 +61,7 @@ def attention(
     """
     if why_torch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
         return torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    query, key, value = _cast(query, key, value)
+    query, key, value = cast_for_autocast(query, key, value)
     if is_causal and key.shape[2] > query.shape[2]:
         # No query sees the others; of what is left, upper left and bottom right are the same.
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
@@ -129,7 +129,7 @@ def _unplanned_tensors(*operands: Tensor) -> str:
         return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)) + " operands"
     if any(tensor.device != query.device for tensor in operands):
         return "operands on several devices"
-    if not _runs_on(query.device.index if query.is_cuda else None):
+    if not runs_on(query.device.index if query.is_cuda else None):
         return "no Hopper GPU"
     return ""
 
@@ -164,7 +164,8 @@ def _autocast_dtype(tensor: Tensor) -> Dtype:
     return tensor.dtype
 
 
-def _cast(*operands: Tensor) -> list[Tensor]:
+def cast_for_autocast(*operands: Tensor) -> list[Tensor]:
+    """The operands in the dtypes in which autocast has torch's own attention compute them."""
     return [tensor.to(_autocast_dtype(tensor)) for tensor in operands]
 
 

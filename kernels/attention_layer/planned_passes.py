@@ -37,7 +37,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
     # Needs Triton, which a CPU's installation of torch lacks.
     from warpplan.kernels.attention_fwd.launch import prepare
 
-    query, key, value = _addressed(query, key, value)
+    query, key, value = addressed(query, key, value)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
     dtype, device = DTYPES[query.dtype], hopper_name(query.device.index)
     if decodes(query, key, value):
@@ -72,7 +72,7 @@ def attend_backward(
     repeats = torch.are_deterministic_algorithms_enabled()
     shape = gradients_shape(query, key, causal, repeats)
     config = configuration(ATTENTION_BWD.name, shape, DTYPES[query.dtype], hopper_name(query.device.index))
-    do, query, key, value, out = _addressed(do, query, key, value, out)
+    do, query, key, value, out = addressed(do, query, key, value, out)
     prepare(
         do, query, key, value, out, lse.contiguous(), config, of_query, of_key, of_value, causal=causal, scale=scale,
         deterministic=repeats,
@@ -120,7 +120,7 @@ def empty_result(operand: Tensor) -> Tensor:
     return torch.empty_like(operand, memory_format=torch.contiguous_format)
 
 
-def _addressed(*tensors: Tensor) -> list[Tensor]:
+def addressed(*tensors: Tensor) -> list[Tensor]:
     """Each tensor, or a copy that TMA can address: ``contiguous()`` would leave one that starts off 16 bytes."""
     from warpplan.kernels.attention_fwd.launch import addressable
 

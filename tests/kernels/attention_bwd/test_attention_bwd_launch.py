@@ -4,14 +4,18 @@ compile report does."""
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="launching needs torch")
 triton = pytest.importorskip("triton", reason="launching needs triton")
 
-from warpplan.kernels import compile as compiling  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hopper_launches import note_launches  # noqa: E402
+
 from warpplan.kernels.attention_bwd import gluon, launch, tl  # noqa: E402
 from warpplan.kernels.attention_bwd.compile_attention_bwd import attention_bwd_sources  # noqa: E402
 from warpplan.kernels.attention_bwd.packed_sequences.launch import packed_backward, prepare_packed  # noqa: E402
@@ -34,19 +38,6 @@ KERNELS = {
 }
 
 
-class _HopperDriver:
-    """As much of a CUDA driver as specialising a launch needs."""
-
-    def get_current_target(self):
-        return compiling.GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     """CPU tensors pass for those of an H200."""
@@ -55,25 +46,6 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(forward, "require_gpu", lambda *_: None)
     monkeypatch.setattr(launch, "device_limits", lambda index: H200)
     monkeypatch.setattr(launch, "sm_count", lambda index: 132)
-
-
-def recorded(monkeypatch):
-    """What will be launched, in order: the name of the kernel, as Triton specialised it."""
-    from triton.runtime import driver
-
-    found = []
-
-    class Kernel:
-        def __init__(self, name, kernel):
-            self.name, self.kernel = name, kernel
-
-        def __getitem__(self, grid):
-            return lambda *a, **k: found.append((self.name, self.kernel.warmup(*a, grid=grid, **k)))
-
-    monkeypatch.setattr(driver, "_active", _HopperDriver())
-    for name, (module, kernel) in KERNELS.items():
-        monkeypatch.setattr(module, kernel, Kernel(name, getattr(module, kernel)))
-    return found
 
 
 def zeros(*shape):
@@ -113,14 +85,11 @@ def launched(tensors, config, **options):
 def test_launches_specialise_as_the_compile_report_does(monkeypatch, config, is_packed, causal, window):
     config = replace(config, packed=is_packed)
     sources = attention_bwd_sources(config, "bf16", window is not None, causal or window is not None, sequences=3)
-    seen = recorded(monkeypatch)
+    seen = note_launches(monkeypatch, *KERNELS.values())
     launched((packed if is_packed else batch)(config.head_dim), config, causal=causal, window=window)
-    assert [name for name, _ in seen] == list(sources)
-    for name, kernel in seen:
-        source, _ = sources[name]
-        assert kernel.src.signature == source.signature, name
-        assert kernel.src.constants == source.constants, name
-        assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs, name
+    assert [noted.name for noted in seen] == [KERNELS[name][1] for name in sources]
+    for noted, (source, _) in zip(seen, sources.values(), strict=True):
+        noted.require_like(source)
 
 
 def test_a_plan_of_the_other_kind_is_refused():
@@ -142,7 +111,7 @@ def test_packed_tensors_that_do_not_fit_are_refused():
 
 
 def test_nothing_to_see_is_zero(monkeypatch):
-    seen = recorded(monkeypatch)
+    seen = note_launches(monkeypatch, *KERNELS.values())
     do, q, _, _, o, lse = packed(64)
     none = zeros(0, 2, 64)
     config = replace(CONFIGS[0], packed=True)

@@ -3,20 +3,24 @@ the compile report does."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="launching needs torch")
 triton = pytest.importorskip("triton", reason="launching needs triton")
 
-from warpplan.kernels import compile as compiling  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hopper_launches import note_launches  # noqa: E402
+
 from warpplan.kernels.attention_fwd import gluon, launch  # noqa: E402
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape  # noqa: E402
 from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source  # noqa: E402
 from warpplan.kernels.attention_fwd.fp8 import transposed_values  # noqa: E402
 from warpplan.kernels.attention_fwd.fp8.head_scales import head_scales  # noqa: E402
-from warpplan.kernels.attention_fwd.fp8.tl import transpose_source, transpose_values_kernel  # noqa: E402
+from warpplan.kernels.attention_fwd.fp8.tl import transpose_source  # noqa: E402
 from warpplan.kernels.attention_fwd.packed_launch import packed_attention  # noqa: E402
 from warpplan.kernels.attention_fwd.reference import reference  # noqa: E402
 from warpplan.kernels.attention_fwd.space import AttentionConfig, tuning  # noqa: E402
@@ -24,19 +28,6 @@ from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # 
 from warpplan.planner.values.device import H200  # noqa: E402
 
 CONFIG = AttentionConfig(64, 2, 64, 64, 2)
-
-
-class _HopperDriver:
-    """As much of a CUDA driver as specialising a launch needs."""
-
-    def get_current_target(self):
-        return compiling.GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
 
 
 @pytest.fixture
@@ -49,21 +40,11 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch, no_gpu):
-    """Runs a prepared call up to the launch, which only compiles; returns (compiled kernel, grid)."""
-    from triton.runtime import driver
-
-    seen = []
-
-    class Kernel:
-        def __init__(self, kernel):
-            self.kernel = kernel
-
-        def __getitem__(self, grid):
-            return lambda *a, **k: seen.append((self.kernel.warmup(*a, grid=grid, **k), grid))
-
-    monkeypatch.setattr(driver, "_active", _HopperDriver())
-    monkeypatch.setattr(gluon, "attention_fwd_kernel", Kernel(gluon.attention_fwd_kernel))
-    return lambda *a, **k: (launch.prepare(*a, **k)(), seen[-1])[1]
+    """Runs a prepared call up to its launches, which are noted, and returns them."""
+    launches = note_launches(
+        monkeypatch, (gluon, "attention_fwd_kernel"), (transposed_values, "transpose_values_kernel")
+    )
+    return lambda *a, **k: (launch.prepare(*a, **k)(), launches)[1]
 
 
 def zeros(*shape, dtype=torch.bfloat16):
@@ -83,14 +64,12 @@ def operands(batch=2, heads=4, length=100, kv_heads=2, k_length=150, d=64):
 def test_a_launch_specialises_as_the_compile_report_does(launched, monkeypatch, causal, window, lse):
     q, k, v, out = operands()
     statistic = torch.zeros(2, 4, 100) if lse else None
-    kernel, grid = launched(q, k, v, tuning(CONFIG), out, statistic, causal=causal, window=window)
+    (noted,) = launched(q, k, v, tuning(CONFIG), out, statistic, causal=causal, window=window)
     monkeypatch.undo()
     bounded = (window is not None, causal or window is not None)
     source, _ = attention_fwd_source(CONFIG, "bf16", *bounded, stores_lse=lse)
-    assert kernel.src.signature == source.signature
-    assert kernel.src.constants == source.constants
-    assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
-    assert grid == (8,)
+    noted.require_like(source)
+    assert noted.grid == (8,)
 
 
 def test_descriptors_have_the_strides_of_any_order(no_gpu):
@@ -188,25 +167,14 @@ def eight_bit(batch=2, heads=4, length=100, kv_heads=2, k_length=150, d=64):
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, 5)])
 def test_a_launch_in_fp8_specialises_as_the_compile_report_does(launched, monkeypatch, causal, window):
     """The pass over V before it, too."""
-    passes = []
-
-    class Pass:
-        def __getitem__(self, grid):
-            return lambda *a, **k: passes.append((transpose_values_kernel.warmup(*a, grid=grid, **k), grid))
-
-    monkeypatch.setattr(transposed_values, "transpose_values_kernel", Pass())
     q, k, v, out, scales = eight_bit()
-    kernel, grid = launched(q, k, v, tuning(CONFIG), out, causal=causal, window=window, scales=scales)
+    before, noted = launched(q, k, v, tuning(CONFIG), out, causal=causal, window=window, scales=scales)
     monkeypatch.undo()
     source, _ = attention_fwd_source(CONFIG, "fp8e4nv", window is not None, causal, stores_lse=False)
-    before, _ = transpose_source(64)
-    ((pass_kernel, pass_grid),) = passes
-    for made, wanted in ((kernel, source), (pass_kernel, before)):
-        assert made.src.signature == wanted.signature
-        assert made.src.constants == wanted.constants
-        assert {key: value for key, value in made.src.attrs.items() if value} == wanted.attrs
+    noted.require_like(source)
+    before.require_like(transpose_source(64)[0])
     # 150 keys are 160 places, two programs for each of 4 heads.
-    assert (grid, pass_grid) == ((8,), (8,))
+    assert (noted.grid, before.grid) == ((8,), (8,))
 
 
 def test_values_are_laid_out_in_whole_steps_of_keys():

@@ -56,6 +56,13 @@ def test_candidates_are_valid_unique_few_and_in_a_fixed_order(shape):
         assert config.packed == shape.packed
 
 
+@pytest.mark.parametrize("sizes", [None, (49,) * 300], ids=["batch", "packed"])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_many_short_sequences_have_candidates(head_dim, sizes):
+    """More units than one-consumer tiles are proposed for, of queries that no larger tile is proposed for."""
+    assert candidates(AttentionShape(300, 32, 49, head_dim, 32, 49, sizes=sizes), "bfloat16", H200)
+
+
 @pytest.mark.parametrize(("head_dim", "most"), [(64, 28), (128, 21), (256, 7)])
 def test_structures_are_few_enough_to_time_them_all(head_dim, most):
     assert 0 < len(structures(head_dim, "bfloat16", H200)) <= most

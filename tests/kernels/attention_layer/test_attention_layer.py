@@ -36,7 +36,7 @@ def as_on_hopper(monkeypatch):
         made.append((query.shape[2], key.shape[2], causal))
         return attend(query, key, value, causal, scale)
 
-    monkeypatch.setattr(autograd, "_runs_on", lambda index: True)
+    monkeypatch.setattr(autograd, "runs_on", lambda index: True)
     monkeypatch.setattr(autograd, "attend", noted)
     return made
 
@@ -248,7 +248,7 @@ def test_the_result_lies_as_the_query_does(as_on_hopper):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("is_causal", "d"), [(False, 64), (True, 64), (True, 256)])
 def test_compiled_whole(is_causal, d, dynamic, monkeypatch):
-    monkeypatch.setattr(autograd, "_runs_on", torch.compiler.assume_constant_result(lambda index: True))
+    monkeypatch.setattr(autograd, "runs_on", torch.compiler.assume_constant_result(lambda index: True))
     from torch._dynamo.backends.common import aot_autograd
 
     graphs = []

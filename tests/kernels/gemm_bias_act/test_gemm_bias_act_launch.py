@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="launching needs torch")
 triton = pytest.importorskip("triton", reason="launching needs triton")
 
-from warpplan.kernels import compile as compiling  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hopper_launches import note_launches  # noqa: E402
+
 from warpplan.kernels.gemm import launch as product  # noqa: E402
 from warpplan.kernels.gemm.space import GemmConfig, tuning  # noqa: E402
 from warpplan.kernels.gemm_bias_act import gluon, launch  # noqa: E402
@@ -27,25 +32,9 @@ CASES = (
 )
 
 
-class _Hopper:
-    """As much of a CUDA driver as specialising a launch needs."""
-
-    def get_current_target(self):
-        return compiling.GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-
 @pytest.fixture
 def on_hopper(monkeypatch):
     """Whatever needs the GPU itself, answered as an H200 would; CPU tensors pass."""
-    from triton.runtime import driver
-
-    monkeypatch.setattr(driver, "_active", _Hopper())
     monkeypatch.setattr(launch, "require_operands", lambda a, b: None)
     monkeypatch.setattr(launch, "device_limits", lambda index: H200)
     monkeypatch.setattr(product, "sm_count", lambda index: 132)
@@ -55,16 +44,9 @@ def on_hopper(monkeypatch):
 
 @pytest.fixture
 def specialised(on_hopper):
-    """Runs ``prepare`` up to the launch, which only compiles; returns the compiled kernel."""
-    seen = []
-    kernel = gluon.gemm_bias_act_kernel
-
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda *a, **k: seen.append(kernel.warmup(*a, grid=grid, **k))
-
-    on_hopper.setattr(gluon, "gemm_bias_act_kernel", Kernel())
-    return lambda *a, **k: (launch.prepare(*a, **k)(), seen[-1])[1]
+    """Runs ``prepare`` up to the launch, which is noted, and returns that."""
+    launches = note_launches(on_hopper, (gluon, "gemm_bias_act_kernel"))
+    return lambda *a, **k: (launch.prepare(*a, **k)(), launches[-1])[1]
 
 
 def zeros(*shape):
@@ -80,12 +62,10 @@ def test_a_launch_specialises_as_the_compile_report_does(
     columns = n // 2 if activation == "swiglu" else n
     a, b, out = zeros(304, 256), zeros(n, 256), zeros(304, columns)
     bias, residual = zeros(n) if biased else None, zeros(304, columns) if added else None
-    kernel = specialised(a, b, tuning(config), out, bias=bias, activation=activation, residual=residual)
+    noted = specialised(a, b, tuning(config), out, bias=bias, activation=activation, residual=residual)
     on_hopper.undo()
     source, _ = fused_source(config, FusedEpilogue(activation, biased, added), "bf16", tma_stores(out))
-    assert kernel.src.signature == source.signature
-    assert kernel.src.constants == source.constants
-    assert {key: value for key, value in kernel.src.attrs.items() if value} == source.attrs
+    noted.require_like(source)
 
 
 A, B = zeros(4, 64), zeros(6, 64)
