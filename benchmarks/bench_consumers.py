@@ -222,7 +222,8 @@ def main() -> None:
         if result["status"] == "skipped":
             return
         row = judged(task, kept(rankings)[key(task)], result)
-        store.add({**row, "label": " ".join(row["shape"])})
+        row["label"] = " ".join(row["shape"])
+        store.add(row)
         said = row.get("reason") or f"{row['best_over_chosen']:.3f}, of four {row['best_over_first_four']:.3f}"
         print(f"{row['split']} {row['kernel']} {row['label']}: {said}", flush=True)
 

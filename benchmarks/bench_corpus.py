@@ -4,8 +4,9 @@
     python benchmarks/bench_corpus.py --phase first --out benchmarks/results      # -> corpus_first_launch_h200.json
     python benchmarks/bench_corpus.py --phase soak --cases 2000 --out benchmarks/results   # -> corpus_soak_h200.json
 
-``compare``: each kernel tuned over its list by Triton, and tuned and planned, in one process; both and the peers are
-checked against torch, then timed in turn with the L2 cache cold (input sets that fill it) and warm (one set).
+``compare``: each kernel tuned over its list by Triton, and tuned and planned, in one process, Triton's compiles done
+beforehand on all cores; both and the peers are checked against torch, then timed in turn with the L2 cache cold (input
+sets that fill it) and warm (one set).
 ``first``: seconds of the first launch from cold caches, each side in a process of its own, and again in a later process
 with the caches that it left: Triton's own tuning of the list against all that ``planned`` does in its place. ``soak``:
 a seed draws a kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under
@@ -28,13 +29,15 @@ from typing import Any
 
 import corpus_registry
 from bench_compiler import geometric_mean
-from children import each, first_line
+from children import cores, each, first_line
 from corpus_entry import Entry, Problem
 from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 
-LIMIT_S = {"compare": 600.0, "first": 600.0, "soak": 180.0}
+LIMIT_S = {"compile": 120.0, "compare": 600.0, "first": 600.0, "soak": 180.0}
 """The longest silence of a child: tuning a list from cold caches takes minutes."""
+BATCH = 12
+"""Kernels whose lists are compiled together before they are compared."""
 ROUNDS, SHORT_ROUNDS, SHORT_US = 7, 21, 50.0
 COLD_BYTES = 192 * 2**20
 """Three times the L2 of an H200."""
@@ -67,6 +70,19 @@ def guarded(jobs: Sequence[Any], run: Any) -> Iterator[Row]:
             yield (result := ended(error))
             if "fatal" in result:
                 os._exit(1)
+
+
+def compile_jobs(jobs: Sequence[tuple[str, int]]) -> Iterator[Row]:
+    """Runs in a child: the compiled kernel of each (kernel, position in its list) is left in Triton's cache."""
+    return guarded(jobs, lambda job: compiled(corpus_registry.entries()[job[0]], job[1]))
+
+
+def compiled(entry: Entry, position: int) -> Row:
+    from corpus_launch import Made, fixed
+
+    problem = entry.problem()
+    fixed(entry, problem, entry.configs[position], Made(problem, 0).views, warmup=True)()
+    return {"status": "ok"}
 
 
 def compare_jobs(jobs: Sequence[str]) -> Iterator[Row]:
@@ -272,7 +288,11 @@ def run_compare(arguments: argparse.Namespace, until: float, names: list[str]) -
         store.add(made)
         print(f"{name}: {made.get('over', made.get('reason'))} {made.get('failed', '')}", flush=True)
 
-    each("bench_corpus:compare_jobs", left, limit_s=LIMIT_S["compare"], until=until, on_result=report)
+    for start in range(0, len(left), BATCH):
+        batch = left[start : start + BATCH]
+        listed = [(name, i) for name in batch for i in range(len(corpus_registry.entries()[name].configs))]
+        each("bench_corpus:compile_jobs", listed, limit_s=LIMIT_S["compile"], workers=cores(), until=until)
+        each("bench_corpus:compare_jobs", batch, limit_s=LIMIT_S["compare"], until=until, on_result=report)
     return store
 
 

@@ -110,11 +110,10 @@ def tuned(entry: Entry, problem: Problem, made: Mapping[str, torch.Tensor], kern
 
 def fresh(entry: Entry) -> Any:
     """The entry's kernel under its autotuner with nothing tuned yet; a plain list becomes one."""
-    kernel = copy.copy(entry.kernel)
-    if not isinstance(kernel, TUNERS):
+    if not isinstance(entry.kernel, TUNERS):
         zeroed = [name for name, value in zeroed_arguments(entry)]
-        return triton.autotune(configs=list(entry.configs), key=[], reset_to_zero=zeroed or None)(kernel)
-    layer = kernel
+        return triton.autotune(configs=list(entry.configs), key=[], reset_to_zero=zeroed or None)(entry.kernel)
+    kernel = layer = copy.copy(entry.kernel)
     while isinstance(layer, TUNERS):
         if hasattr(layer, "cache"):
             layer.cache = {}

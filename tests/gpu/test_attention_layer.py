@@ -149,6 +149,11 @@ def test_an_operand_that_tma_cannot_read_is_copied():
     assert relative_error(attention(q, k, v), torch_attention(q.float(), k.float(), v.float())) < 1e-2
 
 
+def aligned_torch_attention(*operands):
+    """torch's own kernels refuse what is not aligned."""
+    return torch_attention(*(t.contiguous() for t in operands))
+
+
 def test_gradients_of_what_tma_cannot_read(planned_backward):
     """Operands off 16 bytes, keys that all heads share, a sum's gradient, which is one element for all."""
     wide, shared = (torch.randn(form, device="cuda").bfloat16() for form in ((2, 4, 300, 65), (2, 1, 300, 64)))
@@ -162,7 +167,7 @@ def test_gradients_of_what_tma_cannot_read(planned_backward):
     # One weight for all: the sum of each row's weights is 1, so that query and key have no part in the gradients.
     for factor in (weights, weights[:1]):
         found = gradients(attention, torch.bfloat16, factor)
-        expected = gradients(torch_attention, torch.float32, factor)
+        expected = gradients(aligned_torch_attention, torch.float32, factor)
         for mine, right in zip(found, expected, strict=True):
             assert deviation(mine, right) < 2e-2
     assert len(planned_backward) == 2
