@@ -112,7 +112,7 @@ def fresh(entry: Entry) -> Any:
     """The entry's kernel under its autotuner with nothing tuned yet; a plain list becomes one."""
     if not isinstance(entry.kernel, TUNERS):
         zeroed = [name for name, value in zeroed_arguments(entry)]
-        return triton.autotune(configs=list(entry.configs), key=[], reset_to_zero=zeroed or None)(entry.kernel)
+        return triton.autotune(configs=with_boxes(entry), key=[], reset_to_zero=zeroed or None)(entry.kernel)
     kernel = layer = copy.copy(entry.kernel)
     while isinstance(layer, TUNERS):
         if hasattr(layer, "cache"):
@@ -121,6 +121,22 @@ def fresh(entry: Entry) -> Any:
             layer.fn = copy.copy(layer.fn)
         layer = layer.fn
     return kernel
+
+
+def with_boxes(entry: Entry) -> list[triton.Config]:
+    """The plain list, each configuration with a ``pre_hook`` that gives the descriptors its block sizes."""
+    found = entry.problem().arguments
+    boxes = {name: value.block for name, value in found.items() if isinstance(value, Box)}
+
+    def set_boxes(arguments: dict[str, Any]) -> None:
+        for name, block in boxes.items():
+            arguments[name].block_shape = [arguments[size] if isinstance(size, str) else size for size in block]
+
+    hook = {"pre_hook": set_boxes} if boxes else {}
+    return [
+        triton.Config(dict(c.kwargs), num_warps=c.num_warps, num_stages=c.num_stages, maxnreg=c.maxnreg, **hook)
+        for c in entry.configs
+    ]
 
 
 def zeroed_arguments(entry: Entry) -> list[tuple[str, str]]:
