@@ -29,6 +29,7 @@ from warpplan.kernels.attention_fwd.gluon import (
     load_block,
 )
 from warpplan.kernels.attention_fwd.space import MMA_ROWS, PRODUCER_REGISTERS
+from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS, wait_for_previous_kernel
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.gemm.space import WARP, WARP_GROUP
 from warpplan.kernels.triton_compat import fence_async_shared, gl, gluon, thread_barrier
@@ -196,6 +197,7 @@ def attention_decode_kernel(
     tensors = DecodeTensors(q, Q_BATCH, Q_HEAD, Q_QUERY, out, OUT_BATCH, OUT_HEAD, OUT_QUERY, lse)
     parts = DecodeSplits(lengths, KEYS, KEY_ROWS, KV_HEADS, QUERIES, SPLITS)
     extents = Extents(None, None, 0, 0, 0, SHARERS, 0, 0, 0, 0, 1, SCALE)
+    wait_for_previous_kernel()
     gl.warp_specialize(
         [
             (decode_consumer, (tensors, queries, rings, parts, extents, BLOCK, SPLIT)),
@@ -226,7 +228,7 @@ def constants(config: DecodeConfig, causal: bool) -> dict[str, object]:
 
 
 def launch_options(config: DecodeConfig) -> dict[str, int]:
-    return {"num_warps": WARP_GROUP, "num_stages": 1, "maxnreg": config.attention.max_registers}
+    return {"num_warps": WARP_GROUP, "num_stages": 1, "maxnreg": config.attention.max_registers, **LAUNCH_OPTIONS}
 
 
 def signature(

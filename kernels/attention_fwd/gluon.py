@@ -45,6 +45,7 @@ from warpplan.kernels.attention_fwd.fp8.gluon import (
 )
 from warpplan.kernels.attention_fwd.space import AttentionConfig
 from warpplan.kernels.device.boxes import as_box, ragged_box
+from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS, wait_for_previous_kernel
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.groups import Groups, count_units, find_group, first_window, window_groups
 from warpplan.kernels.device.rings import init_ring, previous_slot, wait_empty, wait_full
@@ -623,6 +624,7 @@ def specialize(
     PRODUCER_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's, 4."""
+    wait_for_previous_kernel()
     # A tuple of arguments that is bound to a name loses its constexprs.
     if BLOCK.consumers == 1:
         gl.warp_specialize(
@@ -779,7 +781,7 @@ def constants(
 
 
 def launch_options(config: AttentionConfig) -> dict[str, int]:
-    return {"num_warps": WARP_GROUP, "num_stages": 1, "maxnreg": config.max_registers}
+    return {"num_warps": WARP_GROUP, "num_stages": 1, "maxnreg": config.max_registers, **LAUNCH_OPTIONS}
 
 
 def signature(

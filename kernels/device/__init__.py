@@ -2,13 +2,14 @@
 
 ``matmul`` the warp-specialised main loop, ``rings`` barriers of a ring of slots, ``tile_order`` which tile comes next,
 ``groups`` whose rows a unit of work has, ``sequence_slots`` which packed sequence's, ``stream_k`` a range of K blocks
-for each CTA, ``scaling`` of fp8 products, ``boxes`` that TMA copies, ``epilogue`` from registers to global memory. They
-take what they need as arguments; none knows a kernel's own structures.
+for each CTA, ``early_launch`` how a kernel begins, ``scaling`` of fp8 products, ``boxes`` that TMA copies, ``epilogue``
+from registers to global memory. They take what they need as arguments; none knows a kernel's own structures.
 """
 
 EXPORTS = {
     "activations": ("activate",),
     "boxes": ("as_box", "ragged_box", "ragged_form", "RAGGED_ROWS"),
+    "early_launch": ("LAUNCH_OPTIONS", "wait_for_previous_kernel"),
     "epilogue": ("accumulator_layout", "shared_layout", "split_columns", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),

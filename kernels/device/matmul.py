@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpplan.kernels.device.early_launch import wait_for_previous_kernel
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.rings import allocate_barriers, init_ring, previous_slot, wait_empty, wait_full
 from warpplan.kernels.device.scaling import multiply_promoted
@@ -332,6 +333,7 @@ def specialize(
     BEGIN: gl.constexpr = same_work, LOAD: gl.constexpr = load_tiles,
 ):  # fmt: skip
     """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's: 8, or 4 where several are."""
+    wait_for_previous_kernel()
     if BLOCK.consumers == 1:
         gl.warp_specialize(
             [

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import triton
 
+from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
 from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
@@ -249,7 +250,7 @@ def launch_options(config: GemmConfig) -> dict[str, int]:
             "a profile that was recorded with this Triton",
             field="num_ctas", value=config.cluster, limit=1,
         )  # fmt: skip
-    options = {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers}
+    options = {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers, **LAUNCH_OPTIONS}
     return options if config.cluster == 1 else {**options, "num_ctas": config.cluster}
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
+from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import shared_layout, split_columns
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
 from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
@@ -282,7 +283,7 @@ def constants(config: GemmConfig, product: str, window: int, scales: str = "none
 
 
 def launch_options(config: GemmConfig) -> dict[str, int]:
-    return {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers}
+    return {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers, **LAUNCH_OPTIONS}
 
 
 def signature(

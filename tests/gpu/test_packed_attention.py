@@ -63,7 +63,8 @@ def by_torch(query, key, value, case):
     parts, q_first, k_first = [], 0, 0
     for q_size, k_size in zip(q_sizes, k_sizes, strict=True):
         keys = slice(k_first, k_first + k_size)
-        one = (t.transpose(0, 1).contiguous()[None] for t in (query[q_first : q_first + q_size], key[keys], value[keys]))
+        rows = (query[q_first : q_first + q_size], key[keys], value[keys])
+        one = (t.transpose(0, 1).contiguous()[None] for t in rows)
         seen = seen_keys(q_size, k_size, case[4], case[5], "cuda")
         if q_size:
             parts.append(torch_attention(*one, attn_mask=seen, enable_gqa=True)[0].transpose(0, 1))

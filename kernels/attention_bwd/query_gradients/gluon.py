@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.attention_bwd.space import ALIGNED_ROWS, AttentionBwdConfig
 from warpplan.kernels.device.boxes import as_box, ragged_box
+from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS, wait_for_previous_kernel
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.groups import window_groups
 from warpplan.kernels.device.rings import init_ring, wait_empty, wait_full
@@ -393,6 +394,7 @@ def query_gradients_kernel(
         HEAD_GROUP, SCALE, LOG_SCALE,
     )  # fmt: skip
     rows = RowStatistics(statistics, PITCH)
+    wait_for_previous_kernel()
     gl.warp_specialize(
         [
             (consumer, (dq_desc, rows, held, rings, extents, BLOCK)),
@@ -431,7 +433,7 @@ def constants(
 
 
 def launch_options(config: AttentionBwdConfig) -> dict[str, int]:
-    return {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers}
+    return {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers, **LAUNCH_OPTIONS}
 
 
 def signature(

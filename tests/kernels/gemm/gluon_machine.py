@@ -596,6 +596,8 @@ class _Cta(threading.local):
     programs = 1
     cluster = 1
     rank = 0
+    waited = False
+    """For the kernel before this one."""
     partitions: list[Any]
 
     def __init__(self) -> None:
@@ -604,6 +606,16 @@ class _Cta(threading.local):
 
 
 _CTA = _Cta()
+
+
+def _wait_for_previous_kernel() -> None:
+    _CTA.waited = True
+
+
+def _specialize(functions: Any, warps: Any, registers: Any) -> None:
+    if not _CTA.waited:
+        raise ProtocolError("partitions begin while the kernel before may still write what they read")
+    _CTA.partitions.extend(functions)
 
 
 def fake_compat() -> SimpleNamespace:
@@ -649,7 +661,7 @@ def fake_compat() -> SimpleNamespace:
         atomic_xchg=_atomic_xchg,
         program_id=lambda axis: _current_cta(0),
         num_programs=lambda axis: _current_cta(1),
-        warp_specialize=lambda functions, warps, registers: _CTA.partitions.extend(functions),
+        warp_specialize=_specialize,
     )
     return SimpleNamespace(
         gl=gl,
@@ -663,6 +675,7 @@ def fake_compat() -> SimpleNamespace:
         ),
         proton=SimpleNamespace(scope=lambda name: contextlib.nullcontext()),
         fence_async_shared=_fence,
+        gdc_wait=_wait_for_previous_kernel,
         has_clusters=True,
         reinterpret=_reinterpret,
         thread_barrier=lambda: None,
@@ -810,6 +823,7 @@ def run_ctas(
     _CTA.cluster, _CTA.peers = cluster, runner.peers
     for cta in range(programs * cluster):
         _CTA.program, _CTA.programs, _CTA.partitions, _CTA.rank = cta // cluster, programs, [], cta % cluster
+        _CTA.waited = False
         _CTA.allocations = [*(_CTA.allocations if _CTA.rank else ()), []]
         kernel(*arguments, **constants)
         for i, (function, given) in enumerate(_CTA.partitions):

@@ -227,6 +227,7 @@ MUTATIONS = {
         "",
         TAIL,
     ),
+    "nobody waits for the kernel before": ("    wait_for_previous_kernel()\n", "", SINGLE),
     "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),
     "the halves swap": (
         "slot * BLOCK.sharers + PART)\n    b =",

@@ -196,7 +196,8 @@ def descriptor_store(partition: PlayedPartition, operation: ReadyOperation) -> N
 
 
 def nothing(partition: PlayedPartition, operation: ReadyOperation) -> None:
-    """What has no effect on values: assertions, prints, barriers of a partition's own threads."""
+    """What has no effect on values: assertions, prints, barriers of a partition's own threads, a launch's
+    place among others."""
 
 
 GLOBAL: dict[str, Callable[[PlayedPartition, ReadyOperation], None]] = {
@@ -205,6 +206,7 @@ GLOBAL: dict[str, Callable[[PlayedPartition, ReadyOperation], None]] = {
     "ttng.tensormap_fenceproxy_acquire": acquire_map, "ttng.reinterpret_tensor_descriptor": use_map,
     "tt.descriptor_load": descriptor_load, "tt.descriptor_store": descriptor_store, "tt.assert": nothing,
     "tt.print": nothing, "gpu.barrier": nothing, "ttg.barrier": nothing, "llvm.intr.assume": nothing,
+    "tt.grid_dependency_wait": nothing, "tt.grid_dependency_launch_dependents": nothing,
 }  # fmt: skip
 GLOBAL_WAITING: dict[str, Callable[[PlayedPartition, ReadyOperation], Steps]] = {
     "tt.load": load, "tt.atomic_rmw": atomic, "tt.atomic_cas": compare_and_swap,
