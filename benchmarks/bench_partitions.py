@@ -156,20 +156,26 @@ def main() -> None:
     arguments = parser.parse_args()
     jobs = [i for i, (what, *_) in enumerate(KERNELS) if not arguments.words or any(w in what for w in arguments.words)]
     target = "bench_partitions:predict_jobs" if arguments.predict else "bench_partitions:measure_jobs"
-    rows = [
-        {"kernel": KERNELS[index][0], **row}
-        for index, row in zip(jobs, each(target, jobs, limit_s=LIMIT_S), strict=True)
-    ]
-    for row in rows:
-        print(f"{row['kernel']}: {row.get('reason', '')}")
-        for side in ("served", "solved"):
-            if row.get(side):
-                print(f"  {side}: {row[side]}, predicted {row[f'{side}_predicted_gain']:.3f}")
-        for side, found in row.get("times", {}).items():
-            print(f"  {side}: {found}")
-        print(f"  free over served: {row.get('free_over_served')} {row.get('failed') or ''}")
-    if not arguments.predict:
-        write(arguments.out / NAME, {**head("partitions", DEVICE), "rows": rows})
+    rows: list[Row] = []
+
+    def keep(index: int, result: Row) -> None:
+        rows.append({"kernel": KERNELS[index][0], **result})
+        print(told(rows[-1]), flush=True)
+        if not arguments.predict:
+            write(arguments.out / NAME, {**head("partitions", DEVICE), "rows": rows})
+
+    each(target, jobs, limit_s=LIMIT_S, on_result=keep)
+
+
+def told(row: Row) -> str:
+    """A row in words."""
+    sides = [side for side in ("served", "solved") if row.get(side)]
+    return "\n  ".join([
+        f"{row['kernel']}: {row.get('reason', '')}",
+        *(f"{side}: {row[side]}, predicted {row[f'{side}_predicted_gain']:.3f}" for side in sides),
+        *(f"{side}: {found}" for side, found in row.get("times", {}).items()),
+        f"free over served: {row.get('free_over_served')} {row.get('failed') or ''}",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":
