@@ -15,6 +15,7 @@ from typing import Any
 
 from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
+from measured_tables import corpus_table, moe_table, partitions_table
 from recorded_figures import (
     compiler_table,
     figure_table,
@@ -33,6 +34,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ablation-tables": ablation_tables,
     "command-line": command_line,
     "compiler-table": compiler_table,
+    "corpus-table": corpus_table,
     "figures": figure_table,
     "file-schemas": file_schemas,
     "folders": folder_table,
@@ -41,7 +43,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "kernels-table": kernels_table,
     "http-routes": http_routes,
     "longest-functions": longest_functions,
+    "moe-table": moe_table,
     "optimality-table": optimality_table,
+    "partitions-table": partitions_table,
     "solver-table": solver_table,
     "vector-add-table": vector_add_table,
 }

@@ -12,6 +12,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.ticker import LogLocator
 
 COLOURS = {"warpplan": "#0b6e4f", "torch._grouped_mm": "#c8553d", "expert loop": "#6b7a8f", "block loop": "#b9c0cb"}
 EXACT = "float32 loop"
@@ -25,6 +26,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         left.plot(curve, label=name, linewidth=1.4, **style)
     left.set(xlabel="step", ylabel="loss (mean squared error)", yscale="log", title="The same loss")
     left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_locator(LogLocator(subs=(2, 4, 6)))
     left.yaxis.set_minor_formatter("{x:g}")
     left.legend(frameon=False, fontsize=8)
     rows = result["rows"][::-1]
