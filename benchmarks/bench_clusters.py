@@ -1,4 +1,5 @@
-"""Clusters of two CTAs beside the same tile in CTAs of their own: writes ``clusters_h200.json``. Needs Triton 3.9.
+"""Clusters of two CTAs beside the same tile in CTAs of their own: writes ``clusters_h200.json`` (on an
+H200; ``WARPPLAN_BENCH_DEVICE`` names another). Needs Triton 3.9.
 
     python benchmarks/bench_clusters.py --plan         # no GPU: the first candidates of the training shapes
     python benchmarks/bench_clusters.py --limit-s 500  # on the GPU; an interrupted run goes on where it stopped
@@ -16,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench_target import CARD, TARGET
 from children import cores, each
 from kernel_cases.bench_rows import BenchRow, rows
 from kernel_estimates import check_jobs, durations, label
-from kernel_plans import PLANS, TARGET, PlannedRow, compiled, load_plans, plan_all, save_plans
+from kernel_plans import PLANS, PlannedRow, compiled, load_plans, plan_all, save_plans
 from kernel_timing import as_json
 from results_file import RESULTS, head
 from row_store import RowStore
@@ -120,7 +122,7 @@ def main() -> None:
         return
     if not path.exists():
         raise SystemExit(f"{path} is not there: run with --plan first")
-    store = RowStore(options.out / "clusters_h200.json", ("row",), {"bench": "clusters", "split": options.split})
+    store = RowStore(options.out / f"clusters_{CARD}.json", ("row",), {"bench": "clusters", "split": options.split})
     plans = load_plans(path)
     run([plans[row] for row in asked if row in plans], store, time.time() + options.limit_s)
     found = store.rows()

@@ -21,13 +21,14 @@ from typing import Any
 
 from bench_compiler import geometric_mean
 from bench_corpus import COLD_BYTES, MOST_SETS, ROUNDS, SHORT_ROUNDS, SHORT_US, estimate_us, guarded
+from bench_target import CARD
 from children import cores, each
 from consumer_lists import consumers
 from consumer_ranking import labelled
 from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 
-NAME, RANKED = "consumers_h200.json", "consumers_ranked.json"
+NAME, RANKED = f"consumers_{CARD}.json", f"consumers_ranked_{CARD}.json"
 FIRST = 4
 WARM_MS = 300.0
 """A cool card that is limited by power is faster than it stays."""

@@ -5,6 +5,8 @@
     python benchmarks/bench_kernels.py --phase search --split train      # -> kernels_exhaustive_h200_<table>.json
     python benchmarks/bench_kernels.py --phase compare --split heldout   # -> kernels_h200_<table>.json
 
+``WARPPLAN_BENCH_DEVICE="NVIDIA H100 80GB HBM3"`` plans for that GPU, and its rows go to files of their own.
+
 ``search`` first compiles, runs and checks every candidate in child processes on all cores, then reads the candidates
 in turn with a peer, a dozen at a time. ``compare`` times the chosen plan, the best of the ranking and of the search,
 and every peer in turn. Both keep each finished row, so that an interrupted run, or one that ``--limit-s`` ended, goes
@@ -22,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench_target import TARGET, require_target
 from children import cores, each
 from kernel_cases.bench_rows import SPLITS, TABLES, BenchRow, rows
 from kernel_estimates import (
@@ -88,6 +91,7 @@ def search_all(plans: Sequence[PlannedRow], arguments: argparse.Namespace, until
 
     def keep(job: Job, result: dict[str, Any]) -> None:
         nonlocal last
+        require_target(result.get("device", TARGET.name))
         key = tuple(job["key"])
         plan, configs = left[key]
         chunks[key].append(result)
@@ -155,6 +159,7 @@ def compare_all(
         jobs.append({**shared, **durations(plan.row), "ours": kept, "check": "chosen"})
 
     def keep(job: Job, result: dict[str, Any]) -> None:
+        require_target(result.get("device", TARGET.name))
         plan = left[tuple(job["key"])]
         if "times" not in result:
             print(f"{label(plan.row)}: {result['status']}: {result['reason']}", flush=True)
@@ -208,7 +213,7 @@ def main() -> int:
     if arguments.phase == "plan" and not arguments.dry_run:
         from warpplan.profiler.embedded import embedded
 
-        profile = load(arguments.profile) if arguments.profile else embedded("NVIDIA H200")
+        profile = load(arguments.profile) if arguments.profile else embedded(TARGET.name)
         for table in arguments.tables:
             found = plan_all((row for split in SPLITS for row in rows(table, split)), profile)
             save_plans(arguments.plans / f"{table}.json", found)

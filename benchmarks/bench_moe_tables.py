@@ -22,12 +22,12 @@ from typing import Any
 
 from bench_compiler import geometric_mean
 from bench_corpus import guarded
+from bench_target import CARD, TARGET
 from children import cores, each
 from consumer_moe import TOLERANCE, Config, MoeRun, default_config
 from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 
-from warpplan.planner.values.device import device
 from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.routing import routed
@@ -38,8 +38,7 @@ from warpplan.service.feeds.moe_facts.tile_facts import kernel_source
 from warpplan.service.feeds.moe_facts.tuning_space import GROUPS, STAGES, MoeConfig, groups_by_preference, tiles
 from warpplan.service.workflow.profiles import Profiles
 
-NAME = "moe_tables_h200.json"
-DEVICE = "NVIDIA H200"
+NAME = f"moe_tables_{CARD}.json"
 LAYERS = {
     "deepseek-v3": (8, "fp8_w8a8_block"), "qwen3-30b-a3b": (1, "bfloat16"), "mixtral-8x7b": (2, "bfloat16"),
     "glm-4.5-air": (2, "bfloat16"), "ernie-4.5-21b-a3b": (1, "bfloat16"),
@@ -67,7 +66,7 @@ def chooser(site: str, model: str) -> MoeChooser:
     """As ``warpplan export --target vllm`` has it."""
     _, scheme = understood(model)
     source = kernel_source(VLLM, scheme, find_consumer("vllm", site))
-    return MoeChooser(source, scheme, Profiles().of(DEVICE).profile, device(DEVICE), sorts_always=False)
+    return MoeChooser(source, scheme, Profiles().of(TARGET.name).profile, TARGET, sorts_always=False)
 
 
 def predicted(site: str, model: str, tokens: int) -> list[tuple[Config, float]]:

@@ -6,17 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from bench_target import TARGET
 from children import first_line
 from consumer_lists import Consumer, consumers
 from corpus_entry import ELEMENTS, Box, Problem, resolved
 from row_store import Row
 
-from warpplan.planner.values.device import device
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.tuning.launch_ranking import Tuner, TuningTask
 from warpplan.service.workflow.profiles import Profiles
-
-DEVICE = "NVIDIA H200"
 
 
 class LaunchTuner(Tuner):
@@ -33,7 +31,7 @@ class LaunchTuner(Tuner):
             for c in entry.configs
         )  # fmt: skip
         task = TuningTask(consumer.name, signature(self.problem), "", configs)
-        super().__init__(task, entry.jit, Profiles().of(DEVICE).profile, device(DEVICE))
+        super().__init__(task, entry.jit, Profiles().of(TARGET.name).profile, TARGET)
 
     def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
         x, y, z = (*map(int, self.problem.grid(dict(config.kwargs))), 1, 1)[:3]

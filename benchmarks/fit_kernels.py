@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from bench_target import TARGET
 from kernel_cases.bench_rows import BenchRow
-from kernel_plans import TARGET
 from kernel_tables import SearchedRow, exhaustive_path, read_exhaustive
 from results_file import RESULTS
 from time_statistics import geomean
@@ -26,7 +26,7 @@ from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.fit import MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
 
-PROFILE = Path(__file__).parents[1] / "profiler" / "data" / "nvidia_h200.json"
+PROFILE = Path(__file__).parents[1] / "profiler" / "data" / f"{TARGET.name.lower().replace(' ', '_')}.json"
 WorkOf = Callable[[BenchRow, Sequence[TuningConfig], Profile], DeviceWork]
 
 

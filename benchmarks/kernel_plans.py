@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench_target import TARGET
 from kernel_cases.bench_case import case_of
 from kernel_cases.bench_rows import BenchRow
 from kernel_timing import as_json, config_of, row_of
@@ -18,11 +19,9 @@ from results_file import head
 
 from warpplan.kernels import registry
 from warpplan.planner.errors import WarpplanError
-from warpplan.planner.values.device import device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 
-TARGET = device("NVIDIA H200")
 ALL = 1_000_000
 """A limit above every space."""
 PLANS = Path(__file__).parents[1] / "build" / "kernel_plans"

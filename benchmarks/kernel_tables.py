@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_target import CARD
 from kernel_cases.bench_rows import BenchRow, rows
 from kernel_plans import PlannedRow
 from kernel_timing import config_of
@@ -39,11 +40,11 @@ class SearchedRow:
 
 
 def exhaustive_path(out: Path, table: str) -> Path:
-    return out / f"kernels_exhaustive_h200_{table}.json"
+    return out / f"kernels_exhaustive_{CARD}_{table}.json"
 
 
 def compare_path(out: Path, table: str) -> Path:
-    return out / f"kernels_h200_{table}.json"
+    return out / f"kernels_{CARD}_{table}.json"
 
 
 def exhaustive_store(out: Path, table: str) -> RowStore:
@@ -105,7 +106,7 @@ def write_tables(out: Path, stores: Mapping[str, RowStore]) -> None:
         kept = [{k: v for k, v in found[key].items() if k != "shape_text"} for key in order if key in found]
         if not kept:
             continue
-        begin = head(store.out.stem.split("_h200")[0], kept[0]["device"])
+        begin = head(store.out.stem.split(f"_{CARD}")[0], kept[0]["device"])
         if "configs" in kept[0]:
             kept, configs = _gathered(kept)
             begin |= {"configs": configs}

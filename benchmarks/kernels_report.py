@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_target import CARD, TARGET
 from kernel_cases.bench_rows import SPLITS, TABLES
 from kernel_plans import planned
 from kernel_tables import SearchedRow, compare_path, exhaustive_path, read_exhaustive
@@ -201,9 +202,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    found = report(arguments.results, embedded("NVIDIA H200"))
+    found = report(arguments.results, embedded(TARGET.name))
     print_report(found)
-    write(arguments.results / "kernels_summary_h200.json", {**head("kernels_summary", "NVIDIA H200"), **found})
+    path = arguments.results / f"kernels_summary_{CARD}.json"
+    write(path, {**head("kernels_summary", TARGET.name), **found})
 
 
 if __name__ == "__main__":
