@@ -3,7 +3,8 @@
     python benchmarks/fit_kernels.py
 
 It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it, so that a
-dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's.
+dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. A card without raw tables begins
+at what the H200's gave, and is drawn from there to the settled readings of ``bench_power.py``, a few rows.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from pathlib import Path
 import numpy as np
 from bench_target import TARGET
 from kernel_cases.bench_rows import BenchRow
-from kernel_tables import SearchedRow, exhaustive_path, read_exhaustive
+from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_sustained
 from results_file import RESULTS
 from time_statistics import geomean
 
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
+from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.profiler.embedded import embedded
 from warpplan.profiler.fit import MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
 
@@ -167,16 +170,11 @@ def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, name:
     return f"{name}: {len(regrets)} rows, regret {regret:.2%}, median error {float(np.median(wrong)):.1%}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, default=RESULTS, help="folder of the raw tables")
-    parser.add_argument("--profile", type=Path, default=PROFILE)
-    parser.add_argument("--variants", action="store_true", help="print too what calibrations of variants would gain")
-    arguments = parser.parse_args()
-    profile = load(arguments.profile)
+def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
+    """``profile`` with every calibration of :data:`FITTED` whose raw table is there."""
     kept = profile
-    for fitted in (*FITTED, *VARIANTS) if arguments.variants else FITTED:
-        path = exhaustive_path(arguments.tables, fitted.table)
+    for fitted in (*FITTED, *VARIANTS) if variants else FITTED:
+        path = exhaustive_path(tables, fitted.table)
         if not path.exists():
             continue
         table = read_exhaustive(path)
@@ -185,6 +183,40 @@ def main() -> None:
             kept = profile
         before, after = (errors(profile, table, fitted, name, device_work) for name in (fitted.prior, fitted.name))
         print(f"{before}; {after}", flush=True)
+    return kept
+
+
+def fit_settled(profile: Profile, path: Path) -> Profile:
+    """``profile`` with the H200's calibrations, those drawn to ``path``'s readings that it has training rows for."""
+    profile = replace(
+        profile,
+        calibrations=tuple(
+            replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in embedded(H200.name).calibrations
+        ),
+    )
+    for fitted in FITTED:
+        table = read_sustained(path, fitted.table)
+        own = replace(fitted, prior=fitted.name)
+        if not any(own.counts(m.row) for m in table):
+            continue
+        before = errors(profile, table, own, own.name, device_work)
+        source = f"benchmarks/results/{path.name}, drawn to the calibration of an {H200.name}"
+        profile = calibrated(profile, table, own, source, device_work)
+        print(f"{before}; fitted, {errors(profile, table, own, own.name, device_work)}", flush=True)
+    return profile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=Path, default=RESULTS, help="folder of the raw tables")
+    parser.add_argument("--profile", type=Path, default=PROFILE)
+    parser.add_argument("--variants", action="store_true", help="print too what calibrations of variants would gain")
+    arguments = parser.parse_args()
+    profile = load(arguments.profile)
+    if any(exhaustive_path(arguments.tables, fitted.table).exists() for fitted in FITTED):
+        kept = fit_tables(profile, arguments.tables, arguments.variants)
+    else:
+        kept = fit_settled(profile, power_path(arguments.tables))
     save(kept, arguments.profile)
 
 

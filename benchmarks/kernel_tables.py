@@ -149,6 +149,22 @@ def _searched(values: Mapping[str, Any]) -> SearchedRow:
     return SearchedRow(row_from(values), configs, steady_us(times, np.array(values["peer_us"], dtype=np.float64)))
 
 
+def power_path(out: Path) -> Path:
+    """What ``bench_power.py`` writes."""
+    return out / f"power_{CARD}.json"
+
+
+def read_sustained(path: Path, table: str) -> list[SearchedRow]:
+    """The rows of one table that ``bench_power.py`` has read; times are means over a settled clock."""
+    found = []
+    for values in json.loads(path.read_text())["rows"]:
+        read = [(c, r["us"]) for c, r in zip(values["configs"], values["readings"], strict=True) if isinstance(r, dict)]
+        if values["table"] == table and read:
+            configs = tuple(config_of(config) for config, _ in read)
+            found.append(SearchedRow(row_from(values), configs, np.array([us for _, us in read], dtype=np.float64)))
+    return found
+
+
 def best_configs(out: Path, row: BenchRow) -> list[TuningConfig]:
     """The configurations of a row's search, best first, from the raw table or what an interrupted run left of it."""
     path = exhaustive_path(out, row.table)

@@ -88,8 +88,8 @@ def fit(
     """The calibration of ``kernel`` from ``measured``.
 
     With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them, so that
-    few shapes suffice; structures that were not measured keep its residuals, and others the more of them the larger
-    ``shrinkage``. The search ends with a step that gains less than ``tolerance`` of the loss. Raises ``ValueError``
+    few shapes suffice; families and structures that were not measured keep its constants and residuals, and other
+    structures the more of them the larger ``shrinkage``. The search ends with a step that gains less than ``tolerance`` of the loss. Raises ``ValueError``
     where nothing was measured.
     """
     if not measured:
@@ -136,7 +136,7 @@ def fit(
         residuals, start, jacobian, bounds=(low, high), x_scale=scale, loss="soft_l1", f_scale=0.05,
         ftol=tolerance,
     )  # fmt: skip
-    constants = dict(zip(names, map(float, solved.x), strict=True))
+    constants = {**known, **dict(zip(names, map(float, solved.x), strict=True))}
     constants |= _structure_residuals(measured, weights, rates, constants, known, shrinkage)
     rounded = tuple(sorted((name, float(f"{value:.6g}")) for name, value in constants.items()))
     return Calibration(kernel, rounded, tuple(m.shape for m in measured), source)
