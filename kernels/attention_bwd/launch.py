@@ -45,6 +45,7 @@ from warpplan.kernels.attention_fwd.launch import (
 )
 from warpplan.kernels.attention_fwd.packed_launch import describe_ragged
 from warpplan.kernels.gemm.launch import run_kernel
+from warpplan.kernels.operands.contexts import bind_context
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import GluonLayout, TmaDescriptor
@@ -293,6 +294,7 @@ def _describe_sums(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     """The TMA descriptor of an fp32 ``tensor`` with boxes of ``box``."""
     from warpplan.kernels.triton_compat import TensorDescriptor
 
+    bind_context(tensor.device)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(box), _sums_layout(box))
 
 

@@ -40,6 +40,7 @@ from warpplan.kernels.attention_fwd.launch import (
 )
 from warpplan.kernels.declaration import Shape
 from warpplan.kernels.gemm.launch import run_kernel
+from warpplan.kernels.operands.contexts import bind_context
 from warpplan.kernels.operands.gpus import device_limits
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import TmaDescriptor
@@ -172,6 +173,7 @@ def _describe_rows(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     _, head, row, _ = tma_strides(tensor)
     batch, kv_heads, keys, head_dim = tensor.shape
     form = ragged_form((batch * keys, kv_heads, head_dim), (row, head, 1))
+    bind_context(tensor.device)
     return TensorDescriptor(tensor, *form, list(box), shared_box_layout(box, tensor.dtype))
 
 

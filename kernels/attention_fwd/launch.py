@@ -48,6 +48,7 @@ from warpplan.kernels.attention_fwd.space import (
     require_valid,
 )
 from warpplan.kernels.declaration import Shape, require_elements
+from warpplan.kernels.operands.contexts import bind_context
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import TMA_ALIGNMENT_BYTES
 from warpplan.kernels.torch_types import Tensor
@@ -235,6 +236,7 @@ def describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     """The TMA descriptor of ``tensor`` with boxes of ``box``."""
     from warpplan.kernels.triton_compat import TensorDescriptor
 
+    bind_context(tensor.device)
     return TensorDescriptor(
         tensor, list(tensor.shape), tma_strides(tensor), list(box), shared_box_layout(box, tensor.dtype)
     )

@@ -38,6 +38,7 @@ from warpplan.kernels.attention_fwd.launch import (
     tma_strides,
 )
 from warpplan.kernels.attention_fwd.space import SIXTEEN_BIT, AttentionConfig
+from warpplan.kernels.operands.contexts import bind_context
 from warpplan.kernels.operands.gpus import sm_count
 from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import TmaDescriptor
@@ -150,6 +151,7 @@ def describe_ragged(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     from warpplan.kernels.triton_compat import TensorDescriptor
 
     form = ragged_form(list(tensor.shape), tma_strides(tensor))
+    bind_context(tensor.device)
     return TensorDescriptor(tensor, *form, list(box), shared_box_layout(box, tensor.dtype))
 
 

@@ -20,6 +20,7 @@ from warpplan.kernels.compile import element_type
 from warpplan.kernels.declaration import Shape
 from warpplan.kernels.gemm.kernel import GEMM
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig, config_of, require_valid
+from warpplan.kernels.operands.contexts import bind_context
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import (
     layout_of,
@@ -174,6 +175,7 @@ def describe_product(
     def describe(tensor: Tensor, i: int) -> TmaDescriptor:
         element = gluon.TYPES[element_type(str(tensor.dtype).removeprefix("torch."))]
         layout = shared_layout(boxes[i], element, config.cluster, splits[i])
+        bind_context(tensor.device)
         return TensorDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(boxes[i]), layout)
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
@@ -199,6 +201,7 @@ def _pipelined(a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store:
     from warpplan.kernels.gemm import tl
 
     def describe(tensor: Tensor, box: tuple[int, int]) -> TmaDescriptor:
+        bind_context(tensor.device)
         return TlDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(box))
 
     shape = (a.shape[0], b.shape[0], a.shape[1])

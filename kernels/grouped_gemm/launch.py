@@ -28,6 +28,7 @@ from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig
 from warpplan.kernels.grouped_gemm.distribution import group_sizes
 from warpplan.kernels.grouped_gemm.kernel import GROUPED_GEMM
 from warpplan.kernels.grouped_gemm.space import FP8, PRODUCTS, SIXTEEN_BIT, Product, config_of, require_valid
+from warpplan.kernels.operands.contexts import bind_context
 from warpplan.kernels.operands.gpus import device_limits, sm_count
 from warpplan.kernels.operands.matrices import TMA_ALIGNMENT_BYTES, result_dtype
 from warpplan.kernels.torch_types import Tensor
@@ -208,6 +209,7 @@ def _describe(tensor: Tensor, box: tuple[int, ...]) -> TmaDescriptor:
     shape, strides = list(tensor.shape), _strides(tensor)
     if len(box) == len(shape) + 2:
         shape, strides = ragged_form(shape, strides)
+    bind_context(tensor.device)
     return TensorDescriptor(tensor, shape, strides, list(box), _layout(box, tensor.dtype))
 
 

@@ -1,6 +1,7 @@
 """Torch tensors on their way to a kernel: how they lie, whether TMA can address them, their scales, their GPU."""
 
 EXPORTS = {
+    "contexts": ("bind_context",),
     "gpus": ("device_limits", "hopper_name", "sm_count"),
     "matrices": (
         "layout_of",
