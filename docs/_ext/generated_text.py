@@ -15,6 +15,7 @@ from typing import Any
 
 from code_layout import folder_table, longest_functions, top_names
 from docutils import nodes
+from hopper_tables import cluster_table, order_table
 from measured_tables import corpus_table, moe_table, partitions_table
 from recorded_figures import (
     compiler_table,
@@ -32,6 +33,7 @@ from sphinx.ext.autodoc.mock import mock
 
 GENERATED: dict[str, Callable[[], str]] = {
     "ablation-tables": ablation_tables,
+    "cluster-table": cluster_table,
     "command-line": command_line,
     "compiler-table": compiler_table,
     "corpus-table": corpus_table,
@@ -45,6 +47,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "longest-functions": longest_functions,
     "moe-table": moe_table,
     "optimality-table": optimality_table,
+    "order-table": order_table,
     "partitions-table": partitions_table,
     "solver-table": solver_table,
     "vector-add-table": vector_add_table,

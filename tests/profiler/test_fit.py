@@ -165,6 +165,12 @@ def test_a_prior_knows_structures_that_were_not_measured():
     assert dict(fit("toy few", shapes, RATES, "", prior=prior).constants)["structure.y"] == known["structure.y"]
 
 
+def test_a_prior_knows_families_that_were_not_measured():
+    prior = fit("toy", measured(6, TRUTH), RATES, "")
+    other = replace(prior, constants=tuple(sorted({**dict(prior.constants), "unit_cycles.other": 321.0}.items())))
+    assert dict(fit("toy few", measured(2, TRUTH), RATES, "", prior=other).constants)["unit_cycles.other"] == 321.0
+
+
 def test_shapes_of_unlike_structures_are_united():
     """Each shape names the families and structures of its own candidates, in its own order."""
     work = candidates(0)

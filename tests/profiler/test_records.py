@@ -72,7 +72,7 @@ def test_a_full_disk_or_missing_folder_leaves_no_half_file(tmp_path: Path) -> No
 
 def test_a_device_without_an_embedded_profile_lists_those_that_have_one() -> None:
     with pytest.raises(UnknownName) as caught:
-        embedded("NVIDIA H100 80GB HBM3")
+        embedded("NVIDIA B200")
     assert caught.value.limit == list(available())
 
 
