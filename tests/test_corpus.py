@@ -167,6 +167,16 @@ def test_a_lowered_kernel_that_is_wrong_is_a_defect(monkeypatch: pytest.MonkeyPa
     assert "gemm_descriptors.py:" in found["computes"]
 
 
+def test_one_consumer_of_more_warps_than_the_kernel_is_lowered_beside_a_producer_that_copies() -> None:
+    """The producer keeps four of the eight warps of layouts that are linear for products of 16 rows."""
+    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+
+    entry, target = ENTRIES["fused_moe_down"], GPUTarget("cuda", 90, 32)
+    number = next(i for i, c in enumerate(entry.configs) if c.num_warps == 4 and c.kwargs["BLOCK_K"] == 128)
+    found = corpus_play.computes(entry, number, HopperStrategy(1, (6,), 8, 1, 1, 1), target, seeds=(0,))
+    assert found["computes"] == "equal"
+
+
 def row(kernel: str, status: str, **more: Any) -> dict[str, Any]:
     entry = ENTRIES[kernel]
     known = {"operation": "tt.load", "line": "a.py:1"} if status == "refused" else {}
