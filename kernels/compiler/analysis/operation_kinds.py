@@ -108,6 +108,11 @@ class Product:
     def dtype(self) -> str:
         return DTYPES.get(self.element.element, "bfloat16")
 
+    @property
+    def measured(self) -> bool:
+        """Whether the rate of its operands' type is known as such, not as bfloat16's."""
+        return self.element.element in DTYPES
+
 
 @dataclass(frozen=True)
 class Classified:
