@@ -29,6 +29,7 @@ from warpplan.kernels.compiler.launching import decide, progress  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned import (  # noqa: E402
     job_pool,
+    list_choice,
     list_decide,
     list_jobs,
     trial_child,
@@ -307,6 +308,30 @@ def test_a_candidate_that_fails_takes_no_other_with_it(
     assert kept.metadata.num_warps == 8, "one consumer and a producer"
     (reason,) = (t["reason"] for t in decided(tmp_path)["tried"] if t["us"] is None)
     assert reason in (outcome, getattr(outcome, "reason", ""))
+
+
+def test_a_plan_that_does_not_compile_is_replaced_by_the_next(
+    machine: Machine, tuned: Any, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = children(PREDICTED, TIMES)
+
+    def jobs(target: str, shared: Json, jobs: list[Json], *, time_limit_s: float) -> list[Json]:
+        found = tried.jobs(target, shared, jobs, time_limit_s=time_limit_s)
+        return [
+            {"reason": "out of resource"} if strategy(job.get("scheme")) == TWO else result
+            for job, result in zip(jobs, found, strict=True)
+        ]
+
+    monkeypatch.setattr(list_choice, "MOST_PLANNED", 1)
+    monkeypatch.setattr(list_decide, "run_jobs", jobs)
+    tuner = tuned([config(SMALL), config(WIDE)])
+    with planned(tmp_path, background=False):
+        launch(tuner)
+    assert tried.compiled[-1] == (128, 64, 4, ONE), "after all others, its own configuration among them"
+    assert len(tried.compiled) == 4
+    found = decided(tmp_path)
+    assert (found["config"], found["scheme"]["consumers"]) == (1, 1)
+    assert [t["reason"] for t in found["tried"] if t["us"] is None] == ["out of resource"]
 
 
 def test_children_that_all_die_leave_the_list_to_triton(
