@@ -19,7 +19,7 @@ from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.analysis.operation_kinds import Product
 from warpplan.kernels.compiler.costing.hopper_ranking import rank
 from warpplan.kernels.compiler.costing.whole_launch import LaunchRates, LaunchSize, iterations, launch_bound, waves
-from warpplan.kernels.compiler.sizes.loop_trips import Trips, trip_counts
+from warpplan.kernels.compiler.sizes.loop_trips import Trips, loop_trips, trip_counts
 from warpplan.kernels.compiler.ttgir.parsing import parse
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 from warpplan.planner.values.device import H200
@@ -65,6 +65,14 @@ def test_loops_are_counted_as_programs_run_them(n: int, step: int, programs: int
     assert outer.mean == pytest.approx(sum(runs) / programs)
     assert inner == Trips(float(step), step)
     assert unknown is None, "it is read from memory"
+
+
+@pytest.mark.parametrize("ends", ["%read, %end", "%end, %read"])
+def test_a_loop_that_memory_may_end_sooner_is_counted_by_what_is_known(ends: str) -> None:
+    least = f"%least = arith.minsi {ends} : i32 loc(unknown)\n      scf.for %k = %c1 to %least"
+    function = parse(TEMPLATE.replace("scf.for %k = %c1 to %read", least).replace("STEP", "1")).function
+    assert trip_counts(function, {"n": 50}, (4,))[2] == Trips(49.0, 49)
+    assert loop_trips(function)[2].bounds is None, "at another size of the launch it may be memory that ends it"
 
 
 def test_an_argument_that_is_not_given_counts_nothing() -> None:

@@ -26,9 +26,8 @@ tried: as for one kernel."""
 MOST_PLANNED = 5
 """Strategies tried on the GPU for one list at most: as many as for one kernel. Chosen by hand."""
 MOST_OF_TILE = 3
-"""Of these, strategies of one tile at most, where others are worth trying: predictions err more between tiles than within
-one. Chosen by hand; at 5 the strategies of an int8 GEMM's list are all of one tile of three. ``benchmarks/plan_lists.py``
-names the tile that is predicted best."""
+"""Of these, strategies of one tile at most, where others are worth trying: predictions err more between tiles than
+within one. Chosen by hand; doubled, all that are tried of an int8 GEMM's list of three tiles are of one."""
 MOST_UNPLANNED = 6
 """Configurations timed as they are where no cache says which one wins. Each costs a compile on one of all cores and a
 tenth of a second. Chosen by hand."""
@@ -89,8 +88,8 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
 def to_try(
     candidates: Sequence[Candidate], alike: Sequence[Hashable], known: KnownTimings
 ) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-    """The first few planned, and those as they are; then the planned ones, in order, that replace those of the first few
-    that do not compile. ``alike`` is equal for configurations that one strategy makes the same kernel of: they differ
+    """The first few planned, and those as they are; then the planned ones, in order, that replace those of the first
+    few that do not compile. ``alike`` is equal for configurations that one strategy makes the same kernel of: they differ
     in warps or stages alone."""
     unplanned = [c for c in candidates if c.scheme is None]
     if known.winner is not None:
