@@ -1,8 +1,9 @@
 """The trip counts of a kernel's loops: read from its code at the cut as expressions over a launch, and counted for one.
 
 Loop bounds are sums of arguments, constants and program numbers in most kernels, so a launch's sizes and grid say them.
-What is read from memory is not known, and neither is a loop whose bounds it is in; but where a loop ends at the least of
-that and of what is known, as one over a window of keys does, a launch is counted by what is known: no program has more.
+What is read from memory is not known, and neither is a loop whose bounds it is in; but where a loop ends at the least
+of that and of what is known, as one over a window of keys does, a launch is counted by what is known: no program has
+more.
 """
 
 from __future__ import annotations

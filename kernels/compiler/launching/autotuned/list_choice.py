@@ -89,8 +89,8 @@ def to_try(
     candidates: Sequence[Candidate], alike: Sequence[Hashable], known: KnownTimings
 ) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
     """The first few planned, and those as they are; then the planned ones, in order, that replace those of the first
-    few that do not compile. ``alike`` is equal for configurations that one strategy makes the same kernel of: they differ
-    in warps or stages alone."""
+    few that do not compile. ``alike`` is equal for configurations that one strategy makes the same kernel of: they
+    differ in warps or stages alone."""
     unplanned = [c for c in candidates if c.scheme is None]
     if known.winner is not None:
         unplanned = [c for c in unplanned if c.config == known.winner]
