@@ -177,6 +177,28 @@ def test_one_consumer_of_more_warps_than_the_kernel_is_lowered_beside_a_producer
     assert found["computes"] == "equal"
 
 
+def test_a_row_has_what_was_tried_of_its_list_and_why_it_failed(tmp_path: Path) -> None:
+    from warpplan.kernels.compiler.launching.autotuned.list_decisions import (
+        ListDecision,
+        ListFolder,
+        ListSituation,
+        Tried,
+    )
+    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+
+    assert bench_corpus.decided(tmp_path) == {"tried": [], "decided": []}
+    scheme = HopperStrategy(2, (3,))
+    situation = ListSituation("a.gemm", "abc", "(4096,)", ("BM: 64", "BM: 128"), "NVIDIA H200", "570.1", "3.6.0", "0.2")
+    tried = Tried(1, scheme, None, "computes something else"), Tried(0, None, 14.0)
+    ListFolder(tmp_path).settle(ListDecision(situation, 0, None, "", tried))
+    found = bench_corpus.decided(tmp_path)
+    assert found["tried"] == [
+        {"number": 1, "scheme": str(scheme), "us": None, "reason": "computes something else"},
+        {"number": 0, "scheme": None, "us": 14.0, "reason": ""},
+    ]
+    assert found["decided"] == ["a.gemm: (BM: 64), as it is, 1.00x as fast as the list's best as it is"]
+
+
 def row(kernel: str, status: str, **more: Any) -> dict[str, Any]:
     entry = ENTRIES[kernel]
     known = {"operation": "tt.load", "line": "a.py:1"} if status == "refused" else {}
