@@ -254,6 +254,8 @@ class ListDecider:
                         request["right"].append(item["candidate"])
                     elif item["step"] == "failed":
                         drop(item["candidate"], item["reason"])
+                    elif item["step"] == "untimed":
+                        failed[run[item["candidate"]]] = item["reason"]
                     elif item["step"] == "times":
                         return {run[int(number)]: us for number, us in item["us"].items()}, failed
                 last: dict[str, Json] = result.items[-1] if result.items else {"step": ""}
