@@ -12,18 +12,21 @@ with the caches that it left: Triton's own tuning of the list against all that `
 a seed draws a kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under
 ``planned(measure=False)`` must both be right, and nothing around the tensors may be written. Every finished row is
 kept: a run that was interrupted, or that ``--limit-s`` ended, goes on where it stopped. Children have time limits: a
-hang costs its row.
+hang costs its row. A row of ``compare`` has what ``planned`` tried, with times or the reasons of failures, what it
+decided, and what was warned of: a kernel that gains nothing says why.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -113,15 +116,19 @@ def compare(entry: Entry) -> Row:
     wanted = problem.reference({name: view.clone() for name, view in sets[0].views.items()})
     sides: dict[str, Any] = {
         "autotuned": contextlib.nullcontext(),
-        "planned": planned(tempfile.mkdtemp(), background=False),
+        "planned": planned(folder := tempfile.mkdtemp(), background=False),
     }
+    said: list[str] = []
     cold, warm, found, chosen = {}, {}, {}, {}
     estimate = estimate_us(problem)
     for side, context in sides.items():
         kernel = fresh(entry)
         launches = [tuned(entry, problem, made.views, kernel) for made in sets]
         with context:
-            launches[0]()  # tunes; where it is planned, tries
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                launches[0]()  # tunes; where it is planned, tries
+            said += [str(warning.message)[:300] for warning in caught]
             wait()
             sets[0].reset()
             launches[0]()
@@ -145,7 +152,30 @@ def compare(entry: Entry) -> Row:
     overwritten = [name for made in sets[:1] for name in made.overwritten()]
     return {
         "status": "ok", "times": times, "errors": found, "failed": failed, "chosen": chosen, "overwritten": overwritten,
+        "said": said, **decided(Path(folder)),
     }  # fmt: skip
+
+
+def decided(folder: Path) -> Row:
+    """What ``planned`` left in ``folder``: ``tried`` are the candidates of a kernel's list with median microseconds, or
+    why they failed; ``decided`` says what came of the list and of single kernels. Both are empty where a trial as a
+    whole failed: what was warned of says why."""
+    from warpplan.kernels.compiler.launching import decisions, progress
+    from warpplan.kernels.compiler.launching.autotuned import list_decisions
+
+    found: Row = {"tried": [], "decided": []}
+    for file in sorted(folder.glob("*.json")):
+        value = json.loads(file.read_text())
+        if not file.name.endswith(".list.json"):
+            found["decided"].append(progress.told(decisions.from_json(value, file)))
+            continue
+        decision = list_decisions.from_json(value, file)
+        found["decided"].insert(0, str(decision))
+        found["tried"] += [
+            {"number": t.config, "scheme": t.scheme and str(t.scheme), "us": t.us, "reason": t.reason}
+            for t in decision.tried
+        ]
+    return found
 
 
 def first_launch(entry: Entry, side: str, caches: str) -> Row:

@@ -113,7 +113,7 @@ def paired(
 
     ``launches`` a graph (rounded up to whole rotations) defaults to about ``round_ms`` of the slowest candidate. All
     candidates run interleaved for ``warm_s`` seconds first: seconds for sustained power, 0 for a cool card. Raises
-    :class:`MeasurementFailed` naming the candidate whose capture or replay fails.
+    :class:`MeasurementFailed` whose ``value`` is the candidate whose capture or replay fails.
     """
     import torch
 
@@ -125,7 +125,8 @@ def paired(
             graphs[name] = (_capture(call, sets, n), n)
             _replay_us(*graphs[name])
         except Exception as error:
-            raise MeasurementFailed(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+            why = f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}"
+            raise MeasurementFailed(why, field="candidate", value=name) from error
     names = tuple(graphs)
     until = time.perf_counter() + warm_s
     while time.perf_counter() < until:

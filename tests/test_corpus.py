@@ -167,6 +167,38 @@ def test_a_lowered_kernel_that_is_wrong_is_a_defect(monkeypatch: pytest.MonkeyPa
     assert "gemm_descriptors.py:" in found["computes"]
 
 
+def test_one_consumer_of_more_warps_than_the_kernel_is_lowered_beside_a_producer_that_copies() -> None:
+    """The producer keeps four of the eight warps of layouts that are linear for products of 16 rows."""
+    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+
+    entry, target = ENTRIES["fused_moe_down"], GPUTarget("cuda", 90, 32)
+    number = next(i for i, c in enumerate(entry.configs) if c.num_warps == 4 and c.kwargs["BLOCK_K"] == 128)
+    found = corpus_play.computes(entry, number, HopperStrategy(1, (6,), 8, 1, 1, 1), target, seeds=(0,))
+    assert found["computes"] == "equal"
+
+
+def test_a_row_has_what_was_tried_of_its_list_and_why_it_failed(tmp_path: Path) -> None:
+    from warpplan.kernels.compiler.launching.autotuned.list_decisions import (
+        ListDecision,
+        ListFolder,
+        ListSituation,
+        Tried,
+    )
+    from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+
+    assert bench_corpus.decided(tmp_path) == {"tried": [], "decided": []}
+    scheme = HopperStrategy(2, (3,))
+    situation = ListSituation("a.gemm", "abc", "(4096,)", ("BM: 64", "BM: 128"), "NVIDIA H200", "570.1", "3.6.0", "0.2")
+    tried = Tried(1, scheme, None, "computes something else"), Tried(0, None, 14.0)
+    ListFolder(tmp_path).settle(ListDecision(situation, 0, None, "", tried))
+    found = bench_corpus.decided(tmp_path)
+    assert found["tried"] == [
+        {"number": 1, "scheme": str(scheme), "us": None, "reason": "computes something else"},
+        {"number": 0, "scheme": None, "us": 14.0, "reason": ""},
+    ]
+    assert found["decided"] == ["a.gemm: (BM: 64), as it is, 1.00x as fast as the list's best as it is"]
+
+
 def row(kernel: str, status: str, **more: Any) -> dict[str, Any]:
     entry = ENTRIES[kernel]
     known = {"operation": "tt.load", "line": "a.py:1"} if status == "refused" else {}

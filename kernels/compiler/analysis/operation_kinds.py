@@ -76,6 +76,11 @@ INSTRUCTIONS = {
 }  # fmt: skip
 """Instructions an element of operations that are more than one (CUDA C++ Programming Guide, "Arithmetic
 Instructions")."""
+EXP_INSTRUCTIONS = 4.0
+"""Instructions an element of ``math.exp`` beside ``MUFU.EX2``: the factor log2 e, and where the result is below 2⁻¹²⁶
+(a comparison) the argument halved and the result squared, predicated but issued. SASS of Triton 3.6.0, whose
+``math.exp2`` flushes such results to zero and takes none of them. Doubled, attention that uses ``tl.exp`` seems bound
+by arithmetic."""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn"}
 """Operand types whose wgmma was measured; e5m2 runs at e4m3's rate, what is not here at bfloat16's, byte for byte."""
 _COMBINERS = re.compile(r"\b(?:arith|math)\.\w+")
@@ -107,6 +112,11 @@ class Product:
     @property
     def dtype(self) -> str:
         return DTYPES.get(self.element.element, "bfloat16")
+
+    @property
+    def measured(self) -> bool:
+        """Whether the rate of its operands' type is known as such, not as bfloat16's."""
+        return self.element.element in DTYPES
 
 
 @dataclass(frozen=True)
@@ -218,7 +228,7 @@ def _pointwise(name: str, count: int) -> Classified:
     if name == "math.exp2":
         return Classified("sfu", (Part("exp2", count),))
     if name == "math.exp":
-        return Classified("sfu", (Part("exp2", count), Part("elementwise", count)))
+        return Classified("sfu", (Part("exp2", count), Part("elementwise", count, EXP_INSTRUCTIONS)))
     if name in ESTIMATED_SFU:
         return Classified("sfu", (Part("exp2", count, estimated=True),))
     if name in CASTS:

@@ -252,8 +252,8 @@ class KernelModel:
         tiles = math.prod(self.trips(loop) for loop in around)
         dots = [(work.product, loop) for loop in self.captured.loading for work in loop.of_kind("dot")]
         flop = sum(2.0 * p.m * p.n * p.k * self.trips(loop) for p, loop in dots if p is not None)
-        dtype = next((p.dtype for p, _ in dots if p is not None), "bfloat16")
-        rates = LaunchRates.of(self.profile, self.device, dtype)
+        product = next((p for p, _ in dots if p is not None), None)
+        rates = LaunchRates.of(self.profile, self.device, product)
         counted = self._counted()
         known = all(counted.get(loop.id) is not None for loop in (*self.captured.loading, *around))
         if flop and not (known and self.launch.programs):

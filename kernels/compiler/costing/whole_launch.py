@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from warpplan.kernels.compiler.analysis.operation_kinds import DOTS, LOOPS, TMA_LOADS
+from warpplan.kernels.compiler.analysis.operation_kinds import DOTS, LOOPS, TMA_LOADS, Product
 from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
 from warpplan.kernels.compiler.sizes.loop_trips import Trips
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
@@ -28,6 +28,7 @@ NOMINAL_FLOP = 1e12
 FLOP_PER_CYCLE = 2 * 64 * 32 * 2
 """Of an SM's tensor cores for one-byte operands, 64 rows and 32 bytes of k in n / 2 cycles (H100 whitepaper); divided
 by an operand's bytes for wider ones."""
+BFLOAT16_BITS = 16
 L2_BYTES_PER_S = 5.5e12
 """The H100's published L2 read rate, for a profile without ceilings."""
 
@@ -55,15 +56,20 @@ class LaunchRates:
     memory_norm: float
 
     @classmethod
-    def of(cls, profile: Profile, device: Device, dtype: str = "bfloat16") -> LaunchRates:
-        """The profile's ceilings; of those that it lacks, the device's published ones, or none where nothing is."""
+    def of(cls, profile: Profile, device: Device, product: Product | None = None) -> LaunchRates:
+        """The profile's ceilings; of those that it lacks, the device's published ones, or none where nothing is.
+        Operands of ``product`` that were not measured have bfloat16's rate, byte for byte."""
         have = {name: rate.p50 for name, rate in profile.ceilings}
         calibration = profile.calibration("gemm")
         constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
         clock = have.get("clock_hz_idle", device.boost_clock_hz)
+        dtype = "bfloat16" if product is None else product.dtype
+        flops = have.get(f"tensor_flops_{dtype}", math.inf)
+        if product is not None and not product.measured:
+            flops *= BFLOAT16_BITS / product.element.element_bits
         return cls(
             clock, have.get("l2_bytes_per_s", L2_BYTES_PER_S) / clock / device.sm_count / constants["l2_scale"],
-            have.get("read_bytes_per_s", math.inf), have.get(f"tensor_flops_{dtype}", math.inf),
+            have.get("read_bytes_per_s", math.inf), flops,
             constants["power_norm"], constants["memory_norm"],
         )  # fmt: skip
 

@@ -1,7 +1,9 @@
 """The trip counts of a kernel's loops: read from its code at the cut as expressions over a launch, and counted for one.
 
 Loop bounds are sums of arguments, constants and program numbers in most kernels, so a launch's sizes and grid say them.
-What is read from memory is not known, and neither is a loop whose bounds it is in.
+What is read from memory is not known, and neither is a loop whose bounds it is in; but where a loop ends at the least
+of that and of what is known, as one over a window of keys does, a launch is counted by what is known: no program has
+more.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ SAMPLES = 64
 """Programs whose loops are counted, spread evenly over the grid. Chosen by hand; doubled, a count takes twice as long
 and moves by less than a hundredth for the triangular loops of causal attention."""
 _SAME = frozenset({"arith.extsi", "arith.extui", "arith.index_cast", "arith.index_castui", "arith.trunci"})
+_LEAST = frozenset({"arith.minsi", "arith.minui"})
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,12 @@ class Trips:
 def loop_trips(function: IrOperation) -> tuple[LoopTrips, ...]:
     """Each loop of the kernel ``function``, outer before inner, in the order of
     :attr:`~warpplan.kernels.compiler.analysis.capture.Captured.loops`."""
-    reader = _TripReader(unique_names(function))
+    return _read_loops(function, limited=False)
+
+
+def _read_loops(function: IrOperation, *, limited: bool) -> tuple[LoopTrips, ...]:
+    """``limited``: of an end that is the least of two numbers, of which one is not known, the other stands for both."""
+    reader = _TripReader(unique_names(function), limited)
     return tuple(reader.loops(reader.function.regions[0], ()))
 
 
@@ -56,7 +64,8 @@ def trip_counts(
     """For each loop of ``function``, in the order of :func:`loop_trips`, what is known of it in one launch.
 
     ``values`` are the launch's whole numbers by argument; of a descriptor its shape and strides. The iteration in the
-    middle of a loop stands for all of them.
+    middle of a loop stands for all of them. A loop that ends at the least of a number that is known and of one that is
+    not is taken to end at the former.
     """
     whole = (*grid, 1, 1)[:3]
     numbers = {name.removeprefix("%"): n for name, n in argument_numbers(function, values).items() if n is not None}
@@ -65,7 +74,7 @@ def trip_counts(
         (int(i) % whole[0], int(i) // whole[0] % whole[1], int(i) // (whole[0] * whole[1]))
         for i in np.unique(np.linspace(0, max(0, count - 1), min(max(1, count), SAMPLES)).astype(np.int64))
     ]
-    return tuple(_counted(loop.bounds, numbers, whole, programs) for loop in loop_trips(function))
+    return tuple(_counted(loop.bounds, numbers, whole, programs) for loop in _read_loops(function, limited=True))
 
 
 def _counted(
@@ -99,8 +108,8 @@ def argument_numbers(function: IrOperation, values: Mapping[str, int | tuple[int
 
 
 class _TripReader:
-    def __init__(self, function: IrOperation) -> None:
-        self.function = function
+    def __init__(self, function: IrOperation, limited: bool) -> None:
+        self.function, self.limited = function, limited
         self.defined: dict[str, Definition] = definitions(function)
         self.known: dict[str, Expression | None] = {}
         self.integers = {name for name, kind in arguments(function).items() if re.fullmatch(r"i\d+", kind)}
@@ -122,11 +131,22 @@ class _TripReader:
         if operation.name != "scf.for":
             return None
         loop = control.read_loop(operation)
-        bounds = [self._of(value) for value in (loop.lower, loop.upper, loop.step)]
+        bounds = [self._of(loop.lower), self._end(loop.upper), self._of(loop.step)]
         if any(value is None for value in bounds):
             return None
         expression = ("counter", *bounds)
         return expression if is_expression(expression) else None
+
+    def _end(self, name: str) -> Expression | None:
+        """A loop's upper bound."""
+        known, made = self._of(name), self.defined.get(name)
+        if known is not None or made is None or not self.limited:
+            return known
+        if made.operation.name in _SAME:
+            return self._end(made.sources[0])
+        if made.operation.name not in _LEAST:
+            return None
+        return next((end for end in map(self._end, made.sources) if end is not None), None)
 
     def _of(self, name: str) -> Expression | None:
         """Values are shared, so that each is read once, however often an expression has it."""

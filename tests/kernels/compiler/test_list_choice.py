@@ -74,10 +74,11 @@ def test_times_that_are_known_scale_what_is_predicted() -> None:
 @given(candidates, st.integers(0, 7) | st.none())
 def test_few_are_tried_each_once_and_the_best_of_each_kind(found: list[Candidate], winner: int | None) -> None:
     alike = [f"tile {config // 2}" for config in range(8)]
-    planned, unplanned = to_try(found, alike, KnownTimings(winner))
+    planned, unplanned, spare = to_try(found, alike, KnownTimings(winner))
+    assert not spare or len(planned) == MOST_PLANNED
     assert len(planned) <= MOST_PLANNED
     assert len(unplanned) <= MOST_UNPLANNED
-    made = [(alike[c.config], c.scheme) for c in planned]
+    made = [(alike[c.config], c.scheme) for c in (*planned, *spare)]
     assert len(set(made)) == len(made)
     as_they_are = [c for c in found if c.scheme is None]
     if winner is not None:
@@ -94,8 +95,19 @@ def test_the_best_of_each_tile_and_family_comes_first() -> None:
         Candidate(0, TWO, 1.0), Candidate(0, replace(TWO, depths=(4,)), 1.1), Candidate(1, TWO, 1.15),
         Candidate(2, ONE, 1.2), Candidate(2, None, 1.3),
     ]  # fmt: skip
-    planned, _ = to_try(found, ["large", "large", "small"], UNKNOWN)
+    planned, *_ = to_try(found, ["large", "large", "small"], UNKNOWN)
     assert [(c.config, c.predicted_us) for c in planned] == [(0, 1.0), (2, 1.2), (0, 1.1)]
+
+
+def test_one_tile_does_not_take_all_trials_where_another_may_win() -> None:
+    schemes = [HopperStrategy(1, (6,), warps, 1, persistent) for persistent in (1, 0) for warps in (4, 8)]
+    large = [Candidate(0, scheme, 1.0 + i / 100) for i, scheme in enumerate([*schemes, TWO])]
+    found = [*large, Candidate(1, ONE, 1.06), Candidate(1, TWO, 1.07), Candidate(1, None, 1.08)]
+    planned, _, spare = to_try(found, ["large", "small"], UNKNOWN)
+    assert [c.config for c in planned] == [0, 0, 0, 1, 1]
+    assert spare == large[3:]
+    alone, _, more = to_try([c for c in found if c.config == 0 or c.scheme is None], ["large", "small"], UNKNOWN)
+    assert (alone, more) == (large, []), "nothing else is worth trying"
 
 
 SITUATION = ListSituation("my.gemm", "abc", "(4096,)", ("BM: 64", "BM: 128"), "NVIDIA H200", "570.1", "3.6.0", "0.2")

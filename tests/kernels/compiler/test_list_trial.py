@@ -18,6 +18,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching.arguments import Copies, describe  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned import list_trial  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.list_trial import ListBench, ResetCopies  # noqa: E402
+from warpplan.planner.errors import MeasurementFailed  # noqa: E402
 
 Json = dict[str, Any]
 NAMES = ["x", "y", "count"]
@@ -165,6 +166,32 @@ def test_a_lost_context_ends_the_child_at_its_candidate(on_cpu: list[Any]) -> No
     assert items[-1] == {"step": "check", "candidate": 1}
     again = list(list_trial.tried(request(None, lost, accumulate, right=(0,), dropped=(1,))))
     assert again[-1]["us"] == {"0": 10.0, "2": 12.0}
+
+
+def test_a_candidate_whose_timing_fails_takes_no_other_with_it(
+    on_cpu: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times(benches: Json, planned: Json) -> dict[str, float]:
+        on_cpu.append(sorted(benches))
+        if 1 in benches:
+            raise MeasurementFailed("1: RuntimeError: no memory in a capture", field="candidate", value="1")
+        return {str(number): 10.0 for number in benches}
+
+    monkeypatch.setattr(list_trial, "times", times)
+    items = list(list_trial.tried(request(None, accumulate, accumulate, right=(0, 1, 2))))
+    assert [item["step"] for item in items] == ["start", "time", "untimed", "times"]
+    assert (items[2]["candidate"], items[3]["us"]) == (1, {"0": 10.0, "2": 10.0})
+    assert "no memory" in items[2]["reason"]
+    assert on_cpu == [[0, 1, 2], [0, 2]]
+
+
+def test_a_lost_context_while_timing_ends_the_child(on_cpu: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def times(benches: Json, planned: Json) -> dict[str, float]:
+        raise MeasurementFailed("0: RuntimeError: CUDA error: unspecified", field="candidate", value="0")
+
+    monkeypatch.setattr(list_trial, "times", times)
+    with pytest.raises(MeasurementFailed, match="CUDA error"):
+        list(list_trial.tried(request(None, right=(0,))))
 
 
 def test_times_are_taken_on_shared_sets_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

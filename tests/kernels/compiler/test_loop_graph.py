@@ -15,6 +15,7 @@ from cut_kernels import HOPPER, OWN, cut
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler.analysis.capture import Body, capture, producer_slice
+from warpplan.kernels.compiler.analysis.operation_kinds import classify
 from warpplan.kernels.compiler.costing.fusing import JOIN, fuse, steady
 from warpplan.kernels.compiler.costing.loop_graph import (
     Shape,
@@ -29,6 +30,8 @@ from warpplan.kernels.compiler.costing.loop_graph import (
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes, slot_bytes
 from warpplan.kernels.compiler.strategy import stage_hook
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.ttgir.parsing import parse_operation
+from warpplan.kernels.compiler.ttgir.types import ShapedType
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.solve import solve
 from warpplan.planner.values.costs import CostTable
@@ -99,6 +102,18 @@ def test_what_the_profile_lacks_is_estimated_and_said() -> None:
     graph = loop_graph(body, TWO, CostTable(()), H200)
     assert all(op.occupancy > 0 for op in graph.ops)
     assert any("sitofp" in name for name in estimated(loop("int8_weights"), COSTS))
+
+
+def test_an_exponential_costs_the_instructions_that_keep_its_small_results() -> None:
+    def parts(name: str) -> dict[str, float]:
+        tile = ShapedType("tensor", (64, 64), "f32")
+        operation = parse_operation(f"%y = math.{name} %x : tensor<64x64xf32>")
+        found = classify(operation, {"%x": tile})
+        assert found is not None
+        return {part.kind: part.times * part.size for part in found.parts}
+
+    assert parts("exp2") == {"exp2": 4096}
+    assert parts("exp") == {"exp2": 4096, "elementwise": 4 * 4096}
 
 
 def test_one_product_alone_stays_in_flight_and_one_that_is_read_does_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,19 @@ def test_half_of_the_warps_are_taken_from_a_layout(layout: str, found: str) -> N
     alias = next(t for t in new.tokens if t.startswith("#") and not t.startswith("#ttg"))
     assert found in next(line for line in narrowed.aliases if line.startswith(f"{alias} = "))
     assert alias not in [line.partition(" = ")[0] for line in ALIASES]
+
+
+def test_a_narrowed_linear_layout_still_covers_its_tile() -> None:
+    """Triton aborts on one that does not, whether an operation has it or not."""
+    narrowed = module()
+    with_warps(narrowed, [operation("%x = arith.addi %y, %y : tensor<64x16xi32, #linear>")], 4)
+    before = next(line for line in ALIASES if line.startswith("#linear"))
+    after = next(line for line in narrowed.aliases if "#ttg.linear" in line and line not in ALIASES)
+
+    def bases(text: str) -> list[str]:
+        return sorted(re.findall(r"\[\d+, \d+\]", text))
+
+    assert bases(after) == bases(before)
 
 
 def test_shared_memory_and_as_many_warps_stay_as_they_are() -> None:

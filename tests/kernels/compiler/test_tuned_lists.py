@@ -29,6 +29,7 @@ from warpplan.kernels.compiler.launching import decide, progress  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned import (  # noqa: E402
     job_pool,
+    list_choice,
     list_decide,
     list_jobs,
     trial_child,
@@ -167,7 +168,10 @@ class Children:
                 items.append({"step": "right", "candidate": number})
                 right.append(number)
         items.append({"step": "time"})
-        items.append({"step": "times", "us": {str(n): self.us[self.key(request["candidates"][n])] for n in right}})
+        untimed = [n for n in right if self.us[self.key(request["candidates"][n])] == UNTIMED]
+        items += [{"step": "untimed", "candidate": n, "reason": "no memory in a capture"} for n in untimed]
+        us = {str(n): self.us[self.key(request["candidates"][n])] for n in right if n not in untimed}
+        items.append({"step": "times", "us": us})
         return IsolatedResult("ok", None, "", 1.0, tuple(items))
 
     def key(self, candidate: Json) -> Any:
@@ -222,6 +226,8 @@ TIMES = {
     (64, 64, 4, None): 22.0, (64, 64, 4, ONE): 21.0,
 }  # fmt: skip
 """The best as it is is the 64 x 64 tile, the best of all the 128 x 64 one under two consumers."""
+UNTIMED = -1.0
+"""Stands for the time of one whose timing fails."""
 HANG = IsolatedResult("timeout", None, "no answer for 60 s: killed", 60.0)
 
 
@@ -307,6 +313,45 @@ def test_a_candidate_that_fails_takes_no_other_with_it(
     assert kept.metadata.num_warps == 8, "one consumer and a producer"
     (reason,) = (t["reason"] for t in decided(tmp_path)["tried"] if t["us"] is None)
     assert reason in (outcome, getattr(outcome, "reason", ""))
+
+
+@pytest.mark.parametrize("key", [(128, 64, 4, TWO), (128, 64, 4, None)])
+def test_a_candidate_whose_timing_fails_is_left_out_alone(
+    machine: Machine, tuned: Any, children: Any, tmp_path: Path, key: Any
+) -> None:
+    children(PREDICTED, {**TIMES, key: UNTIMED})
+    tuner = tuned([config(SMALL), config(WIDE)])
+    with planned(tmp_path, background=False):
+        launch(tuner)
+    found = decided(tmp_path)
+    assert [t["reason"] for t in found["tried"] if t["us"] is None] == ["no memory in a capture"]
+    assert all(t["reason"] == "" for t in found["tried"] if t["us"] is not None)
+    assert found["config"] == 1
+    assert found["scheme"]["consumers"] == (1 if key[-1] == TWO else 2)
+
+
+def test_a_plan_that_does_not_compile_is_replaced_by_the_next(
+    machine: Machine, tuned: Any, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = children(PREDICTED, TIMES)
+
+    def jobs(target: str, shared: Json, jobs: list[Json], *, time_limit_s: float) -> list[Json]:
+        found = tried.jobs(target, shared, jobs, time_limit_s=time_limit_s)
+        return [
+            {"reason": "out of resource"} if strategy(job.get("scheme")) == TWO else result
+            for job, result in zip(jobs, found, strict=True)
+        ]
+
+    monkeypatch.setattr(list_choice, "MOST_PLANNED", 1)
+    monkeypatch.setattr(list_decide, "run_jobs", jobs)
+    tuner = tuned([config(SMALL), config(WIDE)])
+    with planned(tmp_path, background=False):
+        launch(tuner)
+    assert tried.compiled[-1] == (128, 64, 4, ONE), "after all others, its own configuration among them"
+    assert len(tried.compiled) == 4
+    found = decided(tmp_path)
+    assert (found["config"], found["scheme"]["consumers"]) == (1, 1)
+    assert [t["reason"] for t in found["tried"] if t["us"] is None] == ["out of resource"]
 
 
 def test_children_that_all_die_leave_the_list_to_triton(

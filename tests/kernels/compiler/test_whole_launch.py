@@ -16,10 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cut_kernels import cut
 
 from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.analysis.operation_kinds import Product
 from warpplan.kernels.compiler.costing.hopper_ranking import rank
 from warpplan.kernels.compiler.costing.whole_launch import LaunchRates, LaunchSize, iterations, launch_bound, waves
-from warpplan.kernels.compiler.sizes.loop_trips import Trips, trip_counts
+from warpplan.kernels.compiler.sizes.loop_trips import Trips, loop_trips, trip_counts
 from warpplan.kernels.compiler.ttgir.parsing import parse
+from warpplan.kernels.compiler.ttgir.types import ShapedType
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
@@ -63,6 +65,14 @@ def test_loops_are_counted_as_programs_run_them(n: int, step: int, programs: int
     assert outer.mean == pytest.approx(sum(runs) / programs)
     assert inner == Trips(float(step), step)
     assert unknown is None, "it is read from memory"
+
+
+@pytest.mark.parametrize("ends", ["%read, %end", "%end, %read"])
+def test_a_loop_that_memory_may_end_sooner_is_counted_by_what_is_known(ends: str) -> None:
+    least = f"%least = arith.minsi {ends} : i32 loc(unknown)\n      scf.for %k = %c1 to %least"
+    function = parse(TEMPLATE.replace("scf.for %k = %c1 to %read", least).replace("STEP", "1")).function
+    assert trip_counts(function, {"n": 50}, (4,))[2] == Trips(49.0, 49)
+    assert loop_trips(function)[2].bounds is None, "at another size of the launch it may be memory that ends it"
 
 
 def test_an_argument_that_is_not_given_counts_nothing() -> None:
@@ -113,3 +123,14 @@ def test_a_launch_takes_as_long_as_its_tensors() -> None:
     assert large > 1e6 * 10**10 / rates.dram_bytes_per_s
     bare = LaunchRates.of(Profile(PROFILE.identity, PROFILE.costs, ()), H200)
     assert bare.time_us(H200.boost_clock_hz, 1e12, LaunchSize(1, (), 1)) == pytest.approx(1e6)
+
+
+def test_types_that_were_not_measured_multiply_at_the_rate_of_bfloat16_byte_for_byte() -> None:
+    def flops(element: str) -> float:
+        kind = ShapedType("tensor", (128, 128), element)
+        return LaunchRates.of(PROFILE, H200, Product(128, 128, 128, kind, "shared")).tensor_flops
+
+    measured = {name: rate.p50 for name, rate in PROFILE.ceilings}
+    assert flops("f16") == measured["tensor_flops_float16"]
+    assert flops("f8E5M2") == measured["tensor_flops_float8_e4m3fn"]
+    assert flops("i8") == 2 * flops("bf16") == 4 * flops("f32") == 2 * measured["tensor_flops_bfloat16"]

@@ -5,7 +5,8 @@ Pure functions of what the front end, the children and the tuner's cache say: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings
@@ -24,6 +25,9 @@ WORTH_TRYING = 0.8
 tried: as for one kernel."""
 MOST_PLANNED = 5
 """Strategies tried on the GPU for one list at most: as many as for one kernel. Chosen by hand."""
+MOST_OF_TILE = 3
+"""Of these, strategies of one tile at most, where others are worth trying: predictions err more between tiles than
+within one. Chosen by hand; doubled, all that are tried of an int8 GEMM's list of three tiles are of one."""
 MOST_UNPLANNED = 6
 """Configurations timed as they are where no cache says which one wins. Each costs a compile on one of all cores and a
 tenth of a second. Chosen by hand."""
@@ -82,10 +86,11 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
 
 
 def to_try(
-    candidates: Sequence[Candidate], alike: Sequence[object], known: KnownTimings
-) -> tuple[list[Candidate], list[Candidate]]:
-    """The first few planned, and those as they are. ``alike`` is equal for configurations that one strategy makes the
-    same kernel of: they differ in warps or stages alone."""
+    candidates: Sequence[Candidate], alike: Sequence[Hashable], known: KnownTimings
+) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+    """The first few planned, and those as they are; then the planned ones, in order, that replace those of the first
+    few that do not compile. ``alike`` is equal for configurations that one strategy makes the same kernel of: they
+    differ in warps or stages alone."""
     unplanned = [c for c in candidates if c.scheme is None]
     if known.winner is not None:
         unplanned = [c for c in unplanned if c.config == known.winner]
@@ -97,12 +102,26 @@ def to_try(
     for candidate in candidates:
         if candidate.scheme is not None and candidate.predicted_us <= limit:
             planned.setdefault((alike[candidate.config], candidate.scheme), candidate)
-    return _diverse(list(planned.values()), alike)[:MOST_PLANNED], unplanned
+    ordered = _diverse(list(planned.values()), alike)
+    return ordered[:MOST_PLANNED], unplanned, ordered[MOST_PLANNED:]
 
 
-def _diverse(candidates: list[Candidate], alike: Sequence[object]) -> list[Candidate]:
-    """In the order given, but the best of each tile and family before the second of any: those that differ in depth
-    alone are measured alike."""
-    families = [(alike[c.config], c.scheme and c.scheme.family) for c in candidates]
-    place = [families[:i].count(family) for i, family in enumerate(families)]
-    return [candidates[i] for i in sorted(range(len(candidates)), key=lambda i: (place[i], i))]
+def _diverse(candidates: list[Candidate], alike: Sequence[Hashable]) -> list[Candidate]:
+    """In the order given, but the best of each tile and family before the second of any, for those that differ in depth
+    alone are measured alike; and of each tile no more than :data:`MOST_OF_TILE` before the others'."""
+    tiles = [alike[c.config] for c in candidates]
+    families = [(tile, c.scheme and c.scheme.family) for tile, c in zip(tiles, candidates, strict=True)]
+    seconds = _counts_before(families)
+    order = sorted(range(len(candidates)), key=lambda i: (seconds[i], i))
+    of_tile = dict(zip(order, _counts_before([tiles[i] for i in order]), strict=True))
+    return [candidates[i] for i in sorted(order, key=lambda i: of_tile[i] >= MOST_OF_TILE)]
+
+
+def _counts_before(items: Sequence[Hashable]) -> list[int]:
+    """How many of the items before each are equal to it."""
+    seen: Counter[Hashable] = Counter()
+    found = []
+    for item in items:
+        found.append(seen[item])
+        seen[item] += 1
+    return found

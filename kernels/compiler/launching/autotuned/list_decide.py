@@ -181,14 +181,17 @@ class ListDecider:
         self, situation: ListSituation, launch: TunedLaunch, listed: Sequence[Listed], own: int,
         candidates: Sequence[Candidate], known: KnownTimings, child: TrialChild,
     ) -> ListDecision:  # fmt: skip
-        planned, unplanned = to_try(candidates, [each.alike for each in listed], known)
-        # What a planned kernel is compared with is its own configuration as it is.
-        references = [c for c in candidates if c.scheme is None and c.config in {p.config for p in planned}]
+        planned, unplanned, spare = to_try(candidates, [each.alike for each in listed], known)
+        as_they_are = [c for c in candidates if c.scheme is None]
         # What was added is compared with the best of the list's own.
-        added = any(c.config >= own for c in (*planned, *unplanned))
-        first = [c for c in candidates if c.scheme is None and c.config < own][:1] if added else []
-        wanted = list(dict.fromkeys([*first, *unplanned, *references, *planned]))
+        added = any(c.config >= own for c in (*planned, *unplanned, *spare))
+        first = [c for c in as_they_are if c.config < own][:1] if added else []
+        wanted = _with_references([*first, *unplanned], planned, as_they_are)
         files = self._compiled(listed, wanted, situation)
+        if replacing := spare[: sum("reason" in files[c] for c in planned)]:
+            more = _with_references([], replacing, as_they_are)
+            wanted = list(dict.fromkeys([*wanted, *more]))
+            files |= self._compiled(listed, [c for c in more if c not in files], situation)
         as_it_is = {c.config: files[c] for c in wanted if c.scheme is None and "reason" not in files[c]}
         run = [c for c in wanted if c.config in as_it_is and "reason" not in files[c]]
         refused = {c: str(files[c]["reason"]) for c in wanted if "reason" in files[c]}
@@ -251,6 +254,8 @@ class ListDecider:
                         request["right"].append(item["candidate"])
                     elif item["step"] == "failed":
                         drop(item["candidate"], item["reason"])
+                    elif item["step"] == "untimed":
+                        failed[run[item["candidate"]]] = item["reason"]
                     elif item["step"] == "times":
                         return {run[int(number)]: us for number, us in item["us"].items()}, failed
                 last: dict[str, Json] = result.items[-1] if result.items else {"step": ""}
@@ -282,6 +287,14 @@ class ListDecider:
         self._decider.source.settle(decision)
         if measured:
             progress.tell_listeners(decision)
+
+
+def _with_references(
+    first: Sequence[Candidate], planned: Sequence[Candidate], as_they_are: Sequence[Candidate]
+) -> list[Candidate]:
+    """``first``, ``planned``, and before these what they are compared with: their own configurations as they are."""
+    configs = {candidate.config for candidate in planned}
+    return list(dict.fromkeys([*first, *(c for c in as_they_are if c.config in configs), *planned]))
 
 
 def _rank_job(listed: Listed) -> dict[str, Json]:

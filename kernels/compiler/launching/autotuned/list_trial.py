@@ -7,6 +7,7 @@ What happens is streamed item by item, so that what was found outlives a child t
     {"step": "right", "candidate": 3}          ran, and planned computes what it computes as it is
     {"step": "failed", "candidate": 3, …}      why not, in one line
     {"step": "time"}                           all that are right are timed, each in turn
+    {"step": "untimed", "candidate": 3, …}     its timing failed, in one line; the others are timed without it
     {"step": "times", "us": {"3": …}}          medians of one process, over memory that is not left in L2
 """
 
@@ -21,6 +22,7 @@ from warpplan.kernels.compiler.launching.autotuned.trial_child import waited_for
 from warpplan.kernels.compiler.launching.decisions import Compiled
 from warpplan.kernels.compiler.launching.trial import Bench, compare
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument
+from warpplan.planner.errors import MeasurementFailed
 
 Item = dict[str, Json]
 Candidates = Sequence[dict[str, Json]]
@@ -66,7 +68,19 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
         else:
             yield {"step": "right", "candidate": number}
     yield {"step": "time"}
-    yield {"step": "times", "us": times(benches, {n: _planned(candidates[n]) for n in benches})}
+    planned = {number: _planned(candidates[number]) for number in benches}
+    while True:
+        try:
+            us = times(benches, planned)
+        except MeasurementFailed as error:
+            if error.field != "candidate" or "CUDA error" in str(error):
+                raise
+            number = int(str(error.value))
+            del benches[number]
+            yield {"step": "untimed", "candidate": number, "reason": reason_of(error, MeasurementFailed)}
+        else:
+            break
+    yield {"step": "times", "us": us}
 
 
 def _against(candidate: dict[str, Json], benches: Mapping[int, ListBench]) -> ListBench | None:

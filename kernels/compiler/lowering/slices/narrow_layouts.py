@@ -16,6 +16,7 @@ from warpplan.kernels.compiler.ttgir.source_locations import source_line
 
 _WARPS = re.compile(r"warpsPerCTA = \[([\d, ]+)\]")
 _WARP_BASES = re.compile(r"warp = (\[.*?\]\]|\[\])")
+_REGISTER_BASES = re.compile(r"register = (\[.*?\]\]|\[\])")
 _INFERRED = frozenset({"tt.reshape", "tt.join", "tt.split"})
 """Operations whose result's layout Triton computes from the operand's in ways that need not commute with this."""
 
@@ -53,11 +54,16 @@ def _narrowed(text: str, factor: int) -> str:
             counts[largest] //= 2
             factor //= 2
         return text[: found.start()] + f"warpsPerCTA = {counts}" + text[found.end() :]
-    bases = _WARP_BASES.search(text) if text.startswith("#ttg.linear<") else None
-    if bases is not None:
-        kept = json.loads(bases[1])[: -int(math.log2(factor)) or None]
-        return text[: bases.start()] + f"warp = {json.dumps(kept)}" + text[bases.end() :]
-    return text
+    if not text.startswith("#ttg.linear<"):
+        return text
+    bases, registers = _WARP_BASES.search(text), _REGISTER_BASES.search(text)
+    if bases is None or registers is None:
+        return text
+    warp, dropped = json.loads(bases[1]), int(math.log2(factor))
+    # A thread takes the elements of the warps that are gone: without them Triton aborts, the tile is not covered.
+    taken = [base for base in warp[len(warp) - dropped :] if any(base)]
+    text = text[: bases.start()] + f"warp = {json.dumps(warp[: len(warp) - dropped])}" + text[bases.end() :]
+    return _REGISTER_BASES.sub(f"register = {json.dumps([*json.loads(registers[1]), *taken])}", text)
 
 
 def _names(text: str) -> set[str]:
