@@ -3,8 +3,8 @@
     python benchmarks/fit_kernels.py
 
 It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it, so that a
-dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. A card without raw tables begins
-at what the H200's gave, and is drawn from there to the settled readings of ``bench_power.py``, a few rows.
+dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. A card without raw tables has
+the H200's calibrations, and what the order of tiles costs it from the settled readings of ``bench_power.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bench_target import TARGET
 from kernel_cases.bench_rows import BenchRow
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_sustained
 from results_file import RESULTS
+from scipy.optimize import minimize_scalar
 from time_statistics import geomean
 
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
@@ -26,7 +27,7 @@ from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.embedded import embedded
-from warpplan.profiler.fit import MeasuredShape, fit
+from warpplan.profiler.fit import BOUNDS, MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
 
 PROFILE = Path(__file__).parents[1] / "profiler" / "data" / f"{TARGET.name.lower().replace(' ', '_')}.json"
@@ -66,6 +67,12 @@ VARIANTS = (
     Fitted("attention_fwd packed", "attention_fwd", "attention_packed"),
 )
 """What calibrations of their own would gain for layouts, products and packed sequences: printed, not stored."""
+
+
+ORDERED = {"gemm": "gemm_layouts", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm"}
+"""Calibrations whose rows show what the order of tiles costs a card, and their tables."""
+ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
+"""All that have such an order: the constant is the card's, not the kernel's."""
 
 
 def device_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
@@ -187,23 +194,36 @@ def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
 
 
 def fit_settled(profile: Profile, path: Path) -> Profile:
-    """``profile`` with the H200's calibrations, those drawn to ``path``'s readings that it has training rows for."""
-    profile = replace(
-        profile,
-        calibrations=tuple(
-            replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in embedded(H200.name).calibrations
-        ),
-    )
-    for fitted in FITTED:
-        table = read_sustained(path, fitted.table)
-        own = replace(fitted, prior=fitted.name)
-        if not any(own.counts(m.row) for m in table):
-            continue
-        before = errors(profile, table, own, own.name, device_work)
-        source = f"benchmarks/results/{path.name}, drawn to the calibration of an {H200.name}"
-        profile = calibrated(profile, table, own, source, device_work)
-        print(f"{before}; fitted, {errors(profile, table, own, own.name, device_work)}", flush=True)
-    return profile
+    """``profile`` with the H200's calibrations, in which ``order_l2`` is what ``path``'s training rows show: in least
+    squares of the logarithms, by how much the orders of the same tiles differ. A row says nothing of other orders."""
+    transferred = {
+        c.kernel: replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in embedded(H200.name).calibrations
+    }
+    read = [
+        (transferred[name], m)
+        for name, table in ORDERED.items()
+        for m in read_sustained(path, table)
+        if m.row.split == "train"
+    ]
+    works = [device_work(m.row, m.configs, profile) for _, m in read]
+
+    def disagreement(order_l2: float) -> float:
+        total = 0.0
+        for (calibration, m), work in zip(read, works, strict=True):
+            constants = {**dict(calibration.constants), "order_l2": order_l2}
+            error = np.log(terms(work, Rates.of(profile, m.row.dtype), constants)[1] / m.time_us)
+            total += sum(float(np.var(e) * e.size) for e in (error[work.structure == s] for s in set(work.structure)))
+        return total
+
+    best = minimize_scalar(disagreement, bounds=BOUNDS["order_l2"], method="bounded", options={"xatol": 1e-3})
+    order_l2 = round(float(best.x), 3)
+    print(f"order_l2 {order_l2} of {len(read)} rows: {disagreement(0.0):.4f} -> {disagreement(order_l2):.4f}")
+    for name in ORDERED_KERNELS:
+        old = transferred[name]
+        constants = tuple(sorted({**dict(old.constants), "order_l2": order_l2}.items()))
+        source = f"{old.source}; order_l2 of benchmarks/results/{path.name}"
+        transferred[name] = replace(old, constants=constants, source=source)
+    return replace(profile, calibrations=tuple(transferred.values()))
 
 
 def main() -> None:

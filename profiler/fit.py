@@ -33,6 +33,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "memory_norm": (1.2, 20.0),
     "launch_scale": (0.0, 12.0),
     "l2_scale": (0.1, 3.0),
+    "order_l2": (0.0, 1.0),
     "dram_scale": (0.9, 1.3),
     "dram_ramp_us": (0.0, 4.0),
     "fill_scale": (0.0, 4.0),

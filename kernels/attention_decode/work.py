@@ -175,6 +175,7 @@ def work(
         dram_bytes=shape.moved_bytes(element) + zeros,
         dram_latency_cycles=measured("dram_latency_cycles"),
         filled_bytes=zeros,
+        group_rows=zeros,
         split_k=splits,
         split_rounds=several,
         reduced_bytes=several * np.ceil(rows / device.sm_count) * splits * shape.head_dim * SUM_BYTES,

@@ -122,6 +122,7 @@ def work(
         dram_bytes=np.array([_dram_bytes(c, shape, element, device) for c in configs]),
         dram_latency_cycles=measured("dram_latency_cycles"),
         filled_bytes=zeros,
+        group_rows=zeros,
         split_k=np.ones(len(configs)),
         split_rounds=zeros,
         reduced_bytes=zeros,

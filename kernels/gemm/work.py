@@ -286,6 +286,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
             unaligned=_unaligned(t, layout, m, n, k, element),
+            group_rows=np.minimum(t.group_m * t.block_m, np.where(t.swap, n, m)).astype(np.float64),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks * t.cluster / t.sm_count),
             active_sms=np.minimum(blocks * t.cluster, t.sm_count),

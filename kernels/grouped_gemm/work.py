@@ -42,6 +42,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
             unaligned=_unaligned(t, shape, element),
+            group_rows=np.minimum(t.group_m * t.block_m, _most_rows(shape)).astype(np.float64),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks / t.sm_count),
             active_sms=np.minimum(blocks, t.sm_count),
@@ -62,6 +63,11 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
         ),
         g,
     )
+
+
+def _most_rows(shape: GroupedShape) -> int:
+    """Of one group's result."""
+    return shape.n if shape.product == "wgrad" else max(shape.sizes)
 
 
 def busiest_trips(units: Ints, iterations: Ints, resident: int) -> int:

@@ -4,7 +4,8 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
 ``iterations`` loop iterations. With f the SM clock::
 
     tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
-    l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines
+    l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines and where
+               a group of the tile order spans many rows
     latency  = trips · (DRAM latency / f + its bytes' part of the l2 term) / (depth − 1)
                                      (Little's law; one slot is always being multiplied, the others are on their way)
     dram     = ramp + bytes that must come from or go to DRAM / measured rate + zeros that TMA fills in / L2 rate
@@ -59,6 +60,7 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "split_us": 1.0,
     "split_scale": 1.0,
     "fill_scale": 1.0,
+    "order_l2": 0.0,
 }
 FAMILY_DEFAULTS: Mapping[str, float] = {
     "tensor_scale": 1.0,
@@ -68,6 +70,15 @@ FAMILY_DEFAULTS: Mapping[str, float] = {
     "start_cycles": 0.0,
     "plain_cycles": 20.0,
 }
+
+
+FEW_GROUP_ROWS = 1024.0
+"""Rows that a group of the tile order spans without more L2 traffic; each doubling beyond it adds ``order_l2`` of it.
+
+SMs that ask for a line at the same time share a request. Of one product an H100 read 106 and 109 million sectors
+through L2 in groups of 1024 and 512 rows, 146 million in groups of 2048 (``benchmarks/results/l2_traffic_h100.json``).
+Twice the constant would leave groups of 2048 rows without a penalty, which take 1.1 times as long there
+(``power_h100.json``). On an H200 orders differ by 1 %, and ``order_l2`` is 0."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,7 @@ class DeviceWork:
 
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
+    ``group_rows`` are the result's rows in a group of the tile order, 0 where there is none.
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
     unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``unaligned`` is 1 where rows are
     no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
@@ -108,6 +120,7 @@ class DeviceWork:
     ii_cycles: Floats
     load_bytes: Floats
     unaligned: Floats
+    group_rows: Floats
     slots_in_flight: Floats
     blocks_per_sm: Floats
     active_sms: Floats
@@ -185,7 +198,9 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
         rates.l2_bytes_per_s / work.active_sms, rates.l2_bytes_per_cycle_per_sm * rates.clock_hz
     ) / work.blocks_per_sm  # fmt: skip
     lines = 1.0 + of_all("crooked_scale") * work.unaligned
-    l2 = of_all("l2_scale") * lines * trips * work.load_bytes / share * 1e6
+    crowded = np.log2(np.maximum(work.group_rows / FEW_GROUP_ROWS, 1.0))
+    requests = lines * (1.0 + of_all("order_l2") * crowded)
+    l2 = of_all("l2_scale") * requests * trips * work.load_bytes / share * 1e6
     arrival = of_all("latency_scale") * trips * work.dram_latency_cycles * us_per_cycle + of_all("transfer_scale") * l2
     latency = arrival / work.slots_in_flight
     filled = of_all("fill_scale") * work.filled_bytes / rates.l2_bytes_per_s * 1e6

@@ -55,6 +55,7 @@ def candidates(seed: int, rows: int = 60) -> DeviceWork:
         dram_bytes=between(1e5, 1e8),
         split_k=split,
         split_rounds=np.where(split > 1, rounds, 0.0),
+        group_rows=512.0 * 2.0 ** (np.arange(rows) % 4),
         filled_bytes=np.where(np.arange(rows) % 4 == 0, 1e7, 0.0),
         reduced_bytes=np.where(split > 1, 2e5 * split, 0.0),
     )

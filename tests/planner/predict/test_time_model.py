@@ -65,6 +65,7 @@ def candidates(draw: st.DrawFn, rows: int = 1) -> DeviceWork:
         dram_bytes=column(1e3, 1e10),
         dram_latency_cycles=column(500, 2500),
         filled_bytes=column(0, 1e9),
+        group_rows=column(0, 4096),
         split_k=split,
         split_rounds=np.where(split > 1, rounds, 0.0),
         reduced_bytes=np.where(split > 1, column(1e4, 1e6), 0.0),
@@ -75,6 +76,7 @@ CONSTANTS = st.fixed_dictionaries(
     {
         **dict.fromkeys(NORMS, st.floats(1.0, 20.0)),
         "l2_scale": st.floats(0.1, 3.0),
+        "order_l2": st.floats(0.0, 1.0),
         "latency_scale": st.floats(0.0, 3.0),
         "energy_l2": st.floats(0.0, 2.0),
         "split_us": st.floats(0.0, 10.0),
@@ -89,7 +91,7 @@ CONSTANTS = st.fixed_dictionaries(
     "column",
     [
         "executed_flops", "loaded_bytes", "rounds", "trips", "load_bytes", "active_sms", "blocks_per_sm",
-        "prologue_cycles", "epilogue_cycles", "drain_cycles", "unaligned", "plain_elements", "dram_bytes",
+        "prologue_cycles", "epilogue_cycles", "drain_cycles", "unaligned", "plain_elements", "dram_bytes", "group_rows",
         "dram_latency_cycles",
     ],
 )  # fmt: skip

@@ -52,6 +52,7 @@ def works(rows: int = 1, **columns: Any) -> DeviceWork:
         dram_bytes=floats(6e6),
         dram_latency_cycles=floats(1200),
         filled_bytes=floats(0),
+        group_rows=floats(0),
         split_k=floats(1),
         split_rounds=floats(0),
         reduced_bytes=floats(0),
