@@ -7,6 +7,7 @@ infeasible come back as a no-good cut: two of them must be apart in time, or one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, get_args
@@ -16,8 +17,9 @@ from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment, slots
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import may_share, reuse_distance
-from warpplan.planner.problem.terms import Arc, Use
+from warpplan.planner.problem.terms import Arc, Use, whole_multiple
 from warpplan.planner.values.dependence_graph import Memory
+from warpplan.planner.values.plan import Buffer, Reuse
 
 MANY = 2**20
 """Slots, a number beyond any loop's need: the end of a variable's domain, never reached."""
@@ -207,3 +209,27 @@ def _where(model: ModelVariables, rule: Any, conditions: list[Truth]) -> None:
     added = model.cp.add(rule)
     if literals:
         added.only_enforce_if(literals)
+
+
+def keep_layout(model: ModelVariables, buffers: Sequence[Buffer], reuses: Sequence[Reuse]) -> None:
+    """Every ring stays in its place among ``buffers``, with no more slots; those of ``reuses``, which overlap there,
+    alternate; rings that have no place yet lie side by side in what is left of shared memory. With this, the model's
+    memory is "free": it has no other limit."""
+    problem, index = model.problem, model.problem.graph.index
+    end = max((b.offset + b.size for b in buffers if b.memory == "smem"), default=0)
+    placed = {index[b.name]: b for b in buffers if b.name in index}
+    for p, buffer in placed.items():
+        if p in model.depth:
+            slot = problem.slot_bytes(p) if buffer.memory == "smem" else problem.slot_columns(p)
+            model.cp.add(model.depth[p] <= buffer.size // slot)
+    others = [p for p in model.depth if p not in placed]
+    if others:
+        begin = whole_multiple(end, max(problem.ring_alignment(p) for p in others))
+        taken = sum(problem.slot_bytes(p) * model.depth[p] for p in others)
+        model.cp.add(taken <= max(0, problem.graph.limits.smem_bytes - begin))
+    single = {p: _single(model, p) for p in model.depth}
+    # Each pair is listed both ways round.
+    pairs = [(index[reuse.before], index[reuse.after]) for reuse in reuses]
+    for a, b in pairs:
+        if a < b and a in model.depth and b in model.depth:
+            model.cp.add(_apart(model, a, b, single) == 1)

@@ -9,7 +9,8 @@ method, in the order in which a solve goes through it:
    first; then ``heuristics.serial_schedule``, one iteration at a time in an order of small peak memory, which nearly
    every loop has; then queries at intervals in growing steps, as long as they are answered. Small loops, and those with
    given partitions, begin with ``heuristics.list_scheduling`` (iterative modulo scheduling, Rau 1994, on intervals) in
-   the partitions of ``heuristics.partition_heuristics``.
+   the partitions of ``heuristics.partition_heuristics``; those whose rings have to share bytes, with list schedules
+   placed backwards, whose values live shorter.
 3. *Feasibility queries.* ``feasibility_query`` makes windowed CP-SAT attempts on the models of
    :mod:`warpplan.planner.cpsat`: all schedules within a few stages of an anchor, the same without registers or in fewer
    stages, and the ``restrictions``: clones in lockstep, partitions of ``heuristics.partition_relaxation``. Each
@@ -19,7 +20,8 @@ method, in the order in which a solve goes through it:
 4. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a
    maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection. Then
    large-neighbourhood search (Shaw, CP 1998) does most of the work: ``neighbourhoods`` of the incumbent keep most of
-   its partitions and of its order, and CP-SAT decides the rest anew at a shorter interval.
+   its partitions and of its order, and CP-SAT decides the rest anew at a shorter interval. Where rings share bytes,
+   most improvements keep every ring where it lies.
 5. *Proofs.* Once no neighbourhood is better, the whole model with disjunctive dominance cuts decides II − 1; where that
    stays open, whole models raise the bound from below, in growing steps and then by bisection. Problems of units and
    dependences alone are decided on their core (``core_feasibility``).

@@ -20,7 +20,7 @@ from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, SearchSeed
 from warpplan.planner.cpsat.sharing_constraints import NoGoodCut
 from warpplan.planner.cpsat.work_budget import RunSettings, WorkBudget
-from warpplan.planner.packing.ring_layout import fits_side_by_side
+from warpplan.planner.packing.ring_layout import Layout, fits_side_by_side
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import worth_sharing
@@ -30,6 +30,7 @@ from warpplan.planner.search.neighbourhoods import Neighbourhood
 from warpplan.planner.search.portfolio import RANDOM_ORDER
 from warpplan.planner.search.restrictions import (
     in_lockstep,
+    layout_kept,
     one_partition_per_clone,
     partitions_kept,
     register_free_model,
@@ -131,18 +132,24 @@ class FeasibilityQuery:
         return "shared" in self.infeasible or (bool(self.infeasible) and not (self.sharing and reuse))
 
     def keep_partitions(
-        self, known: Assignment, seconds: float, *, reuse: bool, then: Attempt | None = None
+        self, known: Assignment, seconds: float, *, placed: Layout | None, then: Attempt | None = None
     ) -> Assignment | None:
-        """A schedule in the stage window with the partitions of ``known``."""
-        build = partial(partitions_kept, self.problem, self.ii, known.partitions)
-        restriction = Restriction(build, "shared" if reuse else "apart")
+        """A schedule in the stage window with the partitions of ``known``: with rings side by side or, where ``placed``
+        is given, in one another's place as they are there."""
+        if placed is None:
+            restriction = Restriction(partial(partitions_kept, self.problem, self.ii, known.partitions), "apart")
+        elif self.search.layouts_kept:
+            restriction = Restriction(partial(layout_kept, self.problem, self.ii, known, placed), "free")
+        else:
+            restriction = Restriction(partial(partitions_kept, self.problem, self.ii, known.partitions), "shared")
         return self._make(self._attempt(restriction, seconds), then).found
 
     def attempt_neighbourhood(
         self, drawn: Neighbourhood, seconds: float, *, reuse: bool
     ) -> tuple[Answer, Assignment | None]:
         """Whether a schedule lies in a neighbourhood of the incumbent; "no" proves nothing beyond it."""
-        restriction = Restriction(drawn.build, "shared" if reuse else "apart")
+        memory: MemoryModel = ("free" if drawn.layout_kept else "shared") if reuse else "apart"
+        restriction = Restriction(drawn.build, memory)
         settings = RunSettings(seed=SearchSeed(drawn.seed, drawn.rule))
         attempt = self._attempt_with(restriction, settings, seconds)
         outcome = self._make(attempt)

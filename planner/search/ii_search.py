@@ -8,7 +8,7 @@ search ends where they meet, or with a gap where the work budget ends. The arran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf
@@ -16,7 +16,7 @@ from math import inf
 from warpplan.planner.bounds.min_ii import Bound, min_ii
 from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.errors import WarpplanError
-from warpplan.planner.packing.ring_layout import fits_side_by_side
+from warpplan.planner.packing.ring_layout import fits_side_by_side, layout, require_capacity
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.ring_sharing import worth_sharing
@@ -169,8 +169,9 @@ class BidirectionalSearch(SearchState):
         for restricted_graph, restricted_options in made:
             try:
                 restricted = Problem(restricted_graph, restricted_options, problem.deadline)
+                require_capacity(restricted)
                 bound = min_ii(restricted)
-            except WarpplanError:  # Pinned to more partitions than that, or too short a ring for a recurrence.
+            except WarpplanError:  # Pinned to more partitions, too short a ring for a recurrence, or too little memory.
                 continue
             bound = replace(bound, ii_cycles=max(bound.ii_cycles, self.proven))
             yield BidirectionalSearch(restricted, bound, self.speculation, None, self.budget, self)
@@ -188,8 +189,12 @@ class BidirectionalSearch(SearchState):
         if large or len(self.problem.pins) == len(self.problem.clusters) or self.small_loop:
             # List scheduling is fast and gives short lifetimes, so it provides the first incumbent.
             self._construct(self.proven)
+        few = len(self.problem.ops) < self.search.modulo.least_operations and not self.exact
         if self.best is not None:
             return
+        if few and not self.small_loop and self.search.backward_schedules and not fits_side_by_side(self.problem):
+            # Models in which rings share bytes may take all of a small work limit, and find nothing.
+            self._construct_above(enough, self.params.tight_memory_ladder, backward=True)
         ii, step = self.proven, max(1, self.proven // self.params.first_step_parts)
         # The bound is mostly feasible. Where rings have to share bytes, the first attempt mostly shows that the window
         # is empty.
@@ -200,11 +205,10 @@ class BidirectionalSearch(SearchState):
             while repeated and answer == "unknown" and not self.out_of_work and before != self.budget.left:
                 before = self.budget.left
                 answer = self.find_schedule(ii, seconds)
-        if self.best is not None:
+        if self.best is not None and self.ii <= ii:
             return
         if self.small_loop:
-            self._construct_above(enough)
-        few = len(self.problem.ops) < self.search.modulo.least_operations and not self.exact
+            self._construct_above(enough, self.params.construction_ladder)
         if self.best is None and self.search.serial_schedule and few:
             serial = serial_schedule(self.problem, self.proven, enough, self.budget)
             if serial is not None:
@@ -228,19 +232,19 @@ class BidirectionalSearch(SearchState):
         if self.best is None and not self.out_of_work:
             self.prove_infeasible(enough, self.params.proof_attempts * seconds)
 
-    def _construct(self, ii: int) -> None:
+    def _construct(self, ii: int, *, backward: bool = False) -> None:
         if not self.search.list_scheduling:
             return
-        schedule = first_schedule(self.problem, ii, self.budget)
+        schedule = first_schedule(self.problem, ii, self.budget, backward=backward)
         if schedule is not None:
             self.record_schedule(ii, schedule)
 
-    def _construct_above(self, enough: int) -> None:
+    def _construct_above(self, enough: int, ladder: Sequence[float], *, backward: bool = False) -> None:
         """A schedule constructed at an interval not far from the bound, to be improved on."""
-        for factor in self.params.construction_ladder:
+        for factor in ladder:
             ii = min(int(factor * self.proven), enough)
             if self.best is None and ii > self.proven:
-                self._construct(ii)
+                self._construct(ii, backward=backward)
 
     def find_shorter(self, enough: int, seconds: float) -> None:
         """A schedule of at most ``enough`` cycles, where nothing longer is of use."""
@@ -316,7 +320,9 @@ class BidirectionalSearch(SearchState):
         while self.best is not None and floor < self.ii and not self.out_of_work:
             target = max(self.ii - step, (floor + self.ii - 1) // 2)
             proof = self.likely_next(self.ii - 1, self.params.proof_attempts * seconds, proof=True)
-            schedule = self.query(target).keep_partitions(self.best, seconds, reuse=self.reuses_memory(), then=proof)
+            placed = layout(self.problem, self.ii, self.best)
+            query = self.query(target)
+            schedule = query.keep_partitions(self.best, seconds, placed=placed if placed.reuses else None, then=proof)
             if schedule is not None:
                 self.record_schedule(target, schedule)
             else:
@@ -332,14 +338,24 @@ class BidirectionalSearch(SearchState):
         have found nothing."""
         if self.exact or not self.search.large_neighbourhoods or self.small_loop:
             return
-        failures, most = 0, self.search.neighbourhoods.failures[self.bound_moves]
-        while self.best is not None and not self.settled and not self.out_of_work and failures < most:
+        failures, reuse = 0, self.reuses_memory()
+        while self.best is not None and not self.settled and not self.out_of_work:
+            if failures >= self._most_failures(reuse=reuse):
+                return
             drawn = self.choice.draw(self.ii, self.best, self.proven)
-            answer, schedule = self.query(drawn.ii).attempt_neighbourhood(drawn, seconds, reuse=self.reuses_memory())
+            answer, schedule = self.query(drawn.ii).attempt_neighbourhood(drawn, seconds, reuse=reuse)
             self.choice.learn(drawn, answer)
             failures = 0 if schedule is not None else failures + 1
             if schedule is not None:
                 self.record_schedule(drawn.ii, schedule)
+                reuse = self.reuses_memory()
+
+    def _most_failures(self, *, reuse: bool) -> int:
+        """Attempts in a row without a shorter interval after which a proof is tried; ``reuse``: rings lie in one
+        another's place."""
+        params = self.search.neighbourhoods
+        further = params.shared_memory_failures * (self.ii - self.proven) / self.proven if reuse else 0.0
+        return params.failures[self.bound_moves] + int(further)
 
     # Among schedules of the same interval
 

@@ -18,6 +18,8 @@ from typing import Literal, get_args
 from warpplan.planner.bounds.min_ii import WeightedArc
 from warpplan.planner.cpsat.interval_model import IntervalModel
 from warpplan.planner.cpsat.runner import Answer, DecisionRule
+from warpplan.planner.cpsat.sharing_constraints import keep_layout
+from warpplan.planner.packing.ring_layout import layout
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import queue
@@ -34,7 +36,7 @@ RULES: tuple[DecisionRule, ...] = ("fixed_order", "partly_random", "random_order
 @dataclass(frozen=True)
 class Neighbourhood:
     """The schedules of interval ``ii`` in which the clusters that are not ``free`` keep the partitions of ``known`` and
-    their order on units and issue slots."""
+    their order on units and issue slots. ``layout_kept``: those in which every ring stays where it lies, too."""
 
     problem: Problem
     ii: int
@@ -44,9 +46,10 @@ class Neighbourhood:
     kind: Kind
     seed: int
     rule: DecisionRule
+    layout_kept: bool = False
 
     def build(self, memory: MemoryModel) -> IntervalModel:
-        """Its model; the stages of ``known`` are the hint."""
+        """Its model; the stages of ``known`` are the hint. With ``memory`` "free", rings stay where they lie."""
         problem, known = self.problem, self.known
         pinned = {
             op.id: g
@@ -55,6 +58,9 @@ class Neighbourhood:
         }
         kept = replace(problem, options=replace(problem.options, pinned=pinned))
         model = IntervalModel(kept, self.ii, memory=memory, reach=self._reach(), tight=True, symmetric=False)
+        if memory == "free":
+            placed = layout(problem, self.known_ii, known)
+            keep_layout(model, placed.buffers, placed.reuses)
         for src, dst, cycles, distance in self._order():
             model.cp.add(model.start[dst] + self.ii * distance >= model.start[src] + cycles)
         middle = model.stages // 2
@@ -91,7 +97,7 @@ class NeighbourhoodChoice:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.params = problem, problem.options.search.neighbourhoods
-        self.random = Random(self.params.seed)
+        self.random, self.layouts_kept = Random(self.params.seed), problem.options.search.layouts_kept
         self.free = [c for c in problem.clusters if c not in problem.pins]
         self.weights: dict[Kind, float] = dict.fromkeys(get_args(Kind), 1.0)
         if not self.free:
@@ -100,6 +106,8 @@ class NeighbourhoodChoice:
         """Of the free clusters (or of the circle), how much is decided anew."""
         self.gain = self.params.first_gain
         """Of the gap between bound and incumbent, how much is asked for."""
+        self.drawn = 0
+        """How many there have been."""
 
     def draw(self, ii: int, known: Assignment, floor: int) -> Neighbourhood:
         """The next one, around ``known`` of interval ``ii``; nothing shorter than ``floor`` is asked for."""
@@ -108,7 +116,9 @@ class NeighbourhoodChoice:
         free = self._clusters(kind, ii, known)
         target = max(floor, ii - max(1, int(self.gain * (ii - floor))))
         seed, rule = self.random.randrange(2**20), self.random.choice(RULES)
-        return Neighbourhood(self.problem, target, known, ii, free, kind, seed, rule)
+        self.drawn += 1
+        layout_kept = self.layouts_kept and self.drawn % self.params.layout_period != 0
+        return Neighbourhood(self.problem, target, known, ii, free, kind, seed, rule, layout_kept)
 
     def learn(self, drawn: Neighbourhood, answer: Answer) -> None:
         """``answer`` is what the attempt at ``drawn`` came to."""

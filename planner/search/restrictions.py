@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from warpplan.planner.cpsat.interval_model import IntervalModel
+from warpplan.planner.cpsat.sharing_constraints import keep_layout
+from warpplan.planner.packing.ring_layout import Layout
+from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.values.search_params import MemoryModel
 
@@ -36,6 +39,13 @@ def partitions_kept(problem: Problem, ii: int, partitions: Sequence[int], memory
     pinned = {op.id: g for op, g in zip(problem.graph.ops, partitions, strict=True)}
     pinned_problem = replace(problem, options=replace(problem.options, pinned=pinned))
     return IntervalModel(pinned_problem, ii, memory=memory, reach=stage_window(problem), tight=True)
+
+
+def layout_kept(problem: Problem, ii: int, known: Assignment, placed: Layout, memory: MemoryModel) -> IntervalModel:
+    """All schedules in the stage window with the partitions of ``known`` and every ring where ``placed`` has it."""
+    model = partitions_kept(problem, ii, known.partitions, memory)
+    keep_layout(model, placed.buffers, placed.reuses)
+    return model
 
 
 def in_lockstep(build: Callable[[MemoryModel], IntervalModel | None]) -> Callable[[MemoryModel], IntervalModel | None]:

@@ -157,6 +157,9 @@ class DriverParams:
     construction_ladder: tuple[float, ...] = (1.15, 1.3, 2.2, 3.0)
     """Multiples of the proven bound at which a small loop's schedule is constructed once the bound is infeasible.
     Chosen by hand on the training loops. Doubled: first schedules further from the bound."""
+    tight_memory_ladder: tuple[float, ...] = (1.15, 1.3, 1.5, 1.75, 2.2, 3.0)
+    """Likewise for schedules placed backwards, where rings have to share bytes. Chosen by hand on the training loops
+    with 60 % and 40 % of their memory. Doubled: first schedules further from the bound."""
     diagnosis_share: float = 0.3
     """Share of the work left for each limit that may bind where no interval is feasible. Chosen by hand. Doubled: later
     limits may be left undecided."""
@@ -178,6 +181,15 @@ class NeighbourhoodParams:
     failures: tuple[int, int] = (5, 3)
     """Attempts in a row without a shorter interval after which a proof is tried, where the bound is MinII, and where
     proofs have raised it. Doubled: more work on incumbents that are optimal."""
+    shared_memory_failures: float = 30.0
+    """Further such attempts where rings lie in one another's place, times the gap between incumbent and bound as a
+    share of the bound: where it is large, whole models are mostly left open. Chosen by hand on the training loops with
+    60 % and 40 % of their memory. Doubled: proofs come later."""
+    layout_period: int = 2
+    """Where rings lie in one another's place, one neighbourhood in this many is of all layouts, the others keep every
+    ring where it lies: such models are smaller, and need no cuts. Chosen by hand on the training loops with 60 % and
+    40 % of their memory, where intervals are longer with 1 (none is kept), with 3, and with all of them. Doubled: fewer
+    layouts are decided anew."""
     first_share: float = 0.25
     """Share of the free clusters whose partitions are decided anew, at first. Doubled: larger models, fewer of them
     decided in time."""
@@ -299,6 +311,9 @@ class SearchParams:
     """Schedules constructed by iterative modulo scheduling (Rau 1994). Off: first schedules come from models alone. In
     loops of up to 40 operations, models alone do as well: two held-out loops more are proven without it. It stays for
     larger ones, where one classic loop more has a plan with it (``solver_ablation_modulo.json``)."""
+    backward_schedules: bool = True
+    """First schedules placed backwards where rings have to share bytes. Off: serial schedules, from which a search may
+    never leave their one partition."""
     modulo_scheduling: bool = True
     """First schedules of large loops by iterative modulo scheduling with a reservation table. Off: by list scheduling,
     which needs longest paths between all pairs."""
@@ -329,6 +344,9 @@ class SearchParams:
     restricted_problems: bool = True
     """The same loop in fewer partitions, or with rings of few slots, whose schedules are handed up. Off: a loop that is
     left open may end with a longer interval where more is allowed."""
+    layouts_kept: bool = True
+    """Where rings lie in one another's place, improvements with every ring where it lies. Off: all layouts in each
+    model, which is larger then, and mostly left open."""
     retiming: bool = True
     """Each schedule found is re-timed to the smallest interval of its order, a maximum cycle ratio."""
 

@@ -6,6 +6,10 @@ intervals on the circle of II cycles, so that costs need no scaling. Only operat
 bound one another: between components, dependences are met afterwards by whole intervals (once the phases are known,
 stages are longest paths). And a failed attempt is repeated with the operations that made trouble moved to the front
 (Joslin and Clements, "Squeaky wheel optimization", JAIR 1999).
+
+Where rings have to share bytes, schedules are placed backwards: each operation as late before those that depend on it
+as resources allow, so that values live shorter (Huff, "Lifetime-sensitive modulo scheduling", PLDI 1993, chooses the
+direction by operation).
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ from warpplan.planner.search.heuristics.retiming import fits
 from warpplan.planner.values.search_params import SearchParams
 
 
-def first_schedule(problem: Problem, ii: int, budget: WorkBudget | None = None) -> Assignment | None:
+def first_schedule(
+    problem: Problem, ii: int, budget: WorkBudget | None = None, *, backward: bool = False
+) -> Assignment | None:
     """A schedule of interval ``ii`` that obeys every rule, or ``None`` where none was found (which proves nothing).
 
     A schedule that breaks only what placing does not see is tried once more: in the order that its wgmma groups retire
@@ -52,7 +58,7 @@ def first_schedule(problem: Problem, ii: int, budget: WorkBudget | None = None) 
             )
         for repaired in (False, True):
             found = None
-            for starts in list_schedules(loop, ii, problem.options.search):
+            for starts in (backward_schedules if backward else list_schedules)(loop, ii, problem.options.search):
                 found = Assignment(starts, partitions)
                 if fits(problem, ii, found):
                     return found
@@ -102,6 +108,16 @@ def list_schedules(loop: TimeRelaxation, ii: int, params: SearchParams) -> Itera
         )
         if starts is not None:
             yield restage(loop, ii, starts)
+
+
+def backward_schedules(loop: TimeRelaxation, ii: int, params: SearchParams) -> Iterator[tuple[int, ...]]:
+    """Likewise, each operation placed before those that depend on it: the list schedules of the loop with time
+    reversed."""
+    arcs = tuple((dst, src, cycles, distance) for src, dst, cycles, distance in loop.arcs)
+    usages = tuple(tuple(replace(u, offset=-u.offset - u.cycles) for u in held) for held in loop.usages)
+    for starts in list_schedules(replace(loop, arcs=arcs, usages=usages), ii, params):
+        end = -(-max(starts) // ii) * ii
+        yield tuple(end - t for t in starts)
 
 
 def restage(loop: TimeRelaxation, ii: int, starts: Sequence[int]) -> tuple[int, ...]:

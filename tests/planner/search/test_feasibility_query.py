@@ -47,12 +47,12 @@ def test_a_schedule_with_partitions_kept_has_them():
     problem = Problem(two_clones(), SolveOptions())
     known = FeasibilityQuery(problem, 100, WorkBudget(10.0), Speculation()).prove_infeasible(1.0)[1]
     assert known is not None
-    found = FeasibilityQuery(problem, 80, WorkBudget(10.0), Speculation()).keep_partitions(known, 1.0, reuse=False)
+    found = FeasibilityQuery(problem, 80, WorkBudget(10.0), Speculation()).keep_partitions(known, 1.0, placed=None)
     assert found is not None
     assert fits(problem, 80, found)
     assert found.partitions == known.partitions
     assert (
-        FeasibilityQuery(problem, 79, WorkBudget(10.0), Speculation()).keep_partitions(known, 1.0, reuse=False) is None
+        FeasibilityQuery(problem, 79, WorkBudget(10.0), Speculation()).keep_partitions(known, 1.0, placed=None) is None
     )
 
 

@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from warpplan.planner.bounds.time_relaxation import connected, longest_paths
-from warpplan.planner.problem.assignment import issue_spans, rings
+from warpplan.planner.problem.assignment import held, issue_spans, rings
 from warpplan.planner.problem.circular_intervals import Circle
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
@@ -55,12 +55,15 @@ def broken(problem: Problem, ii: int, found) -> list[str]:
     return wrong
 
 
-@given(given_.graphs(most_ops=10), st.integers(1, 60), st.sampled_from([None, None, 1, 2, 3]), st.sampled_from([0, 5]))
+@given(
+    given_.graphs(most_ops=10), st.integers(1, 60), st.sampled_from([None, None, 1, 2, 3]), st.sampled_from([0, 5]),
+    st.booleans(),
+)  # fmt: skip
 @settings(max_examples=100, deadline=None)
-def test_whatever_is_found_obeys_what_it_claims(graph, ii, depth, slack):
+def test_whatever_is_found_obeys_what_it_claims(graph, ii, depth, slack, backward):
     problem = Problem(graph, SolveOptions(depth=depth, slack_cycles=slack))
-    found = first_schedule(problem, ii)
-    assert found == first_schedule(problem, ii)
+    found = first_schedule(problem, ii, backward=backward)
+    assert found == first_schedule(problem, ii, backward=backward)
     assume(found is not None)
     assert broken(problem, ii, found) == []
 
@@ -168,3 +171,18 @@ def test_components_are_those_that_reach_each_other(graph):
     for component in connected(count, arcs):
         for i in component:
             assert [j for j in range(count) if path[i][j] == 0 == path[j][i]] == component
+
+
+def test_schedules_placed_backwards_hold_what_is_loaded_for_less_long():
+    """The loads of a chain of products: forwards all are begun at once, backwards each when its product comes."""
+    ops, edges = [], []
+    for i in range(4):
+        ops += [Operation(f"load{i}", "TMA", 40, 10, 5, buffer_bytes=1_000), Operation(f"mma{i}", "TENSOR", 60, 50, 5)]
+        edges += [Dependence(f"load{i}", f"mma{i}")] + ([Dependence(f"mma{i - 1}", f"mma{i}")] if i else [])
+    problem = Problem(DependenceGraph("chain", tuple(ops), tuple(edges), Limits(1, smem_bytes=9_000)), SolveOptions())
+    lives = []
+    for backward in (False, True):
+        found = first_schedule(problem, 300, backward=backward)
+        assert found is not None
+        lives.append(sum(held(problem, 300, found, p, margin=True) for p in problem.rings))
+    assert lives[1] < lives[0]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 
+from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.cpsat.runner import run
+from warpplan.planner.cpsat.work_budget import WorkBudget
+from warpplan.planner.packing.ring_layout import layout
 from warpplan.planner.problem.assignment import Assignment
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.search.feasibility_query import FeasibilityQuery
 from warpplan.planner.search.heuristics.list_scheduling import first_schedule
+from warpplan.planner.search.heuristics.retiming import fits
+from warpplan.planner.search.heuristics.serial_schedule import serial_schedule
 from warpplan.planner.search.ii_search import serial_ii
 from warpplan.planner.search.neighbourhoods import Neighbourhood, NeighbourhoodChoice
+from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.values.dependence_graph import DependenceGraph, Limits
 from warpplan.planner.values.options import SolveOptions
 
@@ -36,6 +45,9 @@ def test_the_incumbent_lies_in_each_of_its_neighbourhoods(graph: DependenceGraph
         drawn = choice.draw(ii + 1, known, ii)
         same = Neighbourhood(problem, ii, known, ii, drawn.free, drawn.kind, drawn.seed, drawn.rule)
         assert run(same.build("shared").cp, 5.0)[0] == "yes"
+        answer, solver = run((model := same.build("free")).cp, 5.0)
+        assert answer == "yes"
+        assert fits(problem, ii, model.read(solver))
 
 
 @settings(max_examples=15, deadline=None)
@@ -73,6 +85,24 @@ def test_draws_are_the_same_each_time_and_adapt():
     weight = one.weights[drawn[1].kind]
     one.learn(drawn[1], "yes")
     assert one.weights[drawn[1].kind] > weight
+
+
+def test_a_layout_that_is_kept_is_the_layout_of_what_is_found():
+    """Two rings in one place, as memory is too short for them side by side: they alternate there, shorter too."""
+    graph = attention(1)
+    graph = replace(graph, limits=replace(graph.limits, smem_bytes=20_000))
+    problem = Problem(graph, SolveOptions())
+    ii = serial_ii(problem)
+    known = serial_schedule(problem, min_ii(problem).ii_cycles, ii, WorkBudget(10.0))
+    assert known is not None
+    placed = layout(problem, ii, known)
+    assert placed.reuses
+    query = FeasibilityQuery(problem, 3 * ii // 4, WorkBudget(10.0), Speculation())
+    found = query.keep_partitions(known, 2.0, placed=placed)
+    assert found is not None
+    assert fits(problem, 3 * ii // 4, found)
+    assert found.partitions == known.partitions
+    assert layout(problem, 3 * ii // 4, found).buffers == placed.buffers
 
 
 def test_pinned_partitions_leave_orders_to_be_decided_anew():
