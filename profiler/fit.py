@@ -55,6 +55,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "start_cycles": (0.0, 5000.0),
     "plain_cycles": (0.0, 200.0),
 }
+OF_THE_CARD = ("order_l2",)
+"""Not fitted with a kernel's constants: settled readings of several kernels show it (``benchmarks/fit_kernels.py``)."""
 NEAR_BEST = 5.0
 """Weights fall as (best / time) to this power."""
 SHRINKAGE = 1.0
@@ -96,7 +98,7 @@ def fit(
     if not measured:
         raise ValueError("no measured shapes to fit")
     measured = united(measured)
-    names = constant_names(measured[0].work.families)
+    names = fitted_names(measured[0].work.families)
     known = dict(prior.constants) if prior else {}
     defaults = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}
     scale = np.array([_scale(n) for n in names])
@@ -137,10 +139,16 @@ def fit(
         residuals, start, jacobian, bounds=(low, high), x_scale=scale, loss="soft_l1", f_scale=0.05,
         ftol=tolerance,
     )  # fmt: skip
-    constants = {**known, **dict(zip(names, map(float, solved.x), strict=True))}
+    constants = {name: value for name, value in known.items() if not name.startswith("structure.")}
+    constants |= dict(zip(names, map(float, solved.x), strict=True))
     constants |= _structure_residuals(measured, weights, rates, constants, known, shrinkage)
     rounded = tuple(sorted((name, float(f"{value:.6g}")) for name, value in constants.items()))
     return Calibration(kernel, rounded, tuple(m.shape for m in measured), source)
+
+
+def fitted_names(families: tuple[str, ...]) -> tuple[str, ...]:
+    """The constants that :func:`fit` learns, of a kernel whose candidates are of these families."""
+    return tuple(name for name in constant_names(families) if name not in OF_THE_CARD)
 
 
 def united(measured: Sequence[MeasuredShape]) -> list[MeasuredShape]:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from warpplan.planner.predict.time_model import DeviceWork, constant_names, terms
-from warpplan.profiler.fit import BOUNDS, SHRINKAGE, MeasuredShape, fit, united
+from warpplan.planner.predict.time_model import DeviceWork, terms
+from warpplan.profiler.fit import BOUNDS, SHRINKAGE, MeasuredShape, fit, fitted_names, united
 
 from ..planner.predict.works import RATES, works
 
-NAMES = constant_names(("a", "b"))
+NAMES = fitted_names(("a", "b"))
 
 
 def inside(name: str, fraction: float) -> float:
@@ -55,7 +55,6 @@ def candidates(seed: int, rows: int = 60) -> DeviceWork:
         dram_bytes=between(1e5, 1e8),
         split_k=split,
         split_rounds=np.where(split > 1, rounds, 0.0),
-        group_rows=512.0 * 2.0 ** (np.arange(rows) % 4),
         filled_bytes=np.where(np.arange(rows) % 4 == 0, 1e7, 0.0),
         reduced_bytes=np.where(split > 1, 2e5 * split, 0.0),
     )

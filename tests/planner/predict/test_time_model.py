@@ -249,10 +249,19 @@ def test_defaults_stand_where_nothing_was_fitted():
     assert time_us(works(), defaults)[0] == time_us(works())[0]
 
 
+def test_groups_of_many_rows_load_more_through_l2_where_the_card_says_so():
+    few, many, most = (works(load_bytes=1e6, group_rows=rows) for rows in (1024, 2048, 4096))
+    assert time_us(few)[0] == time_us(many)[0] == time_us(most)[0]
+    costly = {"order_l2": 0.3}
+    assert time_us(few, costly)[0] == time_us(few)[0]
+    l2 = [terms(work, RATES, costly)[0][TERMS.index("l2"), 0] for work in (few, many, most)]
+    assert np.allclose(np.array(l2) / l2[0], [1.0, 1.3, 1.6])
+
+
 def test_constant_names_are_all_that_the_model_reads():
     names = constant_names(("a", "b"))
     assert len(set(names)) == len(names) == len(GLOBAL_DEFAULTS) + 2 * len(FAMILY_DEFAULTS)
-    work = works(rounds=3, overlapped=0, refilled=1, plain_elements=128.0, unaligned=1)
+    work = works(rounds=3, overlapped=0, refilled=1, plain_elements=128.0, unaligned=1, group_rows=4096)
     work = replace(work, split_rounds=np.ones(1), reduced_bytes=np.full(1, 1e5), filled_bytes=np.full(1, 1e6))
     plain = time_us(work)[0]
     for name in constant_names(("one",)):
