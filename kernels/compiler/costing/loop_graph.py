@@ -17,6 +17,7 @@ from itertools import pairwise
 from math import prod
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
+from warpplan.kernels.compiler.analysis.copies.bank_conflicts import PASS_BYTES, READ_CYCLES
 from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import LONGEST_EARLY, RING_KINDS, UNIT, Part, Product
@@ -119,7 +120,9 @@ def loop_graph(
             )
             ops.append(replace(op, registers=registers, min_warps=warps))
             if work.kind == "copy_load" and not shape.specialized:
+                # Its instructions stand in the order of the one partition, and are issued once.
                 issued = Operation(f"{work.id}.issue", None, op.issue, 0, op.issue)
+                ops[-1] = replace(ops[-1], issue=0)
                 consumed.append(issued)
                 waits[issued.id] = op.issue
             if work.kind in RING_KINDS or not read_by_consumers(loop, work.id, produced):
@@ -283,11 +286,16 @@ def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: st
         return _product(work.product, costs, share, shape.warps)
     if work.kind == "loop":
         return Cost(estimated=True)  # as long as its trips take, which are not known
+    conflicts = work.passes[0 if shape.specialized else 1]
     if work.kind == "copy_load":
-        return _copy(work, costs, source)
+        return _copy(work, costs, source, conflicts)
     total = Cost()
     for part in work.parts:
         total += _part(part, max(1, part.size // share), costs, source)
+    if conflicts > 1:
+        # The cost of a read as it was measured holds the first pass.
+        more = READ_CYCLES * (conflicts - 1) * work.parts[0].size / share / PASS_BYTES
+        total += Cost(more, more, more)
     if work.kind == "load":
         # 16 bytes a thread and instruction, four cycles each to issue.
         instructions = -(-max(1, work.parts[0].size // share) // (16 * THREADS * shape.warps))
@@ -295,9 +303,9 @@ def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: st
     return total
 
 
-def _copy(work: LoopWork, costs: CostTable, source: str) -> Cost:
+def _copy(work: LoopWork, costs: CostTable, source: str, conflicts: float) -> Cost:
     try:
-        found, issue, is_estimated = copy_cost(work, costs, source)
+        found, issue, is_estimated = copy_cost(work, costs, source, conflicts)
     except MissingCosts:
         whole = _part(Part("tma_load", work.parts[0].size), work.parts[0].size, costs, source)
         return replace(whole, estimated=True)

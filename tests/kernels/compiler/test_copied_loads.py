@@ -46,19 +46,20 @@ SIGNATURES = {
     "both_gathered": f"{ROWS}, stride_bk=i32:16",
     "scaled": f"{ROWS}, s_ptr=*fp32, t_ptr=*fp32, stride_bn=i32:16, stride_s=i32",
     "dequantised": f"a_ptr=*bf16, q_ptr=*i32, c_ptr=*bf16, s_ptr=*fp32, {TILE}, stride_qk=i32:16",
+    "zero_points": f"a_ptr=*bf16, w_ptr=*i32, c_ptr=*bf16, z_ptr=*i32, {TILE}, stride_wk=i32:16, stride_zk=i32:16",
     "attended": "q_ptr=*bf16, k_ptr=*bf16, v_ptr=*bf16, o_ptr=*bf16, slots_ptr=*i32, L=i32, scale=fp32, "
     "stride_m=i32:16, BM=128, BN=64, D=64",
 }
 LEVELS = {"routed": {1: [8]}, "both_gathered": {1: [8, 8]}, "scaled": {1: [8], 2: [8, 1, 1]}, "dequantised": {1: [4]},
-          "attended": {1: [8, 8]}}  # fmt: skip
+          "zero_points": {1: [4, 1]}, "attended": {1: [8, 8]}}  # fmt: skip
 """By level, the elements that one copy brings of each load."""
 ARGUMENTS = {
     "M": 200, "N": 80, "K": 208, "stride_am": 224, "stride_bn": 224, "stride_bk": 224, "stride_cm": 136, "stride_s": 4,
-    "stride_qk": 224, "L": 187, "scale": 0.125, "stride_m": 64,
+    "stride_qk": 224, "stride_wk": 224, "stride_zk": 16, "L": 187, "scale": 0.125, "stride_m": 64,
 }  # fmt: skip
 POINTERS = {
     "a_ptr": 0, "b_ptr": 1, "c_ptr": 2, "s_ptr": 3, "v_ptr": 3, "rows_ptr": 4, "slots_ptr": 4, "t_ptr": 5, "k_ptr": 1,
-    "o_ptr": 2, "q_ptr": 0,
+    "o_ptr": 2, "q_ptr": 0, "w_ptr": 1, "z_ptr": 4,
 }  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def memory(name: str) -> list[np.ndarray]:
     draw = np.random.default_rng(5)
     data = [draw.integers(-4, 5, 1 << 16) / 4.0 for _ in range(6)]
     data[4] = draw.permutation(256)
-    if name == "dequantised":
+    if name in ("dequantised", "zero_points"):
         data[1] = draw.integers(0, 256, 1 << 16)
     return data
 
