@@ -190,7 +190,7 @@ def _shapes(captured: Captured) -> list[Shape]:
         if work.product is not None and any(name.endswith("warp_group_dot") for name in work.names)
     ]  # fmt: skip
     flying = any(
-        lookahead_product(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
+        lookahead_product(loop) is not None or all(in_flight(loop, work) for work in loop.of_kind("dot"))
         for loop in captured.loading
     )
     found = []

@@ -104,7 +104,10 @@ def loop_graph(
     ops: list[Operation] = []
     consumed: list[Operation] = []
     waits: dict[str, int] = {}
-    flying = {w.id for w in loop.of_kind("dot") if shape.in_flight and in_flight(loop, w)}
+    products = loop.of_kind("dot")
+    flying = {w.id for w in products if shape.in_flight and in_flight(loop, w, specialized=shape.specialized)}
+    if shape.specialized and len(flying) < len(products):
+        flying = set()  # one that is waited for ends those before it
     copying = shape.specialized and bool(loop.of_kind("copy_load"))
     for work in loop.work:
         whole = replace(shape, consumers=1, warps=CONVERTER_WARPS) if work.partition else shape
@@ -224,10 +227,24 @@ def estimated(loop: Body, costs: CostTable) -> tuple[str, ...]:
     return tuple(work.id for work in loop.work if cost_of(work, costs, Shape()).estimated)
 
 
-def in_flight(loop: Body, product: LoopWork) -> bool:
-    """Whether nobody but the next iteration's same product wants the result within the loop, which counts."""
+def in_flight(loop: Body, product: LoopWork, *, specialized: bool = True) -> bool:
+    """Whether nobody but the next iteration's same product wants the result within the loop, which counts, and no
+    operand is written to shared memory in the loop by those who multiply: there is one place for such an operand, so
+    that the product ends before the next one is written. Triton's own pipeline (``specialized`` false) has several
+    places for what is loaded through pointers, too, and multiplies from registers. Warps issue an mma.sync out of
+    registers, and go on."""
     readers = [flow for flow in loop.flows if flow.src == product.id and flow.kind == "data"]
-    return loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
+    alone = loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
+    if product.product is not None and product.product.tensor_cores == "mma":
+        return alone
+    by_id = {work.id: work for work in loop.work}
+    operands = [
+        by_id[flow.src] for flow in loop.flows
+        if flow.dst == product.id and flow.kind == "data" and not flow.accumulates and not flow.distance
+    ]  # fmt: skip
+    if specialized:
+        return alone and all(work.kind in RING_KINDS for work in operands)
+    return alone and not any(work.kind == "shared_store" for work in operands)
 
 
 def lookahead_product(loop: Body) -> str | None:

@@ -25,6 +25,7 @@ from warpplan.kernels.compiler.analysis.capture import Captured, capture
 from warpplan.kernels.compiler.analysis.copies.copied_loads import with_copies
 from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, vector_of
 from warpplan.kernels.compiler.costing import hopper_ranking
+from warpplan.kernels.compiler.costing.loop_graph import Shape, in_flight, loop_graph
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
@@ -129,6 +130,21 @@ def test_a_producer_of_four_warps_copies_for_consumers_of_eight() -> None:
     lowered = same(text, HopperStrategy(1, (2,), 8, copies=1), launch("both_gathered"), memory(""), (2, 2, 1), seeds=1)
     assert re.findall(r"num_warps\((\d+)\)", lowered) == ["4"]
     assert re.findall(r"init_barrier %\w+, (\d+)", lowered) == ["128", "128", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flying"), [("routed", True), ("both_gathered", True), ("dequantised", False), ("zero_points", False)]
+)
+def test_products_are_in_flight_where_the_lowering_keeps_them_so(name: str, flying: bool) -> None:
+    """An operand that consumers convert has one place in shared memory: its product ends before the next is written."""
+    (loop,) = found(name).at(1).loading
+    (product,) = loop.of_kind("dot")
+    assert in_flight(loop, product) == flying
+    assert ("isAsync" in specialize(at_cut(name).text, HopperStrategy(1, (2,), copies=1))) == flying
+    graph = loop_graph(loop, Shape(1, 4), embedded("NVIDIA H200").costs, device("NVIDIA H200"))
+    waited = {edge.src: edge.latency for edge in graph.edges if edge.kind == "token" and edge.latency is not None}
+    (multiply,) = (op for op in graph.ops if op.unit == "TENSOR")
+    assert waited[multiply.id] == (multiply.issue if flying else multiply.latency)
 
 
 def test_tma_and_copies_fill_one_slot_together() -> None:
