@@ -108,6 +108,12 @@ class Product:
     def dtype(self) -> str:
         return DTYPES.get(self.element.element, "bfloat16")
 
+    @property
+    def sustained_as(self) -> str:
+        """The operand type whose sustained rate was measured: of those alike, for a one-byte operand fp8's."""
+        one_byte = self.element.element_bits == 8
+        return DTYPES.get(self.element.element, "float8_e4m3fn" if one_byte else "bfloat16")
+
 
 @dataclass(frozen=True)
 class Classified:

@@ -142,7 +142,7 @@ def rank(
         for shape, assignment in solved_assignments(way, shapes, profile, device):
             found += AssignedModel(way, assignment, profile, device, stages, launch).assigned(shape)
     once = {r.scheme: r for r in found}.values()
-    ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in once]
+    ranked = [replace(s, gain=stock.gain(alone.predicted_cycles, s.predicted_cycles)) for s in once]
     if not ranked:
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
     elif not any(s.gain > 1 for s in ranked):
