@@ -22,7 +22,7 @@ from typing import Any
 import corpus_registry
 import triton
 from children import each, first_line
-from corpus_entry import options, source
+from corpus_entry import options, source, whole_grid
 from results_file import RESULTS, head, write
 from triton.backends.compiler import GPUTarget
 
@@ -135,7 +135,7 @@ def measured(index: int) -> Row:
         except Exception as error:
             failed[side] = first_line(error)
             continue
-        launcher = compiled[(*problem.grid(constants), 1, 1)[:3]]
+        launcher = compiled[whole_grid(entry, problem, constants)]
         made.reset()
         launcher(*values)
         wait()

@@ -231,5 +231,16 @@ def options(config: Any) -> dict[str, Any]:
     return given if config.maxnreg is None else {**given, "maxnreg": config.maxnreg}
 
 
+def whole_grid(entry: Entry, problem: Problem, constants: Constants) -> tuple[int, int, int]:
+    """The grid in three dimensions: a compiled kernel's launcher reads all, and only Triton's dispatch adds them."""
+    grid = tuple(problem.grid(constants))
+    if not 1 <= len(grid) <= 3 or min(grid) < 1:
+        raise ValueError(
+            f"grid of {entry.name}: {grid}, expected one to three dimensions of at least 1; see its problem's grid"
+        )
+    x, y, z = (*grid, 1, 1)[:3]
+    return x, y, z
+
+
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ pytest.importorskip("triton", reason="the corpus is Triton kernels")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench_corpus
+import bench_partitions
 import corpus_entry
 import corpus_play
 import corpus_registry
@@ -114,6 +117,25 @@ def test_heuristics_are_part_of_the_constants() -> None:
 
 
 REPRESENTATIVE = ("gemm_masked", "gemm_host_batched", "attention_backward_delta")
+
+
+def test_a_compiled_kernel_is_launched_with_three_dimensions_whatever_its_grid_has() -> None:
+    for index in range(len(bench_partitions.KERNELS)):
+        entry, problem, config = bench_partitions.prepared(index)
+        constants = entry.constants(problem, config)
+        grid = tuple(problem.grid(constants))
+        whole = corpus_entry.whole_grid(entry, problem, constants)
+        assert len(whole) == 3
+        assert whole[: len(grid)] == grid
+        assert set(whole[len(grid) :]) <= {1}
+
+
+@pytest.mark.parametrize("grid", [(), (2, 3, 4, 5), (7, 0)])
+def test_a_grid_that_no_launch_has_is_named(grid: tuple[int, ...]) -> None:
+    entry = ENTRIES["fused_moe_up"]
+    problem = replace(entry.problem(), grid=lambda constants: grid)
+    with pytest.raises(ValueError, match=rf"grid of fused_moe_up: {re.escape(str(grid))}, expected one to three"):
+        corpus_entry.whole_grid(entry, problem, entry.constants(problem, entry.configs[0]))
 
 
 def test_a_few_kernels_go_through_the_tool_and_every_refusal_has_its_place(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from warpplan.kernels.compiler.analysis.copies.slot_layouts import passes_of
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, Kind, Part, Product, short_name
 from warpplan.kernels.compiler.analysis.row_values import Types
 from warpplan.kernels.compiler.analysis.tensor_memory import TensorBuffer
@@ -35,7 +36,8 @@ class LoopWork:
     data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
     loop over several. ``results`` are the values that ``register_bits`` counts, each with its bits. ``streamed``: a
     load of which every program reads other memory, so that it comes from DRAM. ``partition`` is its number under an
-    assignment (:mod:`~...lowering.assigned.anchors`).
+    assignment (:mod:`~...lowering.assigned.anchors`). ``passes``: through the banks of shared memory for every
+    128 bytes that a copy writes or a read brings, under our lowering and where Triton pipelines the loop itself.
     """
 
     id: str
@@ -55,6 +57,7 @@ class LoopWork:
     streamed: bool = False
     results: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     partition: int = 0
+    passes: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -205,8 +208,18 @@ class _WorkWriter:
             product, 0 if group.buffer else sum(kept.values()), group.buffer, group.rows, group.region > 0,
             group.rare, self.reader.memory.written(group.accesses),
             group.classified.kind in (*RING_KINDS, "load") and self.streamed.issuperset(group.results),
-            () if group.buffer else tuple(kept.items()),
+            () if group.buffer else tuple(kept.items()), passes=self._passes(group),
         )  # fmt: skip
+
+    def _passes(self, group: WorkGroup) -> tuple[float, float]:
+        if group.classified.kind == "copy_load":
+            found = passes_of(group.operations[0])
+            return found.copied, found.own_copied
+        if group.classified.kind != "shared_load":
+            return 1.0, 1.0
+        homes = {self.home[read] for read in group.reads if read in self.home}
+        slots = [passes_of(self.groups[at].operations[0]) for at in homes]
+        return max((s.read for s in slots), default=1.0), max((s.own_read for s in slots), default=1.0)
 
 
 def _shape(tile: ShapedType | None, product: Product | None) -> tuple[int, ...]:

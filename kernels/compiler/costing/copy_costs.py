@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
+from warpplan.kernels.compiler.analysis.copies.bank_conflicts import PASS_BYTES
 from warpplan.kernels.compiler.analysis.copies.producer_size import WARP, producer_registers
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.planner.errors import MissingCosts
@@ -23,17 +24,21 @@ WIDE = 16
 """Bytes of one copy as they were measured."""
 
 
-def copy_cost(work: LoopWork, costs: CostTable, source: str) -> tuple[OperationCost, float, bool]:
+def copy_cost(work: LoopWork, costs: CostTable, source: str, passes: float = 1.0) -> tuple[OperationCost, float, bool]:
     """The probe's cost of the tile ``work`` from ``source``, "l2" or "dram", the cycles that issuing it takes, and
-    whether they are estimated. Raises :class:`MissingCosts` where the profile has no load of tiles at all."""
+    whether they are estimated; ``passes`` are those of its writes through the banks for every 128 bytes, one a cycle.
+    Raises :class:`MissingCosts` where the profile has no load of tiles at all."""
     size, copies = work.parts[0].size, work.parts[1].size
     instructions = -(-copies // WARP)
+    # What was measured holds one pass.
+    written = passes * size / PASS_BYTES if passes > 1 else 0.0
     try:
         found = costs.lookup("gather_load", size, source=source)
     except MissingCosts:
-        return costs.lookup("tma_load", size, source=source), CYCLES * instructions, True
+        return costs.lookup("tma_load", size, source=source), max(written, CYCLES * instructions), True
     assert found.issue is not None
-    return found, found.issue.p50 * max(1.0, copies * WIDE / size), copies * WIDE != size
+    issue = max(written, found.issue.p50 * max(1.0, copies * WIDE / size))
+    return found, issue, copies * WIDE != size
 
 
 def copies_of(bodies: Iterable[Body]) -> list[int]:

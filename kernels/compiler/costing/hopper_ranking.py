@@ -142,7 +142,7 @@ def rank(
         for shape, assignment in solved_assignments(way, shapes, profile, device):
             found += AssignedModel(way, assignment, profile, device, stages, launch).assigned(shape)
     once = {r.scheme: r for r in found}.values()
-    ranked = [replace(s, gain=alone.predicted_cycles / s.predicted_cycles) for s in once]
+    ranked = [replace(s, gain=stock.gain(alone.predicted_cycles, s.predicted_cycles)) for s in once]
     if not ranked:
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
     elif not any(s.gain > 1 for s in ranked):
@@ -190,7 +190,7 @@ def _shapes(captured: Captured) -> list[Shape]:
         if work.product is not None and any(name.endswith("warp_group_dot") for name in work.names)
     ]  # fmt: skip
     flying = any(
-        lookahead_product(loop) is not None or any(in_flight(loop, work) for work in loop.of_kind("dot"))
+        lookahead_product(loop) is not None or all(in_flight(loop, work) for work in loop.of_kind("dot"))
         for loop in captured.loading
     )
     found = []

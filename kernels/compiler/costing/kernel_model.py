@@ -63,9 +63,10 @@ BLOCK_BYTES = 1_024
 class RankedStrategy:
     """``scheme`` None leaves the kernel alone. ``plans`` and ``ii_cycles`` are of each loop that loads through TMA, in
     program order; ``predicted_cycles`` of one tile's loops and ends on one SM. ``gain`` is the time of leaving the
-    kernel alone over this one's; ``reason`` says what bounds it or which obstacle there was. ``copies`` is the level of
-    the captured kernel (:meth:`Captured.at`) that was planned. ``launch_us`` is of a whole launch, where its size is
-    known: unlike cycles, it compares between tiles. ``terms`` are what its time at other sizes is predicted from."""
+    kernel alone over this one's, within the power limit; ``reason`` says what bounds it or which obstacle there was.
+    ``copies`` is the level of the captured kernel (:meth:`Captured.at`) that was planned. ``launch_us`` is of a whole
+    launch, where its size is known: unlike cycles, it compares between tiles. ``terms`` are what its time at other
+    sizes is predicted from."""
 
     scheme: Strategy | None
     plans: tuple[Plan, ...]
@@ -250,18 +251,33 @@ class KernelModel:
             around.append(loops[parent])
             parent = loops[parent].parent
         tiles = math.prod(self.trips(loop) for loop in around)
-        dots = [(work.product, loop) for loop in self.captured.loading for work in loop.of_kind("dot")]
-        flop = sum(2.0 * p.m * p.n * p.k * self.trips(loop) for p, loop in dots if p is not None)
-        product = next((p for p, _ in dots if p is not None), None)
-        rates = LaunchRates.of(self.profile, self.device, product)
+        flop, rates = self._flop_and_rates()
         counted = self._counted()
         known = all(counted.get(loop.id) is not None for loop in (*self.captured.loading, *around))
         if flop and not (known and self.launch.programs):
             # What one launch does is not known, but all configurations do the same.
-            share = NOMINAL_FLOP / (flop * self.device.sm_count)
-            return rates.time_us(share * cycles, NOMINAL_FLOP, self.launch)
+            return self._equal_work_us(cycles, self.launch)
         sm_cycles = waves(self.launch, self.device.sm_count) * tiles * cycles
         return rates.time_us(sm_cycles, flop * tiles * self.launch.programs, self.launch)
+
+    def gain(self, alone: float, cycles: float) -> float:
+        """Of a strategy by which a tile takes ``cycles`` of an SM, over the kernel left alone, by which it takes
+        ``alone``: of times in which all SMs work and the tensor cores keep to what the power limit sustains."""
+        size = LaunchSize(0)
+        return self._equal_work_us(alone, size) / self._equal_work_us(cycles, size)
+
+    def _equal_work_us(self, cycles: float, size: LaunchSize) -> float:
+        flop, rates = self._flop_and_rates()
+        if not flop:
+            return rates.time_us(cycles, 0.0, size)
+        return rates.time_us(NOMINAL_FLOP / (flop * self.device.sm_count) * cycles, NOMINAL_FLOP, size)
+
+    def _flop_and_rates(self) -> tuple[float, LaunchRates]:
+        """Of one tile, and what bounds a launch beside its loops."""
+        dots = [(work.product, loop) for loop in self.captured.loading for work in loop.of_kind("dot")]
+        flop = sum(2.0 * p.m * p.n * p.k * self.trips(loop) for p, loop in dots if p is not None)
+        product = next((p for p, _ in dots if p is not None), None)
+        return flop, LaunchRates.of(self.profile, self.device, product)
 
     def nested(self) -> bool:
         """Whether the kernel walks over its tiles by itself."""

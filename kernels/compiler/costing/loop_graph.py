@@ -17,6 +17,7 @@ from itertools import pairwise
 from math import prod
 
 from warpplan.kernels.compiler.analysis.capture import Body, producer_slice
+from warpplan.kernels.compiler.analysis.copies.bank_conflicts import PASS_BYTES, READ_CYCLES
 from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGISTERS, PRODUCER_WARPS
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import LONGEST_EARLY, RING_KINDS, UNIT, Part, Product
@@ -103,7 +104,10 @@ def loop_graph(
     ops: list[Operation] = []
     consumed: list[Operation] = []
     waits: dict[str, int] = {}
-    flying = {w.id for w in loop.of_kind("dot") if shape.in_flight and in_flight(loop, w)}
+    products = loop.of_kind("dot")
+    flying = {w.id for w in products if shape.in_flight and in_flight(loop, w, specialized=shape.specialized)}
+    if shape.specialized and len(flying) < len(products):
+        flying = set()  # one that is waited for ends those before it
     copying = shape.specialized and bool(loop.of_kind("copy_load"))
     for work in loop.work:
         whole = replace(shape, consumers=1, warps=CONVERTER_WARPS) if work.partition else shape
@@ -119,7 +123,9 @@ def loop_graph(
             )
             ops.append(replace(op, registers=registers, min_warps=warps))
             if work.kind == "copy_load" and not shape.specialized:
+                # Its instructions stand in the order of the one partition, and are issued once.
                 issued = Operation(f"{work.id}.issue", None, op.issue, 0, op.issue)
+                ops[-1] = replace(ops[-1], issue=0)
                 consumed.append(issued)
                 waits[issued.id] = op.issue
             if work.kind in RING_KINDS or not read_by_consumers(loop, work.id, produced):
@@ -221,10 +227,24 @@ def estimated(loop: Body, costs: CostTable) -> tuple[str, ...]:
     return tuple(work.id for work in loop.work if cost_of(work, costs, Shape()).estimated)
 
 
-def in_flight(loop: Body, product: LoopWork) -> bool:
-    """Whether nobody but the next iteration's same product wants the result within the loop, which counts."""
+def in_flight(loop: Body, product: LoopWork, *, specialized: bool = True) -> bool:
+    """Whether nobody but the next iteration's same product wants the result within the loop, which counts, and no
+    operand is written to shared memory in the loop by those who multiply: there is one place for such an operand, so
+    that the product ends before the next one is written. Triton's own pipeline (``specialized`` false) has several
+    places for what is loaded through pointers, too, and multiplies from registers. Warps issue an mma.sync out of
+    registers, and go on."""
     readers = [flow for flow in loop.flows if flow.src == product.id and flow.kind == "data"]
-    return loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
+    alone = loop.kind == "scf.for" and all(flow.dst == product.id and flow.accumulates for flow in readers)
+    if product.product is not None and product.product.tensor_cores == "mma":
+        return alone
+    by_id = {work.id: work for work in loop.work}
+    operands = [
+        by_id[flow.src] for flow in loop.flows
+        if flow.dst == product.id and flow.kind == "data" and not flow.accumulates and not flow.distance
+    ]  # fmt: skip
+    if specialized:
+        return alone and all(work.kind in RING_KINDS for work in operands)
+    return alone and not any(work.kind == "shared_store" for work in operands)
 
 
 def lookahead_product(loop: Body) -> str | None:
@@ -283,11 +303,16 @@ def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: st
         return _product(work.product, costs, share, shape.warps)
     if work.kind == "loop":
         return Cost(estimated=True)  # as long as its trips take, which are not known
+    conflicts = work.passes[0 if shape.specialized else 1]
     if work.kind == "copy_load":
-        return _copy(work, costs, source)
+        return _copy(work, costs, source, conflicts)
     total = Cost()
     for part in work.parts:
         total += _part(part, max(1, part.size // share), costs, source)
+    if conflicts > 1:
+        # The cost of a read as it was measured holds the first pass.
+        more = READ_CYCLES * (conflicts - 1) * work.parts[0].size / share / PASS_BYTES
+        total += Cost(more, more, more)
     if work.kind == "load":
         # 16 bytes a thread and instruction, four cycles each to issue.
         instructions = -(-max(1, work.parts[0].size // share) // (16 * THREADS * shape.warps))
@@ -295,9 +320,9 @@ def cost_of(work: LoopWork, costs: CostTable, shape: Shape = Shape(), source: st
     return total
 
 
-def _copy(work: LoopWork, costs: CostTable, source: str) -> Cost:
+def _copy(work: LoopWork, costs: CostTable, source: str, conflicts: float) -> Cost:
     try:
-        found, issue, is_estimated = copy_cost(work, costs, source)
+        found, issue, is_estimated = copy_cost(work, costs, source, conflicts)
     except MissingCosts:
         whole = _part(Part("tma_load", work.parts[0].size), work.parts[0].size, costs, source)
         return replace(whole, estimated=True)

@@ -87,6 +87,27 @@ def dequantised(
 
 
 @triton.jit
+def zero_points(
+    a_ptr, w_ptr, c_ptr, z_ptr, M, N, K, stride_am, stride_wk, stride_zk, stride_cm,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """4-bit weights, eight along K in an int32, and a zero for each 128 of them, eight along N: lanes that copy zeros
+    lie along K, lanes that read them along N."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(tl.cdiv(K, BK)):
+        rk = k * BK + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * stride_am + rk[None, :], mask=rk[None, :] < K, other=0.0)
+        z = tl.load(z_ptr + (rk // 128)[:, None] * stride_zk + (rn // 8)[None, :])
+        z = (z >> (rn % 8 * 4)[None, :]) & 15
+        w = tl.load(w_ptr + (rk // 8)[:, None] * stride_wk + rn[None, :], mask=rk[:, None] < K, other=0)
+        w = (w >> (rk % 8 * 4)[:, None]) & 15
+        acc = tl.dot(a, (w - z).to(tl.bfloat16), acc)
+    tl.store(c_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16), mask=rm[:, None] < M)
+
+
+@triton.jit
 def attended(
     q_ptr, k_ptr, v_ptr, o_ptr, slots_ptr, L, scale, stride_m,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,

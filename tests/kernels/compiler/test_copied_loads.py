@@ -25,6 +25,7 @@ from warpplan.kernels.compiler.analysis.capture import Captured, capture
 from warpplan.kernels.compiler.analysis.copies.copied_loads import with_copies
 from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, vector_of
 from warpplan.kernels.compiler.costing import hopper_ranking
+from warpplan.kernels.compiler.costing.loop_graph import Shape, in_flight, loop_graph
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
@@ -46,19 +47,20 @@ SIGNATURES = {
     "both_gathered": f"{ROWS}, stride_bk=i32:16",
     "scaled": f"{ROWS}, s_ptr=*fp32, t_ptr=*fp32, stride_bn=i32:16, stride_s=i32",
     "dequantised": f"a_ptr=*bf16, q_ptr=*i32, c_ptr=*bf16, s_ptr=*fp32, {TILE}, stride_qk=i32:16",
+    "zero_points": f"a_ptr=*bf16, w_ptr=*i32, c_ptr=*bf16, z_ptr=*i32, {TILE}, stride_wk=i32:16, stride_zk=i32:16",
     "attended": "q_ptr=*bf16, k_ptr=*bf16, v_ptr=*bf16, o_ptr=*bf16, slots_ptr=*i32, L=i32, scale=fp32, "
     "stride_m=i32:16, BM=128, BN=64, D=64",
 }
 LEVELS = {"routed": {1: [8]}, "both_gathered": {1: [8, 8]}, "scaled": {1: [8], 2: [8, 1, 1]}, "dequantised": {1: [4]},
-          "attended": {1: [8, 8]}}  # fmt: skip
+          "zero_points": {1: [4, 1]}, "attended": {1: [8, 8]}}  # fmt: skip
 """By level, the elements that one copy brings of each load."""
 ARGUMENTS = {
     "M": 200, "N": 80, "K": 208, "stride_am": 224, "stride_bn": 224, "stride_bk": 224, "stride_cm": 136, "stride_s": 4,
-    "stride_qk": 224, "L": 187, "scale": 0.125, "stride_m": 64,
+    "stride_qk": 224, "stride_wk": 224, "stride_zk": 16, "L": 187, "scale": 0.125, "stride_m": 64,
 }  # fmt: skip
 POINTERS = {
     "a_ptr": 0, "b_ptr": 1, "c_ptr": 2, "s_ptr": 3, "v_ptr": 3, "rows_ptr": 4, "slots_ptr": 4, "t_ptr": 5, "k_ptr": 1,
-    "o_ptr": 2, "q_ptr": 0,
+    "o_ptr": 2, "q_ptr": 0, "w_ptr": 1, "z_ptr": 4,
 }  # fmt: skip
 
 
@@ -84,7 +86,7 @@ def memory(name: str) -> list[np.ndarray]:
     draw = np.random.default_rng(5)
     data = [draw.integers(-4, 5, 1 << 16) / 4.0 for _ in range(6)]
     data[4] = draw.permutation(256)
-    if name == "dequantised":
+    if name in ("dequantised", "zero_points"):
         data[1] = draw.integers(0, 256, 1 << 16)
     return data
 
@@ -128,6 +130,21 @@ def test_a_producer_of_four_warps_copies_for_consumers_of_eight() -> None:
     lowered = same(text, HopperStrategy(1, (2,), 8, copies=1), launch("both_gathered"), memory(""), (2, 2, 1), seeds=1)
     assert re.findall(r"num_warps\((\d+)\)", lowered) == ["4"]
     assert re.findall(r"init_barrier %\w+, (\d+)", lowered) == ["128", "128", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flying"), [("routed", True), ("both_gathered", True), ("dequantised", False), ("zero_points", False)]
+)
+def test_products_are_in_flight_where_the_lowering_keeps_them_so(name: str, flying: bool) -> None:
+    """An operand that consumers convert has one place in shared memory: its product ends before the next is written."""
+    (loop,) = found(name).at(1).loading
+    (product,) = loop.of_kind("dot")
+    assert in_flight(loop, product) == flying
+    assert ("isAsync" in specialize(at_cut(name).text, HopperStrategy(1, (2,), copies=1))) == flying
+    graph = loop_graph(loop, Shape(1, 4), embedded("NVIDIA H200").costs, device("NVIDIA H200"))
+    waited = {edge.src: edge.latency for edge in graph.edges if edge.kind == "token" and edge.latency is not None}
+    (multiply,) = (op for op in graph.ops if op.unit == "TENSOR")
+    assert waited[multiply.id] == (multiply.issue if flying else multiply.latency)
 
 
 def test_tma_and_copies_fill_one_slot_together() -> None:

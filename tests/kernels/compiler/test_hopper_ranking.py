@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -87,6 +88,17 @@ def test_schemes_that_are_clearly_slower_are_not_offered() -> None:
     assert all(r.gain >= 0.8 for r in offered)
     assert len(offered) + len(slower) == len(ranked("transposed_copy"))
     assert sum(r.scheme is None for r in offered) == 1
+
+
+def test_the_power_limit_leaves_less_to_gain_than_cycles_do() -> None:
+    found = ranked("matmul", 8)
+    alone = next(r.predicted_cycles for r in found if r.scheme is None)
+    endless = replace(PROFILE, ceilings=tuple(c for c in PROFILE.ceilings if not c[0].startswith("tensor_flops")))
+    unlimited = rank(capture(cut("matmul", 8)), endless, H200)
+    assert [r.gain for r in unlimited] == pytest.approx([alone / r.predicted_cycles for r in found])
+    for limited, free in zip(found, unlimited, strict=True):
+        assert min(1, free.gain) <= limited.gain <= max(1, free.gain)
+    assert found[0].gain < unlimited[0].gain
 
 
 def test_more_stages_leave_less_to_gain() -> None:

@@ -3,9 +3,10 @@ and the kernel with them marked.
 """
 
 EXPORTS = {
+    "bank_conflicts": ("PASS_BYTES", "READ_CYCLES"),
     "addresses": ("nesting", "may_repeat", "PURE", "PURE_DIALECTS", "read_by", "steered_by"),
     "copied_loads": ("copied_vectors", "copyable", "with_copies"),
     "producer_size": ("LEAST_REGISTERS", "producer_registers", "PRODUCER_WARPS", "WARP"),
+    "slot_layouts": ("copied_slot", "passes_of", "readers_of"),
     "thin_addresses": ("with_thin_addresses",),
-    "thread_elements": ("neighbours",),
 }

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from warpplan.kernels.compiler.analysis.copies.addresses import Address, address, nesting
 from warpplan.kernels.compiler.analysis.copies.lane_runs import LaneRunReader, element_of
+from warpplan.kernels.compiler.analysis.copies.slot_layouts import mark_passes
 from warpplan.kernels.compiler.analysis.copies.thread_elements import neighbours
 from warpplan.kernels.compiler.analysis.load_hazards import WRITES, is_volatile
 from warpplan.kernels.compiler.analysis.operation_kinds import (
@@ -90,6 +91,7 @@ def with_copies(module: Module, level: int) -> Module:
         found = copyable(module)
         wanted = {key for key, least in found.levels.items() if least <= level}
         replace_function(module, unique_names(_marked(function, wanted, found.vectors)))
+        mark_passes(module)
     return module
 
 

@@ -141,7 +141,7 @@ def _work(body: Body, *, in_loop: bool) -> tuple[WorkFacts, ...]:
             parts = tuple(Part(p.kind, max(1, p.size // width), p.times, p.estimated) for p in parts)
         product = None if work.product is None else _product(work.product)
         moved = work.parts[0].size if work.kind in ("load", "store", "tma_load", "tma_store") and work.parts else 0
-        flying = work.kind == "dot" and in_flight(body, work)
+        flying = work.kind == "dot" and in_flight(body, work, specialized=False)
         found.append(WorkFacts(work.kind, parts, product, moved, work.id in copied, flying, tuple(needs)))
     return tuple(found)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from warpplan.kernels.compiler.analysis.copies.thread_elements import neighbours
+from warpplan.kernels.compiler.analysis.copies.slot_layouts import copied_slot, readers_of
 from warpplan.kernels.compiler.analysis.operation_kinds import (
     CONVERTED,
     COPY_LOAD,
@@ -176,18 +176,14 @@ def _slot_encoding(module: Module, load: IrOperation) -> str:
 
 
 def _copied_encoding(module: Module, load: IrOperation) -> str:
-    """That of the shared memory which the copied tile is wanted in; rows one after the other, or columns where a thread
-    copies down a column, where its readers want it in registers."""
-    for operation in module.function.walk():
-        if operation.name == "ttg.local_alloc" and load.result in operation.operands:
+    """That of the shared memory which the copied tile is wanted in; the one with the fewest bank conflicts where its
+    readers want it in registers."""
+    readers = readers_of(module.function.walk())
+    for operation in readers.get(load.result, ()):
+        if operation.name == "ttg.local_alloc":
             made = parse_type(find_types(operation.signature)[-1])
             return made.encoding if made is not None else ""
-    tensor = parse_type(find_types(load.signature)[-1])
-    assert tensor is not None
-    rank = len(tensor.shape)
-    fastest, _ = neighbours(tensor.encoding, module.aliases, rank)
-    order = [fastest, *(dim for dim in reversed(range(rank)) if dim != fastest)]
-    return module.alias(f"#ttg.swizzled_shared<{{vec = 1, perPhase = 1, maxPhase = 1, order = {order}}}>")
+    return module.alias(str(copied_slot(load, readers, module.aliases)))
 
 
 def load_number(operation: IrOperation) -> int:
