@@ -9,6 +9,6 @@ EXPORTS = {
     "interval_model": ("IntervalModel",),
     "literals": ("negated", "Truth"),
     "runner": ("Answer", "DecisionRule", "run", "SearchSeed", "spent", "Stop"),
-    "sharing_constraints": ("no_good_cut", "NoGoodCut"),
+    "sharing_constraints": ("keep_layout", "no_good_cut", "NoGoodCut"),
     "work_budget": ("RunSettings", "solve_model", "WorkBudget"),
 }

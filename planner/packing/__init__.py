@@ -6,5 +6,5 @@ time, and is reached only by ``warpplan pack``."""
 EXPORTS = {
     "offsets": ("DEFAULTS", "name_ids", "Packing", "PackingBlock"),
     "pieces": ("bits", "first_fit_decreasing", "LIMIT", "Pieces", "pieces"),
-    "ring_layout": ("fits_side_by_side", "layout", "require_capacity"),
+    "ring_layout": ("fits_side_by_side", "Layout", "layout", "require_capacity"),
 }
