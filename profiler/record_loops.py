@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import warpplan.kernels
@@ -13,10 +14,10 @@ from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import available, embedded
 
 
-def record() -> dict[str, solved_loops.Entry]:
-    """Every loop of every kernel's candidates for every dtype and every device with an embedded profile."""
+def record(device_names: Iterable[str]) -> dict[str, solved_loops.Entry]:
+    """Every loop of every kernel's candidates for every dtype and each device, by its embedded profile."""
     with solved_loops.recording() as found:
-        for device_name in available():
+        for device_name in device_names:
             for kernel_name in registry.names():
                 kernel = registry.kernel(kernel_name)
                 for dtype in kernel.declaration.dtypes:
@@ -25,7 +26,7 @@ def record() -> dict[str, solved_loops.Entry]:
 
 
 def main() -> None:
-    entries = record()
+    entries = record(available())
     path = Path(str(warpplan.kernels.__file__)).parent / "data" / solved_loops.FILE_NAME
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(solved_loops.packed(entries))
