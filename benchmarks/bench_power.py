@@ -75,9 +75,9 @@ def _sustained_row(job: dict[str, Any]) -> Result:
 
     import torch
     from graph_timing import capture
-    from kernel_timing import GRAPH_US, _prepare
+    from kernel_timing import GRAPH_US, prepare_row
 
-    prepared = _prepare(row_of(job["row"]))
+    prepared = prepare_row(row_of(job["row"]))
     readings: list[Any] = []
     for values in job["configs"]:
         try:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from bench_target import TARGET
+from bench_target import CARD, TARGET
 from kernel_cases.bench_rows import BenchRow
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_sustained
-from results_file import RESULTS
+from results_file import RESULTS, head, write
 from scipy.optimize import minimize_scalar
 from time_statistics import geomean
 
@@ -223,7 +223,27 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
         constants = tuple(sorted({**dict(old.constants), "order_l2": order_l2}.items()))
         source = f"{old.source}; order_l2 of benchmarks/results/{path.name}"
         transferred[name] = replace(old, constants=constants, source=source)
+    write_order_regrets(profile, path, order_l2)
     return replace(profile, calibrations=tuple(transferred.values()))
+
+
+def write_order_regrets(profile: Profile, path: Path, order_l2: float) -> None:
+    """``order_l2_<card>.json`` beside ``path``: what the first choice of each row's readings loses to the best of them,
+    by the H200's constants alone and with ``order_l2``; held-out rows too."""
+    rows = []
+    for name, table in ORDERED.items():
+        calibration = embedded(H200.name).calibration(name)
+        for m in read_sustained(path, table):
+            work, regrets = device_work(m.row, m.configs, profile), []
+            for value in (0.0, order_l2):
+                constants = {**dict(calibration.constants if calibration else ()), "order_l2": value}
+                first = int(np.argmin(terms(work, Rates.of(profile, m.row.dtype), constants)[1]))
+                regrets.append(round(float(m.time_us[first] / m.time_us.min() - 1), 4))
+            row = {"kernel": m.row.kernel, "shape": list(m.row.shape), "dtype": m.row.dtype, "split": m.row.split}
+            rows.append({**row, "regret_without": regrets[0], "regret_with": regrets[1]})
+    write(
+        path.with_name(f"order_l2_{CARD}.json"), {**head("order_l2", TARGET.name), "order_l2": order_l2, "rows": rows}
+    )
 
 
 def main() -> None:

@@ -156,7 +156,7 @@ class _Prepared:
 _prepared: dict[tuple[str, ...], _Prepared] = {}
 
 
-def _prepare(row: BenchRow) -> _Prepared:
+def prepare_row(row: BenchRow) -> _Prepared:
     import torch
 
     if row.key not in _prepared:
@@ -178,7 +178,7 @@ def _search(job: dict[str, Any]) -> Result:
     import torch
     from graph_timing import capture, summary
 
-    prepared = _prepare(row_of(job["row"]))
+    prepared = prepare_row(row_of(job["row"]))
     graphs = {PEER: prepared.graph}
     reasons: dict[int, str] = {}
     owned: list[list[Launch]] = []  # a launch owns buffers that its graph writes to
