@@ -20,7 +20,7 @@ from typing import Any
 from bench_target import CARD, TARGET
 from children import cores, each
 from kernel_cases.bench_rows import BenchRow, rows
-from kernel_estimates import check_jobs, durations, label
+from kernel_estimates import check_jobs, label, readings
 from kernel_plans import PLANS, PlannedRow, compiled, load_plans, plan_all, save_plans
 from kernel_timing import as_json
 from results_file import RESULTS, head
@@ -33,7 +33,6 @@ from warpplan.profiler.embedded import embedded
 
 TABLES = ("gemm_layouts", "gemm_fp8")
 FIRST = 6
-ROUNDS = 5
 LIMIT_S = 90.0
 """The longest silence of a child before it is killed: a wrong barrier hangs."""
 
@@ -97,7 +96,7 @@ def run(plans: Sequence[PlannedRow], store: RowStore, until: float) -> None:
     for name, (plan, found) in left.items():
         sound = [pair for pair in found if not any(compiled(plan.row, c)[0] in failures for c in pair)]
         configs = [c.as_dict() for c, _ in sound] + [c.as_dict() for _, c in sound]
-        job = {"row": as_json(plan.row), "key": name, "until": until, "rounds": ROUNDS, **durations(plan.row)}
+        job = {"row": as_json(plan.row), "key": name, "until": until, **readings(plan.row, "compare")}
         (result,) = each("kernel_timing:search", [{**job, "configs": configs}], limit_s=LIMIT_S)
         if "times" not in result:
             print(f"{label(plan.row)}: {result.get('status')}: {result.get('reason')}", flush=True)

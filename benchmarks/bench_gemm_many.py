@@ -1,7 +1,7 @@
 """GEMM over the 1,200 shapes of ``gemm_many_shapes.json``: chosen plan, the ranking's first eight and cuBLAS, in turn.
 
     python benchmarks/bench_gemm_many.py --dry-run         # no GPU: rows left, kernels to compile, seconds
-    python benchmarks/bench_gemm_many.py --limit-s 280     # -> gemm_many_h200.json; the next call goes on
+    python benchmarks/bench_gemm_many.py --limit-s 280     # -> gemm_many_<card>.json; the next call goes on
 
 Rows are taken in the order of the list, a batch at a time: what a batch needs is compiled, run and checked against fp32
 in child processes on all cores, then its rows are timed one after the other in one process (``kernel_timing.compare``:
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from bench_kernels import COMPARE_LIMIT_S, run_checks
+from bench_target import CARD, TARGET, require_target
 from children import cores, each
-from kernel_estimates import COMPILE_S, FINALISTS, START_S, Job, check_jobs, durations, label, row_seconds
+from kernel_estimates import COMPILE_S, FINALISTS, READINGS, START_S, Job, check_jobs, label, readings, row_seconds
 from kernel_plans import PlannedRow, compiled, planned
 from kernel_timing import as_json
 from many_shapes import LIST, DrawnShape, read_list
@@ -37,11 +38,9 @@ from warpplan.profiler.embedded import embedded
 from warpplan.profiler.profile_files import load
 
 BATCH = 120
-"""Rows between two compilations: 1.8 minutes of compiling with 15 cores at first, then some 3.5 of timing."""
-ROUNDS = 5
-OUT = RESULTS / "gemm_many_h200.json"
+"""Rows between two compilations, which take minutes each at first."""
+OUT = RESULTS / f"gemm_many_{CARD}.json"
 KEY = ("product", "sizes_text")
-DEVICE = "NVIDIA H200"
 VERSIONS = ("torch", "triton", "cuda", "warpplan")
 
 Settings = dict[str, Any]
@@ -67,7 +66,7 @@ def settings_of(device: str, profile: Profile, versions: dict[str, str]) -> Sett
         "profile": key(profile),
         "list": hashlib.sha256(LIST.read_bytes()).hexdigest(),
         "versions": {name: versions[name] for name in VERSIONS if name in versions},
-        "rounds": ROUNDS,
+        "readings": [READINGS["compare", limited] for limited in (False, True)],
     }
 
 
@@ -97,8 +96,8 @@ def compare_job(shape: DrawnShape, plan: PlannedRow, failures: dict[str, str], u
         for rank, (config, _) in enumerate(plan.ranked[:FINALISTS], 1)
         if compiled(plan.row, config)[0] not in failures
     }
-    shared = {"row": as_json(plan.row), "key": key_of(shape), "until": until, "rounds": ROUNDS}
-    return {**shared, **durations(plan.row), "ours": ours, "check": next(iter(ours), None)}
+    shared = {"row": as_json(plan.row), "key": key_of(shape), "until": until}
+    return {**shared, **readings(plan.row, "compare"), "ours": ours, "check": next(iter(ours), None)}
 
 
 def names_of(shape: DrawnShape) -> dict[str, Any]:
@@ -176,7 +175,7 @@ def describe_left(plans: Plans, refused: dict[DrawnShape, str], workers: int) ->
         some = ordered[:count]
         checks = check_jobs([(p, [c for c, _ in p.ranked[:FINALISTS]]) for p in some], peers=False)
         compiling = len(checks) * COMPILE_S / workers + START_S
-        timing = sum(row_seconds(p, FINALISTS, "compare", ROUNDS) for p in some) + START_S
+        timing = sum(row_seconds(p, FINALISTS, "compare") for p in some) + START_S
         print(
             f"first {count}: {len(checks)} kernels, {compiling:.0f} s to compile with {workers} cores, {timing:.0f} s"
         )
@@ -197,7 +196,7 @@ def main() -> int:
     arguments = parse()
     until = time.time() + arguments.limit_s
     shapes = read_list()
-    profile = load(arguments.profile) if arguments.profile else embedded(DEVICE)
+    profile = load(arguments.profile) if arguments.profile else embedded(TARGET.name)
     plans, refused = plan(shapes, profile)
     if arguments.dry_run:
         describe_left(plans, refused, arguments.workers)
@@ -208,6 +207,7 @@ def main() -> int:
     import torch
 
     name = torch.cuda.get_device_name()
+    require_target(name)
     settings = settings_of(name, profile, head("gemm_many", name)["versions"])
     store = resumed(arguments.out, settings, arguments.fresh)
     known: dict[str, str | None] = {}

@@ -31,13 +31,11 @@ from kernel_estimates import (
     CHUNK,
     FINALISTS,
     FOUND,
-    ROUNDS,
-    SEARCH_ROUNDS,
     Job,
     check_jobs,
     describe,
-    durations,
     label,
+    readings,
 )
 from kernel_plans import PLANS, PlannedRow, compiled, load_plans, plan_all, save_plans, shortlist
 from kernel_tables import (
@@ -83,7 +81,7 @@ def search_all(plans: Sequence[PlannedRow], arguments: argparse.Namespace, until
     usable = {key: [c for c in cs if compiled(p.row, c)[0] not in failures] for key, (p, cs) in left.items()}
     jobs: list[Job] = []
     for key, (plan, _) in left.items():
-        shared = {"row": as_json(plan.row), "key": key, "until": until, "rounds": SEARCH_ROUNDS, **durations(plan.row)}
+        shared = {"row": as_json(plan.row), "key": key, "until": until, **readings(plan.row, "search")}
         for start in range(0, len(usable[key]), CHUNK):
             jobs.append({**shared, "configs": [c.as_dict() for c in usable[key][start : start + CHUNK]]})
     chunks: dict[tuple[str, ...], list[dict[str, Any]]] = {key: [] for key in left}
@@ -155,8 +153,8 @@ def compare_all(
             for name, spec in ours[key].items()
             if "row" in spec or compiled(plan.row, *_configs(spec))[0] not in failures
         }
-        shared = {"row": as_json(plan.row), "key": key, "until": until, "rounds": arguments.rounds}
-        jobs.append({**shared, **durations(plan.row), "ours": kept, "check": "chosen"})
+        shared = {"row": as_json(plan.row), "key": key, "until": until}
+        jobs.append({**shared, **readings(plan.row, "compare"), "ours": kept, "check": "chosen"})
 
     def keep(job: Job, result: dict[str, Any]) -> None:
         require_target(result.get("device", TARGET.name))
@@ -189,7 +187,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--candidates", type=int, default=10**6, help="of a row at most; the best and a spread of others"
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--workers", type=int, default=max(1, cores() - 1))
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin nothing later; what is done is kept")
     parser.add_argument("--fresh", action="store_true", help="measure the rows again that are there already")

@@ -20,9 +20,8 @@ from typing import Any
 
 from bench_target import CARD, TARGET, require_target
 from children import cores, each
-from kernel_cases.bench_case import case_of
-from kernel_cases.bench_rows import BenchRow, rows
-from kernel_estimates import POWER_LIMITED_FLOP_PER_BYTE, check_jobs, label
+from kernel_cases.bench_rows import rows
+from kernel_estimates import check_jobs, label, power_limited
 from kernel_plans import PLANS, PlannedRow, compiled, load_plans, plan_all, save_plans
 from kernel_timing import Result, as_json, config_of, row_of
 from results_file import RESULTS, head
@@ -50,12 +49,6 @@ def chosen(plan: PlannedRow) -> list[TuningConfig]:
         if structure in found or len(found) < STRUCTURES:
             found.setdefault(structure, {}).setdefault(int(values["GROUP_M"]), config)
     return [config for configs in found.values() for config in list(configs.values())[:ORDERS]]
-
-
-def limited(row: BenchRow) -> bool:
-    """Dense enough that power binds, and long enough to matter."""
-    work = case_of(row.table).work(row)
-    return work.flops / work.moved_bytes > POWER_LIMITED_FLOP_PER_BYTE
 
 
 def sustained_jobs(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
@@ -131,7 +124,7 @@ def main() -> None:
     options = parser.parse_args()
     path = PLANS / f"power_{CARD}.json"
     if options.plan:
-        asked = [row for t in TABLES for split in ("train", "heldout") for row in rows(t, split) if limited(row)]
+        asked = [row for t in TABLES for split in ("train", "heldout") for row in rows(t, split) if power_limited(row)]
         plans = [p for p in plan_all(asked, embedded(TARGET.name)) if p.ranked and p.ranked[0][1] > SHORTEST_US]
         save_plans(path, plans)
         for plan in plans:

@@ -2,7 +2,7 @@
 
     python benchmarks/gemm_many_report.py
 
-Writes ``results/gemm_many_summary_h200.json`` and ``docs/explanation/gemm-many.svg``. Ratios are the other's time over
+Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many.svg``. Ratios are the other's time by
 the chosen plan's: above 1 the chosen plan is faster. No GPU needed.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from bench_gemm_many import OUT
+from bench_target import CARD, TARGET
 from gemm_many_picture import picture
 from kernel_timing import config_of as tuning_of
 from many_shapes import TOKENS, DrawnShape
@@ -24,11 +25,10 @@ from results_file import RESULTS, head, read_rows, write
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.space import config_of
-from warpplan.planner.values.device import device
 
-SUMMARY = RESULTS / "gemm_many_summary_h200.json"
+SUMMARY = RESULTS / f"gemm_many_summary_{CARD}.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / "gemm-many.svg"
-SM_COUNT = device("NVIDIA H200").sm_count
+SM_COUNT = TARGET.sm_count
 WORST_PART = 0.01
 SHARED_PART = 0.05
 """Of the rows, from the slowest on: those whose features are compared with all rows'. The worst 1 % are a dozen."""

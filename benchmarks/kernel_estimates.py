@@ -21,26 +21,31 @@ FINALISTS = 8
 """Of the ranking."""
 FOUND = 3
 """Of the search."""
-ROUNDS = 5
 POWER_LIMITED_FLOP_PER_BYTE = 300.0
-"""Of compulsory traffic; denser rows draw so much power that the clock needs some milliseconds to settle."""
-SEARCH_ROUNDS = 2
-WARM_MS = {True: 300.0, False: 0.0}
-"""Before the readings of a row or a chunk, by whether it is limited by power."""
-READ_MS = {True: (20.0, 15.0), False: (1.0, 3.0)}
-"""(settle, read) of a candidate, likewise. Where power limits, the clock answers to what ran before: read for 6 ms
-after 3 ms, a dozen contenders differed by 20 to 30 % from round to round (``spread`` in kernels_h200_grouped_gemm.json;
-two contenders by 1 %, kernels_h200_linear.json); read for 15 ms after 20 ms, by 6 % (gemm_h200_heldout.json)."""
+"""Of compulsory traffic; denser rows draw so much power that the clock follows what runs, over tenths of a second."""
+READINGS: dict[tuple[str, bool], dict[str, float]] = {
+    ("search", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 2, "discarded": 1},
+    ("search", True): {"warm_ms": 300.0, "settle_ms": 20.0, "read_ms": 15.0, "rounds": 2, "discarded": 1},
+    ("compare", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 5, "discarded": 1},
+    ("compare", True): {"warm_ms": 500.0, "settle_ms": 200.0, "read_ms": 100.0, "rounds": 2, "discarded": 0},
+}
+"""By phase and whether power limits the row: for how long the first contender runs before all; each before it is read;
+for how long it is read; in how many rounds, of which so many before them only warm up. Where power limits, a dozen
+contenders read for 6 ms after 3 ms differed by 20 to 30 % from round to round, and for 15 ms after 20 ms by 6 % on some
+cards and 30 % on others (``spread`` in the results files); a search's many candidates are still read so."""
 COMPILED_PEERS = ("torch.compile",)
 COMPILE_S, PEER_COMPILE_S, START_S = 4.0, 20.0, 8.0
 """Of the estimate: seconds of one core a candidate or a compiled peer takes, and a child's start."""
 
 
-def durations(row: BenchRow) -> dict[str, float]:
+def power_limited(row: BenchRow) -> bool:
     work = case_of(row.table).work(row)
-    dense = work.flops / work.moved_bytes > POWER_LIMITED_FLOP_PER_BYTE
-    settle, read = READ_MS[dense]
-    return {"warm_ms": WARM_MS[dense], "settle_ms": settle, "read_ms": read}
+    return work.flops / work.moved_bytes > POWER_LIMITED_FLOP_PER_BYTE
+
+
+def readings(row: BenchRow, phase: str) -> dict[str, float]:
+    """Of a row in a phase: see :data:`READINGS`."""
+    return READINGS[phase, power_limited(row)]
 
 
 def check_jobs(plans: Iterable[tuple[PlannedRow, Sequence[TuningConfig | None]]], peers: bool) -> dict[str, Job]:
@@ -69,14 +74,14 @@ def estimate(plans: Sequence[PlannedRow], phase: str, arguments: argparse.Namesp
     ]  # fmt: skip
     checks = check_jobs(zip(plans, shortlists, strict=True), peers=phase == "compare")
     compiling = sum(PEER_COMPILE_S if "peer" in job else COMPILE_S for job in checks.values()) / arguments.workers
-    timing = sum(row_seconds(p, len(s), phase, arguments.rounds) for p, s in zip(plans, shortlists, strict=True))
+    timing = sum(row_seconds(p, len(s), phase) for p, s in zip(plans, shortlists, strict=True))
     return {
         "rows": len(plans), "compiled": len(checks), "timed": sum(map(len, shortlists)),
         "compile_s": compiling + START_S * (bool(checks)), "timing_s": timing + START_S,
     }  # fmt: skip
 
 
-def row_seconds(plan: PlannedRow, candidates: int, phase: str, rounds: int) -> float:
+def row_seconds(plan: PlannedRow, candidates: int, phase: str) -> float:
     """GPU seconds of one row: graphs are captured, replayed to settle, replayed to be read."""
     work = case_of(plan.row.table).work(plan.row)
     us, sets = 1.3 * floor_us(work, plan.row.dtype), set_count(work)
@@ -84,16 +89,16 @@ def row_seconds(plan: PlannedRow, candidates: int, phase: str, rounds: int) -> f
     graph_ms = launches * us / 1e3
     capture_ms = 3.0 + 0.03 * launches + 0.1 * sets + 2 * us / 1e3
     operands_s = 0.05 + sets * work.moved_bytes / 50e9
-    warm, settle, read = durations(plan.row).values()
-    one_ms = graph_ms + settle + max(FEW_REPLAYS * graph_ms, read)
+    warm, settle, read, rounds, discarded = readings(plan.row, phase).values()
+    read_ms = (rounds + discarded) * (graph_ms + settle + max(FEW_REPLAYS * graph_ms, read))
     if phase == "search":
         chunks = math.ceil(candidates / CHUNK)
-        each_ms = capture_ms + (SEARCH_ROUNDS + 1) * one_ms
+        each_ms = capture_ms + read_ms
         return operands_s + (chunks * warm + each_ms * (candidates + chunks)) / 1e3
     case = case_of(plan.row.table)
     count = candidates + len(plan.others) + len(case.peers(plan.row))
     waited_s = len(case.uncaptured(plan.row)) * 6 * 6 * us / 1e6  # six launches, each some six times as slow
-    return operands_s + 0.3 + warm / 1e3 + waited_s + count * (capture_ms + (rounds + 1) * one_ms) / 1e3
+    return operands_s + 0.3 + warm / 1e3 + waited_s + count * (capture_ms + read_ms) / 1e3
 
 
 def print_estimates(plans: Sequence[PlannedRow], arguments: argparse.Namespace) -> None:
@@ -123,7 +128,7 @@ def describe(plans: Sequence[PlannedRow], arguments: argparse.Namespace) -> None
     for plan in plans:
         case = case_of(plan.row.table)
         peers = [*case.peers(plan.row), *case.uncaptured(plan.row)]
-        seconds = row_seconds(plan, min(len(plan.ranked), arguments.candidates), "search", arguments.rounds)
+        seconds = row_seconds(plan, min(len(plan.ranked), arguments.candidates), "search")
         best = f", predicted {plan.ranked[0][1]:.1f} us" if plan.ranked else ""
         print(f"{label(plan.row)}: {len(plan.ranked)} candidates{best}, {seconds:.1f} s; {', '.join(peers)}")
     print_estimates(plans, arguments)

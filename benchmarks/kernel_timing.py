@@ -168,9 +168,9 @@ def prepare_row(row: BenchRow) -> _Prepared:
 
 
 def search(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
-    """For each ``{"row", "configs", "rounds", "warm_ms", "settle_ms", "read_ms"}`` the times of these configurations,
-    [median, low, high] in µs or the reason why there is none, read in turn with the row's first peer: ``{"times",
-    "peer", "peer_us"}``."""
+    """For each ``{"row", "configs"}``, with how it is read (``kernel_estimates.READINGS``), the times of these
+    configurations, [median, low, high] in µs or the reason why there is none, in turn with the row's first peer:
+    ``{"times", "peer", "peer_us"}``."""
     return _guarded(_search, jobs)
 
 
@@ -213,7 +213,7 @@ def _reading(graph: tuple[Any, int], settle_ms: float, read_ms: float) -> list[f
 
 
 def compare(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
-    """For each ``{"row", "ours", "check", "rounds", "warm_ms", "settle_ms", "read_ms"}`` the times of our
+    """For each ``{"row", "ours", "check"}``, with how it is read (``kernel_estimates.READINGS``), the times of our
     configurations (``ours`` maps a name to ``{"config"}``, or ``{"config", "row"}`` where it runs other operands) and
     of every peer, read in turn: ``{"times", "waited", "failed", "error", "roofline_us", "rates"}``. ``waited`` has the
     peers that no graph can hold, and beside them the plan named by ``check``, all by the same clock. A wrong result has
@@ -279,10 +279,10 @@ def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict
     times: dict[str, list[float]] = {name: [] for name in graphs}
     if graphs and job["warm_ms"]:
         _reading(next(iter(graphs.values())), job["warm_ms"], 0.0)
-    for round_ in range(job["rounds"] + 1):
+    for round_ in range(-job["discarded"], job["rounds"]):
         for name in order.sample(list(graphs), len(graphs)):
             us = _reading(graphs[name], job["settle_ms"], job["read_ms"])[0]
-            if round_:  # the first round only warms up
+            if round_ >= 0:
                 times[name].append(us)
     return times
 
