@@ -198,15 +198,14 @@ def _search(job: dict[str, Any]) -> Result:
     }  # fmt: skip
 
 
-def _reading(graph: tuple[Any, int], settle_ms: float, read_ms: float) -> list[float]:
-    """[median, low, high] µs of a launch, over about ``read_ms`` after about ``settle_ms``."""
-    from graph_timing import replay_us, summary
+def _reading(graph: tuple[Any, int], settle_ms: float, read_ms: float) -> float:
+    """Mean µs of a launch, over about ``read_ms`` after about ``settle_ms``."""
+    from graph_timing import replay_us
 
     first = replay_us(*graph, 1)[0]
     replay_ms = first * graph[1] / 1e3
-    sample = replay_us(*graph, max(FEW_REPLAYS, round(read_ms / replay_ms)) + round(settle_ms / replay_ms))
-    kept = sample[-max(FEW_REPLAYS, round(read_ms / replay_ms)) :]
-    return [round(value, 3) for value in summary(kept).values()]
+    kept = max(FEW_REPLAYS, round(read_ms / replay_ms))
+    return statistics.fmean(replay_us(*graph, kept + round(settle_ms / replay_ms))[-kept:])
 
 
 # Comparisons
@@ -272,16 +271,16 @@ def _compare(job: dict[str, Any]) -> Result:
 
 
 def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:
-    """Each round's median of every contender, in another random order each round: a contender's neighbours, whose power
-    the clock still answers to, and its place are not always the same. The first of them runs for ``warm_ms`` before: a
-    cool card that is limited by power is faster than it stays."""
+    """Each round's reading of every contender, in another random order each round: a contender's neighbours, whose
+    power the clock still answers to, and its place are not always the same. The first of them runs for ``warm_ms``
+    before: a cool card that is limited by power is faster than it stays."""
     order = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in graphs}
     if graphs and job["warm_ms"]:
         _reading(next(iter(graphs.values())), job["warm_ms"], 0.0)
     for round_ in range(-job["discarded"], job["rounds"]):
         for name in order.sample(list(graphs), len(graphs)):
-            us = _reading(graphs[name], job["settle_ms"], job["read_ms"])[0]
+            us = _reading(graphs[name], job["settle_ms"], job["read_ms"])
             if round_ >= 0:
                 times[name].append(us)
     return times
