@@ -339,11 +339,15 @@ def write_card_regrets(path: Path, rows: Sequence[Settled], card: CardConstants)
             "regret_left_out": row.regret(others),
         }  # fmt: skip
         written.append(names | {name: round(value, 4) for name, value in regrets.items()})
-    constants = {**asdict(card), "blocks": dict(sorted(card.blocks.items()))}
+    fitted = [row for row in written if row["split"] == "train"]
+    means = {name: round(geomean([1 + row[name] for row in fitted]) - 1, 4) for name in regrets}
     write(
         path.with_name(f"card_constants_{CARD}.json"),
-        {**head("card_constants", TARGET.name), "constants": constants, "rows": written},
-    )
+        {
+            **head("card_constants", TARGET.name), "constants": asdict(card), "training_rows": len(fitted), **means,
+            "rows": written,
+        },
+    )  # fmt: skip
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import builtins
 import importlib
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from code_layout import folder_table, longest_functions, top_names
@@ -48,6 +49,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "moe-table": moe_table,
     "optimality-table": optimality_table,
     "order-table": order_table,
+    "other-card-table": partial(kernels_table, "h100"),
     "partitions-table": partitions_table,
     "solver-table": solver_table,
     "vector-add-table": vector_add_table,

@@ -82,13 +82,13 @@ def vector_add_table() -> str:
     return "\n".join(lines)
 
 
-def kernels_table() -> str:
+def kernels_table(card: str = "h200") -> str:
     """One line a kernel, split and peer: how many shapes, the peer's time over the chosen plan's, and regret."""
     lines = [
         "| kernel | beside | shapes | geometric mean | least | regret | time error |",
         "|---|---" + "|---:" * 5 + "|",
     ]
-    for kernel, splits in load("kernels_summary_h200")["compared"].items():
+    for kernel, splits in load(f"kernels_summary_{card}")["compared"].items():
         for split, named in (("heldout", "held out"), ("train", "training")):
             found = splits.get(split, {"ratios": {}})
             ours = [f"{found[name]:.1%}" if name in found else "" for name in ("regret", "time_error_median")]
