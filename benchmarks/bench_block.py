@@ -5,7 +5,7 @@
 Each case runs in a child with a time limit: the block as it is (cuDNN's attention where torch can choose it), the same
 under ``torch.compile``, and that with ``patch`` and ``warpplan.kernels.attention``. All have the same weights; output
 and gradients are compared with float32 before anything is timed, then the three are timed in turn. A step takes
-milliseconds, so that no graph is needed to hide the host. Writes ``block_h200.json``.
+milliseconds, so that no graph is needed to hide the host. Writes ``block_<card>.json``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench_target import CARD, require_target
 from children import each
 from results_file import RESULTS, head, write
 from time_statistics import geomean
 
-NAME = "block_h200.json"
+NAME = f"block_{CARD}.json"
 CASES = {"train": [(1, 2048), (2, 4096)], "heldout": [(1, 4096), (4, 2048), (1, 8192), (3, 1024)]}
 """(batch, tokens of each)."""
 GOAL = 1.03
@@ -159,6 +160,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("torch finds no CUDA GPU")
     device, rows = torch.cuda.get_device_name(), []
+    require_target(device)
 
     def report(job: Any, result: dict[str, Any]) -> None:
         rows.append(compared(*job, result))

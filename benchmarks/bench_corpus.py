@@ -1,8 +1,8 @@
 """GPU: the corpus under Triton's autotune and under `planned()`, winner against winner; and a soak of random cases.
 
-    python benchmarks/bench_corpus.py --out benchmarks/results                    # -> corpus_h200.json
-    python benchmarks/bench_corpus.py --phase first --out benchmarks/results      # -> corpus_first_launch_h200.json
-    python benchmarks/bench_corpus.py --phase soak --cases 2000 --out benchmarks/results   # -> corpus_soak_h200.json
+    python benchmarks/bench_corpus.py --out benchmarks/results                    # -> corpus_<card>.json
+    python benchmarks/bench_corpus.py --phase first --out benchmarks/results      # -> corpus_first_launch_<card>.json
+    python benchmarks/bench_corpus.py --phase soak --cases 2000 --out benchmarks/results   # -> corpus_soak_<card>.json
 
 ``compare``: each kernel tuned over its list by Triton, and tuned and planned, in one process, Triton's compiles done
 beforehand on all cores; both and the peers are checked against torch, then timed in turn with the L2 cache cold (input
@@ -32,6 +32,7 @@ from typing import Any
 
 import corpus_registry
 from bench_compiler import geometric_mean
+from bench_target import CARD, require_target
 from children import cores, each, first_line
 from corpus_entry import Entry, Problem
 from results_file import RESULTS, head
@@ -308,7 +309,7 @@ def summarised_soak(rows: Sequence[Row]) -> Row:
 
 
 def run_compare(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
-    store = RowStore(arguments.out / "corpus_h200.json", ("kernel",), {"phase": "compare"}, fresh=arguments.fresh)
+    store = RowStore(arguments.out / f"corpus_{CARD}.json", ("kernel",), {"phase": "compare"}, fresh=arguments.fresh)
     left = [name for name in names if (name,) not in store.rows()]
 
     def report(name: str, result: Row) -> None:
@@ -328,7 +329,7 @@ def run_compare(arguments: argparse.Namespace, until: float, names: list[str]) -
 
 def run_first(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
     settings = {"phase": "first"}
-    store = RowStore(arguments.out / "corpus_first_launch_h200.json", ("kernel",), settings, fresh=arguments.fresh)
+    store = RowStore(arguments.out / f"corpus_first_launch_{CARD}.json", ("kernel",), settings, fresh=arguments.fresh)
     for name in names:
         if (name,) in store.rows() or time.monotonic() > until:
             continue
@@ -350,7 +351,7 @@ def run_first(arguments: argparse.Namespace, until: float, names: list[str]) -> 
 
 def run_soak(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
     settings = {"phase": "soak", "kernels": sorted(names)}
-    store = RowStore(arguments.out / "corpus_soak_h200.json", ("seed",), settings, fresh=arguments.fresh)
+    store = RowStore(arguments.out / f"corpus_soak_{CARD}.json", ("seed",), settings, fresh=arguments.fresh)
     seeds = range(arguments.seed, arguments.seed + arguments.cases)
     left = [seed for seed in of_shard(list(seeds), arguments.shard) if (seed,) not in store.rows()]
     listed = [case_of(seed, names) for seed in left]
@@ -362,7 +363,7 @@ def run_soak(arguments: argparse.Namespace, until: float, names: list[str]) -> R
         if result["status"] != "ok":
             print(f"{case}: {result}", flush=True)
 
-    each("bench_corpus:soak_jobs", listed, limit_s=LIMIT_S["soak"], until=until, on_result=report)
+    each("bench_corpus:soak_jobs", listed, limit_s=LIMIT_S["soak"], workers=cores(), until=until, on_result=report)
     return store
 
 
@@ -376,6 +377,7 @@ def main() -> None:
     arguments = parser.parse_args()
     import torch
 
+    require_target(torch.cuda.get_device_name())
     chosen = [entry.name for entry in corpus_registry.chosen(arguments.only)]
     until = time.monotonic() + arguments.limit_s
     phase = arguments.phase

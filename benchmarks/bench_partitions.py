@@ -1,7 +1,7 @@
 """Partitions that the solver chose, against today's best strategy and the kernel left alone: predicted and measured.
 
     python benchmarks/bench_partitions.py --predict                       # no GPU: prints predictions
-    python benchmarks/bench_partitions.py --out benchmarks/results        # GPU: -> partitions_h200.json
+    python benchmarks/bench_partitions.py --out benchmarks/results        # GPU: -> partitions_<card>.json
 
 Each kernel at one tile. ``served`` is the best strategy of one producer and its consumers, ``solved`` the best whose
 assignment of the loop's operations is nearest to the solved free problem (``costing/free_problem.py``); "" where the
@@ -21,14 +21,14 @@ from typing import Any
 
 import corpus_registry
 import triton
+from bench_target import CARD, TARGET, require_target
 from children import each, first_line
 from corpus_entry import options, source, whole_grid
 from results_file import RESULTS, head, write
 from triton.backends.compiler import GPUTarget
 
-NAME = "partitions_h200.json"
-DEVICE = "NVIDIA H200"
-TARGET = GPUTarget("cuda", 90, 32)
+NAME = f"partitions_{CARD}.json"
+HOPPER = GPUTarget("cuda", 90, 32)
 LIMIT_S = 300.0
 ROUNDS = 21
 Row = dict[str, Any]
@@ -61,12 +61,11 @@ def predicted(index: int) -> tuple[Row, dict[str, Any]]:
     from warpplan.kernels.compiler.costing.free_problem import certificates
     from warpplan.kernels.compiler.costing.hopper_ranking import rank
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
-    from warpplan.planner.values.device import device
     from warpplan.service.workflow.profiles import Profiles
 
     entry, problem, config = prepared(index)
-    gpu, profile = device(DEVICE), Profiles().of(DEVICE).profile
-    at_cut = planned_cut(source(entry, problem, config), TARGET, options(config))
+    gpu, profile = TARGET, Profiles().of(TARGET.name).profile
+    at_cut = planned_cut(source(entry, problem, config), HOPPER, options(config))
     captured = explained(capture(at_cut.text), at_cut.described)
     ranked = rank(captured, profile, gpu, stages=config.num_stages)
     planned = [r for r in ranked if r.scheme is not None]
@@ -112,12 +111,14 @@ def measure_jobs(jobs: Sequence[int]) -> Iterator[Row]:
 
 def measured(index: int) -> Row:
     """Predictions, and the median time of each side whose outputs are right."""
+    import torch
     from corpus_launch import Made, arguments, errors
     from graph_timing import paired, summary
     from tl_launch import wait
 
     from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 
+    require_target(torch.cuda.get_device_name())
     row, schemes = predicted(index)
     entry, problem, config = prepared(index)
     code, constants = source(entry, problem, config), entry.constants(problem, config)
@@ -129,8 +130,8 @@ def measured(index: int) -> Row:
     for side, scheme in {"unplanned": None, **schemes}.items():
         try:
             compiled = (
-                triton.compile(code, target=TARGET, options=options(config)) if scheme is None
-                else compile_with(code, TARGET, options(config), scheme)
+                triton.compile(code, target=HOPPER, options=options(config)) if scheme is None
+                else compile_with(code, HOPPER, options(config), scheme)
             )  # fmt: skip
         except Exception as error:
             failed[side] = first_line(error)
@@ -162,7 +163,7 @@ def main() -> None:
         rows.append({"kernel": KERNELS[index][0], **result})
         print(told(rows[-1]), flush=True)
         if not arguments.predict:
-            write(arguments.out / NAME, {**head("partitions", DEVICE), "rows": rows})
+            write(arguments.out / NAME, {**head("partitions", TARGET.name), "rows": rows})
 
     each(target, jobs, limit_s=LIMIT_S, on_result=keep)
 

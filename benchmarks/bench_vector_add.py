@@ -16,20 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench_target import CARD, TARGET, require_target
 from children import each
 from results_file import head, write
 
 from warpplan.kernels.timing import COLD_L2_MULTIPLE, Timing, paired
 from warpplan.kernels.vector_add.kernel import VectorAdd
 from warpplan.kernels.vector_add.space import ELEMENT_BYTES, VectorAddConfig, candidates, config_of
-from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
 
 # Fixed before the first run.
 TRAIN = (2**12, 2**16, 2**20, 2**24, 2**28, 98_432, 10**7)
 HELDOUT = (3 * 2**14, 2**18 + 1, 5 * 10**6, 2**26 + 5, 2**30, 123_457)
 DTYPES = ("float32", "bfloat16")
-TARGET = device("NVIDIA H200")
 PEER = "torch.add"
 MAX_SETS = 4_096
 """Of the smallest operands: together still more than L2 holds."""
@@ -137,6 +136,7 @@ def main() -> int:
                 print(f"N={length} {dtype}: {result['status']}: {result['reason']}", file=sys.stderr, flush=True)
                 continue
             name, found = result["device"], result["row"]
+            require_target(name)
             rows.append(found)
             chosen, peer = found["chosen_us"], found["peers"][PEER]
             print(
@@ -146,7 +146,8 @@ def main() -> int:
             )
         if not rows:
             break  # no GPU, or nothing works: the next length would fare no better
-        write(arguments.out / "vector_add_h200.json", {**head("vector_add", name), "failures": failures, "rows": rows})
+        begin = {**head("vector_add", name), "failures": failures}
+        write(arguments.out / f"vector_add_{CARD}.json", {**begin, "rows": rows})
     return 0 if rows and not failures else 1
 
 
