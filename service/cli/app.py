@@ -85,8 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(error, "format_message"):
             if not error.format_message():
                 return BAD_INPUT  # no arguments: the help has been shown
-            return _fail(f"{error.format_message()} (see: warpplan --help)")
+            return _fail(f"{error.format_message()}{_not_this(error)} (see: warpplan --help)")
         raise
+
+
+def _not_this(error: Exception) -> str:
+    """The value that an option refused: typer 0.29's message leaves it out, and keeps it in what pydantic raised."""
+    errors = getattr(error.__cause__, "errors", None)
+    return f", not {str(errors()[0]['input'])[:80]!r}" if errors is not None else ""
 
 
 def _discard_output() -> None:
@@ -155,7 +161,7 @@ def plan(
             "--top lists candidates, which no store keeps: leave --store out, or --top to keep the best",
             field="top", value=top,
         )  # fmt: skip
-    workflow = open_workflow(store, profile)
+    workflow = open_workflow(store, profile, device=device)
     if top:
         problem, ranked = workflow.candidates(item, top)
         if as_json:
@@ -193,7 +199,7 @@ def batch(
 
     from warpplan.service.cli import display
     from warpplan.service.workflow.bundled_shapes import bundled
-    from warpplan.service.workflow.shape_files import read_shapes
+    from warpplan.service.workflow.shape_files import at_line, read_shapes
 
     lines: Iterable[Line] = bundled() if shapes == "bundled" else read_shapes(Path(shapes))
     workflow = open_workflow(store, profile, device=device, write=True)
@@ -214,8 +220,7 @@ def batch(
         elif result.error is not None:
             bad += 1
             if bad <= SHOWN_ERRORS:
-                where = "" if str(result.error).startswith(f"{shapes}:") else f"{shapes}:{result.line}: "
-                _fail(f"{where}{result.error}")
+                _fail(str(at_line(shapes, result.line, result.error)))
     print(f"{good} shapes in {store}: {planned} planned now, {good - planned} kept before", file=sys.stderr)
     if bad:
         first = f" (the first {SHOWN_ERRORS})" if bad > SHOWN_ERRORS else ""

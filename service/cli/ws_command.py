@@ -64,7 +64,7 @@ def ws(
 
     if target not in (HOPPER, BLACKWELL):
         raise InvalidInput(f"target {target}: expected {HOPPER} or {BLACKWELL}", field="target", value=target)
-    profiles = Profiles.load(profile) if profile else Profiles()
+    profiles = Profiles.given(profile)
     costs = profiles.of(profiles.default_device).profile
     layers = layers_at(kernel)
     configs = list_of(layers, signature) if target == HOPPER else []
