@@ -204,7 +204,7 @@ def batch(
     lines: Iterable[Line] = bundled() if shapes == "bundled" else read_shapes(Path(shapes))
     workflow = open_workflow(store, profile, device=device, write=True)
     errors = Console(stderr=True)
-    good = bad = planned = 0
+    good = bad = planned = measured = 0
     if not as_json:
         print(display.HEADER)
     results = workflow.batch(lines, must_keep=True)
@@ -212,6 +212,7 @@ def batch(
         if result.answer is not None:
             good += 1
             planned += result.answer.kind == "planned"
+            measured += result.answer.measured is not None
             name = result.item.name if result.item else ""
             if as_json:
                 print_json({"line": result.line, "name": name, **result.answer.as_dict()})
@@ -221,7 +222,8 @@ def batch(
             bad += 1
             if bad <= SHOWN_ERRORS:
                 _fail(str(at_line(shapes, result.line, result.error)))
-    print(f"{good} shapes in {store}: {planned} planned now, {good - planned} kept before", file=sys.stderr)
+    timed = f", {measured} measured (*)" if measured else ""
+    print(f"{good} shapes in {store}: {planned} planned now, {good - planned} kept before{timed}", file=sys.stderr)
     if bad:
         first = f" (the first {SHOWN_ERRORS})" if bad > SHOWN_ERRORS else ""
         raise InvalidInput(f"{bad} of {good + bad} lines could not be planned, named above{first}")

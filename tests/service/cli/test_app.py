@@ -16,9 +16,12 @@ import httpx
 import pytest
 
 from warpplan.planner.values import codec
+from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.cli.app import main
 from warpplan.service.store.answer_store import Store
+from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.profiles import Profiles
+from warpplan.service.workflow.request import Item
 
 GEMM = ["plan", "gemm", "M=512", "N=1024", "K=2048"]
 ADDING = ["--consumer", "x.py:f", "--out", "o", "--kernel", "vector_add"]
@@ -194,6 +197,19 @@ def test_a_second_run_takes_up_what_is_there(capsys: pytest.CaptureFixture[str])
         for _ in range(2)
     ]
     assert kinds == [["planned", "planned"], ["exact", "exact"]]
+
+
+def test_the_asterisk_of_a_measured_time_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("shapes.csv").write_text("M,N,K\n512,1024,2048\n")
+    config = json.loads(good(capsys, "plan", "gemm", "M=512", "N=1024", "K=2048", "--store", "s.sqlite", "--json"))
+    store = Store.open("s.sqlite")
+    tuning = TuningConfig.of(**config["config"])
+    Workflow(store).record(Item("gemm", (("M", 512), ("N", 1024), ("K", 2048))), tuning, 9.0)
+    store.close()
+    assert main(["batch", "shapes.csv", "--store", "s.sqlite"]) == 0
+    out, err = capsys.readouterr()
+    assert "9.00*" in out
+    assert "1 kept before, 1 measured (*)" in err
 
 
 def test_a_header_alone_is_no_batch(capsys: pytest.CaptureFixture[str]) -> None:
