@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from warpplan.kernels.declaration import Declaration, Shape
-from warpplan.planner.errors import UnknownName
+from warpplan.planner.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
     from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
@@ -81,8 +82,15 @@ def names() -> tuple[str, ...]:
 
 
 def register(name: str, place: str) -> None:
-    """Add the kernel at ``module:class`` for this process. Kernels of this package have their line in this module."""
-    _KERNELS[name] = place
+    """Add the kernel at ``module:class`` for this process. Kernels of this package have their line in this module.
+
+    Raises :class:`InvalidInput` for a place of another form, and for a name that stands for another kernel."""
+    if not re.fullmatch(r"[\w.]+:\w+", place):
+        raise InvalidInput(f"kernel {name!r} at {place!r}: expected module:class", field="kernel", value=place)
+    if _KERNELS.setdefault(name, place) != place:
+        raise InvalidInput(
+            f"kernel {name!r} is {_KERNELS[name]} already: register {place} by another name", field="kernel", value=name
+        )
 
 
 def kernel(name: str) -> Kernel:

@@ -30,6 +30,8 @@ Json = dict[str, Any]
 ShapeValue = int | str | Sequence[int]
 """A size, or an option: text, or whole numbers where the kernel takes a list of them."""
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
+MOST_BODY_BYTES = 1 << 20
+"""What the service takes in one request (``MAX_BODY_BYTES`` in ``warpplan.service.http.app``)."""
 _NO_SERVICE = "the reply is not of the kind that was asked for: does the URL name a warpplan service?"
 
 
@@ -85,6 +87,10 @@ class Client:
     ) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ClientError(f"service URL {url!r}: expected http://host:port", field="url", value=url)
+        if not timeout > 0:
+            raise ClientError(f"timeout={timeout!r}: expected seconds, more than 0", field="timeout", value=timeout)
+        if on_error not in ("raise", "none"):
+            raise ClientError(f"on_error={on_error!r}: expected raise or none", field="on_error", value=on_error)
         self._url = url.rstrip("/")
         self._timeout = timeout
         self._pause = pause
@@ -130,11 +136,11 @@ class Client:
         path = f"/v1/configs/{urllib.parse.quote(kernel, safe='')}?{query}"
         answer: Json | None = None
         try:
-            answer = self._get(path)
+            answer = self._get(path, "config", dict)
         except ServiceUnavailable:
             if not self._quiet:
                 raise
-        self._choices.note(kernel, shape, dtype, device, None if answer is None else answer.get("config"))
+        self._choices.note(kernel, shape, dtype, device, None if answer is None else answer["config"])
         return answer
 
     def tuned(self, kernel: Any, *, device: str = "NVIDIA H200", signature: str = "", **shape: int) -> Json | None:
@@ -154,7 +160,7 @@ class Client:
         query = urllib.parse.urlencode({name: word for name, word in words.items() if word != ""})
         found: list[Json] = []
         try:
-            found = self._get(f"/v1/tuned-kernels?{query}")["answers"]
+            found = self._get(f"/v1/tuned-kernels?{query}", "answers", list)["answers"]
         except ServiceUnavailable:
             if not self._quiet:
                 raise
@@ -177,6 +183,12 @@ class Client:
         if not items:
             return []
         body = json.dumps({"items": list(items)}).encode()
+        if len(body) > MOST_BODY_BYTES:
+            # The service would hang up in the middle of it, as one does that has crashed.
+            told = (
+                f"{len(items)} items of {len(body)} bytes: at most {MOST_BODY_BYTES} in one request, send them in parts"
+            )
+            raise ServiceRefused({"detail": told, "field": "items", "value": len(items), "limit": MOST_BODY_BYTES})
         try:
             reply, _ = self._send("/v1/configs:batch", {"Content-Type": "application/json"}, body)
         except ServiceUnavailable:
@@ -259,16 +271,19 @@ class Client:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_POLL_S)
 
-    def _get(self, path: str) -> Json:
+    def _get(self, path: str, holds: str, kind: type) -> Json:
+        """The answer at ``path``, which holds a ``kind`` under ``holds``; :class:`ClientError` where it does not."""
         with self._lock:
             etag, body = self._known.get(path, ("", b""))
         reply, tag = self._send(path, {"If-None-Match": etag} if etag else {}, None)
-        if reply is not None:
-            body = reply
-            with self._lock:
-                self._known[path] = (tag, body)
         # Parsed anew each time: callers may change what they are given.
-        return _object(body)
+        found = _object(body if reply is None else reply)
+        if not isinstance(found.get(holds), kind):
+            raise ClientError(_NO_SERVICE, field="url")
+        if reply is not None:
+            with self._lock:
+                self._known[path] = (tag, reply)
+        return found
 
     def _send(self, path: str, headers: dict[str, str], data: bytes | None) -> tuple[bytes | None, str]:
         """Body and entity tag of the reply; the body is ``None`` where the client's copy is current."""
@@ -293,7 +308,7 @@ class Client:
             raise self._down(f"cannot be reached: {reason or type(error).__name__}") from None
 
     def _down(self, reason: str) -> ServiceUnavailable:
-        message = f"the service at {self._url} {reason}"
+        message = f"the service at {self._url} {' '.join(reason.split())}"
         with self._lock:
             self._down_until = time.monotonic() + self._pause
             self._down_because = message
@@ -329,7 +344,8 @@ def _entry(found: object) -> Json | ClientError:
         return answer
     if not isinstance(problem, dict):
         raise ClientError(_NO_SERVICE, field="url")
-    if int(problem.get("status") or 0) >= 500:
+    status = problem.get("status")
+    if isinstance(status, int) and status >= 500:
         return ServiceUnavailable(str(problem.get("detail") or problem))
     return ServiceRefused(problem)
 
@@ -337,7 +353,7 @@ def _entry(found: object) -> Json | ClientError:
 def _object(body: bytes | None) -> Json:
     try:
         found = json.loads(body or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise ClientError(_NO_SERVICE, field="url")
@@ -347,6 +363,8 @@ def _object(body: bytes | None) -> Json:
 def _problem(error: urllib.error.HTTPError) -> Json:
     try:
         found = json.loads(error.read())
-    except (ValueError, OSError, HTTPException):
+    except (ValueError, RecursionError, OSError, HTTPException):
         found = None
-    return found if isinstance(found, dict) else {"status": error.code, "detail": f"HTTP {error.code} {error.reason}"}
+    # urllib words some reasons in several lines.
+    reason = " ".join(f"HTTP {error.code} {error.reason}".split())
+    return found if isinstance(found, dict) else {"status": error.code, "detail": reason}

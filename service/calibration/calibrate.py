@@ -208,8 +208,9 @@ def _versions_of(environment: Environment) -> Environment:
 def _nothing_counts(store: Store, gpu: Device, wanted: Environment, counted: Mapping[Environment, int]) -> InvalidInput:
     there = "; ".join(f"{count} with {environment_line(e)}" for e, count in sorted(counted.items())[:5])
     return InvalidInput(
-        f"store {store.name} has no measured time of {gpu.name} with {environment_line(wanted)}, but {there or 'none'}"
-        + (": name another environment with --environment, or record a profile there" if there else ""),
+        f"store {store.name} has no measured time of {gpu.name} with {environment_line(wanted)}"
+        + (f", but {there}: name another environment with --environment, or record a profile there" if there else
+           ", nor of any other versions: let jobs report theirs, or measure some with `warpplan measure`"),
         field="store", value=store.name,
     )  # fmt: skip
 

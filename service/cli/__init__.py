@@ -2,5 +2,14 @@
 them together. A command imports what it needs when it runs, so that small ones start fast."""
 
 EXPORTS = {
-    "shared_options": ("DeviceName", "Json", "MaybeStore", "open_workflow", "print_json", "ProfileFile", "StorePlace"),
+    "shared_options": (
+        "DeviceName",
+        "Json",
+        "MaybeStore",
+        "open_workflow",
+        "print_json",
+        "ProfileFile",
+        "require_store",
+        "StorePlace",
+    ),
 }

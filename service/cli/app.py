@@ -85,8 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(error, "format_message"):
             if not error.format_message():
                 return BAD_INPUT  # no arguments: the help has been shown
-            return _fail(f"{error.format_message()} (see: warpplan --help)")
+            return _fail(f"{error.format_message()}{_not_this(error)} (see: warpplan --help)")
         raise
+
+
+def _not_this(error: Exception) -> str:
+    """The value that an option refused: typer 0.29's message leaves it out, and keeps it in what pydantic raised."""
+    errors = getattr(error.__cause__, "errors", None)
+    return f", not {str(errors()[0]['input'])[:80]!r}" if errors is not None else ""
 
 
 def _discard_output() -> None:
@@ -155,7 +161,7 @@ def plan(
             "--top lists candidates, which no store keeps: leave --store out, or --top to keep the best",
             field="top", value=top,
         )  # fmt: skip
-    workflow = open_workflow(store, profile)
+    workflow = open_workflow(store, profile, device=device)
     if top:
         problem, ranked = workflow.candidates(item, top)
         if as_json:
@@ -193,12 +199,12 @@ def batch(
 
     from warpplan.service.cli import display
     from warpplan.service.workflow.bundled_shapes import bundled
-    from warpplan.service.workflow.shape_files import read_shapes
+    from warpplan.service.workflow.shape_files import at_line, read_shapes
 
     lines: Iterable[Line] = bundled() if shapes == "bundled" else read_shapes(Path(shapes))
     workflow = open_workflow(store, profile, device=device, write=True)
     errors = Console(stderr=True)
-    good = bad = planned = 0
+    good = bad = planned = measured = 0
     if not as_json:
         print(display.HEADER)
     results = workflow.batch(lines, must_keep=True)
@@ -206,6 +212,7 @@ def batch(
         if result.answer is not None:
             good += 1
             planned += result.answer.kind == "planned"
+            measured += result.answer.measured is not None
             name = result.item.name if result.item else ""
             if as_json:
                 print_json({"line": result.line, "name": name, **result.answer.as_dict()})
@@ -214,9 +221,9 @@ def batch(
         elif result.error is not None:
             bad += 1
             if bad <= SHOWN_ERRORS:
-                where = "" if str(result.error).startswith(f"{shapes}:") else f"{shapes}:{result.line}: "
-                _fail(f"{where}{result.error}")
-    print(f"{good} shapes in {store}: {planned} planned now, {good - planned} kept before", file=sys.stderr)
+                _fail(str(at_line(shapes, result.line, result.error)))
+    timed = f", {measured} measured (*)" if measured else ""
+    print(f"{good} shapes in {store}: {planned} planned now, {good - planned} kept before{timed}", file=sys.stderr)
     if bad:
         first = f" (the first {SHOWN_ERRORS})" if bad > SHOWN_ERRORS else ""
         raise InvalidInput(f"{bad} of {good + bad} lines could not be planned, named above{first}")

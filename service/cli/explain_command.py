@@ -158,7 +158,7 @@ def _kernel(name: str, shape: dict[str, object], dtype: str, device: str | None,
     from warpplan.service.workflow.profiles import Profiles
     from warpplan.service.workflow.request import Item, check
 
-    profiles = Profiles.load(profile) if profile else Profiles()
+    profiles = Profiles.given(profile, device)
     problem, kernel, gpu = check(Item(name, tuple(shape.items()), dtype, device), profiles.default_device)
     measurements = profiles.of(gpu.name).profile
     race = kernel.race(problem.canonical, dtype, gpu, measurements)

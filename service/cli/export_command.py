@@ -13,7 +13,14 @@ import typer
 
 from warpplan.kernels import registry
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, open_workflow, print_json
+from warpplan.service.cli.shared_options import (
+    DeviceName,
+    Json,
+    ProfileFile,
+    open_workflow,
+    print_json,
+    require_store,
+)
 
 if TYPE_CHECKING:
     from warpplan.service.config_request import ConfigRequest
@@ -166,6 +173,7 @@ def _tuned(
             "FILE.py:function and --store, and no shapes",
             field="tuned",
         )
+    require_store(store)
     workflow = open_workflow(store, None, device=device)
     assert workflow.store is not None
     database = workflow.store.database
@@ -200,6 +208,8 @@ def _rows(
 
     if shapes is None and store is None:
         raise InvalidInput("nothing to export: name a file of shapes, or a store with --store", field="shapes")
+    if shapes is None and store is not None:
+        require_store(store)
     workflow = open_workflow(None if shapes else store, profile, device=device)
     known = registry.kernel(kernel).declaration.name
     problems = _from_file(workflow, shapes, known) if shapes else workflow.store.problems() if workflow.store else ()
@@ -220,12 +230,15 @@ def _from_file(workflow: Workflow, shapes: str, kernel: str) -> Iterator[ConfigR
     """The problems of a file; lines that name no kernel are of ``kernel``. Raises the first bad line's error."""
     from warpplan.service.workflow.bundled_shapes import bundled
     from warpplan.service.workflow.request import check
-    from warpplan.service.workflow.shape_files import read_shapes
+    from warpplan.service.workflow.shape_files import at_line, read_shapes
 
-    for _, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes), kernel):
-        if isinstance(item, WarpplanError):
-            raise item
-        yield check(item, workflow.profiles.default_device)[0]
+    for line, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes), kernel):
+        try:
+            if isinstance(item, WarpplanError):
+                raise item
+            yield check(item, workflow.profiles.default_device)[0]
+        except InvalidInput as error:
+            raise at_line(shapes, line, error) from None
 
 
 def _options(

@@ -48,13 +48,10 @@ def open_workflow(
 
     ``device`` is the one meant where a problem names none; ``write`` raises :class:`StoreError` for a read-only store.
     """
-    from warpplan.planner.values.device import device as known_device
     from warpplan.service.workflow.configure import Workflow
     from warpplan.service.workflow.profiles import Profiles
 
-    profiles = Profiles.load(profile) if profile else Profiles()
-    if device is not None:
-        profiles.default_device = known_device(device).name
+    profiles = Profiles.given(profile, device)
     if store is None:
         return Workflow(None, profiles)
     from warpplan.service.store.answer_store import Store
@@ -66,6 +63,15 @@ def open_workflow(
             field="store", value=store,
         )  # fmt: skip
     return Workflow(opened, profiles)
+
+
+def require_store(store: str) -> None:
+    """Raise :class:`StoreError` where ``store`` is a file that is not there: a command that only reads makes none."""
+    if "://" not in store and not Path(store).exists():
+        raise StoreError(
+            f"store {store} does not exist: name another with --store, or make it with `warpplan batch`",
+            field="store", value=store,
+        )  # fmt: skip
 
 
 def named(words: Sequence[str]) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +64,7 @@ def ws(
 
     if target not in (HOPPER, BLACKWELL):
         raise InvalidInput(f"target {target}: expected {HOPPER} or {BLACKWELL}", field="target", value=target)
-    profiles = Profiles.load(profile) if profile else Profiles()
+    profiles = Profiles.given(profile)
     costs = profiles.of(profiles.default_device).profile
     layers = layers_at(kernel)
     configs = list_of(layers, signature) if target == HOPPER else []
@@ -129,7 +129,7 @@ def sections(found: Inspection) -> Iterator[Section]:
         rows = tuple(
             (
                 w.id, w.kind, "x".join(map(str, w.shape)) or "scalar", w.buffer_bytes or "", ", ".join(w.names),
-                "estimated" if w.id in found.estimated else "",
+                "estimated" if w.id in found.estimated else "measured",
             )
             for w in loop.work
         )  # fmt: skip
@@ -148,14 +148,18 @@ def sections(found: Inspection) -> Iterator[Section]:
         yield Section(
             "What it does without", notes=tuple(dict.fromkeys(f"{o.loop}: {o}" for o in found.captured.remarks))
         )
+    # What all gains are over is shown wherever it stands.
+    shown = [r for i, r in enumerate(found.ranked) if i < MOST_SCHEMES or r.scheme is None]
     ranked = tuple(
         (
-            str(r.scheme) if r.scheme else "left alone", "/".join(map(str, r.ii_cycles)), round(r.predicted_cycles),
-            f"{r.gain:.2f}", shortened(r.reason),
+            str(r.scheme) if r.scheme else "left alone", "/".join(map(str, r.ii_cycles)),
+            round(r.predicted_cycles) or "", f"{r.gain:.2f}", shortened(r.reason),
         )
-        for r in found.ranked[:MOST_SCHEMES]
+        for r in shown
     )  # fmt: skip
-    yield Section("Schemes, best first", ("scheme", "II", "cycles a tile", "gain", "what binds"), ranked)
+    more = len(found.ranked) - len(shown)
+    note = (f"and {more} more: --json has all",) if more else ()
+    yield Section("Schemes, best first", ("scheme", "II", "cycles a tile", "gain", "what binds"), ranked, note)
     if found.refused:
         yield Section("Could not be lowered", notes=tuple(by_reason(found.refused)))
     chosen = str(found.chosen.scheme) if found.chosen.scheme else "Triton's own lowering"
@@ -174,7 +178,17 @@ def sections(found: Inspection) -> Iterator[Section]:
     if found.barriers is None:
         yield Section("Barriers", notes=(f"the kernel could not be finished: {found.failure}",))
     else:
-        yield from _barriers(found.barriers)
+        yield from _barriers(found.barriers, _roles(found))
+
+
+def _roles(found: Inspection) -> dict[str, str]:
+    """The plan's names of the finished kernel's partitions, which Triton numbers: consumers, then the producer."""
+    from warpplan.kernels.compiler.strategy.hopper import PRODUCER
+
+    names = [partition.name for partition in found.chosen.plans[0].partitions] if found.chosen.plans else []
+    finished = [name for name, _ in found.barriers.partitions] if found.barriers else []
+    is_plain = len(names) == len(finished) and names[-1:] == [PRODUCER]
+    return dict(zip(finished, names, strict=True)) if is_plain else {}
 
 
 def _joined(lines: tuple[str, ...]) -> str:
@@ -186,7 +200,7 @@ def _joined(lines: tuple[str, ...]) -> str:
     return f"{files.pop()}:{', '.join(map(str, numbers))}"
 
 
-def _barriers(report: BarrierReport) -> Iterator[Section]:
+def _barriers(report: BarrierReport, roles: Mapping[str, str]) -> Iterator[Section]:
     from warpplan.service.views.sections import Section
 
     rows = []
@@ -196,8 +210,9 @@ def _barriers(report: BarrierReport) -> Iterator[Section]:
             counts = [barrier.count(kind, name) for kind in ("expect", "copy", "arrive", "wait")]
             if any(counts):
                 sizes = {use.amount for use in barrier.uses if use.kind == "expect" and use.partition == name}
+                known = f"{roles[name]}, {name}" if name in roles else name
                 rows.append((
-                    barrier.name, barrier.role, inits[0] if inits else "none", f"{name} ({warps} warps)", *counts,
+                    barrier.name, barrier.role, inits[0] if inits else "none", f"{known} ({warps} warps)", *counts,
                     "/".join(map(str, sorted(sizes))), barrier.phases,
                 ))  # fmt: skip
     head = ("barrier", "role", "init", "partition", "expects", "copies", "arrives", "waits", "bytes", "phases")

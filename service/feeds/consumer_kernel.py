@@ -259,4 +259,4 @@ def positional_first(names: Sequence[str], values: Mapping[str, object]) -> Laun
 
 
 def _bad(spec: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"consumer {spec}: {reason}", field="consumer", value=spec)
+    return InvalidInput(f"{spec}: {reason}", field="consumer", value=spec)

@@ -2,7 +2,7 @@
 
 EXPORTS = {
     "app": ("create_app", "SOLVERS"),
-    "config_routes": ("item_of_query",),
+    "config_routes": ("item_of_query", "only_known_parameters"),
     "config_schemas": ("*",),
     "server": ("*",),
 }

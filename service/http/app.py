@@ -20,7 +20,7 @@ from warpplan.service.http import (
     problem_json,
 )
 from warpplan.service.http.artifacts import artifact_routes
-from warpplan.service.http.guards import AnswerHeaders, BodyLimit, Counted, TrustedHosts
+from warpplan.service.http.guards import AnswerHeaders, BodyLimit, Counted, HeadAsGet, TrustedHosts, WholeAddress
 from warpplan.service.http.measured import measurement_routes, tuned_routes, tuning_routes
 from warpplan.service.metrics import Metrics
 from warpplan.service.solving.plan_queue import Plans
@@ -86,6 +86,8 @@ def create_app(
         app.include_router(routes.router)
     # The last one added comes first.
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes, larger={artifact_routes.router.prefix: MAX_BYTES})
+    app.add_middleware(WholeAddress)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(TrustedHosts, allowed=tuple(allowed_hosts))
     app.add_middleware(AnswerHeaders)
     app.add_middleware(Counted, metrics=state.metrics)

@@ -111,6 +111,18 @@ def item_of_query(declared: Declaration, request: Request, *beside: str) -> Item
     return Item(declared.name, shape, given.get("dtype", DEFAULT_DTYPE), given.get("device", DEFAULT_DEVICE))
 
 
+def only_known_parameters(request: Request) -> None:
+    """What a router depends on whose routes take no other query parameters than they declare: one that is misspelt
+    would be left out of account. Raises :class:`InvalidInput`."""
+    expected = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    for name, value in request.query_params.multi_items():
+        if name not in expected:
+            raise InvalidInput(
+                f"unknown query parameter {name!r}: expected {', '.join(expected) or 'none'}",
+                field=name, value=value, limit=expected,
+            )  # fmt: skip
+
+
 def _matching(if_none_match: str | None, answer: ConfigAnswer) -> str | None:
     """The tag of ``answer`` that the client holds, if any (RFC 9110, 13.1.2: weak comparison)."""
     if if_none_match is None:

@@ -22,6 +22,16 @@ def _whole(text: str) -> str:
 
 WholeText = Annotated[StrictStr, AfterValidator(_whole)]
 """Text that can be printed and kept: pydantic takes lone surrogates."""
+
+
+def _without_null(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a null character: leave it out")
+    return text
+
+
+StoredText = Annotated[WholeText, AfterValidator(_without_null)]
+"""Text that is a column of the store: PostgreSQL keeps no null character."""
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 
 
@@ -174,7 +184,7 @@ class MeasurementRequest(_Strict):
     time_us: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
     samples: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 1
     environment: Annotated[dict[WholeText, WholeText], Field(max_length=16)] = {}
-    run: Annotated[WholeText, Field(max_length=200)] = ""
+    run: Annotated[StoredText, Field(max_length=200)] = ""
     measured_at: Annotated[WholeText, Field(max_length=40, description="ISO 8601; now if empty.")] = ""
 
     def item(self) -> Item:

@@ -1,15 +1,15 @@
-"""What stands before the routes: limits on bodies, names of hosts, headers of every answer, counters."""
+"""What stands before the routes: limits on bodies and addresses, names of hosts, HEAD, headers, counters."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from warpplan.planner.errors import StoreError
+from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import problem_json
 from warpplan.service.http.problem_json import METHODS, TooLarge, UnknownHost
 from warpplan.service.metrics import Metrics
@@ -131,6 +131,41 @@ class TrustedHosts:
             field="Host", value=given, limit=list(self._allowed),
         )  # fmt: skip
         return await problem_json.respond_to(error)(scope, receive, send)
+
+
+class WholeAddress:
+    """Refuses a null character in the path or the query: PostgreSQL cannot even look for one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or ("\0" not in scope["path"] and b"%00" not in scope["query_string"]):
+            return await self._app(scope, receive, send)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        name = next((name for name, value in query if "\0" in name + value), "path")
+        error = InvalidInput(f"{name} holds a null character (%00): leave it out", field=name, value="%00")
+        return await problem_json.respond_to(error)(scope, receive, send)
+
+
+class HeadAsGet:
+    """Answers HEAD as GET without the body (RFC 9110, 9.3.2): the framework's routes take GET alone."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self._app(scope, receive, send)
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        # The server goes by its own scope; what the router finds in this one is for the counters.
+        as_get = {**scope, "method": "GET"}
+        await self._app(as_get, receive, without_body)
+        scope["route"] = as_get.get("route")
+        return None
 
 
 class AnswerHeaders:

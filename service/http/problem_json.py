@@ -79,6 +79,14 @@ def install(app: FastAPI) -> None:
         # A path into the body; the first element only says where the value came from.
         field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
         message = first["msg"]
+        if first["loc"] == ("body",) and isinstance(first.get("input"), bytes):
+            # The framework parses a body as JSON only where its type says so.
+            given = request.headers.get("content-type", "")
+            detail = f"Content-Type is {given!r}: expected application/json"
+            unread = document(
+                415, "unsupported-media-type", detail, field="Content-Type", value=given, limit="application/json"
+            )
+            return respond(unread)
         if first["type"] == "json_invalid":
             # Here the path holds the character at which the parser gave up.
             message, field = f"not JSON at character {field}: {first['ctx']['error']}", "body"
@@ -100,6 +108,9 @@ def install(app: FastAPI) -> None:
                 document(405, "method-not-allowed", detail, field="method", value=request.method, limit=allowed),
                 headers,
             )
+        unread = next((why for kind, why in _UNREAD if isinstance(error.__cause__, kind)), None)
+        if unread is not None:
+            return respond(document(422, "invalid-request", f"body: not JSON that can be read: {unread}", field="body"))
         kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
         return respond(document(error.status_code, kind, str(error.detail)), headers)
 
@@ -110,15 +121,24 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """Every method that some route takes at this path: the framework names the first route's only."""
+    """Every method that a route takes at this path, HEAD where GET is: the framework names the first route's only."""
     return [
         method
         for method in METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.routes)
+        if any(
+            route.matches({**request.scope, "method": "GET" if method == "HEAD" else method})[0] is Match.FULL
+            for route in app.routes
+        )
     ]
 
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+_UNREAD: tuple[tuple[type[Exception], str], ...] = (
+    (RecursionError, "it nests too deeply"),
+    (UnicodeDecodeError, "it is not UTF-8"),
+    (ValueError, "it holds a number of thousands of digits"),
+)
+"""Bodies on which the parser gives up without naming a place, and why."""
 _LIMITS = ("gt", "ge", "lt", "le", "max_length", "min_length", "expected")
 
 

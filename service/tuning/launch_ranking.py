@@ -37,6 +37,8 @@ ASSEMBLED = 8
 HOPPER = 90
 SMS = "NUM_SMS"
 """The name that a grid may use for the device's SMs."""
+MOST_PROGRAMS = (2**31 - 1, 65_535, 65_535)
+"""Programs along each axis of a launch (CUDA C++ Programming Guide, "Compute Capabilities")."""
 OPTIONS = ("num_warps", "num_stages", "num_ctas")
 _POINTER = re.compile(r"(\*\w+)\s*\[(.+)\](\s*:\s*\d+)?")
 """A pointer with its elements: ``*bf16[M * K]``, or ``*bf16[M * K]:1`` where it is not aligned."""
@@ -188,6 +190,12 @@ class Tuner:
                 f"grid {self.task.grid!r} is {tuple(sizes)}: expected one to three sizes from 1 on", field="grid",
                 value=self.task.grid,
             )  # fmt: skip
+        for axis, size, most in zip("xyz", sizes, MOST_PROGRAMS, strict=False):
+            if size > most:
+                raise InvalidInput(
+                    f"grid {self.task.grid!r} has {size} programs along {axis}: CUDA launches at most {most}",
+                    field="grid", value=self.task.grid, limit=most,
+                )  # fmt: skip
         x, y, z = (*sizes, 1, 1)[:3]
         return x, y, z
 

@@ -62,11 +62,12 @@ def certificate(found: Optimality) -> str:
     proven = "the shortest there is" if free == found.bound_cycles else f"proven bound {found.bound_cycles}"
     if free == ii:
         return f"no partition or order with a shorter interval than {ii} cycles was found; {proven}"
-    apart = " | ".join(", ".join(ops) for ops in found.free_partitions)
+    groups = [", ".join(ops) for ops in found.free_partitions]
+    apart = f"with partitions {' | '.join(groups)}" if len(groups) > 1 else "in one partition"
     shorter = (
         f"another partition or order is predicted to take {free} of {ii} cycles ({100 * (1 - free / ii):.1f} % less)"
     )
-    return f"{shorter}, {proven}: {apart}"
+    return f"{shorter}, {proven}, {apart}"
 
 
 def costs(found: CostChanges, ii: int) -> Section:

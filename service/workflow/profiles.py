@@ -11,11 +11,18 @@ from threading import Lock
 
 import warpplan.kernels
 import warpplan.planner
-from warpplan.planner.errors import MalformedFile, UnknownName
+from warpplan.planner.errors import InvalidInput, MalformedFile, UnknownName
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES, device
 from warpplan.planner.values.profile import Profile
 from warpplan.service.workflow.request import DEFAULT_DEVICE
+from warpplan.service.workflow.text_files import read_bytes
+
+MOST_CYCLES = 1e9
+"""The most cycles that one operation takes in a profile: what a graph takes, and half a second. Chosen by hand."""
+LEAST_CEILING, MOST_CEILING = 1e-6, 1e18
+"""Of rates, clocks and microseconds alike: far beyond any GPU's on either side, so that no predicted time is infinite.
+Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +46,32 @@ class Profiles:
             self.default_device = name
 
     @classmethod
+    def given(cls, path: Path | None, device_name: str | None = None) -> Profiles:
+        """With the profile in ``path``, and ``device_name`` for problems that name no device, where they are given.
+
+        Raises :class:`MalformedFile` for a profile that cannot be read, :class:`UnknownName` for a device nobody knows
+        and :class:`InvalidInput` where the profile is of another device.
+        """
+        profiles = cls() if path is None else cls.load(path)
+        if device_name is not None:
+            name, own = device(device_name).name, profiles.default_device
+            if path is not None and name != own:
+                raise InvalidInput(
+                    f"--profile {path} is of {own} and plans nothing for --device {name!r}: leave one of them out",
+                    field="device", value=name, limit=own,
+                )  # fmt: skip
+            profiles.default_device = name
+        return profiles
+
+    @classmethod
     def load(cls, path: Path) -> Profiles:
-        """With the profile in ``path``; :class:`MalformedFile` where it cannot be read."""
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            raise MalformedFile(path, f"cannot be read: {error.strerror}", field="profile") from None
-        profile = codec.loads(text, path, Profile)
+        """With the profile in ``path``; :class:`MalformedFile` where it cannot be read or is of no known device."""
+        profile = codec.loads(read_bytes(str(path)), path, Profile)
         _require_possible(profile, path)
-        return cls(profile)
+        try:
+            return cls(profile)
+        except UnknownName as error:
+            raise MalformedFile(path, f"identity.gpu: {error}", field="profile") from None
 
     def of(self, name: str) -> ProfileSource:
         """The profile of device ``name``; :class:`UnknownName` where none was given and none is embedded."""
@@ -79,15 +103,16 @@ class Profiles:
 
 
 def _require_possible(profile: Profile, path: Path) -> None:
-    """Raise :class:`MalformedFile` for a time below zero or a ceiling of nothing, by which times are divided."""
+    """Raise :class:`MalformedFile` for a time or a ceiling that no GPU has: a predicted time would be none."""
     for entry in profile.costs.entries:
         for quantiles in (entry.cost.latency, entry.cost.occupancy, entry.cost.issue):
-            if quantiles is not None and quantiles.p50 < 0:
-                reason = f"costs.entries: {entry.label} takes {quantiles.p50} cycles: expected 0 or more"
+            if quantiles is not None and not 0 <= quantiles.p50 <= MOST_CYCLES:
+                reason = f"costs.entries: {entry.label} takes {quantiles.p50:g} cycles: expected 0 to {MOST_CYCLES:g}"
                 raise MalformedFile(path, reason, field="profile")
     for name, rate in profile.ceilings:
-        if rate.p50 <= 0:
-            raise MalformedFile(path, f"ceilings.{name} is {rate.p50}: expected more than 0", field="profile")
+        if not LEAST_CEILING <= rate.p50 <= MOST_CEILING:
+            reason = f"ceilings.{name} is {rate.p50:g}: expected {LEAST_CEILING:g} to {MOST_CEILING:g}"
+            raise MalformedFile(path, reason, field="profile")
 
 
 @cache

@@ -35,6 +35,12 @@ class Item:
         """
         texts: dict[str, str] = {}
         shape: dict[str, object] = {}
+        under = fields.get("shape")
+        for name in under if isinstance(under, Mapping) else ():
+            if name in fields:
+                raise InvalidInput(
+                    f"{name} is given twice, beside shape and in it: give it once", field=name, value=fields[name]
+                )
         for field, value in fields.items():
             require_whole_text(field, value)
             if field in ("kernel", "dtype", "device", "name"):

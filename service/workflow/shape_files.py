@@ -55,6 +55,11 @@ def read_shapes(path: Path, kernel: str = registry.DEFAULT) -> Iterator[Line]:
         raise
 
 
+def at_line(path: str | Path, line: int, error: WarpplanError) -> WarpplanError:
+    """``error`` about a line of a shapes file with its place before it, where it does not have that."""
+    return error if isinstance(error, MalformedFile) else MalformedFile(path, str(error), line=line, field=error.field)
+
+
 def _closing(file: BinaryIO, lines: Iterator[Line]) -> Iterator[Line]:
     with file:
         yield from lines

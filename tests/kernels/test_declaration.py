@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warpplan.kernels import registry
 from warpplan.kernels.declaration import (
     MAX_ELEMENTS,
     MAX_LIST_CHARACTERS,
@@ -14,7 +15,7 @@ from warpplan.kernels.declaration import (
     ShapeField,
     ShapeOption,
 )
-from warpplan.planner.errors import InvalidShape
+from warpplan.planner.errors import InvalidInput, InvalidShape
 
 LAYOUT = ShapeOption("layout", "how A and B lie in memory", ("nt", "nn", "tn"), "nt")
 SIZES = ShapeOption("sizes", "rows of each group", ("balanced", "skewed"), "balanced", whole_numbers=True)
@@ -147,3 +148,15 @@ def test_the_listing_says_what_each_option_takes() -> None:
         },
     ]
     assert listed["examples"] == [{"M": 4096, "G": 8}, {"M": 4096, "G": 8, "layout": "nn"}]
+
+
+def test_a_name_stands_for_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    registry.register("mine", "my.kernels:Mine")
+    registry.register("mine", "my.kernels:Mine")
+    for name, place, told in (
+        ("gemm", "my.kernels:Mine", "is warpplan.kernels.gemm.kernel:Gemm already"),
+        ("mine", "my.kernels:Other", "already"), ("other", "my.kernels.Mine", "expected module:class"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput, match=told):
+            registry.register(name, place)

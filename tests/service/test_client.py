@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
-from warpplan.service.client import Client, ClientError, PlanFailed, ServiceRefused, ServiceUnavailable
-from warpplan.service.http.app import create_app
+from warpplan.service.client import MOST_BODY_BYTES, Client, ClientError, PlanFailed, ServiceRefused, ServiceUnavailable
+from warpplan.service.http.app import MAX_BODY_BYTES, create_app
 from warpplan.service.solving.plan_queue import Plans
 from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow.configure import Workflow
@@ -67,6 +69,32 @@ def test_a_batch_that_is_answered_with_nonsense(reply: object, monkeypatch: pyte
     monkeypatch.setattr(client, "_send", lambda *request: (json.dumps(reply).encode(), ""))
     with pytest.raises(ClientError, match="does the URL name a warpplan service"):
         client.configs([{"kernel": "gemm", "shape": SIZES}])
+
+
+@pytest.mark.parametrize("reply", ["{}", '{"config": 5, "answers": 5}', "[" * 100_000, "<html>", ""])
+@pytest.mark.parametrize("on_error", ["raise", "none"])
+def test_a_reply_of_something_else(reply: str, on_error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("http://planner:8000", on_error=on_error)  # type: ignore[arg-type]
+    monkeypatch.setattr(client, "_send", lambda *request: (reply.encode(), ""))
+    for ask in (
+        lambda: client.config("gemm", **SIZES),
+        lambda: client.tuned(SimpleNamespace(cache_key="a", __name__="k")),
+    ):
+        with pytest.raises(ClientError, match="does the URL name a warpplan service"):
+            ask()
+
+
+def test_a_batch_that_the_service_would_hang_up_on(nobody: str) -> None:
+    with pytest.raises(ServiceRefused, match="at most 1048576 in one request") as refused:
+        Client(nobody, on_error="none").configs([{"kernel": "gemm", "shape": SIZES}] * 50_000)
+    assert refused.value.field == "items"
+    assert MOST_BODY_BYTES == MAX_BODY_BYTES
+
+
+@pytest.mark.parametrize("bad", [{"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"on_error": "ignore"}])
+def test_settings_that_are_none(bad: dict[str, Any]) -> None:
+    with pytest.raises(ClientError, match=next(iter(bad))):
+        Client("http://planner:8000", **bad)
 
 
 def test_an_item_that_cannot_be_planned_now_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,10 @@ from warpplan.kernels.compiler.ttgir.source_locations import SourceLocation, Sou
 
 HOPPER = 9
 """Major compute capability of the GPUs on which producers copy."""
+POINTERS = (
+    "loads through pointers: a producer runs ahead of loads through tensor descriptors, and on Hopper of pointer loads "
+    "that feed a product (tl.dot)"
+)
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,7 @@ def _kernel_obstacles(function: IrOperation, loops: tuple[Body, ...], locations:
         load = next((o for o in function.walk() if o.name == "tt.load"), None)
         if load is None:
             return [Obstacle("no loop loads anything", loops[0].kind, loops[0].line)]
-        why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
+        why = POINTERS
         return [Obstacle(why, "tt.load", str(locations.of(load)))]
     if not any(loop.of_kind(*RING_KINDS) for loop in loops):
         outside = next(operation for operation in function.walk() if operation.name in (*TMA_LOADS, COPY_LOAD))
@@ -271,7 +275,7 @@ def _loop_obstacles(loop: Body) -> list[Obstacle]:
         pointers = loop.of_kind("load")
         if nested or not pointers:
             return []  # what matters is said of the loop inside; one that loads nothing needs no producer
-        why = "loads through pointers: a producer can only run ahead with TMA loads (tensor descriptors)"
+        why = POINTERS
         return [Obstacle(why, pointers[0].names[0], pointers[0].line, loop.id)]
     for load in loads:
         late = _needs(loop, load.id)

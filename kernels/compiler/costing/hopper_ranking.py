@@ -56,7 +56,7 @@ from warpplan.planner.errors import InvalidInput
 from warpplan.planner.solve import effective_ii, solve
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.options import PartitionSpec, SolveOptions
-from warpplan.planner.values.plan import Outcome
+from warpplan.planner.values.plan import Outcome, Plan
 from warpplan.planner.values.profile import Profile
 
 START_DEPTH = 3
@@ -172,6 +172,14 @@ def _obstacle(captured: Captured) -> Obstacle | None:
     )
 
 
+def _binding(plan: Plan, solved: tuple[int, Outcome], depth: int, interval: int) -> str:
+    """What binds the interval of ``plan`` with rings of ``depth`` slots: the plan's own reason, or too few slots."""
+    if interval <= plan.schedule.ii_cycles:
+        return solved[1].reason
+    held = max(channel.live_cycles for channel in plan.channels)
+    return f"{depth} slots: too few to load ahead, each held {held} cycles"
+
+
 def _fastest(found: list[RankedStrategy]) -> float:
     return min(ranked.predicted_cycles for ranked in found)
 
@@ -259,7 +267,6 @@ class HopperModel(KernelModel):
                 return self.specialized(otherwise) if has_lookahead else []
             solved.append(fewest)
         plans = tuple(plan for plan in (outcome.plan for _, outcome in solved) if plan is not None)
-        why = "; ".join(dict.fromkeys(outcome.reason for _, outcome in solved))
         # By programs that walk over the grid, what fills the first slots is loaded while the last tile is finished.
         saved = {0: 0.0, 1: 0.0 if self.nested() else self.first_fill(shape)}
         found: dict[tuple[tuple[int, ...], int], RankedStrategy] = {}
@@ -272,6 +279,7 @@ class HopperModel(KernelModel):
                 effective_ii(plan, depth) if depth < fewest else plan.schedule.ii_cycles
                 for plan, depth, (fewest, _) in zip(plans, depths, solved, strict=True)
             )
+            why = "; ".join(dict.fromkeys(map(_binding, plans, solved, depths, intervals)))
             busiest = [busiest_unit(self.graph(loop, shape)[0]) for loop in loops]
             intervals = tuple(max(b, -(-ii // shape.blocks)) for b, ii in zip(busiest, intervals, strict=True))
             slots = (shape.blocks * (d - 1) for d in depths)

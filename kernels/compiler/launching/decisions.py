@@ -121,6 +121,11 @@ def to_json(decision: Decision) -> dict[str, Json]:
     return {"schema": SCHEMA, "key": decision.situation.key, **asdict(decision)}
 
 
+def wrong(error: KeyError | TypeError | ValueError) -> str:
+    """What made a decision unreadable, in words: of a missing field Python names the field alone."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
 def from_json(value: Json, where: object) -> Decision:
     """The decision in ``value``. Raises :class:`MalformedFile` where it is none, or its key is not its content's."""
     try:
@@ -147,7 +152,7 @@ def from_json(value: Json, where: object) -> Decision:
             tuple(map(str, value.get("aliases", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise MalformedFile(where, f"no decision: {type(error).__name__}: {error}") from None
+        raise MalformedFile(where, f"no decision: {wrong(error)}") from None
     if value.get("key") != situation.key:
         raise MalformedFile(where, "the key is not that of its content", field="key")
     return decision

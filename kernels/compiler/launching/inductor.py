@@ -35,7 +35,7 @@ from warpplan.kernels.compiler.launching.dispatch import (
     warn_not_planned,
     watched,
 )
-from warpplan.kernels.compiler.launching.sources import Plans
+from warpplan.kernels.compiler.launching.sources import Plans, require_plans
 from warpplan.kernels.torch_types import InductorConfig, InductorLauncher, InductorResult, InductorTuner
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument, TritonModule
 
@@ -74,6 +74,7 @@ class planned_inductor:
         background: bool = True,
         gpu_share: float = 0.02,
     ) -> None:
+        require_plans(plans)
         require_share(gpu_share)
 
         def beside() -> PlanRunner:

@@ -19,7 +19,7 @@ from warpplan.kernels.compiler.background.plan_choices import PlanRunner
 from warpplan.kernels.compiler.exceptions import PlanWarning
 from warpplan.kernels.compiler.launching import dispatch
 from warpplan.kernels.compiler.launching.dispatch import LaunchTable, is_tuning, tuning, waiting
-from warpplan.kernels.compiler.launching.sources import Plans
+from warpplan.kernels.compiler.launching.sources import Plans, require_plans
 from warpplan.kernels.triton_types import Autotuner, CompiledKernel, Grid, JitFunction, KernelArgument, TritonModule
 from warpplan.kernels.warn_once import warn_once
 
@@ -61,7 +61,8 @@ class planned:
     each compared with the list's own.
 
     No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why. Raises
-    :class:`~warpplan.planner.errors.InvalidInput` for a ``gpu_share`` that is none.
+    :class:`~warpplan.planner.errors.InvalidInput` for a ``gpu_share`` that is none, and where the parentheses of
+    ``@planned()`` are missing.
     """
 
     __slots__ = ("_arguments", "_found", "_lists")
@@ -77,6 +78,8 @@ class planned:
         gpu_share: float = 0.02,
         extend: bool = False,
     ) -> None:
+        if plans is not None:
+            require_plans(plans)
         if gpu_share != 0.02:  # the default is one
             require_share(gpu_share)
         self._arguments = plans, measure, profile, time_limit_s, background, gpu_share, extend

@@ -36,6 +36,14 @@ SERVICE_WAIT_S = 3.0
 """Seconds that a launch waits for the service's answer before it goes on without. Chosen by hand."""
 
 
+def require_plans(plans: Plans) -> None:
+    """Raise :class:`InvalidInput` for a function: a decorator without its parentheses would put it in the plans' place,
+    and its calls would do nothing."""
+    if callable(plans):
+        name = getattr(plans, "__name__", plans)
+        raise InvalidInput(f"plans is {name}, a function: write @planned(), with parentheses", field="plans")
+
+
 class DecisionSource(Protocol):
     def load(self, situation: Situation) -> Decision | None: ...
     def family(self, situation: Situation) -> list[Decision]: ...

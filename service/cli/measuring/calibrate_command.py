@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, StorePlace, print_json
+from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, StorePlace, print_json, require_store
 
 if TYPE_CHECKING:
     from warpplan.profiler.recalibrate import Fit, Recalibration
@@ -48,9 +48,10 @@ def calibrate(
 
     for name in kernel or ():
         registry.kernel(name)
-    profiles = Profiles.load(profile) if profile else Profiles()
-    source = profiles.of(device or profiles.default_device)
+    profiles = Profiles.given(profile, device)
+    source = profiles.of(profiles.default_device)
     versions = dict(_version(word) for word in environment or ())
+    require_store(store)
     opened = Store.open(store)
     try:
         report = run(opened, source, kernels=kernel or (), versions=versions)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.service.cli.shared_options import DeviceName, Json, ProfileFile, StorePlace, open_workflow, print_json
+from warpplan.service.cli.shared_options import (
+    DeviceName,
+    Json,
+    ProfileFile,
+    StorePlace,
+    open_workflow,
+    print_json,
+    require_store,
+)
 
 if TYPE_CHECKING:
     from warpplan.service.measuring.measurement_plan import MeasurementPlan, WantedShape
@@ -62,6 +70,8 @@ def measure(
     from warpplan.service.store.stored_values import environment_of
     from warpplan.service.tuning.launch_jobs import gpu_here
 
+    if shapes is None:
+        require_store(store)
     asked = open_workflow(store if shapes is None else None, profile, device=device)
     wanted = _wanted(asked, shapes)
     # Before the store is made or anything is planned: a machine that cannot measure is told so at once.
@@ -95,11 +105,15 @@ def _wanted(workflow: Workflow, shapes: str | None) -> list[WantedShape]:
     """Each shape once, with how often it counts. Raises the first bad line's error."""
     from warpplan.service.measuring.measurement_plan import WantedShape
     from warpplan.service.workflow.request import check
+    from warpplan.service.workflow.shape_files import at_line
 
     found: dict[object, tuple[Item, float]] = {}
-    for item, launches in _items(workflow, shapes):
-        problem = check(item, workflow.profiles.default_device)[0]
-        found[problem] = (item, found.get(problem, (item, 0.0))[1] + launches)
+    for line, item, launches in _items(workflow, shapes):
+        try:
+            problem = check(item, workflow.profiles.default_device)[0]
+            found[problem] = (item, found.get(problem, (item, 0.0))[1] + _launches(launches))
+        except InvalidInput as error:
+            raise at_line(shapes or "", line, error) from None
     if not found:
         raise InvalidInput(
             "nothing to measure: name a file of shapes, or plan some into the store with `warpplan batch`",
@@ -108,7 +122,8 @@ def _wanted(workflow: Workflow, shapes: str | None) -> list[WantedShape]:
     return [WantedShape(item, launches) for item, launches in found.values()]
 
 
-def _items(workflow: Workflow, shapes: str | None) -> Iterator[tuple[Item, float]]:
+def _items(workflow: Workflow, shapes: str | None) -> Iterator[tuple[int, Item, object]]:
+    """Line, shape and how often it is launched, unchecked."""
     from warpplan.service.workflow.bundled_shapes import bundled
     from warpplan.service.workflow.request import Item
     from warpplan.service.workflow.shape_files import read_shapes
@@ -116,24 +131,24 @@ def _items(workflow: Workflow, shapes: str | None) -> Iterator[tuple[Item, float
     if shapes is None:
         for p in workflow.store.problems() if workflow.store else ():
             if p.device == workflow.profiles.default_device:
-                yield Item(p.kernel, tuple(p.shape.items()), p.dtype, p.device), 1.0
+                yield 0, Item(p.kernel, tuple(p.shape.items()), p.dtype, p.device), 1
         return
     for line, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes)):
         if isinstance(item, WarpplanError):
             raise item
         fields = dict(item.shape)
         launches = fields.pop(LAUNCHES, 1)
-        yield Item(item.kernel, tuple(fields.items()), item.dtype, item.device, item.name), _launches(launches, line)
+        yield line, Item(item.kernel, tuple(fields.items()), item.dtype, item.device, item.name), launches
 
 
-def _launches(value: object, line: int) -> float:
+def _launches(value: object) -> float:
     try:
         found = float(str(value))
     except ValueError:
         found = -1.0
     if not 0 <= found < 1e12:
         raise InvalidInput(
-            f"line {line}: {LAUNCHES}={str(value)[:40]!r}: expected how often the shape is launched, from 0 on",
+            f"{LAUNCHES}={str(value)[:40]!r}: expected how often the shape is launched, from 0 on",
             field=LAUNCHES, value=value, limit=0,
         )  # fmt: skip
     return found

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "warpplan/tune-1"
 SHOWN = 10
+NONE_RUNS = 1
+"""Exit status where none of a shape's configurations can run."""
 
 KernelSpec = Annotated[str, typer.Argument(help="FILE.py:kernel or package.module:kernel; the file is run.")]
 Shapes = Annotated[
@@ -38,7 +40,8 @@ Signature = Annotated[
     ),
 ]
 Grid = Annotated[
-    str, typer.Option(help='Programs along each axis: "cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)"; NUM_SMS is known.')
+    list[str],
+    typer.Option("--grid", help='Programs along each axis: "cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)"; NUM_SMS is known.'),
 ]
 Space = Annotated[
     str, typer.Option(help='Instead of the kernel\'s own list: "BLOCK_M=64,128 num_warps=4,8 num_stages=3,4".')
@@ -60,13 +63,13 @@ def tune(
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds that one measured configuration may take.")] = 60.0,
     limit: Annotated[int, typer.Option(min=1, help="Configurations to show for each shape.")] = SHOWN,
     as_json: Json = False,
-) -> None:
+) -> int | None:
     """Rank a Triton kernel's configurations by predicted time, as Triton compiles it.
 
     Takes the list of its @triton.autotune, or --space. Predictions order one kernel's configurations; they were not
     fitted on kernels that load through pointers. With --store the answers are kept: the service gives them out, and
     `warpplan export --tuned` writes them into Triton's cache. With --measure the first are timed in a process of their
-    own, each with a time limit; every time is kept as it comes.
+    own, each with a time limit; every time is kept as it comes. Exit 1 where none of a shape's configurations can run.
     """
     from warpplan.service.store.database import now
     from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
@@ -74,7 +77,12 @@ def tune(
     from warpplan.service.tuning import launch_jobs
     from warpplan.service.workflow.profiles import planner_version
 
-    tuner, sizes, source = _task(kernel, shapes, grid, signature, space, device, profile)
+    if len(grid) > 1:
+        raise InvalidInput(
+            f"--grid is given {len(grid)} times: give all axes in one, --grid {', '.join(grid)!r}", field="grid",
+            value=grid,
+        )  # fmt: skip
+    tuner, sizes, source = _task(kernel, shapes, grid[0], signature, space, device, profile)
     # Before anything is planned or kept: a machine that cannot measure is told so at once.
     identity = launch_jobs.gpu_here(tuner.device.name) if measure else {}
     if measure:
@@ -85,7 +93,7 @@ def tune(
     answers = [replace(tuner.answer(found, source, planner_version()), date=now()) for found in tuned]
     timings: list[LaunchTiming] = []
     if opened is not None:
-        KernelAnswers(opened.database).keep(answers)
+        KernelAnswers(opened.database).keep([answer for answer in answers if answer.ranked])
     if measure:
         tunings = None if opened is None else Tunings(opened.database)
         timings = launch_jobs.measure_first(
@@ -97,10 +105,11 @@ def tune(
             {**_plain(found, _times_of(answer, timings)), "answer": None if choice is None else choice.as_dict()}
             for found, answer, choice in zip(tuned, answers, chosen, strict=True)
         ]
-        return print_json({"schema": SCHEMA, "kernel": kernel, "device": tuner.device.name, "shapes": shown})
-    for found, answer, choice in zip(tuned, answers, chosen, strict=True):
-        _show(Path(kernel).name, found, limit, _times_of(answer, timings), choice)
-    return None
+        print_json({"schema": SCHEMA, "kernel": kernel, "device": tuner.device.name, "shapes": shown})
+    else:
+        for found, answer, choice in zip(tuned, answers, chosen, strict=True):
+            _show(Path(kernel).name, found, limit, _times_of(answer, timings), choice)
+    return None if all(found.ranked for found in tuned) else NONE_RUNS
 
 
 def _task(
@@ -123,7 +132,8 @@ def _task(
     gpu = known_device(name)
     if gpu.capability != launch_ranking.HOPPER:
         raise InvalidInput(
-            f"device {name}: predictions are for sm_{launch_ranking.HOPPER} GPUs", field="device", value=name,
+            f"device {name}: predictions are for sm_{launch_ranking.HOPPER} GPUs (see: warpplan devices)",
+            field="device", value=name,
             limit=launch_ranking.HOPPER,
         )  # fmt: skip
     task = launch_ranking.TuningTask(kernel, signature, grid, configs)
@@ -157,7 +167,9 @@ def _times_of(answer: KernelAnswer, timings: Sequence[LaunchTiming]) -> dict[Tun
 
 
 def _words(config: TuningConfig) -> str:
-    return " ".join(f"{n}={v}" for n, v in config.kwargs)
+    """The kernel's own constants; of a configuration that has none, what Triton compiles it with."""
+    own = config.kwargs or (("num_warps", config.num_warps), ("num_stages", config.num_stages))
+    return " ".join(f"{n}={v}" for n, v in own)
 
 
 def _show(
@@ -193,7 +205,8 @@ def _show(
     shape = " ".join(f"{name}={size}" for name, size in tuned.shape.items())
     columns = ("measured us",) if measured else ()
     head = ("us", *columns, "configuration", "warps", "stages", "bound by", "on an SM", "programs", "DRAM MB")
-    title = f"{kernel} {shape}: {len(tuned.ranked)} configurations, best first"
+    count = f"{len(tuned.ranked)} configurations, best first" if tuned.ranked else "none of the configurations can run"
+    title = f"{kernel} {shape}: {count}"
     for line in section_lines(Section(title, head, rows, tuple(notes))):
         print(line)
 

@@ -53,6 +53,13 @@ def test_a_product_loop_wants_a_ring_that_hides_the_loads() -> None:
     assert all(r.scheme is None or r.scheme.consumers * r.scheme.warps >= 8 for r in ranked("matmul", 8))
 
 
+def test_a_ring_of_too_few_slots_is_what_binds() -> None:
+    for found in ranked("matmul", 8):
+        if found.plans:
+            stretched = found.ii_cycles[0] > found.plans[0].schedule.ii_cycles
+            assert ("slots: too few to load ahead" in found.reason) == (stretched and found.scheme is not None)
+
+
 @pytest.mark.parametrize("name", READABLE)
 def test_every_kernel_is_ranked_and_what_is_offered_fits(name: str) -> None:
     kernel = capture(cut(name))

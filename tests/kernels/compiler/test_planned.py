@@ -29,7 +29,7 @@ from triton.runtime.autotuner import Autotuner  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
-from warpplan.kernels import PlanWarning, planned  # noqa: E402
+from warpplan.kernels import PlanWarning, planned, planned_inductor  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import decide, dispatch, trial  # noqa: E402
 from warpplan.kernels.compiler.launching import packed as packing  # noqa: E402
@@ -40,6 +40,7 @@ from warpplan.kernels.compiler.strategy.recorded import strategy_from_json  # no
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult, run_isolated  # noqa: E402
 from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
+from warpplan.planner.errors import InvalidInput  # noqa: E402
 from warpplan.planner.values import codec  # noqa: E402
 from warpplan.profiler.embedded import embedded  # noqa: E402
 
@@ -846,3 +847,12 @@ def test_views_that_are_not_aligned_run_as_they_are(machine: Machine, masked: Ca
             masked(address=4098)
         masked(address=4098)
     assert machine.warps == [UNPLANNED, UNPLANNED]
+
+
+def test_a_decorator_without_its_parentheses_is_told_so() -> None:
+    def step() -> None:
+        raise AssertionError
+
+    for decorator in (planned, planned_inductor):
+        with pytest.raises(InvalidInput, match=r"plans is step, a function: write @planned\(\)"):
+            decorator(step)  # type: ignore[arg-type]

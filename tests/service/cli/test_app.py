@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import httpx
 import pytest
 
 from warpplan.planner.values import codec
+from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.cli.app import main
 from warpplan.service.store.answer_store import Store
+from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.profiles import Profiles
+from warpplan.service.workflow.request import Item
 
 GEMM = ["plan", "gemm", "M=512", "N=1024", "K=2048"]
 ADDING = ["--consumer", "x.py:f", "--out", "o", "--kernel", "vector_add"]
@@ -92,7 +96,31 @@ def test_plan_with_a_profile_from_a_file(capsys: pytest.CaptureFixture[str]) -> 
     assert "the profile has no measured cost for" in bad(capsys, *GEMM, "--profile", "bare.json")
     other = bare | {"identity": bare["identity"] | {"gpu": "NVIDIA GeForce"}}
     Path("other.json").write_text(json.dumps(other))
-    assert "unknown device 'NVIDIA GeForce'" in bad(capsys, *GEMM, "--profile", "other.json")
+    assert "other.json: identity.gpu: unknown device 'NVIDIA GeForce'" in bad(capsys, *GEMM, "--profile", "other.json")
+    for command in (GEMM, ["explain", *GEMM[1:]], ["batch", "bundled"], ["calibrate"]):
+        err = bad(capsys, *command, "--profile", "p.json", "--device", "NVIDIA H100 80GB HBM3")
+        assert "p.json is of NVIDIA H200 and plans nothing for --device 'NVIDIA H100 80GB HBM3'" in err
+
+
+def test_what_only_reads_makes_no_store(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (
+        ["calibrate"], ["measure", "--dry-run"], ["export", "--consumer", "x.py:f", "--out", "o"],
+        ["export", "--tuned", "--consumer", "x.py:f", "--out", "o"],
+        ["verify", "--tuned", "--consumer", "x.py:f", "--out", "o"],
+    ):  # fmt: skip
+        assert "store mistyped.sqlite does not exist" in bad(capsys, *command, "--store", "mistyped.sqlite")
+        assert not Path("mistyped.sqlite").exists()
+
+
+def test_a_bad_line_is_named_by_every_command_that_reads_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("shapes.csv").write_text("M,N,K\n512,1024,2048\n0,1,8\n")
+    consumer = Path(__file__).parents[1] / "feeds" / "consumer_kernel.py"
+    commands = [["batch", "shapes.csv", "--store", "s.sqlite"], ["measure", "shapes.csv", "--dry-run"]]
+    if find_spec("triton") is not None:
+        commands.append(["export", "shapes.csv", "--consumer", f"{consumer}:matmul", "--out", "o"])
+    for command in commands:
+        assert main(command) == 2
+        assert "error: shapes.csv:3: M=0 is too small" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -119,7 +147,9 @@ def test_plan_with_a_profile_from_a_file(capsys: pytest.CaptureFixture[str]) -> 
         (["batch", "bundled", "--device", ""], "unknown device ''"),
         ([*GEMM, "--device", "H200"], "unknown device 'H200': expected one of NVIDIA H200"),
         ([*GEMM, "--store", "no/folder.sqlite"], "does not exist"),
-        ([*GEMM, "--top", "0"], "--top"),
+        ([*GEMM, "--top", "0"], "'--top'"),
+        ([*GEMM, "--top", "0"], "0"),
+        ([*GEMM, "--top", "many"], "many"),
         ([*GEMM, "--tpo", "3"], "--tpo"),
         (["plan"], "Missing argument"),
         (["plam"], "plam"),
@@ -167,6 +197,19 @@ def test_a_second_run_takes_up_what_is_there(capsys: pytest.CaptureFixture[str])
         for _ in range(2)
     ]
     assert kinds == [["planned", "planned"], ["exact", "exact"]]
+
+
+def test_the_asterisk_of_a_measured_time_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("shapes.csv").write_text("M,N,K\n512,1024,2048\n")
+    config = json.loads(good(capsys, "plan", "gemm", "M=512", "N=1024", "K=2048", "--store", "s.sqlite", "--json"))
+    store = Store.open("s.sqlite")
+    tuning = TuningConfig.of(**config["config"])
+    Workflow(store).record(Item("gemm", (("M", 512), ("N", 1024), ("K", 2048))), tuning, 9.0)
+    store.close()
+    assert main(["batch", "shapes.csv", "--store", "s.sqlite"]) == 0
+    out, err = capsys.readouterr()
+    assert "9.00*" in out
+    assert "1 kept before, 1 measured (*)" in err
 
 
 def test_a_header_alone_is_no_batch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,16 +331,19 @@ def test_a_kept_answer_that_was_tampered_with(
     assert "exact, kept" in good(capsys, *GEMM, "--store", "s.sqlite")
 
 
-@pytest.mark.parametrize("path", ["costs.entries", "ceilings"])
-def test_a_profile_with_an_impossible_number(capsys: pytest.CaptureFixture[str], path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [("costs.entries", -5), ("costs.entries", 1e300), ("ceilings", 0), ("ceilings", 1e-300), ("ceilings", 1e300)],
+)
+def test_a_profile_with_an_impossible_number(capsys: pytest.CaptureFixture[str], path: str, number: float) -> None:
     profile: dict[str, Any] = codec.to_json(Profiles().of("NVIDIA H200").profile)
     if path == "ceilings":
-        profile["ceilings"]["clock_hz_idle"]["p50"] = 0
+        profile["ceilings"]["clock_hz_idle"]["p50"] = number
     else:
-        profile["costs"]["entries"][0]["cost"]["issue"]["p50"] = -5
+        profile["costs"]["entries"][0]["cost"]["issue"]["p50"] = number
     Path("p.json").write_text(json.dumps(profile))
     err = bad(capsys, *GEMM, "--profile", "p.json")
-    assert path in err
+    assert f"p.json: {path}" in err
     assert "expected" in err
 
 

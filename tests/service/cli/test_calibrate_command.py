@@ -145,6 +145,7 @@ def test_another_environment_by_name(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_bad_input(tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Store.open(tmp_path / "empty.sqlite").close()
     assert main(["calibrate", "--store", f"{tmp_path}/empty.sqlite", *arguments]) == 2
     error = capsys.readouterr().err
     assert said in error

@@ -11,6 +11,8 @@ triton = pytest.importorskip("triton")
 
 from warpplan.planner.errors import InvalidInput  # noqa: E402
 from warpplan.service.cli.app import main  # noqa: E402
+from warpplan.service.store.answer_store import Store  # noqa: E402
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers  # noqa: E402
 from warpplan.service.tuning.launch_ranking import shape_named, space  # noqa: E402
 from warpplan.service.tuning.size_formulas import evaluate  # noqa: E402
 
@@ -43,6 +45,15 @@ def product(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bk, BM: tl.constexpr
 def gathered(x_ptr, index_ptr, out_ptr, N, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + at, tl.load(x_ptr + tl.load(index_ptr + at)))
+
+
+@triton.autotune([triton.Config({}, num_warps=w) for w in (1, 4, 8)], key=["cols"])
+@triton.jit
+def softmax(x_ptr, out_ptr, cols, B: tl.constexpr):
+    at = tl.program_id(0) * cols + tl.arange(0, B)
+    x = tl.load(x_ptr + at).to(tl.float32)
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(out_ptr + at, (e / tl.sum(e, 0)).to(tl.bfloat16))
 
 
 not_a_kernel = 3
@@ -106,6 +117,11 @@ class TestTune:
         [
             ("product", ("--grid", "cdiv(M, BLOCK)"), "no value for BLOCK"),
             ("product", ("--grid", "M - 4096"), "expected one to three sizes from 1 on"),
+            (
+                "product",
+                ("--grid", "cdiv(M, BM), 2048 * N"),
+                "has 4194304 programs along y: CUDA launches at most 65535",
+            ),
             ("product", ("--shapes", "M=2048 N=oops"), "expected NAME=NUMBER"),
             ("product", ("--space", "BM=64,x"), "expected NAME=NUMBER,NUMBER"),
             ("product", ("--space", "TILE=64"), "sets TILE: the kernel's parameters are"),
@@ -125,6 +141,33 @@ class TestTune:
         assert (status, out) == (2, "")
         assert told in err
         assert len(err.splitlines()) == 1
+
+    def test_axes_are_given_in_one_grid(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        grids = ("--grid", "cdiv(M, BM)", "--grid", "cdiv(N, BN)")
+        status, _, err = run(capsys, f"{kernels}:product", *SHAPE, *SIGNATURE, *grids)
+        assert (status, "give all axes in one, --grid 'cdiv(M, BM), cdiv(N, BN)'" in err) == (2, True)
+
+    def test_a_row_that_one_warp_cannot_hold_is_not_ranked_first(
+        self, kernels: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ("--shapes", "rows=4096 cols=16384", "--grid", "rows", "--json")
+        signature = ("--signature", "x_ptr=*bf16, out_ptr=*bf16, B=16384")
+        _, out, _ = run(capsys, f"{kernels}:softmax", *words, *signature)
+        warps = [r["config"]["num_warps"] for r in json.loads(out)["shapes"][0]["ranked"]]
+        assert warps[-1] == 1, "it spills thousands of bytes a thread"
+
+    def test_a_list_of_which_nothing_runs_is_told_and_not_kept(
+        self, kernels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ("--shapes", "rows=64 cols=1000", "--grid", "rows", "--store", str(tmp_path / "s.sqlite"))
+        signature = ("--signature", "x_ptr=*bf16, out_ptr=*bf16, B=1000")
+        status, out, _ = run(capsys, f"{kernels}:softmax", *words, *signature)
+        assert status == 1
+        assert "none of the configurations can run" in out
+        assert "left out: num_warps=8 num_stages=3: does not compile" in out
+        store = Store.open(tmp_path / "s.sqlite")
+        assert KernelAnswers(store.database).of("softmax") == ()
+        store.close()
 
 
 class TestSizes:

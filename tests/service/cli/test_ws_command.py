@@ -158,9 +158,10 @@ def test_every_scheme_that_is_shown_can_be_asked_for(target: int, capsys: pytest
     command = f"mine.py:matmul --warps 8 --target {target}"
     _, out, _ = ask(capsys, command, TILE)
     rows = out.partition("Schemes, best first")[2].partition("Where each line goes")[0].strip().splitlines()[1:]
-    shown = [re.split(r"\s{2,}", row.strip())[0] for row in rows]
+    shown = [re.split(r"\s{2,}", row.strip())[0] for row in rows if "more: --json has all" not in row]
     _, found = answer(capsys, command, TILE)
     assert len(shown) == min(8, len(found["ranked"]))
+    assert "left alone" in shown
     for text, ranked in zip([shown[0], shown[-1]], [found["ranked"][0], found["ranked"][len(shown) - 1]], strict=True):
         for given in (text, json.dumps(ranked["scheme"])):
             status, again = answer(capsys, f"{command} --scheme {shlex.quote(given)}", TILE)
@@ -172,7 +173,18 @@ def test_a_kernel_that_cannot_be_specialised_says_why(capsys: pytest.CaptureFixt
     status, out, _ = ask(capsys, "mine.py:double", "x_ptr=*fp32, n=i32, BLOCK=1024")
     assert status == 0
     assert f"tt.load ({line('tl.store(x_ptr')}): loads through pointers" in out
-    assert "left alone" in out
+    assert re.search(r"left alone +1\.00", out), "no cycles of a tile are known"
+
+
+def test_left_alone_is_shown_wherever_it_ranks_and_barriers_by_the_plans_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = ask(capsys, "mine.py:matmul --warps 8 --scheme 2x4:3", TILE.replace("256", "128"))
+    schemes = out.partition("Schemes, best first")[2].partition("Where each line goes")[0]
+    assert "left alone" in schemes.strip().splitlines()[-2]
+    assert re.search(r"and \d+ more: --json has all", schemes)
+    for name in ("consumer0, default (4 warps)", "consumer1, partition0 (4 warps)", "producer, partition1 (1 warps)"):
+        assert name in out
 
 
 @pytest.mark.skipif(not triton.__version__.startswith("3.6"), reason="what 3.6's own pass makes of it")

@@ -95,13 +95,45 @@ def test_unknown_kernel_route_and_method(http: httpx.Client) -> None:
     problem(http.get("/v2/configs"), 404, "path")
     reply = http.delete(GEMM)
     problem(reply, 405, "method")
-    assert reply.headers["allow"] == "GET"
+    assert reply.headers["allow"] == "GET, HEAD"
     for method, path, allowed in (
-        ("PUT", "/v1/plans", "GET, POST"), ("PATCH", "/v1/plans/x", "DELETE, GET"), ("POST", "/healthz", "GET"),
-        ("PUT", "/v1/measurements", "GET, POST"), ("GET", "/v1/measurements/x", "DELETE"),
+        ("PUT", "/v1/plans", "GET, HEAD, POST"), ("PATCH", "/v1/plans/x", "DELETE, GET, HEAD"),
+        ("POST", "/healthz", "GET, HEAD"), ("PUT", "/v1/measurements", "GET, HEAD, POST"),
+        ("GET", "/v1/measurements/x", "DELETE"),
     ):  # fmt: skip
         reply = http.request(method, path)
         assert problem(reply, 405, "method")["limit"] == reply.headers["allow"] == allowed
+
+
+def test_head_is_get_without_its_body(http: httpx.Client) -> None:
+    for path, params in ((GEMM, SIZES), ("/healthz", {}), ("/v1/kernels", {}), ("/metrics", {}), ("/docs", {})):
+        got, head = http.get(path, params=params), http.head(path, params=params)
+        assert (head.status_code, head.content) == (200, b""), path
+        assert head.headers["content-type"] == got.headers["content-type"]
+    got, head = http.get(GEMM, params=SIZES), http.head(GEMM, params=SIZES)
+    assert (head.headers["etag"], head.headers["content-length"]) == (got.headers["etag"], str(len(got.content)))
+    assert http.head("/v1/plans/x").status_code == 404
+    assert 'method="HEAD",route="/v1/configs/gemm",status="200"' in http.get("/metrics").text
+
+
+def test_a_body_of_another_type_is_told_so(http: httpx.Client) -> None:
+    for path in ("/v1/configs:batch", "/v1/plans", "/v1/measurements", "/v1/kernel-plans", "/v1/tunings"):
+        reply = http.post(path, content=b'{"items": [{}]}', headers={"Content-Type": "text/plain"})
+        body = problem(reply, 415, "Content-Type")
+        assert (body["value"], body["limit"]) == ("text/plain", "application/json")
+
+
+def test_a_misspelt_parameter_is_named(http: httpx.Client) -> None:
+    for path in ("/v1/plans?stat=failed", "/v1/plans/x?stat=failed", "/v1/tunings?kernel=a&stat=failed"):
+        assert "unknown query parameter 'stat'" in problem(http.get(path), 422, "stat")["detail"]
+
+
+def test_a_null_character_is_the_askers_fault(http: httpx.Client) -> None:
+    for path in ("/v1/plans/a%00b", "/v1/kernel-plans/%00"):
+        problem(http.get(path), 422, "path")
+    problem(http.get("/v1/plans?after=x,%00"), 422, "after")
+    problem(http.get("/v1/tunings?kernel=%00"), 422, "kernel")
+    problem(http.delete("/v1/measurements/a%00"), 422, "path")
 
 
 def test_batch(http: httpx.Client) -> None:
@@ -131,12 +163,19 @@ def test_batch(http: httpx.Client) -> None:
         (b"", 422, "body"), (b"{", 422, None), (b"[]", 422, "body"), (b"{}", 422, "items"),
         (b'{"items": []}', 422, "items"),
         (b'{"items": [1]}', 422, "items.0"), (b'{"items": [{}], "more": 1}', 422, "more"),
-        (b"\xff", 400, None),
+        (b"\xff", 422, "body"), (b"[" * 9_000, 422, "body"),
+        (b'{"items": [{"M": ' + b"9" * 5_000 + b"}]}", 422, "body"),
     ],
 )  # fmt: skip
 def test_bad_batches(http: httpx.Client, content: bytes, status: int, field: str | None) -> None:
     headers = {"Content-Type": "application/json"}
     problem(http.post("/v1/configs:batch", content=content, headers=headers), status, field)
+
+
+def test_a_size_beside_the_shape_and_in_it(http: httpx.Client) -> None:
+    reply = http.post("/v1/configs:batch", json={"items": [{"shape": SIZES, "M": 8}, {"shape": SIZES, "name": "a"}]})
+    twice, once = reply.json()["results"]
+    assert (twice["status"], twice["error"]["field"], twice["error"]["value"], once["status"]) == (422, "M", 8, 200)
 
 
 def test_too_many_items_and_too_many_bytes(http: httpx.Client) -> None:

@@ -85,7 +85,7 @@ def test_nonsense_is_refused_in_one_line(http: httpx.Client, change: dict[str, o
 def test_other_bodies_are_refused(http: httpx.Client, body: str) -> None:
     reply = http.post("/v1/kernel-plans", content=body, headers={"Content-Type": "application/json"})
     assert reply.status_code == 422
-    assert reply.json()["detail"]
+    assert "Error" not in reply.json()["detail"]
 
 
 def test_without_a_store(serve: object) -> None:

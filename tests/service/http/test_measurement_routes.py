@@ -89,6 +89,11 @@ def test_a_measurement_is_listed_and_taken_back(http: httpx.Client) -> None:
     assert (gone.status_code, gone.json()["field"]) == (404, "id")
 
 
+def test_a_run_without_null_characters(http: httpx.Client) -> None:
+    reply = report(http, 190.0, run="a\0b")
+    assert (reply.status_code, reply.json()["field"]) == (422, "run")
+
+
 @pytest.mark.parametrize(
     ("params", "status", "field"),
     [({}, 422, "kernel"), ({"kernel": "gem"}, 404, "kernel"), ({"kernel": "gemm", "M": 1}, 422, "N"),

@@ -235,7 +235,7 @@ class TestMeasuring:
     ) -> None:
         store = tmp_path / "store.sqlite"
         status, _, err = measure(capsys, "--store", store, "--dry-run")
-        assert (status, "nothing to measure" in err) == (2, True)
+        assert (status, "does not exist" in err) == (2, True)
         assert main(["batch", str(tmp_path / "plain.csv"), "--store", str(store)]) == 2
         (tmp_path / "plain.csv").write_text("M,N,K\n512,1024,2048\n")
         assert main(["batch", str(tmp_path / "plain.csv"), "--store", str(store)]) == 0
@@ -258,7 +258,7 @@ class TestMeasuring:
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("M,N,K,launches\n512,1024,2048,-1\n", "line 2: launches='-1'"),
+            ("M,N,K,launches\n512,1024,2048,-1\n", "shapes.csv:2: launches='-1'"),
             ("M,N,K,launches\n512,1024,2048,nan\n", "launches='nan'"),
             ("M,N,K\n0,1,8\n", "M=0 is too small"),
             ("M,N,K,device\n512,1024,2048,NVIDIA H200\n512,1024,2048,NVIDIA H100 80GB HBM3\n", "one GPU at a time"),

@@ -188,7 +188,9 @@ class LaunchModel:
         )
         fill = max((self._latency(loop, launch) for loop in price.loops), default=0.0)
         epilogue = max(price.epilogue_cycles, together * price.epilogue_busy)
-        return BLOCK_START_CYCLES + price.prologue_cycles + fill + steady + epilogue
+        # Without a loop what does not fit leaves and comes back once, through the L1 that all blocks share.
+        spilled = 0.0 if price.loops else together * spills
+        return BLOCK_START_CYCLES + price.prologue_cycles + fill + steady + spilled + epilogue
 
     def _interval(
         self, loop: LoopPrice, launch: LaunchFacts, together: int, active: float, spills: float

@@ -13,7 +13,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from warpplan.kernels.compiler.launching.decisions import parse, write_whole
+from warpplan.kernels.compiler.launching.decisions import parse, write_whole, wrong
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
 from warpplan.kernels.triton_types import Json
@@ -111,7 +111,7 @@ def from_json(value: Json, where: object) -> ListDecision:
         )
         decision = ListDecision(situation, config, _strategy(value["scheme"], where), str(value["reason"]), tried)
     except (KeyError, TypeError, ValueError) as error:
-        raise MalformedFile(where, f"no decision on a list: {type(error).__name__}: {error}") from None
+        raise MalformedFile(where, f"no decision on a list: {wrong(error)}") from None
     if value.get("key") != situation.digest:
         raise MalformedFile(where, "the key is not that of its content", field="key")
     return decision
