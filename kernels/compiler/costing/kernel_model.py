@@ -21,6 +21,7 @@ from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, kept_apart, loop_graph, pinned
+from warpplan.kernels.compiler.costing.overlapped_loops import overlapped
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes
 from warpplan.kernels.compiler.costing.whole_launch import (
     NOMINAL_FLOP,
@@ -197,7 +198,7 @@ class KernelModel:
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""
-        often = steady(loop)
+        often = overlapped(steady(loop), shape)
         fused, _ = fuse(often, kept_apart(often))
         graph = loop_graph(fused, shape, self.profile.costs, self.device, smem_bytes=smem_bytes)
         return graph, pinned(graph, fused, shape)
