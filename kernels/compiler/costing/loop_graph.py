@@ -6,8 +6,8 @@
 A consumer runs its operations one after the other, as the lowered code does: an operation is issued when the one
 before has been, and a product that somebody waits for holds up everything after it. What overlaps is therefore loads
 with arithmetic, the products of one consumer with the arithmetic of another, a product issued early (lookahead) with
-the arithmetic of the iteration before, and one that is put off (overlap) with that of the next. Without specialisation one partition does it all, and its warps meet once
-an iteration, when a slot may be filled again.
+the arithmetic of the iteration before, and one that is put off (overlap) with that of the next. Without specialisation
+one partition does it all, and its warps meet once an iteration, when a slot may be filled again.
 """
 
 from __future__ import annotations

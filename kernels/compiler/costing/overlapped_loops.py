@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.capture import Body
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
-from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, Product
+from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape
 from warpplan.kernels.compiler.lowering.hopper.overlap import HELD_REGISTERS
 
@@ -57,7 +57,7 @@ def _parts(loop: Body) -> _Parts | None:
     results = [flow for flow in loop.flows if flow.src == last.id]
     if not results or any(flow.distance != 1 for flow in results):
         return None
-    if any(work.product is None or work.product.tensor_cores != "wgmma" for work in products) or not _in_registers(last):
+    if not all(_is_wgmma(work) for work in products) or not _in_registers(last):
         return None
     rings = {work.id for work in loop.of_kind(*RING_KINDS)}
     lead, read = _sources(loop, first.id), _sources(loop, last.id)
@@ -120,6 +120,10 @@ def _after(loop: Body, last: str) -> set[str]:
     while more := {f.dst for f in loop.flows if f.src in found and not f.distance} - found - {last}:
         found |= more
     return found
+
+
+def _is_wgmma(product: LoopWork) -> bool:
+    return product.product is not None and product.product.tensor_cores == "wgmma"
 
 
 def _in_registers(product: LoopWork) -> bool:

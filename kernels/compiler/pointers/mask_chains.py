@@ -1,6 +1,7 @@
-"""Chains of masks on a tile, each a select between what the one before gave and a constant, and when all let it through.
+"""Chains of masks on a tile: selects between what the one before gave and a constant, and when all let it through.
 
-    s = where(keys < L, s, -inf);  s = where(rows >= keys, s, -inf)
+s = where(keys < L, s, -inf)
+s = where(rows >= keys, s, -inf)
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class MaskChain:
     def falls(self, counter: str) -> bool:
         """Whether no condition gets nearer to holding as ``counter`` goes up, so that a loop that goes on until then
         ends soon after the masks have begun to hide something."""
-        return not any(c > 0 and counter in monomial for condition in self.conditions for monomial, c in condition.terms)
+        terms = [term for condition in self.conditions for term in condition.terms]
+        return not any(c > 0 and counter in monomial for monomial, c in terms)
 
 
 def mask_chains(region: Region, tiles: TileReader) -> list[MaskChain]:

@@ -405,7 +405,7 @@ def masked_scores(q, k, v, c_ptr, count, first, L, BM: tl.constexpr, BN: tl.cons
     highest = tl.full((BM,), -1.0e30, tl.float32)
     acc = tl.zeros((BM, BK), tl.float32)
     a = q.load([0, 0])
-    for i in range(0, count):
+    for i in range(count):
         keys = i * BN + tl.arange(0, BN)
         s = tl.dot(a, k.load([i * BN, 0]).T)
         s = tl.where(keys[None, :] < L, s, -1.0e30)

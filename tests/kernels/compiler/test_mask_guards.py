@@ -37,7 +37,9 @@ MASKED = "_masked = arith.select"
 @pytest.mark.parametrize(
     ("count", "first", "length"), [(0, 0, 448), (3, 64, 448), (3, 0, 448), (7, 320, 448), (7, 400, 417), (2, 0, 0)]
 )
-def test_scores_masked_behind_a_branch_are_the_same(count: int, first: int, length: int, scheme: HopperStrategy) -> None:
+def test_scores_masked_behind_a_branch_are_the_same(
+    count: int, first: int, length: int, scheme: HopperStrategy
+) -> None:
     made, buffers = tensors((ROWS, 64), (DEPTH, 64), (DEPTH, 64), (ROWS, 64))
     values = dict(zip("qkv", made, strict=False))
     values |= {"c_ptr": 3 * BUFFER, "count": count, "first": first, "L": length}

@@ -207,6 +207,6 @@ def test_each_program_of_the_grid_is_walked_over_once(grid: tuple[int, int, int]
 
 
 def test_programs_that_take_longer_one_after_the_other_are_dealt_out_evenly() -> None:
-    """A causal mask's 32 tiles of 128 heads: the busiest of 132 programs does 1.03 times the mean's work, not 1.12 times."""
+    """32 tiles of 128 heads under a causal mask: the busiest of 132 programs works 3 % longer than the mean, not 12."""
     work = [sum(1 + x for x, _, _ in programs_of(first, 132, (32, 128, 1))) for first in range(132)]
     assert max(work) * 132 < 1.04 * sum(work)
