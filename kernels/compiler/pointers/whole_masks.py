@@ -34,8 +34,8 @@ def whole(tiles: TileReader, mask: str, outcome: bool = True) -> frozenset[Polyn
     if operation.name == "arith.xori" and _is_true(tiles, made.sources[1]):
         return whole(tiles, made.sources[0], not outcome)
     if operation.name == "arith.cmpi":
-        left, right = map(tiles.read, made.sources)
-        least = _least(operation, left, right, outcome)
+        compared, bound = map(tiles.read, made.sources)
+        least = _least(operation, compared, bound, outcome)
         if least.value is None:
             return frozenset({least})
         if least.value > 0:
