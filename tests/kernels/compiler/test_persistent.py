@@ -202,7 +202,11 @@ def walked() -> Region:
 def test_each_program_of_the_grid_is_walked_over_once(grid: tuple[int, int, int], data: st.DataObject) -> None:
     count = grid[0] * grid[1] * grid[2]
     launched = data.draw(st.integers(1, count), "launched")
-    found = [program for first in range(launched) for program in programs_of(first, launched, grid)]
+    walks = [programs_of(first, launched, grid) for first in range(launched)]
+    everywhere = [place[::-1] for place in np.ndindex(*grid[::-1])]
+    said = [persistent.walked_over(first, launched, count) for first in range(launched)]
+    assert walks == [[everywhere[program] for program in walk] for walk in said]
+    found = [program for walk in walks for program in walk]
     assert sorted(found) == sorted(np.ndindex(*grid))
 
 

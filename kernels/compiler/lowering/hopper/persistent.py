@@ -82,6 +82,13 @@ def walking(module: Module) -> IrOperation:
     return IrOperation(function.name, function.results, _with_grid(function, region), function.location)
 
 
+def walked_over(first: int, launched: int, programs: int) -> list[int]:
+    """Which of a grid's ``programs``, in order, number ``first`` of those ``launched`` walks over."""
+    within = (first, launched - 1 - first)
+    found = [start + within[number % 2] for number, start in enumerate(range(0, programs, launched))]
+    return [program for program in found if program < programs]
+
+
 def _within(stem: str, number: str) -> list[str]:
     """``%wp_within_<stem>``: which program of round ``number`` this one has."""
     return [
