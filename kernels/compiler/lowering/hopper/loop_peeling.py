@@ -18,6 +18,8 @@ from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
 from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 
 WAIT = "ttng.warp_group_dot_wait"
+ONCE = "warpplan.once"
+"""Attribute of a loop of one iteration or none, which stands for a branch."""
 
 Rewrite = Callable[[IrOperation, control.ForLoop], list[IrOperation] | None]
 """Given a loop's operation and what it says: the operations in its place, ``None`` where the loop has another form."""
@@ -68,7 +70,15 @@ def guarded(operation: IrOperation, loop: control.ForLoop, then: list[IrOperatio
         (f"{stem}_initial{i}", initial, kind, outside) for i, (_, initial, kind, outside) in enumerate(loop.carried)
     ]
     once = control.ForLoop(
-        f"{stem}_once", f"{stem}_none", f"{stem}_times", f"{stem}_one", carried, loop.kind, {}, Region(then), where
+        f"{stem}_once",
+        f"{stem}_none",
+        f"{stem}_times",
+        f"{stem}_one",
+        carried,
+        loop.kind,
+        {ONCE: "true"},
+        Region(then),
+        where,
     )
     made, _ = control.write_loop(once, operation.results[0].partition(":")[0])
     return [*(located(text, where) for text in texts), made]
