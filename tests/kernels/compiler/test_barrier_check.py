@@ -243,3 +243,11 @@ def test_damaged_text_is_refused_or_read_and_never_anything_else() -> None:
             assert isinstance(check_barriers("\n".join(damaged)), BarrierReport)
         except MalformedIR:
             continue
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_loop_that_is_unrolled_by_two_gives_its_slot_back_twice(depth: int) -> None:
+    text = finished_text(own_source("fp8_scaled"), HOPPER, {"num_warps": 4}, HopperStrategy(1, (depth,), in_flight=0))
+    assert check_barriers(text).findings == ()
+    again = re.sub(r"( *ttng\.arrive_barrier [^\n]*\n)", r"\1\1", text)
+    assert any(finding.cause in ("arrivals", "phase") for finding in check_barriers(again).findings)
