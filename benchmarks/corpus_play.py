@@ -115,6 +115,7 @@ def computes(entry: Entry, index: int, scheme: Any, target: Any, seeds: Sequence
     from warpplan.kernels.compiler.inspection.player import comparison
     from warpplan.kernels.compiler.inspection.player.played_program import play, ready
     from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault, NotPlayed
+    from warpplan.kernels.compiler.lowering.hopper.persistent import walked_over
 
     config = entry.configs[index]
     sizes = small_sizes(entry, config)
@@ -129,7 +130,7 @@ def computes(entry: Entry, index: int, scheme: Any, target: Any, seeds: Sequence
         lowered_places = places = some(everywhere, MOST_PROGRAMS)
     else:
         lowered_places = some([(i, 0, 0) for i in range(launched)], MOST_PROGRAMS // 2)
-        places = [everywhere[i] for first, _, _ in lowered_places for i in range(first, total, launched)]
+        places = [everywhere[i] for first, _, _ in lowered_places for i in walked_over(first, launched, total)]
     row: Row = {"played": sizes, "programs": len(places)}
     try:
         code = ready(written_text(made, target, options(config)))

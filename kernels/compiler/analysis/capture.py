@@ -56,7 +56,8 @@ class Body:
     ``parent`` is the loop around it. ``rows`` are those of its products' accumulators, ``None`` where it has none.
     ``trips`` is known for constant bounds. ``work`` is in an order in which one thread can run it. ``held_bits`` are
     those of tiles from outside that it reads in each iteration, which stay in registers: (of those that follow the rows
-    of a product, of others).
+    of a product, of others). ``overlapped``: its last product is the one of the iteration before
+    (:mod:`~...costing.overlapped_loops`).
     """
 
     id: str
@@ -68,6 +69,7 @@ class Body:
     rows: int | None
     trips: int | None
     held_bits: tuple[int, int] = (0, 0)
+    overlapped: bool = False
 
     def of_kind(self, *kinds: str) -> tuple[LoopWork, ...]:
         return tuple(work for work in self.work if work.kind in kinds)

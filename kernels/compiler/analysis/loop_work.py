@@ -34,10 +34,11 @@ class LoopWork:
     ``register_bits`` are those of the whole tile that it leaves for others, ``buffer_bytes`` those of the shared memory
     that it fills, ``tensor`` the tensor memory that it writes. ``rows``: its tile follows the rows of a product, so
     data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
-    loop over several. ``results`` are the values that ``register_bits`` counts, each with its bits. ``streamed``: a
-    load of which every program reads other memory, so that it comes from DRAM. ``partition`` is its number under an
-    assignment (:mod:`~...lowering.assigned.anchors`). ``passes``: through the banks of shared memory for every
-    128 bytes that a copy writes or a read brings, under our lowering and where Triton pipelines the loop itself.
+    loop over several. ``seldom``: it masks a tile in few iterations of the loop. ``results`` are the values that
+    ``register_bits`` counts, each with its bits. ``streamed``: a load of which every program reads other memory, so
+    that it comes from DRAM. ``partition`` is its number under an assignment (:mod:`~...lowering.assigned.anchors`).
+    ``passes``: through the banks of shared memory for every 128 bytes that a copy writes or a read brings, under our
+    lowering and where Triton pipelines the loop itself.
     """
 
     id: str
@@ -58,6 +59,7 @@ class LoopWork:
     results: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     partition: int = 0
     passes: tuple[float, float] = (1.0, 1.0)
+    seldom: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ class _WorkWriter:
             product, 0 if group.buffer else sum(kept.values()), group.buffer, group.rows, group.region > 0,
             group.rare, self.reader.memory.written(group.accesses),
             group.classified.kind in (*RING_KINDS, "load") and self.streamed.issuperset(group.results),
-            () if group.buffer else tuple(kept.items()), passes=self._passes(group),
+            () if group.buffer else tuple(kept.items()), passes=self._passes(group), seldom=group.seldom,
         )  # fmt: skip
 
     def _passes(self, group: WorkGroup) -> tuple[float, float]:

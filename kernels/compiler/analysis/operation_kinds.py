@@ -97,6 +97,10 @@ class Part:
     estimated: bool = False
 
 
+SELDOM = "warpplan.seldom"
+"""Attribute of what masks a tile in few iterations of its loop (:mod:`~...pointers.seldom_masks`)."""
+
+
 @dataclass(frozen=True)
 class Product:
     """A [m, k] · [k, n] product; ``a`` is where the first operand is, "shared" or "register"; ``tensor_cores`` names

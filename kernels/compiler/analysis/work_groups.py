@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from warpplan.kernels.compiler.analysis.operation_kinds import (
     COPY_LOAD,
     RING_KINDS,
+    SELDOM,
     STORES,
     TMA_LOADS,
     Classified,
@@ -37,7 +38,8 @@ _POINTER_STEPS = frozenset(
 class WorkGroup:
     """Operations of TTGIR that are one operation of a loop's work: ``reads`` and ``results`` are values, ``region`` the
     branch that they stand in (0: none), ``count`` the elements of their tile, ``base`` the pointer or descriptor of a
-    load or store, ``buffer`` the bytes of shared memory that they fill."""
+    load or store, ``buffer`` the bytes of shared memory that they fill; ``seldom``: they mask a tile in few
+    iterations."""
 
     classified: Classified
     operations: list[IrOperation]
@@ -52,6 +54,7 @@ class WorkGroup:
     buffer: int = 0
     accumulator: set[str] = field(default_factory=set)
     accesses: list[Access] = field(default_factory=list)
+    seldom: bool = False
 
 
 class WorkGroupReader:
@@ -140,6 +143,7 @@ class WorkGroupReader:
         group = WorkGroup(
             classified, [operation], number, any(v in self.rows for v in followed), self.rare, elements(tile),
             list(classified.parts), set(reads) | {a.read for a in accesses if a.read}, accesses=accesses,
+            seldom=SELDOM in operation.attributes,
         )  # fmt: skip
         if operation.operands and classified.kind in ("load", "store", "tma_store", *RING_KINDS):
             group.base = self._base(operation.operands[0])
@@ -175,6 +179,7 @@ class WorkGroupReader:
                 other.classified.kind == group.classified.kind
                 and other.region == group.region
                 and other.rows == group.rows
+                and other.seldom == group.seldom
                 and (not self.same_size or other.count == group.count)
             )
             if alike and not any(self._reaches(at, home) for home in homes - {at}):

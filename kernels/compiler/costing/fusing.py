@@ -58,6 +58,12 @@ def steady(loop: Body) -> Body:
     return replace(loop, work=tuple(work for work in loop.work if work.id not in rare), flows=flows)
 
 
+def unmasked(loop: Body) -> Body:
+    """``loop`` in the iterations, most of them, in which no mask hides anything: a plan skips those that seldom do."""
+    work = tuple(replace(work, parts=()) if work.seldom else work for work in loop.work)
+    return loop if work == loop.work else replace(loop, work=work)
+
+
 def _alike(a: LoopWork, b: LoopWork) -> bool:
     return a.kind in _FUSED and b.kind in _FUSED and UNIT[a.kind] == UNIT[b.kind] and a.rows == b.rows
 

@@ -18,9 +18,11 @@ import math
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, RING_KINDS
-from warpplan.kernels.compiler.costing.fusing import fuse, steady
+from warpplan.kernels.compiler.costing.fusing import fuse, steady, unmasked
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, kept_apart, loop_graph, pinned
+from warpplan.kernels.compiler.costing.overlapped_loops import overlapped
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes
 from warpplan.kernels.compiler.costing.whole_launch import (
     NOMINAL_FLOP,
@@ -197,7 +199,8 @@ class KernelModel:
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""
-        often = steady(loop)
+        often = overlapped(steady(loop), shape)
+        often = unmasked(often) if shape.specialized else often
         fused, _ = fuse(often, kept_apart(often))
         graph = loop_graph(fused, shape, self.profile.costs, self.device, smem_bytes=smem_bytes)
         return graph, pinned(graph, fused, shape)
@@ -223,10 +226,15 @@ class KernelModel:
         preloaded = shape.specialized and self.nested()  # the producer loads the next tile meanwhile
         costs = self.profile.costs
         inner = {loop.id for loop in loops}
+
+        def few(work: LoopWork) -> bool:
+            """Whether ``work`` of a loop is done in few iterations, which is here taken to be one."""
+            return work.rare or (work.seldom and shape.specialized)
+
         ends = sum(
             cost_of(work, costs, replace(shape, consumers=1)).issue
             for body in (self.captured.body, *self.captured.loops) for work in body.work
-            if work.kind not in (*RING_KINDS, "loop") and (body.id not in inner or work.rare)
+            if work.kind not in (*RING_KINDS, "loop") and (body.id not in inner or few(work))
         )  # fmt: skip
         return steady + (0.0 if preloaded else self.first_fill(shape)) + ends
 

@@ -5,9 +5,9 @@
 
 A consumer runs its operations one after the other, as the lowered code does: an operation is issued when the one
 before has been, and a product that somebody waits for holds up everything after it. What overlaps is therefore loads
-with arithmetic, the products of one consumer with the arithmetic of another, and a product issued early (lookahead)
-with the arithmetic of the iteration before. Without specialisation one partition does it all, and its warps meet once
-an iteration, when a slot may be filled again.
+with arithmetic, the products of one consumer with the arithmetic of another, a product issued early (lookahead) with
+the arithmetic of the iteration before, and one that is put off (overlap) with that of the next. Without specialisation
+one partition does it all, and its warps meet once an iteration, when a slot may be filled again.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def loop_graph(
                 continue
             op = replace(op, id=f"{work.id}{AGAIN}")
         consumed.append(op)
-        waits[op.id] = op.latency if work.kind == "dot" and work.id not in flying else op.issue
+        awaited = work.kind == "dot" and work.id not in flying and not loop.overlapped
+        waits[op.id] = op.latency if awaited else op.issue
     if not shape.specialized:
         meet = meeting_cycles(costs)
         consumed.append(Operation("meet", None, meet, 0, meet))
@@ -190,6 +191,8 @@ def _early(
     first = next((op.id for op in consumed if op.id not in ahead), None)
     if first is not None and (lookahead is not None or len(products) > 1):
         edges += [Dependence(op, first, 0, "token") for op in waited]
+    if first is not None and loop.overlapped:
+        edges.append(Dependence(products[-1].id, first, 1, "token"))  # it has landed where the iteration ends
     return [*edges, *in_order(consumed, waits, ahead)]
 
 
@@ -251,7 +254,7 @@ def lookahead_product(loop: Body) -> str | None:
     """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the only one, or the first of
     several where the last is what the loop carries, if it needs nothing but its own loads."""
     products = loop.of_kind("dot")
-    if not products or loop.kind != "scf.for":
+    if not products or loop.kind != "scf.for" or loop.overlapped:
         return None
     first, last = products[0], products[-1]
     loads = {work.id for work in loop.of_kind(*RING_KINDS)}

@@ -23,6 +23,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import FREE
+from warpplan.kernels.compiler.lowering.hopper.loop_peeling import ONCE
 from warpplan.kernels.compiler.pipeline import read
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value
@@ -174,8 +175,9 @@ class _Recorder:
                 self.region(region, producer=_produces(region), loop=False)
                 self.taken.clear()
             return
+        repeats = operation.name in ("scf.for", "scf.while") and ONCE not in operation.attributes
         for region in operation.regions:
-            self.region(region, producer=producer, loop=loop or operation.name in ("scf.for", "scf.while"))
+            self.region(region, producer=producer, loop=loop or repeats)
 
     def kind(self, operation: IrOperation, producer: bool, loop: bool) -> str | None:
         if operation.name == _WAIT:

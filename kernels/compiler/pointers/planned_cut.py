@@ -11,6 +11,7 @@ from warpplan.kernels.compiler.analysis.capture import Captured, Obstacle
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe_loads
 from warpplan.kernels.compiler.pointers.exit_values import with_exit_values
+from warpplan.kernels.compiler.pointers.seldom_masks import with_seldom_masks
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 from warpplan.kernels.triton_types import (
     AstSource,
@@ -54,14 +55,14 @@ def planned_cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json
 
 def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Described]:
     """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are; what a tail's addresses
-    take from the loop before it in closed form."""
+    take from the loop before it in closed form; masks of few iterations are marked."""
     import triton
 
     text = str(module)
     if capability // 10 != HOPPER or "tt.dot" not in text:
         return module, Described(text)
     try:
-        closed = with_exit_values(text)
+        closed = with_seldom_masks(with_exit_values(text))
         described = describe_loads(closed, nested=pipeline.nests_descriptors(triton.__version__))
         changed = described.lines or closed != text
         return (pipeline.read(described.text, module.context) if changed else module), described

@@ -396,3 +396,24 @@ def relay(flag, out):
         tl.store(out, 7)
     else:
         tl.atomic_xchg(flag, 1)
+
+
+@triton.jit
+def masked_scores(q, k, v, c_ptr, count, first, L, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Causal attention of rows from ``first`` on in one loop, with all masks in each iteration."""
+    rows = first + tl.arange(0, BM)
+    highest = tl.full((BM,), -1.0e30, tl.float32)
+    acc = tl.zeros((BM, BK), tl.float32)
+    a = q.load([0, 0])
+    for i in range(count):
+        keys = i * BN + tl.arange(0, BN)
+        s = tl.dot(a, k.load([i * BN, 0]).T)
+        s = tl.where(keys[None, :] < L, s, -1.0e30)
+        s = tl.where(rows[:, None] < keys[None, :], -1.0e30, s)
+        new = tl.maximum(highest, tl.max(s, 1))
+        p = tl.where((rows[:, None] >= keys[None, :]) & (keys < L)[None, :], tl.exp2(s - new[:, None]), 0.0)
+        acc = acc * tl.exp2(highest - new)[:, None]
+        acc = tl.dot(p.to(tl.bfloat16), v.load([i * BN, 0]), acc)
+        highest = new
+    offsets = tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :]
+    tl.store(c_ptr + offsets, acc)

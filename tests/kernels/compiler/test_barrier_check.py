@@ -14,6 +14,7 @@ import pytest
 triton = pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import played  # noqa: E402
 import triton.language as tl  # noqa: E402
 from cut_kernels import HOPPER, OWN, own_source  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
@@ -243,3 +244,13 @@ def test_damaged_text_is_refused_or_read_and_never_anything_else() -> None:
             assert isinstance(check_barriers("\n".join(damaged)), BarrierReport)
         except MalformedIR:
             continue
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_loop_that_is_unrolled_by_two_gives_its_slot_back_twice(depth: int) -> None:
+    text = finished_text(
+        played.own_source("promoted"), HOPPER, {"num_warps": 4}, HopperStrategy(1, (depth,), in_flight=0)
+    )
+    assert check_barriers(text).findings == ()
+    again = re.sub(r"( *ttng\.arrive_barrier [^\n]*\n)", r"\1\1", text)
+    assert any(finding.cause in ("arrivals", "phase") for finding in check_barriers(again).findings)

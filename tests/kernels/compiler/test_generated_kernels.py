@@ -36,6 +36,7 @@ from warpplan.kernels.compiler.inspection.player.played_program import (
     ready,
 )
 from warpplan.kernels.compiler.launching import decide
+from warpplan.kernels.compiler.lowering.hopper.persistent import walked_over
 from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.planner.values.device import H200
@@ -108,7 +109,7 @@ def test_a_generated_kernel_is_planned_and_computes_the_same(name: str) -> None:
         walking = places = some(everywhere, 2)
     else:
         walking = [(0, 0, 0)]
-        places = [everywhere[i] for i in range(0, total, launched)]
+        places = [everywhere[i] for i in walked_over(0, launched, total)]
     code = ready(written_text(source(made), TARGET, options(made)))
     wanted = play(code, given, made.grid, places=places)
     planned = play(

@@ -15,8 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import triton
 from interpreter import BUFFER
 from played import DEPTH, HOPPER, ROWS, cut, same, tensors, zoo_cut
+from played_kernels import box, compared, tensor, unwritten
 from zoo import ZOO, source
 
+from warpplan.kernels.compiler import pipeline
+from warpplan.kernels.compiler.inspection.player.played_program import BufferArgument, PlayedInputs
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
 from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
 from warpplan.kernels.compiler.lowering.hopper.overlap import HELD_REGISTERS, WAIT_AGAIN, add_overlap
@@ -123,3 +126,19 @@ def test_the_softmax_stands_between_the_two_waits_in_machine_code(tmp_path: Path
         overlapped = piece.split("DEPBAR.LE gsb0, 0x0")[0]
         assert "HGMMA" not in overlapped
         assert overlapped.count("MUFU.EX2") >= 32  # a thread has 32 of 64 rows of 64 scores, or more
+
+
+def test_a_query_in_registers_is_loaded_before_its_slot_is_given_back() -> None:
+    """The loop over a diagonal of one block reads it once, which is when Triton moves the load to its reader."""
+    scheme = HopperStrategy(2, (2,), persistent=1)
+    made = pipeline.cut(source("tutorial_causal", BN=128), HOPPER, {"num_warps": 4})
+    lowered = scheme.lower(made.text)
+    assert lowered.count("ttng.fence_async_shared") == 4  # of each consumer one for the query, one for its TMA store
+    finished = pipeline.finish(lowered, made.options, made.capability, pipelined=True)
+    rows = 3 * 128
+    buffers = {name: tensor(rows, 64, seed) for seed, name in enumerate("qkv")}
+    buffers |= {"o": tensor(rows, 64, 4), "m": unwritten(rows)}
+    boxes = [box(name, rows, 64) for name in "qkvo"]
+    inputs = PlayedInputs(buffers, (*boxes, BufferArgument("m"), rows, 0.125))
+    assert len(HELD.findall(str(finished))) == 4
+    assert str(compared(made.text, str(finished), inputs, grid=(3, 1), launched=1)) == "equal"

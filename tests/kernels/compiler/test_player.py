@@ -68,7 +68,7 @@ def stored_by_tma() -> PlayedInputs:
     return PlayedInputs(buffers, (*boxes, 4, DEPTH))
 
 
-@pytest.mark.parametrize("launched", [1, 2, 5])
+@pytest.mark.parametrize("launched", [1, 2, 3, 4, 5])
 def test_what_tma_stores_from_its_staging_memory_is_equal_for_any_number_of_programs(launched: int) -> None:
     changed = (("c", (128, 64)),)
     before, text = (

@@ -6,6 +6,6 @@ consumer does arithmetic: by :mod:`~.lookahead` or by :mod:`~.overlap`, both on 
 
 EXPORTS = {
     "load_rings": ("ROWS",),
-    "persistent": ("launched", "MARK"),
+    "persistent": ("launched", "MARK", "walked_over"),
     "specialize": ("specialize",),
 }

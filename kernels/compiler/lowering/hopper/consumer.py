@@ -95,7 +95,7 @@ class ConsumerWriter:
                     self._release(out, group, held[group][0], before=flight.started(self.builder, out))
             for group, (_, last) in spans.items():
                 if last == position and group not in deferred:
-                    if any(use.in_registers for use in reads.values() if self._group(use) == group):
+                    if any(use.by_threads for use in reads.values() if self._group(use) == group):
                         self._finish_reads(out, operation)
                     self._release(out, group, held[group][0])
         return Region(out, region.label), now

@@ -131,7 +131,8 @@ class Rings:
 @dataclass
 class BlockUse:
     """One load of a block: where, by position in the block, its slot is first and last read; ``views`` the names under
-    which it is read in shared memory, ``in_registers`` whether its tensor itself is read."""
+    which it is read in shared memory, ``in_registers`` whether its tensor itself is read, ``by_threads`` whether that
+    or a part of it is loaded into registers, and not all of it is read by the tensor cores."""
 
     load: int
     operation: IrOperation
@@ -140,6 +141,7 @@ class BlockUse:
     last: int
     views: frozenset[str]
     in_registers: bool
+    by_threads: bool = False
 
 
 def number_loads(module: Module) -> int:
@@ -218,17 +220,18 @@ def uses(region: Region) -> list[BlockUse]:
         for inner in inside:
             if is_view(inner, views, tensor, encoding):
                 views.add(inner.result)
-        readers, in_registers = [], False
+        readers, in_registers, by_threads = [], False, False
         for later, outer in enumerate(region.operations[position + 1 :], position + 1):
             for inner in outer.walk():
                 if inner.result_in(views) or not views.intersection(inner.operands):
                     continue
                 readers.append(later)
                 in_registers |= tensor in inner.operands
+                by_threads |= tensor in inner.operands or inner.name == "ttg.local_load"
         if readers:
+            names, span = frozenset(views - {tensor}), (min(readers), max(readers))
             number = load_number(operation)
-            names = frozenset(views - {tensor})
-            found.append(BlockUse(number, operation, position, min(readers), max(readers), names, in_registers))
+            found.append(BlockUse(number, operation, position, *span, names, in_registers, by_threads))
     return found
 
 

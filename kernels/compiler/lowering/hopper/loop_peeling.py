@@ -18,6 +18,8 @@ from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
 from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 
 WAIT = "ttng.warp_group_dot_wait"
+ONCE = "warpplan.once"
+"""Attribute of a loop of one iteration or none, which stands for a branch."""
 
 Rewrite = Callable[[IrOperation, control.ForLoop], list[IrOperation] | None]
 """Given a loop's operation and what it says: the operations in its place, ``None`` where the loop has another form."""
@@ -51,16 +53,34 @@ def _rewritten_region(region: Region, rewrites: tuple[Rewrite, ...]) -> Region:
 def guarded(operation: IrOperation, loop: control.ForLoop, then: list[IrOperation]) -> list[IrOperation]:
     """``then``, which ends in a yield of what ``loop`` carries, where the loop runs at all, else its initial values,
     under the names of the results of ``operation``, the loop's. Makes 1 available to ``then`` (:func:`count_to_last`).
+
+    Written as a loop of one iteration or none, which LLVM turns into a branch: where a branch inside a loop has an
+    initial value that is a constant, ``remove_layout_conversions`` of Triton 3.6.0 moves a change of layout behind it,
+    a store's, into its other side (``hoistConvertIntoConditionals``). The whole fp32 accumulator is then converted
+    through shared memory, not what is stored of it. The results of a loop keep their layout.
     """
     stem, where = with_suffix(loop.variable, ""), operation.location
     texts = (
+        f"{stem}_none = arith.constant 0 : {loop.kind}",
         f"{stem}_one = arith.constant 1 : {loop.kind}",
         f"{stem}_ran = arith.cmpi sgt, {loop.upper}, {loop.lower} : {loop.kind}",
+        f"{stem}_times = arith.extui {stem}_ran : i1 to {loop.kind}",
     )
-    otherwise = [control.yield_of([(initial, kind) for _, initial, kind, _ in loop.carried], where)]
-    results = [(kind, outside) for _, _, kind, outside in loop.carried]
-    branch = control.Branch(f"{stem}_ran", results, Region(then), Region(otherwise), {}, where)
-    made, _ = control.write_branch(branch, operation.results[0].partition(":")[0])
+    carried = [
+        (f"{stem}_initial{i}", initial, kind, outside) for i, (_, initial, kind, outside) in enumerate(loop.carried)
+    ]
+    once = control.ForLoop(
+        f"{stem}_once",
+        f"{stem}_none",
+        f"{stem}_times",
+        f"{stem}_one",
+        carried,
+        loop.kind,
+        {ONCE: "true"},
+        Region(then),
+        where,
+    )
+    made, _ = control.write_loop(once, operation.results[0].partition(":")[0])
     return [*(located(text, where) for text in texts), made]
 
 

@@ -40,7 +40,6 @@ from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix
-from warpplan.kernels.compiler.ttgir.parsing import parse_operation
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 WAIT_AGAIN = "warpplan.again"
@@ -48,6 +47,13 @@ WAIT_AGAIN = "warpplan.again"
 waited for once more: the branch of that wait keeps ptxas from hoisting arithmetic above the wgmma wait."""
 HELD_REGISTERS = 200
 """Registers a thread for products and operands: the most that ``setmaxnreg`` gives, 240, less addresses and rows."""
+
+PINNED = (
+    '{result} = tt.elementwise_inline_asm "" {{constraints = "=r,0", packed_element = 2 : i32, pure = false}} '
+    "{value} : {kind} -> {kind}"
+)
+"""No instruction: a reader of a loaded operand where it is loaded. ``reorder_instructions`` of Triton 3.6.0 moves a
+load with one reader into the loop of that reader, past the barrier by which the slot has been given back."""
 
 
 @dataclass(frozen=True)
@@ -184,13 +190,13 @@ def _held(parts: _Parts, threads: int, name: str) -> tuple[list[IrOperation], Ir
         return [], first
     layout = f"#ttg.dot_op<{{opIdx = 0, parent = {product.encoding}, kWidth = 2}}>"
     kind = f"tensor<{'x'.join(map(str, slot.shape))}x{slot.element}, {layout}>"
-    load = parse_operation(f"{name} = ttg.local_load {left} : {kinds[0]} -> {kind}")
-    load.location = first.location
-    dot = first.substituted({left: name})
+    load = located(f"{name} = ttg.local_load {left} : {kinds[0]} -> {kind}", first.location)
+    pinned = located(PINNED.format(result=f"{name}_pinned", value=name, kind=kind), first.location)
+    dot = first.substituted({left: pinned.result})
     text = "".join(part for part in dot.parts if isinstance(part, str))
     at = text.rindex(dot.signature)
     parts_of = tokenize(text[:at] + text[at:].replace(kinds[0], kind, 1))
-    return [load], IrOperation(dot.name, dot.results, [*parts_of], dot.location)
+    return [load, pinned], IrOperation(dot.name, dot.results, [*parts_of], dot.location)
 
 
 def _bits(text: str) -> int:

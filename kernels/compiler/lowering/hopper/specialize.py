@@ -41,6 +41,7 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import (
 )
 from warpplan.kernels.compiler.lowering.hopper.lookahead import add_lookahead
 from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.mask_guards import with_mask_guards
 from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
@@ -80,7 +81,10 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     barrier = module.alias(BARRIER_LAYOUT)
     module.alias("#ttg.shared_memory", "smem")
     consumed = consumer_view(module) if partitioning.copies or partitioning.assignment else module
-    clones = [with_early_vectors(unique_names(clone.function)) for clone in split(consumed, partitioning.consumers)]
+    clones = [
+        with_mask_guards(with_early_vectors(unique_names(clone.function)))
+        for clone in split(consumed, partitioning.consumers)
+    ]
     if partitioning.in_flight:
         # While one consumer waits, another one's products run. A single consumer keeps its next product in
         # flight instead.

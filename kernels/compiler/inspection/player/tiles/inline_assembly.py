@@ -20,6 +20,8 @@ from warpplan.kernels.compiler.inspection.player.tiles.element_types import (
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
 
 MOVE = "mov.b32 $0, $1;"
+TIED = 'constraints = "=r,0"'
+"""A result in the registers of the operand: without a text nothing is done to it."""
 PACK = (
     "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;"
     " cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; mov.b32 $0, {low, high}; }"
@@ -38,6 +40,8 @@ def assembled(operation: ReadyOperation, operands: list[Any]) -> Any:
         return _packed([encoded(rounded(x, _E4M3), _E4M3).astype(np.uint32) for x in operands])
     if text.startswith(GRID_DEPENDENCY) and not operands:
         return 0
+    if not text and TIED in operation.text and operation.types[0].held.name == operation.result.held.name:
+        return operands[0]
     if text != MOVE:
         raise KeyError(operation.name)
     moved = operands[0]
