@@ -60,6 +60,8 @@ def _parts(loop: Body) -> _Parts | None:
     if not all(_is_wgmma(work) for work in products) or not _in_registers(last):
         return None
     rings = {work.id for work in loop.of_kind(*RING_KINDS)}
+    if _feeding(loop, rings) & {first.id, last.id}:
+        return None
     lead, read = _sources(loop, first.id), _sources(loop, last.id)
     needy = _after(loop, last.id)
     if not lead or not lead <= rings or needy & read or len(read & rings) != 1 or lead & read:
@@ -84,8 +86,10 @@ def _retimed(loop: Body, parts: _Parts, shape: Shape) -> Body:
     loads = {work.id for work in loop.of_kind(*RING_KINDS)}
     flows += [replace(flow, dst=parts.back[0].id) for flow in operands if flow.src not in loads and parts.back]
     rows, others = loop.held_bits
-    loading = [work for work in parts.front if work.id in loads]
-    front = [work for work in parts.front if work.id not in loads]
+    # Gathered tiles have their addresses computed, or loaded, before.
+    before = loads | _feeding(loop, loads)
+    loading = [work for work in parts.front if work.id in before]
+    front = [work for work in parts.front if work.id not in before]
     work = (*loading, parts.first, parts.last, *front, *parts.back)
     held = (rows + _held_bits(parts, shape), others)
     return replace(loop, work=work, flows=tuple(flows), held_bits=held, overlapped=True)
@@ -112,6 +116,14 @@ def _held_bits(parts: _Parts, shape: Shape) -> int:
 def _sources(loop: Body, work: str) -> set[str]:
     """What ``work`` reads of its own iteration, but for what it adds to."""
     return {f.src for f in loop.flows if f.dst == work and f.kind == "data" and not (f.distance or f.accumulates)}
+
+
+def _feeding(loop: Body, works: set[str]) -> set[str]:
+    """What ``works`` need of their own iteration."""
+    found: set[str] = set()
+    while more := {f.src for f in loop.flows if f.dst in works | found and not f.distance} - works - found:
+        found |= more
+    return found
 
 
 def _after(loop: Body, last: str) -> set[str]:

@@ -79,6 +79,39 @@ def test_the_softmax_stands_between_the_products_and_the_rescaling() -> None:
     assert overlapped(loop, TWO) is loop
 
 
+def in_order(loop: Body) -> bool:
+    """Whether everything comes behind what it needs of its own iteration."""
+    place = {work.id: number for number, work in enumerate(loop.work)}
+    return all(place[flow.src] < place[flow.dst] for flow in loop.flows if not flow.distance)
+
+
+def test_overlapped_loops_are_in_program_order() -> None:
+    loops = [loop for _, text in texts() for loop in capture(text).loading if in_order(loop)]
+    made = [overlapped(loop, TWO) for loop in loops]
+    assert any(loop.overlapped for loop in made)
+    assert all(map(in_order, made))
+
+
+def test_addresses_of_gathered_tiles_come_before_their_loads() -> None:
+    loop = attention()
+    loads = loop.of_kind("tma_load")
+    address = replace(loop.of_kind("elementwise")[0], id="address")
+    gathered = replace(
+        loop, work=(address, *loop.work), flows=(*loop.flows, *(Flow("address", load.id) for load in loads))
+    )
+    made = overlapped(gathered, TWO)
+    assert made.overlapped
+    assert in_order(gathered)
+    assert in_order(made)
+
+
+def test_a_tile_whose_address_is_a_product_stays_where_it_is() -> None:
+    loop = attention()
+    first, load = loop.of_kind("dot")[0], loop.of_kind("tma_load")[-1]
+    chosen = replace(loop, flows=(*loop.flows, Flow(first.id, load.id)))
+    assert overlapped(chosen, TWO) is chosen
+
+
 def test_a_sum_that_is_written_behind_the_last_product_takes_no_more_registers() -> None:
     loop = attention()
     product, total = loop.of_kind("dot")[-1], loop.of_kind("reduce")[-1]
