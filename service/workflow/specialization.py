@@ -171,7 +171,8 @@ def _certified(
 def _ranked(
     captured: Captured, text: str, profile: Profile, gpu: Device, target: int, stages: int
 ) -> tuple[RankedStrategy, ...]:
-    from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
+    from warpplan.kernels.compiler.costing import hopper_ranking
+    from warpplan.kernels.compiler.costing.blackwell import blackwell_ranking
 
     if target == BLACKWELL:
         return blackwell_ranking.rank(captured, text, profile, gpu, stages=stages)

@@ -26,6 +26,7 @@ EXPORTS = {
         "result_types",
         "RING_KINDS",
         "RING_LOADS",
+        "SELDOM",
         "short_name",
         "TMA_LOAD",
         "TMA_LOADS",

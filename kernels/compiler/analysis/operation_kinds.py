@@ -98,7 +98,7 @@ class Part:
 
 
 SELDOM = "warpplan.seldom"
-"""Attribute of what masks a tile in few iterations of its loop (:mod:`~...pointers.seldom_masks`)."""
+"""Attribute of what masks a tile in few iterations of its loop (:mod:`~...pointers.masks.seldom_masks`)."""
 
 
 @dataclass(frozen=True)

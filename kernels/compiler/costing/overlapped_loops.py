@@ -27,7 +27,7 @@ _FLOAT_BITS = 32
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _Retiming:
     """The two products; the loads that the first reads; what needs no accumulator, in order; what does, or makes the
     last product's operand."""
 
@@ -46,7 +46,7 @@ def overlapped(loop: Body, shape: Shape) -> Body:
     return loop if parts is None else _retimed(loop, parts, shape)
 
 
-def _parts(loop: Body) -> _Parts | None:
+def _parts(loop: Body) -> _Retiming | None:
     """The parts of ``loop``, ``None`` where it has not this form, as :mod:`~...lowering.hopper.overlap` has it."""
     products = loop.of_kind("dot")
     if loop.kind != "scf.for" or len(products) != 2 or any(work.conditional for work in products):
@@ -75,10 +75,10 @@ def _parts(loop: Body) -> _Parts | None:
     apart = {first.id, last.id, *needy, *late}
     back = [work for work in loop.work if work.id in needy] + [work for work in loop.work if work.id in late]
     front = tuple(work for work in loop.work if work.id not in apart)
-    return _Parts(first, last, frozenset(lead), front, tuple(back))
+    return _Retiming(first, last, frozenset(lead), front, tuple(back))
 
 
-def _retimed(loop: Body, parts: _Parts, shape: Shape) -> Body:
+def _retimed(loop: Body, parts: _Retiming, shape: Shape) -> Body:
     last = parts.last.id
     flows = [_put_off(flow, last) for flow in loop.flows]
     # The operand of the product under way keeps its registers until that has landed, which ``back`` waits for.
@@ -100,7 +100,7 @@ def _put_off(flow: Flow, work: str) -> Flow:
     return replace(flow, distance=flow.distance + (flow.dst == work) - (flow.src == work))
 
 
-def _held_bits(parts: _Parts, shape: Shape) -> int:
+def _held_bits(parts: _Retiming, shape: Shape) -> int:
     """Bits of the first product's left operand, where it stays in registers."""
     first, last = parts.first.product, parts.last.product
     assert first is not None

@@ -115,7 +115,8 @@ def rank(
     """The planner's ranking for a packed kernel, best first, leaving it alone among them; and what is known of its
     strategies' gains at other sizes: nothing on Blackwell."""
     from warpplan.kernels.compiler.analysis.capture import capture
-    from warpplan.kernels.compiler.costing import blackwell_ranking, hopper_ranking
+    from warpplan.kernels.compiler.costing import hopper_ranking
+    from warpplan.kernels.compiler.costing.blackwell import blackwell_ranking
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
     from warpplan.planner.values import codec
     from warpplan.planner.values.device import device

@@ -3,5 +3,6 @@ Blackwell with attributes that steer Triton's own warp specialisation.
 """
 
 EXPORTS = {
+    "mask_guards": ("with_mask_guards",),
     "register_shares": ("consumer_registers", "starting_registers"),
 }

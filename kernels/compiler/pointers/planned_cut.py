@@ -11,7 +11,7 @@ from warpplan.kernels.compiler.analysis.capture import Captured, Obstacle
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe_loads
 from warpplan.kernels.compiler.pointers.exit_values import with_exit_values
-from warpplan.kernels.compiler.pointers.seldom_masks import with_seldom_masks
+from warpplan.kernels.compiler.pointers.masks.seldom_masks import with_seldom_masks
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 from warpplan.kernels.triton_types import (
     AstSource,

@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from zoo import ZOO, source
 
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.costing.blackwell_ranking import rank
+from warpplan.kernels.compiler.costing.blackwell.blackwell_ranking import rank
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
 from warpplan.kernels.compiler.pipeline import cut
 from warpplan.kernels.compiler.strategy import stage_hook

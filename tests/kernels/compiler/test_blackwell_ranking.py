@@ -23,8 +23,8 @@ from zoo import ZOO, source  # noqa: E402
 from warpplan.kernels.compiler import pipeline  # noqa: E402
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, capture  # noqa: E402
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork  # noqa: E402
-from warpplan.kernels.compiler.costing import blackwell_ranking  # noqa: E402
-from warpplan.kernels.compiler.costing.blackwell_graph import blackwell_loop, tensor_columns  # noqa: E402
+from warpplan.kernels.compiler.costing.blackwell import blackwell_ranking  # noqa: E402
+from warpplan.kernels.compiler.costing.blackwell.blackwell_graph import blackwell_loop, tensor_columns  # noqa: E402
 from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy  # noqa: E402
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers  # noqa: E402

@@ -19,9 +19,9 @@ from triton import knobs
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.fusing import unmasked
 from warpplan.kernels.compiler.costing.hopper_ranking import rank
-from warpplan.kernels.compiler.lowering.hopper.mask_guards import with_mask_guards
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
-from warpplan.kernels.compiler.pointers.seldom_masks import with_seldom_masks
+from warpplan.kernels.compiler.lowering.mask_guards import with_mask_guards
+from warpplan.kernels.compiler.pointers.masks.seldom_masks import with_seldom_masks
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 from warpplan.kernels.compiler.ttgir.names import unique_names

@@ -5,7 +5,9 @@ consumer does arithmetic: by :mod:`~.lookahead` or by :mod:`~.overlap`, both on 
 """
 
 EXPORTS = {
-    "load_rings": ("ROWS",),
-    "persistent": ("launched", "MARK", "walked_over"),
+    "load_rings": ("ROWS", "WALK"),
+    "loop_peeling": ("ONCE",),
+    "overlap": ("HELD_REGISTERS",),
+    "persistent": ("launched", "MARK"),
     "specialize": ("specialize",),
 }

@@ -41,11 +41,11 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import (
 )
 from warpplan.kernels.compiler.lowering.hopper.lookahead import add_lookahead
 from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.mask_guards import with_mask_guards
 from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
+from warpplan.kernels.compiler.lowering.mask_guards import with_mask_guards
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 from warpplan.kernels.compiler.lowering.slices.early_lookups import with_early_lookups, with_early_vectors
 from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps

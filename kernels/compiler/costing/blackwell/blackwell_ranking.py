@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, producer_slice
-from warpplan.kernels.compiler.costing.blackwell_graph import blackwell_loop, tensor_columns
+from warpplan.kernels.compiler.costing.blackwell.blackwell_graph import blackwell_loop, tensor_columns
 from warpplan.kernels.compiler.costing.fusing import fuse, steady
 from warpplan.kernels.compiler.costing.kernel_model import (
     LEAST_DEPTH,

@@ -1,6 +1,6 @@
 """Masks that hide something in few iterations of their loop, marked in Triton's IR for the planner's costs.
 
-A plan applies such a mask behind a branch (:mod:`~warpplan.kernels.compiler.lowering.hopper.mask_guards`). Which those
+A plan applies such a mask behind a branch (:mod:`~warpplan.kernels.compiler.lowering.mask_guards`). Which those
 are is told before layouts are chosen: the marks are attributes, which Triton's passes keep, and change nothing.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.operation_kinds import SELDOM
 from warpplan.kernels.compiler.pointers.affine_tiles import TileReader
-from warpplan.kernels.compiler.pointers.mask_chains import mask_chains
+from warpplan.kernels.compiler.pointers.masks.mask_chains import mask_chains
 from warpplan.kernels.compiler.pointers.scalar_values import ScalarReader
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import replace_function

@@ -4,15 +4,15 @@ A loop over keys up to the diagonal masks every block of scores, of which it hid
 
     s = where(rows >= start + keys, s, -inf)      ──>      if start + BLOCK - 1 > first row: s = where(…)
 
-Whether a mask lets everything through is told by scalars (:mod:`~...pointers.whole_masks`), computed in 64 bits. Each
-select then gives what it is given, so that what is computed stays the same to the bit.
+Whether a mask lets everything through is told by scalars (:mod:`~..pointers.masks.whole_masks`), computed in 64 bits.
+Each select then gives what it is given, so that what is computed stays the same to the bit.
 """
 
 from __future__ import annotations
 
 from warpplan.kernels.compiler.lowering.hopper.load_rings import WALK
 from warpplan.kernels.compiler.pointers.affine_tiles import TileReader
-from warpplan.kernels.compiler.pointers.mask_chains import SELECT, MaskChain, mask_chains
+from warpplan.kernels.compiler.pointers.masks.mask_chains import SELECT, MaskChain, mask_chains
 from warpplan.kernels.compiler.pointers.scalar_values import ScalarReader
 from warpplan.kernels.compiler.pointers.scalar_writer import ScalarWriter
 from warpplan.kernels.compiler.ttgir import control
