@@ -10,25 +10,26 @@ the H200's calibrations, changed by what the settled readings of ``bench_power.p
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import card_constants
 import numpy as np
 from bench_target import CARD, TARGET
+from card_constants import CardConstants, SettledRow
 from kernel_cases.bench_rows import BenchRow
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_sustained
 from results_file import RESULTS, head, write
-from scipy.optimize import least_squares
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
-from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, DeviceWork, Rates, terms
+from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.embedded import embedded
-from warpplan.profiler.fit import NEAR_BEST, Floats, MeasuredShape, fit
+from warpplan.profiler.fit import MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
 
 PROFILE = Path(__file__).parents[1] / "profiler" / "data" / f"{TARGET.name.lower().replace(' ', '_')}.json"
@@ -76,6 +77,10 @@ ORDERED = {
 """Calibrations whose settled rows show what a card costs, and their tables."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
+
+
+REGRETS = ("regret_without", "regret_with", "regret_left_out")
+"""By the H200's constants alone, by the card's, and by those fitted without the row."""
 
 
 def device_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
@@ -196,60 +201,7 @@ def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
     return kept
 
 
-@dataclass(frozen=True, eq=False)
-class Settled:
-    """A row that ``bench_power.py`` has read, beside what a time model needs to predict it: the H200's calibration of
-    its kernel, by name, with the residuals of its candidates' structures."""
-
-    calibration: str
-    constants: Mapping[str, float]
-    found: SearchedRow
-    work: DeviceWork
-    rates: Rates
-
-    @property
-    def blocks(self) -> list[str]:
-        """Of each candidate the part of its structure's name that differs neither by ring nor by epilogue."""
-        return [relatives(self.work.structures[index]) for index in self.work.structure]
-
-    def log_error(self, card: CardConstants) -> Floats:
-        """log(predicted / measured) of each candidate."""
-        predicted = terms(self.work, self.rates, card.of_structures(card.applied(self.constants)))[1]
-        return np.asarray(np.log(predicted / self.found.time_us))
-
-    def regret(self, card: CardConstants) -> float:
-        """What the first choice loses to the fastest."""
-        time_us = self.found.time_us
-        return float(time_us[np.argmin(self.log_error(card) + np.log(time_us))] / time_us.min() - 1)
-
-
-@dataclass(frozen=True)
-class CardConstants:
-    """What tells a card from an H200: the L2 traffic of tile orders of many rows; power, of which products and what L2
-    brings have other shares; and what blocks of threads differ by (residuals in the logarithm, by their names)."""
-
-    order_l2: float = 0.0
-    power_factor: float = 1.0
-    energy_l2: float = 0.0
-    blocks: Mapping[str, float] = field(default_factory=dict)
-
-    def applied(self, constants: Mapping[str, float]) -> dict[str, float]:
-        """An H200's constants, those of structures aside, as this card's."""
-        power = constants.get("power_scale", GLOBAL_DEFAULTS["power_scale"]) * self.power_factor
-        energy = constants.get("energy_l2", GLOBAL_DEFAULTS["energy_l2"]) + self.energy_l2
-        return {**constants, "order_l2": self.order_l2, "power_scale": power, "energy_l2": energy}
-
-    def of_structures(self, constants: Mapping[str, float]) -> dict[str, float]:
-        """``constants`` with the residuals of their structures as this card's."""
-        return {
-            name: value + self.blocks.get(relatives(name).removeprefix(RESIDUAL), 0.0)
-            if name.startswith(RESIDUAL)
-            else value
-            for name, value in constants.items()
-        }
-
-
-def read_settled(profile: Profile, path: Path) -> list[Settled]:
+def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
     """Every row of ``path`` of a kernel in :data:`ORDERED`."""
     rows = []
     for name, table in ORDERED.items():
@@ -257,39 +209,8 @@ def read_settled(profile: Profile, path: Path) -> list[Settled]:
             work = device_work(found.row, found.configs, profile)
             known = calibrated_constants(embedded(H200.name), (name,), work.structures)
             constants = {**{RESIDUAL + structure: 0.0 for structure in work.structures}, **known}
-            rows.append(Settled(name, constants, found, work, Rates.of(profile, found.row.dtype)))
+            rows.append(SettledRow(name, constants, found, work, Rates.of(profile, found.row.dtype)))
     return rows
-
-
-def card_constants(rows: Sequence[Settled]) -> CardConstants:
-    """Those with the least squares of the logarithms, soft as in :mod:`warpplan.profiler.fit`; then the mean of what a
-    row's candidates with the same block still differ by from the row's mean, as if one further row had shown none. The
-    fastest candidates weigh most."""
-    weights = [_near_best(row.found.time_us) for row in rows]
-
-    def residuals(x: Floats) -> Floats:
-        card = CardConstants(*map(float, x))
-        return np.concatenate([np.sqrt(w) * row.log_error(card) for row, w in zip(rows, weights, strict=True)])
-
-    solved = least_squares(
-        residuals, [0.3, 1.0, 0.1], bounds=([0.0, 0.5, 0.0], [1.0, 2.0, 2.0]), x_scale=[0.2, 0.2, 0.2],
-        loss="soft_l1", f_scale=0.05,
-    )  # fmt: skip
-    card = CardConstants(*(round(float(x), 3) for x in solved.x))
-    found: dict[str, list[float]] = {}
-    for row, weight in zip(rows, weights, strict=True):
-        error, blocks = -row.log_error(card), np.array(row.blocks)
-        error = error - np.average(error, weights=weight)
-        for block in sorted(set(row.blocks)):
-            mine = blocks == block
-            found.setdefault(block, []).append(float(np.average(error[mine], weights=weight[mine])))
-    return replace(card, blocks={b: round(sum(values) / (len(values) + 1), 4) for b, values in found.items()})
-
-
-def _near_best(time_us: Floats) -> Floats:
-    """Weights that sum to 1."""
-    weights = (time_us.min() / time_us) ** NEAR_BEST
-    return np.asarray(weights / weights.sum())
 
 
 def fit_settled(profile: Profile, path: Path) -> Profile:
@@ -298,7 +219,7 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
         c.kernel: replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in embedded(H200.name).calibrations
     }
     rows = read_settled(profile, path)
-    card = card_constants([row for row in rows if row.found.row.split == "train"])
+    card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
     print(card)
     for name in ORDERED_KERNELS:
         old = transferred[name]
@@ -314,7 +235,7 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     return replace(profile, calibrations=tuple(transferred.values()))
 
 
-def structures_of(rows: Sequence[Settled], calibration: str, block: str) -> set[str]:
+def structures_of(rows: Sequence[SettledRow], calibration: str, block: str) -> set[str]:
     """The constants' names of the structures with this block that were read under this calibration."""
     return {
         RESIDUAL + structure
@@ -325,22 +246,19 @@ def structures_of(rows: Sequence[Settled], calibration: str, block: str) -> set[
     }
 
 
-def write_card_regrets(path: Path, rows: Sequence[Settled], card: CardConstants) -> None:
+def write_card_regrets(path: Path, rows: Sequence[SettledRow], card: CardConstants) -> None:
     """``card_constants_<card>.json`` beside ``path``: what the first choice of each row's readings loses to the best of
     them by the H200's constants alone, by the card's, and by those fitted without the row; held-out rows too."""
     training = [row for row in rows if row.found.row.split == "train"]
     written = []
     for row in rows:
-        others = card_constants([other for other in training if other is not row])
+        others = card_constants.fitted([other for other in training if other is not row])
         asked = row.found.row
         names = {"kernel": asked.kernel, "shape": list(asked.shape), "dtype": asked.dtype, "split": asked.split}
-        regrets = {
-            "regret_without": row.regret(CardConstants()), "regret_with": row.regret(card),
-            "regret_left_out": row.regret(others),
-        }  # fmt: skip
-        written.append(names | {name: round(value, 4) for name, value in regrets.items()})
+        regrets = zip(REGRETS, map(row.regret, (CardConstants(), card, others)), strict=True)
+        written.append(names | {name: round(value, 4) for name, value in regrets})
     fitted = [row for row in written if row["split"] == "train"]
-    means = {name: round(geomean([1 + row[name] for row in fitted]) - 1, 4) for name in regrets}
+    means = {name: round(geomean([1 + row[name] for row in fitted]) - 1, 4) for name in REGRETS}
     write(
         path.with_name(f"card_constants_{CARD}.json"),
         {

@@ -2,8 +2,8 @@
 
     python benchmarks/gemm_many_report.py
 
-Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many.svg``. Ratios are the other's time by
-the chosen plan's: above 1 the chosen plan is faster. No GPU needed.
+Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many.svg``. Ratios are the other's time
+over the chosen plan's: above 1 the chosen plan is faster. No GPU needed.
 """
 
 from __future__ import annotations

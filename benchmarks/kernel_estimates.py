@@ -29,12 +29,14 @@ READINGS: dict[tuple[str, bool], dict[str, float]] = {
     ("compare", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 5, "discarded": 1},
     ("compare", True): {"warm_ms": 500.0, "settle_ms": 150.0, "read_ms": 250.0, "rounds": 2, "discarded": 0},
 }
-"""By phase and whether power limits the row: for how long the first contender runs before all; each before it is read;
-for how long it is read; in how many rounds, of which so many before them only warm up. Where power limits, a dozen
-contenders read for 6 ms after 3 ms differed by 20 to 30 % from round to round, and for 15 ms after 20 ms by 6 % on some
-cards and 30 % on others (``spread`` in the results files); a search's many candidates are still read so. A reading is
-the mean of its replays: under the power limit they swing by a third, 10th to 90th percentile of 0.3 s
-(``power_h100.json``), and their median jumps between the two ends."""
+"""How a row is read, by phase and by whether power limits it. ``warm_ms``: the first contender runs before all others.
+``settle_ms`` and ``read_ms``: each contender runs before it is read, and while it is. ``rounds`` are kept;
+``discarded`` ones come before them.
+
+Where power limits, a dozen contenders read for 6 ms after 3 ms differed by 20 to 30 % from round to round, and for
+15 ms after 20 ms by 6 % on some cards and 30 % on others (``spread`` in the results files); a search's many candidates
+are still read for 15 ms. A reading is the mean of its replays: under the power limit they swing by a third, 10th to
+90th percentile of 0.3 s (``power_h100.json``), and their median jumps between the two ends."""
 COMPILED_PEERS = ("torch.compile",)
 COMPILE_S, PEER_COMPILE_S, START_S = 4.0, 20.0, 8.0
 """Of the estimate: seconds of one core a candidate or a compiled peer takes, and a child's start."""

@@ -21,11 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench_clusters
 import bench_kernels
+import card_constants
 import fit_kernels
 import kernel_estimates
 import kernel_plans
 import kernel_tables
 import kernels_report
+from card_constants import CardConstants
 from kernel_cases import bench_rows
 from kernel_cases.bench_case import COLD_BYTES, MAX_SETS, case_of, like, set_count
 from kernel_cases.bench_rows import SPLITS, TABLES, BenchRow, make_row, rows
@@ -324,6 +326,19 @@ def test_a_variant_is_learnt_from_few_rows(profile: Profile) -> None:
     after = np.abs(model_us(profile, work, dict(calibration.constants)) / heldout.time_us - 1)
     assert np.median(after) < min(0.02, 0.5 * np.median(before))
     assert "2 rows, regret 0.0" in fit_kernels.errors(known, table, fitted, fitted.name, fit_kernels.device_work)
+
+
+def test_a_cards_constants_are_learnt_from_settled_rows() -> None:
+    truth = CardConstants(order_l2=0.4, power_factor=0.8, energy_l2=0.3)
+    read = fit_kernels.read_settled(embedded("NVIDIA H100 80GB HBM3"), RESULTS / "power_h100.json")
+    made = [
+        replace(row, found=replace(row.found, time_us=row.found.time_us * np.exp(row.log_error(truth)))) for row in read
+    ]
+    half, unseen = made[::2], made[1::2]
+    found = card_constants.fitted(half)
+    assert max(row.regret(CardConstants()) for row in made) > 0.02
+    assert all(row.regret(found) < 0.005 for row in unseen)
+    assert all(np.abs(row.log_error(found)).max() < 0.01 for row in unseen)
 
 
 def test_only_training_rows_are_fitted(profile: Profile) -> None:

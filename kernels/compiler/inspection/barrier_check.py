@@ -114,19 +114,19 @@ def check_barriers(text: str) -> BarrierReport:
         reader.visit(module.function.regions[0], DEFAULT, {}, 0)
         result = play(module)
         barriers = tuple(b for b in reader.barriers(dict(result.phases)) if b.uses)
-        turns = _turns(barriers)
-        found = [*reader.found, *(f for b in barriers for f in _findings(b, turns))]
+        visits = _visits(barriers)
+        found = [*reader.found, *(f for b in barriers for f in _findings(b, visits))]
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:
         raise MalformedIR(f"an operation without the operands or types of its kind ({error})", field="ttgir") from error
     found += [BarrierFinding("phase", fault.message, fault.barrier, fault.line) for fault in result.faults]
     return BarrierReport(tuple(reader.partitions), barriers, tuple(dict.fromkeys(found)), result.waits)
 
 
-def _findings(barrier: Barrier, turns: dict[str, int]) -> list[BarrierFinding]:
-    return [*_initialised(barrier), *_arrivals(barrier, turns), *_bytes(barrier), *_waited(barrier)]
+def _findings(barrier: Barrier, visits: dict[str, int]) -> list[BarrierFinding]:
+    return [*_initialised(barrier), *_arrivals(barrier, visits), *_bytes(barrier), *_waited(barrier)]
 
 
-def _turns(barriers: tuple[Barrier, ...]) -> dict[str, int]:
+def _visits(barriers: tuple[Barrier, ...]) -> dict[str, int]:
     """How often each partition comes by the same slot in its busiest block: twice in a loop that is unrolled by two,
     where a ring has one slot."""
     found: dict[str, int] = {}
@@ -153,10 +153,10 @@ def _initialised(barrier: Barrier) -> list[BarrierFinding]:
     return []
 
 
-def _arrivals(barrier: Barrier, turns: dict[str, int]) -> list[BarrierFinding]:
+def _arrivals(barrier: Barrier, visits: dict[str, int]) -> list[BarrierFinding]:
     """A phase ends with as many arrivals as the count. A partition arrives once more than its busiest block for no
     phase: other blocks are other loops, or the iteration before and after one. What is around the partitions is a phase
-    of its own, and an iteration has as many phases as somebody waits for in it, or as those who arrive have ``turns``.
+    of its own, and an iteration has as many phases as somebody waits for in it, or as those who arrive have ``visits``.
     """
     inits = [use.amount for use in barrier.uses if use.kind == "init"]
     if len({use.partition for use in barrier.uses if use.kind != "init"}) < 2:
@@ -165,7 +165,7 @@ def _arrivals(barrier: Barrier, turns: dict[str, int]) -> list[BarrierFinding]:
     if not inits or not arrivals:
         return []
     phases = max(_busiest(barrier, "wait").values(), default=1)
-    own = max(turns.get(partition, 1) for partition in arrivals)
+    own = max(visits.get(partition, 1) for partition in arrivals)
     if sum(arrivals.values()) in (inits[0], phases * inits[0], own * inits[0]):
         return []
     told = " and ".join(f"{count} of {partition}" for partition, count in arrivals.items())
