@@ -10,7 +10,8 @@ sets that fill it) and warm (one set).
 ``first``: seconds of the first launch from cold caches, each side in a process of its own, and again in a later process
 with the caches that it left: Triton's own tuning of the list against all that ``planned`` does in its place. ``soak``:
 a seed draws a kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under
-``planned(measure=False)`` must both be right, and nothing around the tensors may be written. Every finished row is
+``planned(measure=False)`` must both be right, and nothing around the tensors may be written; a case that ends its
+child is run again as it is alone, to say whose fault that was. Every finished row is
 kept: a run that was interrupted, or that ``--limit-s`` ended, goes on where it stopped. Children have time limits: a
 hang costs its row. A row of ``compare`` has what ``planned`` tried, with times or the reasons of failures, what it
 decided, and what was warned of: a kernel that gains nothing says why.
@@ -233,6 +234,8 @@ def soaked(case: Row) -> Row:
     launch()
     wait()
     as_is = errors(made.outputs(), wanted)
+    if case.get("as_is_alone"):
+        return {"status": "ok" if as_is <= SOAK_TIMES * entry.tolerance else "wrong as it is", "as_is": as_is}
     said: list[str] = []
     with planned(tempfile.mkdtemp(), measure=False, background=False), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -356,14 +359,22 @@ def run_soak(arguments: argparse.Namespace, until: float, names: list[str]) -> R
     left = [seed for seed in of_shard(list(seeds), arguments.shard) if (seed,) not in store.rows()]
     listed = [case_of(seed, names) for seed in left]
 
+    ended: list[Row] = []
+
     def report(case: Row, result: Row) -> None:
         if result["status"] == "skipped":
             return
         store.add({**case, **result})
-        if result["status"] != "ok":
+        if result["status"] not in ("ok", "refused"):
             print(f"{case}: {result}", flush=True)
+        if result["status"] not in ("ok", "refused", "wrong", "wrong as it is"):
+            ended.append({**case, **result})
 
     each("bench_corpus:soak_jobs", listed, limit_s=LIMIT_S["soak"], workers=cores(), until=until, on_result=report)
+    for row in ended:
+        alone = each("bench_corpus:soak_jobs", [{**row, "as_is_alone": True}], limit_s=LIMIT_S["soak"], until=until)[0]
+        if alone["status"] == row["status"]:
+            store.add({**row, "status": f"{row['status']} as it is"})
     return store
 
 
