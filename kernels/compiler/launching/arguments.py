@@ -142,13 +142,15 @@ def _writing(raw: Tensor, file: Path) -> Callable[[], None]:
 
 class Copies:
     """Arguments made from a description on the current device: each has memory of its own, all the same values; or
-    that of ``memory``, for other views of the same storages."""
+    that of ``memory``, for other views of the same storages. Floating-point numbers are normal, of standard deviation
+    ``magnitude``."""
 
     def __init__(
-        self, description: dict[str, Json], *, device: str = "cuda", seed: int = 0, memory: Copies | None = None
-    ) -> None:
+        self, description: dict[str, Json], *, device: str = "cuda", seed: int = 0, magnitude: float = 1.0,
+        memory: Copies | None = None,
+    ) -> None:  # fmt: skip
         self._buffers: list[Tensor] = (
-            [_filled(storage, seed + i, device) for i, storage in enumerate(description["storages"])]
+            [_filled(storage, seed + i, device, magnitude) for i, storage in enumerate(description["storages"])]
             if memory is None
             else memory._buffers
         )
@@ -210,7 +212,7 @@ def _whole(buffer: Tensor, dtype: str) -> int:
     return int(size - size % getattr(torch, dtype).itemsize)
 
 
-def _filled(storage: dict[str, Json], seed: int, device: str) -> Tensor:
+def _filled(storage: dict[str, Json], seed: int, device: str, magnitude: float) -> Tensor:
     import torch
 
     dtype, size = getattr(torch, storage["dtype"]), storage["bytes"]
@@ -226,7 +228,7 @@ def _filled(storage: dict[str, Json], seed: int, device: str) -> Tensor:
     if dtype.is_floating_point:
         # In pieces: float32 on the way to an 8-bit type is four times the memory.
         for piece in typed.split(2**24):
-            piece.copy_(torch.randn(piece.numel(), generator=generator, device=device))
+            piece.copy_(torch.randn(piece.numel(), generator=generator, device=device).mul_(magnitude))
     else:
         content.random_(0, 2 if dtype is torch.bool else 256, generator=generator)
     return buffer

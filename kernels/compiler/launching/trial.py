@@ -41,6 +41,9 @@ ROUNDINGS = 8
 """Results may differ by this many roundings of the output's type: a plan may add in another order."""
 FINEST = 2.0**-17
 """Roundings of float32 and finer results count as this much: tensor cores add 16-bit products less finely."""
+MAGNITUDES = (1.0, 2.0**-4, 2.0**-8)
+"""Standard deviations of the random floating-point inputs, tried in turn until most of what a kernel computes is
+finite: recurrences and exponentials overflow on the first. Chosen by hand."""
 MEMORY_SHARE = 0.8
 """Of the GPU's free memory, what a trial may take that the job waits for; beside a job that may want more meanwhile it
 is :data:`~.arguments.MEMORY_SHARE`."""
@@ -49,6 +52,14 @@ ROUNDS, ROUND_MS, WARM_S = 20, 5.0, 0.5
 BRIEF_ROUNDS, BRIEF_ROUND_MS, BRIEF_WARM_S = 5, 1.0, 0.0
 """The same beside a busy job: to tell which plan is best, for the job's own launches say whether it is faster. Chosen
 by hand: some 10 ms of the GPU."""
+
+
+class NotFinite(CannotPlan):
+    """Most of what the kernel computes as it is are infinities and NaN, so that no difference could be seen."""
+
+
+class Differs(CannotPlan):
+    """Two kernels compute different things from the same memory."""
 
 
 def trial(request: dict[str, Json]) -> Iterator[Item]:
@@ -139,7 +150,11 @@ def _compile(kernel: dict[str, Json], scheme: Strategy, cache: str) -> CompiledK
 
 
 class Bench:
-    """The unplanned kernel, the arguments, and what both kernels make of them. Needs torch and a GPU."""
+    """The unplanned kernel, the arguments, and what both kernels make of them. Needs torch and a GPU.
+
+    ``magnitude`` is the standard deviation of random inputs, of :data:`MAGNITUDES`."""
+
+    magnitude = MAGNITUDES[0]
 
     def __init__(self, kernel: dict[str, Json], launch: dict[str, Json], *, beside: bool = False) -> None:
         import torch
@@ -156,11 +171,38 @@ class Bench:
 
     def check(self, planned: CompiledKernel) -> None:
         """Run both twice from the same memory, and compare all of it after each. Raises :class:`CannotPlan`."""
-        reference, copies = self._copies(), self._copies()
-        for number in ("first", "second"):
-            self._launch(self._unplanned, reference)
-            self._launch(planned, copies)
-            compare(reference, copies, number)
+        self.check_against(self, planned)
+
+    def check_against(self, right: Bench, kernel: CompiledKernel) -> None:
+        """Run ``right`` as it is and ``kernel``, each on its own arguments, twice from the same memory, and compare all
+        of it after each, on smaller numbers where ``right`` overflows. Raises :class:`CannotPlan`."""
+        for magnitude in MAGNITUDES[MAGNITUDES.index(self.magnitude) :]:
+            self.magnitude = right.magnitude = magnitude
+            try:
+                self._check_once(right, kernel)
+            except NotFinite:
+                if magnitude == MAGNITUDES[-1]:
+                    raise
+            else:
+                return
+
+    def _check_once(self, right: Bench, kernel: CompiledKernel) -> None:
+        reference, copies = right._copies(), self._copies()
+        for count, number in enumerate(("first", "second"), start=1):
+            right._launch(right._unplanned, reference)
+            self._launch(kernel, copies)
+            try:
+                compare(reference, copies, number)
+            except Differs as error:
+                again = right._copies()
+                for _ in range(count):
+                    right._launch(right._unplanned, again)
+                if _differ(reference, again):
+                    raise CannotPlan(
+                        "computes something else at each launch as it is, from the same memory: no plan can be "
+                        "compared with it"
+                    ) from error
+                raise
 
     def times(self, planned: CompiledKernel) -> dict[str, float]:
         """Medians in microseconds, measured alternately, over enough copies that none is left in L2."""
@@ -184,7 +226,7 @@ class Bench:
         return {f"{name}_us": timing.median_us for name, timing in timings.items()}
 
     def _copies(self, seed: int = 0) -> Copies:
-        return Copies(self._arguments, seed=seed)
+        return Copies(self._arguments, seed=seed, magnitude=self.magnitude)
 
     def _launch(self, kernel: CompiledKernel, copies: Copies, *, wait: bool = True) -> None:
         import torch
@@ -211,8 +253,8 @@ class Bench:
 
 
 def compare(reference: Copies, copies: Copies, number: str) -> None:
-    """Raises :class:`CannotPlan` where ``copies`` differ from ``reference`` by more than rounding, were written
-    out of bounds, or where the reference is not finite, so that no difference could be seen."""
+    """Raises :class:`Differs` where ``copies`` differ from ``reference`` by more than rounding, :class:`NotFinite`
+    where the reference is not finite, and another :class:`CannotPlan` where they were written out of bounds."""
     if not copies.guards_intact():
         raise CannotPlan(f"the {number} planned launch writes out of bounds")
     for right, got in zip(reference.contents(), copies.contents(), strict=True):
@@ -220,7 +262,7 @@ def compare(reference: Copies, copies: Copies, number: str) -> None:
         if _same_bits(right, got):
             continue
         if not right.dtype.is_floating_point:
-            raise CannotPlan(f"the {number} planned launch computes other integers")
+            raise Differs(f"the {number} planned launch computes other integers")
         differing = 0
         for a, b in zip(right.split(2**24), got.split(2**24), strict=True):
             a, b = a.float() if a.element_size() < 4 else a, b.float() if b.element_size() < 4 else b
@@ -228,9 +270,17 @@ def compare(reference: Copies, copies: Copies, number: str) -> None:
             close = (a.isfinite() & ((a - b).abs() <= allowed)) | (a == b) | (a.isnan() & b.isnan())
             differing += int((~close).sum())
         if differing:
-            raise CannotPlan(
+            raise Differs(
                 f"the {number} planned launch computes something else: {differing} of {right.numel()} numbers differ"
             )
+
+
+def _differ(a: Copies, b: Copies) -> bool:
+    try:
+        compare(a, b, "next")
+    except Differs:
+        return True
+    return False
 
 
 def _rounding(dtype: Dtype) -> float:
@@ -248,7 +298,7 @@ def _scale(values: Tensor) -> float:
         total += float(piece.double().square().sum())
         count += piece.numel()
     if 2 * count < values.numel():
-        raise CannotPlan("gives mostly infinities and NaN on random inputs: its results cannot be compared")
+        raise NotFinite("gives mostly infinities and NaN on random inputs: its results cannot be compared")
     return (total / count) ** 0.5 if count else 0.0
 
 

@@ -38,7 +38,9 @@ class BenchOnCpu(ListBench):
         self._names, self._resets, self._unplanned = NAMES, resets, unplanned
 
     def _made(self, seed: int = 0, memory: Copies | None = None) -> ResetCopies:
-        return ResetCopies(self._arguments, self._names, self._resets, device="cpu", seed=seed, memory=memory)
+        return ResetCopies(
+            self._arguments, self._names, self._resets, device="cpu", seed=seed, magnitude=self.magnitude, memory=memory
+        )
 
     def _launch(self, kernel: Any, copies: Copies, *, wait: bool = True) -> None:
         assert isinstance(copies, ResetCopies)
@@ -119,7 +121,7 @@ def on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The child's functions over Python functions for kernels, timed by how many there are."""
     timed: list[Any] = []
 
-    def times(benches: Json, planned: Json) -> dict[str, float]:
+    def times(benches: Json, planned: Json, *, warm_s: float = 0.5) -> dict[str, float]:
         timed.append(sorted(benches))
         return {str(number): 10.0 + number for number in benches}
 
@@ -175,12 +177,12 @@ def test_a_candidate_whose_timing_fails_takes_no_other_with_it(
         on_cpu.append(sorted(benches))
         if 1 in benches:
             raise MeasurementFailed("1: RuntimeError: no memory in a capture", field="candidate", value="1")
-        return {str(number): 10.0 for number in benches}
+        return {str(number): 10.0 * (number + 1) for number in benches}
 
     monkeypatch.setattr(list_trial, "times", times)
     items = list(list_trial.tried(request(None, accumulate, accumulate, right=(0, 1, 2))))
     assert [item["step"] for item in items] == ["start", "time", "untimed", "times"]
-    assert (items[2]["candidate"], items[3]["us"]) == (1, {"0": 10.0, "2": 10.0})
+    assert (items[2]["candidate"], items[3]["us"]) == (1, {"0": 10.0, "2": 30.0})
     assert "no memory" in items[2]["reason"]
     assert on_cpu == [[0, 1, 2], [0, 2]]
 
@@ -199,8 +201,8 @@ def test_times_are_taken_on_shared_sets_in_turn(tmp_path: Path, monkeypatch: pyt
 
     launched: list[tuple[str, int]] = []
 
-    def paired(candidates: Json, *, sets: int, rounds: int) -> dict[str, Any]:
-        assert rounds == 20
+    def paired(candidates: Json, *, sets: int, rounds: int, warm_s: float) -> dict[str, Any]:
+        assert (rounds, warm_s) == (20, 0.5)
         for name, call in candidates.items():
             for at in range(sets):
                 call(at)
@@ -218,3 +220,45 @@ def test_times_are_taken_on_shared_sets_in_turn(tmp_path: Path, monkeypatch: pyt
     assert found == {"0": 1.0, "3": 4.0}
     assert len(launched) == 2 * len({at for _, at in launched}) > 2
     assert list_trial.times({}, {}) == {}
+
+
+def test_those_that_lie_close_are_timed_again_without_the_others(
+    on_cpu: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = {0: 100.0, 1: 99.0, 2: 200.0, 3: 104.0}
+
+    def times(benches: Json, planned: Json, *, warm_s: float = 0.5) -> dict[str, float]:
+        on_cpu.append((sorted(benches), warm_s))
+        return {str(number): mixed[number] + (10.0 if len(benches) < 4 and number == 1 else 0) for number in benches}
+
+    monkeypatch.setattr(list_trial, "times", times)
+    items = list(list_trial.tried(request(None, accumulate, accumulate, accumulate, right=(0, 1, 2, 3))))
+    assert [item["us"] for item in items if item["step"] == "times"] == [
+        {"0": 100.0, "1": 99.0, "2": 200.0, "3": 104.0}, {"0": 100.0, "1": 109.0, "3": 104.0},
+    ]  # fmt: skip
+    assert on_cpu == [([0, 1, 2, 3], 0.5), ([0, 1, 3], list_trial.FINAL_WARM_S)]
+    assert list_trial.finalists({"0": 1.0, "1": 2.0}) == [0]
+    assert len(list_trial.finalists({str(n): 1.0 for n in range(9)})) == list_trial.MOST_FINALISTS
+
+
+def test_a_kernel_that_overflows_is_compared_on_smaller_numbers(tmp_path: Path) -> None:
+    def grows(x: Any, y: Any, count: Any) -> None:
+        y.copy_(torch.exp(torch.exp(8 * x.base.abs().clamp(min=0.5 * x.base.abs().mean()))))
+
+    bench = BenchOnCpu(tmp_path, grows)
+    bench.run_and_check(grows)
+    assert bench.magnitude < 1.0
+    assert float(bench._copies().values[0].base.std()) == pytest.approx(bench.magnitude, rel=0.1)
+    with pytest.raises(CannotPlan, match="something else"):
+        bench.run_and_check(lambda x, y, count: y.copy_(x.base))
+
+
+def test_a_kernel_whose_own_results_differ_is_said_to_be_so(tmp_path: Path) -> None:
+    launches: list[int] = []
+
+    def races(x: Any, y: Any, count: Any) -> None:
+        launches.append(1)
+        y.copy_(x.base * len(launches))
+
+    with pytest.raises(CannotPlan, match="at each launch as it is"):
+        BenchOnCpu(tmp_path, races).run_and_check(once)

@@ -249,6 +249,7 @@ class ListDecider:
                     with TrialChild(listed[0].call.device, self._decider.time_limit_s) as another:
                         result = another.run(request)
                 reason = result.reason
+                timed: dict[Candidate, float] | None = None
                 for item in result.items:
                     if item["step"] == "right":
                         request["right"].append(item["candidate"])
@@ -257,7 +258,9 @@ class ListDecider:
                     elif item["step"] == "untimed":
                         failed[run[item["candidate"]]] = item["reason"]
                     elif item["step"] == "times":
-                        return {run[int(number)]: us for number, us in item["us"].items()}, failed
+                        timed = (timed or {}) | {run[int(number)]: us for number, us in item["us"].items()}
+                if timed is not None:
+                    return timed, failed
                 last: dict[str, Json] = result.items[-1] if result.items else {"step": ""}
                 if last["step"] != "check":
                     break

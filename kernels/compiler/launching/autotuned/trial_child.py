@@ -30,7 +30,7 @@ class TrialChild:
 
     def __init__(self, device: int, time_limit_s: float) -> None:
         self._device, self._time_limit_s = device, time_limit_s
-        self._folder = tempfile.TemporaryDirectory(prefix="warpplan-")
+        self._folder = tempfile.TemporaryDirectory(prefix="warpplan-", ignore_cleanup_errors=True)
         self._file = Path(self._folder.name) / "request.json"
         self._results: list[IsolatedResult] = []
         self._given = False
