@@ -178,7 +178,7 @@ def test_plans_loops_and_races(profile):
     assert replace(best.solve(), seconds=0.0) == replace(outcome, seconds=0.0)
     race = DECODE.race(SERVED, "bfloat16", H200, profile)
     assert race.configs[0] == best.config
-    assert len(set(race.names)) == len(race.names) == 5
+    assert len(set(race.names)) == len(race.names) == 3
     assert DECODE.loop(best.config, "bfloat16", H200, profile).epilogue_cycles > 0
     rows, (made,) = DECODE.device_works(
         [tuning(replace(PLAIN, depth=4)), best.config], [SERVED], "bfloat16", H200, profile
