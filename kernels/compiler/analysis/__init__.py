@@ -15,6 +15,7 @@ EXPORTS = {
         "DOTS",
         "elements_of",
         "EVERYTHING",
+        "FLUSHED",
         "FREE",
         "Kind",
         "LOAD_KINDS",

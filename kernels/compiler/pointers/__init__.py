@@ -10,4 +10,5 @@ EXPORTS = {
     "scalar_values": ("ONE", "ScalarReader"),
     "scalar_writer": ("ScalarWriter",),
     "scratch": ("with_scratch",),
+    "softmax_weights": ("LOWEST", "softmax_weights", "with_flushed_weights"),
 }
