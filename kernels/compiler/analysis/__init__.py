@@ -22,6 +22,7 @@ EXPORTS = {
         "LONGEST_EARLY",
         "LOOPS",
         "OPERANDS",
+        "operation_axis",
         "Part",
         "Product",
         "result_types",

@@ -10,5 +10,4 @@ EXPORTS = {
     "scalar_values": ("ONE", "ScalarReader"),
     "scalar_writer": ("ScalarWriter",),
     "scratch": ("with_scratch",),
-    "softmax_weights": ("LOWEST", "softmax_weights", "with_flushed_weights"),
 }
