@@ -95,10 +95,14 @@ class Part:
     size: int
     times: float = 1.0
     estimated: bool = False
+    avoided: float = 0.0
+    """Of ``times``, those that a plan does without."""
 
 
 SELDOM = "warpplan.seldom"
 """Attribute of what masks a tile in few iterations of its loop (:mod:`~...pointers.masks.seldom_masks`)."""
+FLUSHED = "warpplan.flushed"
+"""Attribute of an exponential whose subnormal results nothing keeps (:mod:`~...pointers.softmax_weights`)."""
 
 
 @dataclass(frozen=True)
@@ -225,14 +229,15 @@ def classify(operation: IrOperation, types: dict[str, ShapedType | None]) -> Cla
         return _reduction(operation, name, tensors)
     if result is None or result.kind != "tensor":
         return None
-    return _pointwise(name, elements(result))
+    return _pointwise(name, elements(result), flushed=FLUSHED in operation.attributes)
 
 
-def _pointwise(name: str, count: int) -> Classified:
+def _pointwise(name: str, count: int, *, flushed: bool = False) -> Classified:
     if name == "math.exp2":
         return Classified("sfu", (Part("exp2", count),))
     if name == "math.exp":
-        return Classified("sfu", (Part("exp2", count), Part("elementwise", count, EXP_INSTRUCTIONS)))
+        avoided = EXP_INSTRUCTIONS - 1 if flushed else 0.0  # all but the factor
+        return Classified("sfu", (Part("exp2", count), Part("elementwise", count, EXP_INSTRUCTIONS, avoided=avoided)))
     if name in ESTIMATED_SFU:
         return Classified("sfu", (Part("exp2", count, estimated=True),))
     if name in CASTS:

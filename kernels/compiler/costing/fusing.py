@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from warpplan.kernels.compiler.analysis.capture import Body
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
-from warpplan.kernels.compiler.analysis.operation_kinds import UNIT
+from warpplan.kernels.compiler.analysis.operation_kinds import UNIT, Part
 
 _FUSED = frozenset({"elementwise", "reduce", "sfu"})
 JOIN = " .. "
@@ -58,10 +58,15 @@ def steady(loop: Body) -> Body:
     return replace(loop, work=tuple(work for work in loop.work if work.id not in rare), flows=flows)
 
 
-def unmasked(loop: Body) -> Body:
-    """``loop`` in the iterations, most of them, in which no mask hides anything: a plan skips those that seldom do."""
-    work = tuple(replace(work, parts=()) if work.seldom else work for work in loop.work)
+def lowered(loop: Body) -> Body:
+    """``loop`` as plans run it in most iterations: without the masks that seldom hide anything, and without what
+    exponentials do about results that nothing keeps."""
+    work = tuple(replace(work, parts=() if work.seldom else tuple(map(_kept, work.parts))) for work in loop.work)
     return loop if work == loop.work else replace(loop, work=work)
+
+
+def _kept(part: Part) -> Part:
+    return replace(part, times=part.times - part.avoided, avoided=0.0) if part.avoided else part
 
 
 def _alike(a: LoopWork, b: LoopWork) -> bool:

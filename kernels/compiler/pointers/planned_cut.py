@@ -12,6 +12,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe_loads
 from warpplan.kernels.compiler.pointers.exit_values import with_exit_values
 from warpplan.kernels.compiler.pointers.masks.seldom_masks import with_seldom_masks
+from warpplan.kernels.compiler.pointers.softmax_weights import with_flushed_weights
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 from warpplan.kernels.triton_types import (
     AstSource,
@@ -55,14 +56,14 @@ def planned_cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json
 
 def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Described]:
     """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are; what a tail's addresses
-    take from the loop before it in closed form; masks of few iterations are marked."""
+    take from the loop before it in closed form; masks of few iterations and softmax weights are marked."""
     import triton
 
     text = str(module)
     if capability // 10 != HOPPER or "tt.dot" not in text:
         return module, Described(text)
     try:
-        closed = with_seldom_masks(with_exit_values(text))
+        closed = with_flushed_weights(with_seldom_masks(with_exit_values(text)))
         described = describe_loads(closed, nested=pipeline.nests_descriptors(triton.__version__))
         changed = described.lines or closed != text
         return (pipeline.read(described.text, module.context) if changed else module), described

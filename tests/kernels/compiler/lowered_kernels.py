@@ -417,3 +417,23 @@ def masked_scores(q, k, v, c_ptr, count, first, L, BM: tl.constexpr, BN: tl.cons
         highest = new
     offsets = tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :]
     tl.store(c_ptr + offsets, acc)
+
+
+@triton.jit
+def online_softmax(q, k, v, c_ptr, d_ptr, count, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Attention with ``tl.exp``: weights below a running maximum, summed and multiplied."""
+    m = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, BK), tl.float32)
+    a = q.load([0, 0])
+    for i in range(count):
+        s = tl.dot(a, k.load([i * BN, 0]).T)
+        new = tl.maximum(m, tl.max(s, 1))
+        p = tl.exp(s - new[:, None])
+        factor = tl.exp(m - new)
+        total = total * factor + tl.sum(p, 1)
+        acc = tl.dot(p.to(tl.bfloat16), v.load([i * BN, 0]), acc * factor[:, None])
+        m = new
+    at = tl.arange(0, BM)
+    tl.store(d_ptr + at, m + tl.log(total))
+    tl.store(c_ptr + at[:, None] * BK + tl.arange(0, BK)[None, :], acc / total[:, None])

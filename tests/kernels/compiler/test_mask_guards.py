@@ -17,7 +17,7 @@ from played import DEPTH, ROWS, cut, own_source, same, tensors
 from triton import knobs
 
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.costing.fusing import unmasked
+from warpplan.kernels.compiler.costing.fusing import lowered
 from warpplan.kernels.compiler.costing.hopper_ranking import rank
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.lowering.mask_guards import with_mask_guards
@@ -72,7 +72,7 @@ def test_a_plan_is_costed_without_the_masks_that_seldom_hide_anything() -> None:
     text = cut("masked_scores")
     seldom, always = capture(with_seldom_masks(text)), capture(text)
     assert any(work.seldom for work in seldom.loading[0].work)
-    assert unmasked(always.loading[0]) is always.loading[0]
+    assert lowered(always.loading[0]) is always.loading[0]
     profile = embedded(H200.name)
     best, other = rank(seldom, profile, H200)[0], rank(always, profile, H200)[0]
     assert best.predicted_cycles < other.predicted_cycles

@@ -258,7 +258,8 @@ def to_json(facts: KernelFacts) -> dict[str, object]:
 
 
 def _compact(work: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in work.items() if value}
+    parts = [{n: v for n, v in part.items() if n != "avoided"} for part in work["parts"]]  # type: ignore[attr-defined]
+    return {name: value for name, value in (work | {"parts": parts}).items() if value}
 
 
 def from_json(plain: dict[str, object]) -> KernelFacts:

@@ -29,6 +29,7 @@ from warpplan.kernels.compiler.lowering.assigned.partition_views import (
     converter_view,
     converters_of,
 )
+from warpplan.kernels.compiler.lowering.flushed_weights import with_exp2_weights
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
@@ -82,7 +83,7 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     module.alias("#ttg.shared_memory", "smem")
     consumed = consumer_view(module) if partitioning.copies or partitioning.assignment else module
     clones = [
-        with_mask_guards(with_early_vectors(unique_names(clone.function)))
+        with_exp2_weights(with_mask_guards(with_early_vectors(unique_names(clone.function))))
         for clone in split(consumed, partitioning.consumers)
     ]
     if partitioning.in_flight:

@@ -46,6 +46,21 @@ def _wraps(function: Callable[..., Array]) -> Callable[..., Array]:
     return computed
 
 
+_LOG2E = np.float32(1.4426950408889634)
+_LEAST_NORMAL = np.finfo(np.float32).tiny
+
+
+def _exponential(a: Array) -> Array:
+    """``math.exp`` of 32-bit floats, as Triton lowers it: 2 to the power of a rounded product."""
+    return np.exp2(a * _LOG2E) if a.dtype == np.float32 else np.exp(a)
+
+
+def _flushed(a: Array) -> Array:
+    """``math.exp2``, whose subnormal results of 32-bit floats Triton flushes to zero."""
+    result = np.exp2(a)
+    return np.where(result < _LEAST_NORMAL, np.float32(0), result) if a.dtype == np.float32 else result
+
+
 _WHOLE: dict[str, Callable[..., Array]] = {
     "addi": _wraps(np.add), "subi": _wraps(np.subtract), "muli": _wraps(np.multiply), "divsi": _divided,
     "remsi": lambda a, b: np.fmod(a, b),
@@ -60,8 +75,8 @@ _WHOLE: dict[str, Callable[..., Array]] = {
 _FLOAT: dict[str, Callable[..., Array]] = {
     "addf": np.add, "subf": np.subtract, "mulf": np.multiply, "divf": np.divide, "remf": np.fmod,
     "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum, "minimumf": np.minimum, "negf": np.negative,
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "absf": np.abs, "sin": np.sin,
-    "cos": np.cos, "tanh": np.tanh, "floor": np.floor, "ceil": np.ceil, "erf": erf,
+    "exp": _exponential, "exp2": _flushed, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "absf": np.abs,
+    "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "floor": np.floor, "ceil": np.ceil, "erf": erf,
     "rsqrt": lambda a: 1 / np.sqrt(a), "precise_sqrt": np.sqrt, "precise_divf": np.divide,
     "fma": lambda a, b, c: np.asarray(a, np.float64) * b + c,
     "clampf": lambda a, low, high: np.fmin(np.fmax(a, low), high), "powf": np.power,
