@@ -20,6 +20,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import (
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
 from warpplan.kernels.compiler.analysis.streams import streamed_loads
 from warpplan.kernels.compiler.analysis.work_groups import register_bits
+from warpplan.kernels.compiler.ttgir.accumulator_layouts import with_one_accumulator_layout
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -113,7 +114,7 @@ class Captured:
 
 def capture(text: str) -> Captured:
     """Read what :func:`pipeline.cut` gives. Raises :class:`MalformedIR` where it is no kernel that can be read."""
-    module = parse(text)
+    module = parse(with_one_accumulator_layout(text))
     try:
         return capture_module(module)
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:

@@ -3,6 +3,7 @@ locations as values. Needs neither Triton nor torch.
 """
 
 EXPORTS = {
+    "accumulator_layouts": ("with_one_accumulator_layout",),
     "axis_hints": ("shorten_hints",),
     "control": ("*",),
     "functions": ("arguments", "replace_function", "with_body"),
