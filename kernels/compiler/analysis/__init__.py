@@ -21,6 +21,7 @@ EXPORTS = {
         "LOAD_KINDS",
         "LONGEST_EARLY",
         "LOOPS",
+        "operation_axis",
         "OPERANDS",
         "operation_axis",
         "Part",
