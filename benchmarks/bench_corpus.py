@@ -358,7 +358,6 @@ def run_soak(arguments: argparse.Namespace, until: float, names: list[str]) -> R
     seeds = range(arguments.seed, arguments.seed + arguments.cases)
     left = [seed for seed in of_shard(list(seeds), arguments.shard) if (seed,) not in store.rows()]
     listed = [case_of(seed, names) for seed in left]
-
     ended: list[Row] = []
 
     def report(case: Row, result: Row) -> None:
@@ -373,7 +372,7 @@ def run_soak(arguments: argparse.Namespace, until: float, names: list[str]) -> R
     each("bench_corpus:soak_jobs", listed, limit_s=LIMIT_S["soak"], workers=cores(), until=until, on_result=report)
     for row in ended:
         alone = each("bench_corpus:soak_jobs", [{**row, "as_is_alone": True}], limit_s=LIMIT_S["soak"], until=until)[0]
-        if alone["status"] == row["status"]:
+        if alone["status"] not in ("ok", "skipped"):
             store.add({**row, "status": f"{row['status']} as it is"})
     return store
 
