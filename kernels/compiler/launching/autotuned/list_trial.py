@@ -31,8 +31,8 @@ Candidates = Sequence[dict[str, Json]]
 WARM_S, FINAL_WARM_S = 0.5, 0.2
 """Seconds of launches before the first that is timed: of all, and of those that lie close, on a card that is warm."""
 NEAR, MOST_FINALISTS = 1.06, 4
-"""Candidates within this factor of the fastest are timed again, at most this many. Chosen by hand: twice as far takes in
-candidates that a shared clock cannot have put in the wrong order, and lengthens the first launch."""
+"""Candidates within this factor of the fastest are timed again, at most this many. Chosen by hand: twice as far takes
+in candidates that a shared clock cannot have put in the wrong order, and lengthens the first launch."""
 
 
 def list_trial(place: dict[str, Json]) -> Iterator[Item]:
