@@ -13,8 +13,8 @@ from __future__ import annotations
 from warpplan.kernels.compiler.lowering.hopper.load_rings import WALK
 from warpplan.kernels.compiler.pointers.affine_tiles import TileReader
 from warpplan.kernels.compiler.pointers.masks.mask_chains import SELECT, MaskChain, mask_chains
-from warpplan.kernels.compiler.pointers.scalar_values import ScalarReader
-from warpplan.kernels.compiler.pointers.scalar_writer import ScalarWriter
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
+from warpplan.kernels.compiler.pointers.scalars.scalar_writer import ScalarWriter
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import with_suffix

@@ -6,8 +6,5 @@ EXPORTS = {
     "affine_tiles": ("AffineTile", "NotAffine", "TileReader"),
     "describing": ("Described",),
     "planned_cut": ("explained", "LEAST", "planned_cut", "require_least", "with_tma_loads"),
-    "polynomials": ("Polynomial",),
-    "scalar_values": ("ONE", "ScalarReader"),
-    "scalar_writer": ("ScalarWriter",),
     "scratch": ("with_scratch",),
 }

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.value_flow import CARRIED, PLAIN, Definition
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
-from warpplan.kernels.compiler.pointers.scalar_values import ONE, ScalarReader, combined
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ONE, ScalarReader, combined
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.printed_shapes import result_shapes

@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.value_flow import Definition
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
-from warpplan.kernels.compiler.pointers.scalar_values import ScalarReader
-from warpplan.kernels.compiler.pointers.scalar_writer import MOST_I32, ScalarWriter
+from warpplan.kernels.compiler.pointers.outer_dimensions import ALIGNMENT, OuterDimension
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
+from warpplan.kernels.compiler.pointers.scalars.scalar_writer import MOST_I32, ScalarWriter
 from warpplan.kernels.compiler.pointers.tma_loads import Dimension, TmaLoad, pointer_loads
 from warpplan.kernels.compiler.ttgir.functions import replace_function
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
@@ -102,17 +103,19 @@ class _LoadWriter:
         """Replace ``load`` in place. Its result keeps its name."""
         chain = self.chains[id(load.load)]
         sizes = (load.rows, load.columns)
-        names = load.offset.names | load.stride.names | {n for s in sizes for e in s.extents for n in e.names}
+        made_of = (load.offset, load.stride, *(each.stride for each in load.outer), *(e for s in sizes for e in s.extents))
         made = ScalarWriter(self.scalars, f"{stem}_made", load.load.location)
         descriptor = self._descriptor(load, made)
-        region, before = chain[self._depth(chain, {*names, load.base})]
-        _insert(region, before, made.out)
         at = ScalarWriter(self.scalars, f"{stem}_at", load.load.location)
-        place = ", ".join(self._coordinate(size, at, made) for size in sizes)
+        place = ", ".join(
+            [self._index(each, at, made) for each in load.outer] + [self._coordinate(size, at, made) for size in sizes]
+        )
         shape, kind = (load.rows.size, load.columns.size), f"{load.rows.size}x{load.columns.size}x{load.element}"
-        block = f"tensor<{kind}>" if self.nested else kind
         forms = [f"tensor<{kind}>"]
-        text = f"$ = tt.descriptor_load {descriptor}[{place}] : !tt.tensordesc<{block}> -> tensor<{kind}>"
+        region, before = chain[self._depth(chain, {load.base, *(name for each in made_of for name in each.names)})]
+        _insert(region, before, made.out)
+        # A box with dimensions of 1 around the two is loaded as the two alone.
+        text = f"$ = tt.descriptor_load {descriptor}[{place}] : !tt.tensordesc<{self._block(load)}> -> tensor<{kind}>"
         tile = at.op(text)
         if load.turned:
             forms.append(f"tensor<{shape[1]}x{shape[0]}x{load.element}>")
@@ -130,11 +133,33 @@ class _LoadWriter:
         if load.offset.terms:
             pointer = f"!tt.ptr<{load.element}>"
             base = out.op(f"$ = tt.addptr {base}, {out.wide(load.offset)} : {pointer}, i64")
-        shape = ", ".join(self._size(size, out) for size in (load.rows, load.columns))
-        strides = f"{out.wide(load.stride)}, {out.constant(1, 'i64')}"
-        kind = f"{load.rows.size}x{load.columns.size}x{load.element}"
-        block = f"<tensor<{kind}>>" if self.nested else f"<{kind}>"
+        endless = [out.constant(MOST_I32, "i32") for _ in load.outer]
+        shape = ", ".join(endless + [self._size(size, out) for size in (load.rows, load.columns)])
+        around = [self._outer_stride(each, load, out) for each in load.outer]
+        strides = ", ".join([*around, out.wide(load.stride), out.constant(1, "i64")])
+        block = f"<{self._block(load)}>"
         return out.op(f"$ = tt.make_tensor_descriptor {base}, [{shape}], [{strides}] : <{load.element}>, {block}")
+
+    def _block(self, load: TmaLoad) -> str:
+        """The descriptor's box as this Triton prints it."""
+        kind = "x".join([*("1" for _ in load.outer), str(load.rows.size), str(load.columns.size), load.element])
+        return f"tensor<{kind}>" if self.nested else kind
+
+    def _outer_stride(self, outer: OuterDimension, load: TmaLoad, out: ScalarWriter) -> str:
+        """The stride of a tensor map, which is above 0: of one that is 0 the index is 0, too."""
+        stride = out.wide(outer.stride)
+        if outer.positive:
+            return stride
+        least = out.constant(ALIGNMENT, "i64")
+        return out.op(f"$ = arith.maxsi {stride}, {least} : i64")
+
+    def _index(self, outer: OuterDimension, out: ScalarWriter, made: ScalarWriter) -> str:
+        place = out.narrow(outer.index)
+        if outer.positive:
+            return place
+        zero = made.constant(0, "i64")
+        some = made.op(f"$ = arith.cmpi sgt, {made.wide(outer.stride)}, {zero} : i64")
+        return out.op(f"$ = arith.select {some}, {place}, {out.constant(0, 'i32')} : i32")
 
     def _size(self, size: Dimension, out: ScalarWriter) -> str:
         if not size.extents:

@@ -10,8 +10,8 @@ A tail's load would need the loop's result otherwise, and with it the products: 
 from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.value_flow import PLAIN
-from warpplan.kernels.compiler.pointers.scalar_values import ScalarReader
-from warpplan.kernels.compiler.pointers.scalar_writer import ScalarWriter
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
+from warpplan.kernels.compiler.pointers.scalars.scalar_writer import ScalarWriter
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import replace_function
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.pointers.affine_tiles import AffineTile, NotAffine, TileReader
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
-from warpplan.kernels.compiler.pointers.scalar_values import ONE
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ONE
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 Limits = tuple[frozenset[Polynomial], ...]

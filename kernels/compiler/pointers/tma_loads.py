@@ -8,7 +8,8 @@ so: steps are 1 along one dimension and a multiple of 16 bytes along the other, 
 let through is what is inside, where the sizes are chosen so that ``size − coordinate`` is the mask's limit; a dimension
 without a mask has no end, for the tile is read whole either way, and one whose row may be negative, as of a table, may
 begin before its tensor does. What the innermost loop changes goes into the coordinates, what else is a multiple of the
-row stride as well; the rest, a batch's offset, is added to the descriptor's base.
+row stride as well; the rest, a batch's offset, becomes outer dimensions (:mod:`~.outer_dimensions`) or is added to the
+descriptor's base.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from warpplan.kernels.compiler.analysis.load_hazards import WRITES, is_volatile
 from warpplan.kernels.compiler.analysis.value_flow import origins
 from warpplan.kernels.compiler.pointers.affine_tiles import AffineTile, NotAffine, TileReader
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
-from warpplan.kernels.compiler.pointers.scalar_values import ONE, ScalarReader
+from warpplan.kernels.compiler.pointers.outer_dimensions import OuterDimension, outer_dimensions
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ONE, ScalarReader
 from warpplan.kernels.compiler.pointers.tile_masks import BoundsMask, read_mask
 from warpplan.kernels.compiler.pointers.unread_lanes import Users, require_unread
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
@@ -62,7 +64,7 @@ class TmaLoad:
     """A load as TMA does it: of ``base``, a scalar pointer, moved by ``offset`` elements, along ``rows`` (each
     ``stride`` elements apart) and ``columns``. ``turned`` where the tile's first dimension is the columns. ``shape`` is
     what the load gives, with dimensions of 1 beside the two. ``least`` are the arguments that have to be at least 0 or
-    1 for that."""
+    1 for that. ``outer`` are dimensions around the two, of boxes of 1."""
 
     load: IrOperation
     loop: IrOperation
@@ -75,6 +77,7 @@ class TmaLoad:
     shape: tuple[int, ...]
     element: str
     least: tuple[tuple[str, int], ...]
+    outer: tuple[OuterDimension, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -215,17 +218,20 @@ class _LoadReader:
             offset, row = offset - Polynomial.constant(ROWS_BEFORE) * stride, row + Polynomial.constant(ROWS_BEFORE)
         columns = self._dimension(tile, inner, column, limits, mask, loop, least)
         rows = self._dimension(tile, outer, row, limits, mask, loop, least, before)
+        made_of = {base, *(n for p in (stride, *rows.extents, *columns.extents) for n in p.names)}
+        outer, offset = outer_dimensions(self.scalars, offset, made_of, size, least)
         alignment = self._alignment(base)
         if alignment % ALIGNMENT or (offset.divisor(self.scalars.divisor) * size) % ALIGNMENT:
             raise NotAffine(f"its base is not known to be a multiple of {ALIGNMENT} bytes")
         if (column.divisor(self.scalars.divisor) * size) % ALIGNMENT:
             raise NotAffine(f"its first column is not known to be a multiple of {ALIGNMENT} bytes")
-        for name in sorted(n for p in (offset, stride, row, column, *rows.extents, *columns.extents) for n in p.names):
+        numbers = [offset, stride, row, column, *rows.extents, *columns.extents]
+        for name in sorted(n for p in numbers for n in p.names):
             if self.scalars.kind(name) not in _WHOLE:
                 raise NotAffine(f"its address is made of a {self.scalars.kind(name)}")
         return TmaLoad(
             load, loop, base, offset, stride, rows, columns, inner == 0, whole.shape, element,
-            tuple(sorted(least.items())),
+            tuple(sorted(least.items())), outer,
         )  # fmt: skip
 
     def _require_zero(self, other: str, load: IrOperation) -> None:

@@ -18,7 +18,7 @@ from interpreter import BUFFER, run_together
 
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
 from warpplan.kernels.compiler.pointers.describing import Described, describe_loads
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.ttgir.parsing import parse
 
 NAMES = ("x", "y", "z")

@@ -20,8 +20,8 @@ from warpplan.kernels.compiler.analysis.operation_kinds import SELDOM
 from warpplan.kernels.compiler.pointers.affine_tiles import NotAffine, TileReader
 from warpplan.kernels.compiler.pointers.masks.seldom_masks import with_seldom_masks
 from warpplan.kernels.compiler.pointers.masks.whole_masks import NOT, whole
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
-from warpplan.kernels.compiler.pointers.scalar_values import ScalarReader
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.parsing import parse
 

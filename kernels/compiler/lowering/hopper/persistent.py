@@ -42,7 +42,7 @@ def walking(module: Module) -> IrOperation:
     for operation in body:
         if operation.name == "tt.return":
             continue
-        if operation.name.startswith(_MOVABLE) and outside.issuperset(operation.operands):
+        if _is_movable(operation) and outside.issuperset(operation.operands):
             before.append(operation)
             outside.update(operation.defined)
         else:
@@ -80,6 +80,12 @@ def walking(module: Module) -> IrOperation:
     walk, _ = control.write_loop(loop, "%wp_walk")
     region = Region([*before, *map(parse_operation, head), walk, IrOperation("tt.return")], function.regions[0].label)
     return IrOperation(function.name, function.results, _with_grid(function, region), function.location)
+
+
+def _is_movable(operation: IrOperation) -> bool:
+    """Whether ``operation`` may be done once, before the walk: a pointer's shift, as of a descriptor's base, too."""
+    shifts = operation.name == "tt.addptr" and "tensor<" not in operation.signature
+    return shifts or operation.name.startswith(_MOVABLE)
 
 
 def walked_over(first: int, launched: int, programs: int) -> list[int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.analysis.copies.addresses import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.pointers.affine_tiles import NotAffine, TileReader
 from warpplan.kernels.compiler.pointers.masks.whole_masks import whole
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 

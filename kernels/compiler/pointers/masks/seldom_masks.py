@@ -9,7 +9,7 @@ from __future__ import annotations
 from warpplan.kernels.compiler.analysis.operation_kinds import SELDOM
 from warpplan.kernels.compiler.pointers.affine_tiles import TileReader
 from warpplan.kernels.compiler.pointers.masks.mask_chains import mask_chains
-from warpplan.kernels.compiler.pointers.scalar_values import ScalarReader
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import replace_function
 from warpplan.kernels.compiler.ttgir.names import unique_names

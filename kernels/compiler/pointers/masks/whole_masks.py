@@ -10,8 +10,8 @@ import re
 
 from warpplan.kernels.compiler.analysis.value_flow import PLAIN
 from warpplan.kernels.compiler.pointers.affine_tiles import AffineTile, NotAffine, TileReader
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
-from warpplan.kernels.compiler.pointers.scalar_values import ONE
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.scalar_values import ONE
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 NOT = {"slt": "sge", "sge": "slt", "sgt": "sle", "sle": "sgt"}

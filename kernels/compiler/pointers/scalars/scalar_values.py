@@ -10,7 +10,7 @@ import math
 import re
 
 from warpplan.kernels.compiler.analysis.value_flow import CARRIED, PLAIN, VARIABLE, Definition, definitions
-from warpplan.kernels.compiler.pointers.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import arguments
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
