@@ -83,7 +83,8 @@ class Captured:
 
     ``copied`` is the same kernel where the producer copies what is loaded through pointers, up to each level ``copies``
     that adds a load (:mod:`~warpplan.kernels.compiler.analysis.copies.copied_loads`); ``uncopied`` says which loads
-    feed a product and cannot be copied.
+    feed a product and cannot be copied. ``stored_bytes`` are those of the tiles that it stores through pointers and
+    that TMA could store.
     """
 
     kernel: str
@@ -97,6 +98,7 @@ class Captured:
     copies: int = 0
     copied: tuple[Captured, ...] = ()
     uncopied: tuple[Obstacle, ...] = ()
+    stored_bytes: int = 0
 
     def at(self, copies: int) -> Captured:
         """The kernel as a strategy of that level sees it."""

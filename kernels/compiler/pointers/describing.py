@@ -1,4 +1,4 @@
-"""A kernel's loads through pointers written as TMA loads, in Triton's own IR before layouts are chosen.
+"""A kernel's loads and stores through pointers written as TMA's, in Triton's own IR before layouts are chosen.
 
     %a = tt.load %pointers, %mask      ──>   %d = tt.make_tensor_descriptor %a_ptr, [%M, %K], [%stride, 1]   once
                                              %a = tt.descriptor_load %d[%row, %column]
@@ -10,18 +10,21 @@ Descriptors cannot come from the host: another argument would be another kernel 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.value_flow import Definition
+from warpplan.kernels.compiler.pointers.boxes import Box, Dimension
 from warpplan.kernels.compiler.pointers.outer_dimensions import ALIGNMENT, OuterDimension
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
 from warpplan.kernels.compiler.pointers.scalars.scalar_writer import MOST_I32, ScalarWriter
-from warpplan.kernels.compiler.pointers.tma_loads import Dimension, TmaLoad, pointer_loads
+from warpplan.kernels.compiler.pointers.tma_loads import TmaLoad, pointer_loads
+from warpplan.kernels.compiler.pointers.tma_stores import TmaStore, pointer_stores
 from warpplan.kernels.compiler.ttgir.functions import replace_function
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
-from warpplan.kernels.compiler.ttgir.parsing import parse
+from warpplan.kernels.compiler.ttgir.parsing import parse, parse_operation
 from warpplan.kernels.compiler.ttgir.source_locations import SourceLocations
 
 OUTSIDE = 1 << 30
@@ -49,17 +52,20 @@ class Unchanged:
 @dataclass(frozen=True)
 class Described:
     """``text`` is the kernel with the loads of ``lines`` as TMA loads; ``least`` what integer arguments have to be at
-    least for that, by name without ``%``; ``unchanged`` the candidates that stay as they are."""
+    least for that, by name without ``%``; ``unchanged`` the candidates that stay as they are; ``stores`` the bytes of
+    each tile of a product that TMA can store, whether it does in ``text`` or not."""
 
     text: str
     lines: tuple[str, ...] = ()
     least: tuple[tuple[str, int], ...] = ()
     unchanged: tuple[Unchanged, ...] = ()
+    stores: tuple[int, ...] = ()
 
 
-def describe_loads(text: str, *, nested: bool) -> Described:
+def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
     """The TTIR ``text`` of a kernel with its pointer loads as TMA loads, each where that is proven: what stays is
-    loaded by the consumers. ``nested``: this Triton prints a descriptor's block as a tensor (up to 3.7). Raises
+    loaded by the consumers. With ``stores``, what it stores of a product through pointers is stored by TMA, too, where
+    that is proven. ``nested``: this Triton prints a descriptor's block as a tensor (up to 3.7). Raises
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print."""
     module = parse(text)
     if not any(operation.name == "tt.load" for operation in module.function.walk()):
@@ -71,20 +77,25 @@ def describe_loads(text: str, *, nested: bool) -> Described:
         Unchanged(str(locations.of(r.load)), str(locations.of(r.loop)), r.reason, r.at.name, str(locations.of(r.at)))
         for r in loads.refused
     )
-    if not loads.found:
-        return Described(text, (), (), unchanged)
-    writer = _LoadWriter(function, nested)
-    for number, load in enumerate(loads.found):
-        writer.write(load, f"%wp_tma{number}")
-    least: dict[str, int] = {}
-    for load in loads.found:
-        for name, value in load.least:
-            least[name[1:]] = max(value, least.get(name[1:], 0))
+    stored = pointer_stores(function).found
+    there = tuple(each.bytes for each in stored)
+    written = stored if stores else []
+    if not loads.found and not written:
+        return Described(text, (), (), unchanged, there)
     lines = tuple(str(locations.of(load.load)) for load in loads.found)
-    return Described(str(module), lines, tuple(sorted(least.items())), unchanged)
+    writer = _BoxWriter(function, nested)
+    for number, load in enumerate(loads.found):
+        writer.write_load(load, f"%wp_tma{number}")
+    for number, store in enumerate(written):
+        writer.write_store(store, f"%wp_tma_store{number}")
+    least: dict[str, int] = {}
+    for box in (each.box for each in (*loads.found, *written)):
+        for name, value in box.least:
+            least[name[1:]] = max(value, least.get(name[1:], 0))
+    return Described(str(module), lines, tuple(sorted(least.items())), unchanged, there)
 
 
-class _LoadWriter:
+class _BoxWriter:
     def __init__(self, function: IrOperation, nested: bool) -> None:
         self.scalars, self.nested = ScalarReader(function), nested
         self.chains: dict[int, list[tuple[Region, IrOperation]]] = {}
@@ -99,53 +110,65 @@ class _LoadWriter:
             for inner in operation.regions:
                 self._nest(inner, chain)
 
-    def write(self, load: TmaLoad, stem: str) -> None:
+    def write_load(self, load: TmaLoad, stem: str) -> None:
         """Replace ``load`` in place. Its result keeps its name."""
-        chain = self.chains[id(load.load)]
-        sizes = (load.rows, load.columns)
-        made_of = (load.offset, load.stride, *(each.stride for each in load.outer), *(e for s in sizes for e in s.extents))
-        made = ScalarWriter(self.scalars, f"{stem}_made", load.load.location)
-        descriptor = self._descriptor(load, made)
-        at = ScalarWriter(self.scalars, f"{stem}_at", load.load.location)
-        place = ", ".join(
-            [self._index(each, at, made) for each in load.outer] + [self._coordinate(size, at, made) for size in sizes]
-        )
-        shape, kind = (load.rows.size, load.columns.size), f"{load.rows.size}x{load.columns.size}x{load.element}"
-        forms = [f"tensor<{kind}>"]
-        region, before = chain[self._depth(chain, {load.base, *(name for each in made_of for name in each.names)})]
-        _insert(region, before, made.out)
+        box, at, kind = load.box, ScalarWriter(self.scalars, f"{stem}_at", load.load.location), _tile(load.box)
+        place = self._place(box, load.load, stem, at)
         # A box with dimensions of 1 around the two is loaded as the two alone.
-        text = f"$ = tt.descriptor_load {descriptor}[{place}] : !tt.tensordesc<{self._block(load)}> -> tensor<{kind}>"
-        tile = at.op(text)
-        if load.turned:
-            forms.append(f"tensor<{shape[1]}x{shape[0]}x{load.element}>")
+        tile = at.op(f"$ = tt.descriptor_load {place} : !tt.tensordesc<{self._block(box)}> -> {kind}")
+        forms = [kind]
+        if box.turned:
+            forms.append(f"tensor<{box.columns.size}x{box.rows.size}x{box.element}>")
             tile = at.op(f"$ = tt.trans {tile} {{order = array<i32: 1, 0>}} : {forms[0]} -> {forms[1]}")
-        if len(load.shape) != len(shape):
-            forms.append(f"tensor<{'x'.join(map(str, load.shape))}x{load.element}>")
+        if len(load.shape) != 2:
+            forms.append(f"tensor<{'x'.join(map(str, load.shape))}x{box.element}>")
             at.op(f"$ = tt.reshape {tile} : {forms[-2]} -> {forms[-1]}")
         at.out[-1].results = (load.load.result,)
-        home, _ = chain[-1]
-        _insert(home, load.load, at.out)
-        home.operations[:] = [operation for operation in home.operations if operation is not load.load]
+        self._replace(load.load, at.out)
 
-    def _descriptor(self, load: TmaLoad, out: ScalarWriter) -> str:
-        base = load.base
-        if load.offset.terms:
-            pointer = f"!tt.ptr<{load.element}>"
-            base = out.op(f"$ = tt.addptr {base}, {out.wide(load.offset)} : {pointer}, i64")
-        endless = [out.constant(MOST_I32, "i32") for _ in load.outer]
-        shape = ", ".join(endless + [self._size(size, out) for size in (load.rows, load.columns)])
-        around = [self._outer_stride(each, load, out) for each in load.outer]
-        strides = ", ".join([*around, out.wide(load.stride), out.constant(1, "i64")])
-        block = f"<{self._block(load)}>"
-        return out.op(f"$ = tt.make_tensor_descriptor {base}, [{shape}], [{strides}] : <{load.element}>, {block}")
+    def write_store(self, store: TmaStore, stem: str) -> None:
+        """Replace ``store`` in place."""
+        box, at = store.box, ScalarWriter(self.scalars, f"{stem}_at", store.store.location)
+        place = self._place(box, store.store, stem, at)
+        text = f"tt.descriptor_store {place}, {store.value} : !tt.tensordesc<{self._block(box)}>, {_tile(box)}"
+        stored = parse_operation(text)
+        stored.location = store.store.location
+        self._replace(store.store, [*at.out, stored])
 
-    def _block(self, load: TmaLoad) -> str:
+    def _replace(self, former: IrOperation, new: list[IrOperation]) -> None:
+        home, _ = self.chains[id(former)][-1]
+        _insert(home, former, new)
+        home.operations[:] = [operation for operation in home.operations if operation is not former]
+
+    def _place(self, box: Box, user: IrOperation, stem: str, at: ScalarWriter) -> str:
+        """The descriptor of ``box``, made as far out as what it is made of is known, and its coordinates, which are
+        written to ``at``, in front of its ``user``."""
+        made, chain = ScalarWriter(self.scalars, f"{stem}_made", user.location), self.chains[id(user)]
+        descriptor = self._descriptor(box, made)
+        around = [self._index(each, at, made) for each in box.outer]
+        place = [*around, *(self._coordinate(size, at) for size in (box.rows, box.columns))]
+        region, before = chain[self._depth(chain, box.made_of)]
+        _insert(region, before, made.out)
+        return f"{descriptor}[{', '.join(place)}]"
+
+    def _descriptor(self, box: Box, out: ScalarWriter) -> str:
+        base = box.base
+        if box.offset.terms:
+            pointer = f"!tt.ptr<{box.element}>"
+            base = out.op(f"$ = tt.addptr {base}, {out.wide(box.offset)} : {pointer}, i64")
+        endless = [out.constant(MOST_I32, "i32") for _ in box.outer]
+        shape = ", ".join(endless + [self._size(size, out) for size in (box.rows, box.columns)])
+        around = [self._outer_stride(each, out) for each in box.outer]
+        strides = ", ".join([*around, out.wide(box.stride), out.constant(1, "i64")])
+        block = f"<{self._block(box)}>"
+        return out.op(f"$ = tt.make_tensor_descriptor {base}, [{shape}], [{strides}] : <{box.element}>, {block}")
+
+    def _block(self, box: Box) -> str:
         """The descriptor's box as this Triton prints it."""
-        kind = "x".join([*("1" for _ in load.outer), str(load.rows.size), str(load.columns.size), load.element])
+        kind = "x".join([*("1" for _ in box.outer), str(box.rows.size), str(box.columns.size), box.element])
         return f"tensor<{kind}>" if self.nested else kind
 
-    def _outer_stride(self, outer: OuterDimension, load: TmaLoad, out: ScalarWriter) -> str:
+    def _outer_stride(self, outer: OuterDimension, out: ScalarWriter) -> str:
         """The stride of a tensor map, which is above 0: of one that is 0 the index is 0, too."""
         stride = out.wide(outer.stride)
         if outer.positive:
@@ -170,7 +193,7 @@ class _LoadWriter:
             first = out.op(f"$ = arith.minsi {first}, {extent} : i32")
         return first
 
-    def _coordinate(self, size: Dimension, out: ScalarWriter, made: ScalarWriter) -> str:
+    def _coordinate(self, size: Dimension, out: ScalarWriter) -> str:
         place = out.narrow(size.coordinate)
         for extent in size.extents:
             if not self._positive(extent):
@@ -186,7 +209,7 @@ class _LoadWriter:
         ((monomial, c), *more) = extent.terms
         return not more and c == 1 and len(monomial) == 1 and self.scalars.arguments.get(monomial[0]) == "i32"
 
-    def _depth(self, chain: list[tuple[Region, IrOperation]], names: set[str]) -> int:
+    def _depth(self, chain: list[tuple[Region, IrOperation]], names: Collection[str]) -> int:
         """How far in ``names`` are all known: the place in ``chain`` before whose operation they are."""
         depth = 0
         for name in names:
@@ -201,6 +224,11 @@ class _LoadWriter:
                 return i + 1  # what a loop defines for its body
         home = self.homes[id(made.operation)]
         return next(i for i, (region, _) in enumerate(chain) if region is home)
+
+
+def _tile(box: Box) -> str:
+    """The type of the tile that is loaded or stored."""
+    return f"tensor<{box.rows.size}x{box.columns.size}x{box.element}>"
 
 
 def _insert(region: Region, before: IrOperation, new: list[IrOperation]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.analysis.capture import Captured, Obstacle
 from warpplan.kernels.compiler.exceptions import CannotPlan
-from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe_loads
+from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe
 from warpplan.kernels.compiler.pointers.exit_values import with_exit_values
 from warpplan.kernels.compiler.pointers.masks.seldom_masks import with_seldom_masks
 from warpplan.kernels.compiler.pointers.softmax_weights import with_flushed_weights
@@ -41,12 +41,14 @@ class PlannedCut:
     described: Described
 
 
-def planned_cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None) -> PlannedCut:
-    """As :func:`~warpplan.kernels.compiler.pipeline.cut`, raising what that raises."""
+def planned_cut(
+    source: AstSource, target: GpuTarget, options: Mapping[str, Json] | None = None, *, stores: bool = False
+) -> PlannedCut:
+    """As :func:`~warpplan.kernels.compiler.pipeline.cut`, raising what that raises; with ``stores`` by TMA, too."""
     found: list[Described] = []
 
     def edit(module: MlirModule, capability: int) -> MlirModule:
-        module, described = with_tma_loads(module, capability)
+        module, described = with_tma_loads(module, capability, stores=stores)
         found.append(described)
         return module
 
@@ -54,9 +56,9 @@ def planned_cut(source: AstSource, target: GpuTarget, options: Mapping[str, Json
     return PlannedCut(at_cut.text, at_cut.options, at_cut.capability, found[0])
 
 
-def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Described]:
-    """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are; what a tail's addresses
-    take from the loop before it in closed form; masks of few iterations and softmax weights are marked."""
+def with_tma_loads(module: MlirModule, capability: int, *, stores: bool = False) -> tuple[MlirModule, Described]:
+    """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are, and with ``stores`` its
+    stores of products as TMA stores; what a tail's addresses take from the loop before it in closed form; masks of few iterations and softmax weights are marked."""
     import triton
 
     text = str(module)
@@ -64,8 +66,8 @@ def with_tma_loads(module: MlirModule, capability: int) -> tuple[MlirModule, Des
         return module, Described(text)
     try:
         closed = with_flushed_weights(with_seldom_masks(with_exit_values(text)))
-        described = describe_loads(closed, nested=pipeline.nests_descriptors(triton.__version__))
-        changed = described.lines or closed != text
+        described = describe(closed, nested=pipeline.nests_descriptors(triton.__version__), stores=stores)
+        changed = described.lines or described.least or closed != text
         return (pipeline.read(described.text, module.context) if changed else module), described
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError, MalformedIR):
         return module, Described(text)  # forms that are not read here: what is planned is the kernel as it is
@@ -93,7 +95,7 @@ def explained(captured: Captured, described: Described) -> Captured:
     ways = tuple(explained(replace(way, uncopied=captured.uncopied), described) for way in captured.copied)
     return replace(
         captured, obstacles=tuple(dict.fromkeys(obstacles)), copied=ways,
-        remarks=tuple(dict.fromkeys((*captured.remarks, *remarks))),
+        remarks=tuple(dict.fromkeys((*captured.remarks, *remarks))), stored_bytes=sum(described.stores),
     )  # fmt: skip
 
 

@@ -90,6 +90,10 @@ class BlackwellStrategy(Strategy):
         return 0
 
     @property
+    def stores_by_tma(self) -> bool:
+        return False
+
+    @property
     def pipelined(self) -> bool:
         return False
 

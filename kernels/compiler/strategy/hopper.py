@@ -35,7 +35,8 @@ class HopperStrategy(Strategy):
     where the producer also copies, by ``cp.async``, the operands of products that are loaded through pointers, 2 where
     it copies what else is loaded beside them. ``blocks`` run on one SM at once, which divide its registers.
     ``assignment`` gives loads and computed operands partitions of their own
-    (:mod:`~...lowering.assigned.anchors`). Raises :class:`InvalidConfig` naming the field.
+    (:mod:`~...lowering.assigned.anchors`). ``stores`` is 1 where TMA stores what the kernel stores of its products
+    through pointers (:mod:`~...pointers.tma_stores`). Raises :class:`InvalidConfig` naming the field.
     """
 
     consumers: int
@@ -46,6 +47,7 @@ class HopperStrategy(Strategy):
     copies: int = 0
     blocks: int = 1
     assignment: tuple[int, ...] = ()
+    stores: int = 0
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -53,6 +55,7 @@ class HopperStrategy(Strategy):
             ("warps", self.warps, (4, 8)),
             ("in_flight", self.in_flight, (0, 1)),
             ("persistent", self.persistent, (0, 1)),
+            ("stores", self.stores, (0, 1)),
             ("copies", self.copies, (0, OPERANDS, EVERYTHING)),
             ("blocks", self.blocks, tuple(range(1, MOST_BLOCKS + 1))),
         ):
@@ -99,7 +102,7 @@ class HopperStrategy(Strategy):
         assigned = f"-a{'.'.join(map(str, self.assignment))}" if self.assignment else ""
         return (
             f"{self.consumers}x{self.warps}-{depths}-{self.in_flight}{self.persistent}{self.copies or ''}"
-            f"{blocks}{assigned}"
+            f"{blocks}{assigned}{'-t' * self.stores}"
         )
 
     @property
@@ -108,14 +111,14 @@ class HopperStrategy(Strategy):
 
     @property
     def family(self) -> tuple[int | str, ...]:
-        return self.consumers, self.warps, self.persistent, self.copies, self.blocks, *self.assignment
+        return self.consumers, self.warps, self.persistent, self.copies, self.blocks, self.stores, *self.assignment
 
     @property
     def complexity(self) -> tuple[int, ...]:
         partitions = len({n for n in self.assignment if n})
         return (
             self.blocks, self.consumers + partitions, self.warps, *self.depths, self.persistent, self.copies,
-            *self.assignment,
+            self.stores, *self.assignment,
         )  # fmt: skip
 
     @property
@@ -126,6 +129,10 @@ class HopperStrategy(Strategy):
     @property
     def walking_programs(self) -> int:
         return self.blocks if self.persistent else 0
+
+    @property
+    def stores_by_tma(self) -> bool:
+        return bool(self.stores)
 
     @property
     def pipelined(self) -> bool:
@@ -155,6 +162,8 @@ class HopperStrategy(Strategy):
         fields = asdict(self)
         if not self.assignment:
             del fields["assignment"]  # as strategies were recorded before there was any
+        if not self.stores:
+            del fields["stores"]  # as above
         return fields
 
     @classmethod
@@ -168,4 +177,5 @@ class HopperStrategy(Strategy):
         flags = [name for name, on in (("in flight", self.in_flight), ("persistent", self.persistent)) if on]
         flags += [COPIED[self.copies]] if self.copies else []
         flags += [f"{self.blocks} blocks"] if self.blocks > 1 else []
+        flags += ["TMA stores"] if self.stores else []
         return ", ".join([f"{self.consumers} x {self.warps} warps, {depths} slots", *flags]) + self._assigned

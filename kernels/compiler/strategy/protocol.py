@@ -46,6 +46,10 @@ class Strategy(Protocol):
         """Programs that are launched on each SM and walk over the grid; 0 where all programs of the grid are."""
 
     @property
+    def stores_by_tma(self) -> bool:
+        """Whether TMA stores what the kernel stores of its products through pointers, where that is proven."""
+
+    @property
     def pipelined(self) -> bool:
         """Whether loops are pipelined by the lowering, and Triton's own pipeliner leaves them as they are."""
 

@@ -31,7 +31,7 @@ from warpplan.kernels.triton_types import (
     StageHook,
 )
 
-LOWERING = "8"
+LOWERING = "9"
 """Part of the cache key: raised with every change of what a strategy is lowered to."""
 _hook_lock = threading.RLock()
 
@@ -54,7 +54,7 @@ def hook(strategy: Strategy, edit: Edit | None = None, edited: str = "") -> Stag
         def make_ttgir(module: MlirModule, metadata: dict[str, Json]) -> MlirModule:
             strategy.require(capability)
             context = module.context
-            module, described = with_tma_loads(module, capability)
+            module, described = with_tma_loads(module, capability, stores=strategy.stores_by_tma)
             changed = dataclasses.replace(options, **strategy.options)
             run_before(module, changed, capability)
             planned = read(_lowered(strategy, str(module), described), context)
@@ -100,7 +100,7 @@ def compile_with(
 
 def finished_text(source: AstSource, target: GpuTarget, options: Mapping[str, Json], strategy: Strategy) -> str:
     """The TTGIR that :func:`compile_with` makes of ``source``, as Triton finishes it. Raises as it does."""
-    at_cut = planned_cut(source, target, {**options, **strategy.options})
+    at_cut = planned_cut(source, target, {**options, **strategy.options}, stores=strategy.stores_by_tma)
     lowered = _lowered(strategy, at_cut.text, at_cut.described)
     return str(
         finish(

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from interpreter import BUFFER, run_together
 
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
-from warpplan.kernels.compiler.pointers.describing import Described, describe_loads
+from warpplan.kernels.compiler.pointers.describing import Described, describe
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.ttgir.parsing import parse
 
@@ -249,7 +249,7 @@ def stored(text: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def written(text: str) -> Described:
-    return describe_loads(text, nested=True)
+    return describe(text, nested=True)
 
 
 @settings(max_examples=100, deadline=None)

@@ -40,7 +40,7 @@ class ConsumerWriter:
     def __init__(self, module: Module, function: IrOperation, rings: Rings, builder: Builder, in_flight: bool) -> None:
         self.module, self.function, self.rings, self.builder = module, function, rings, builder
         self.in_flight = in_flight
-        self.staging = Staging(builder, builder.prefix.removeprefix("%wp_"))
+        self.staging = Staging(module, builder, builder.prefix.removeprefix("%wp_"))
         self.names: dict[str, str] = {}
         self.views: dict[str, ShapedType] = {}
         self.slots: dict[str, str] = {}

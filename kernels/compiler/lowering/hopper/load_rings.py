@@ -170,9 +170,15 @@ def _slot_encoding(module: Module, load: IrOperation) -> str:
         if operation.name == "ttg.local_alloc" and load.result in operation.operands:
             made = parse_type(find_types(operation.signature)[-1])
             return made.encoding if made is not None else ""
-    layout = next((a.partition(" = ")[2] for a in module.aliases if a.startswith(f"{descriptor.encoding} = ")), "")
+    return without_leading(module, descriptor.encoding, len(tensor.shape))
+
+
+def without_leading(module: Module, encoding: str, dimensions: int) -> str:
+    """The layout ``encoding`` of a box without its leading dimensions of 1, of which ``dimensions`` are left; "" where
+    it has no such form."""
+    layout = next((a.partition(" = ")[2] for a in module.aliases if a.startswith(f"{encoding} = ")), "")
     # As Triton's own lowering of such a load has it (3.6.0, ``getEncodingFromDescriptor``); a rank of 2 is not printed.
-    rank = f", rank = {len(tensor.shape)}" if len(tensor.shape) != 2 else ""
+    rank = f", rank = {dimensions}" if dimensions != 2 else ""
     lower, ranks = re.subn(r", rank = \d+(?=}>$)", rank, layout)
     return module.alias(lower) if ranks and lower.startswith("#ttg.nvmma_shared<") else ""
 

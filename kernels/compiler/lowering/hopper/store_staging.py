@@ -7,8 +7,9 @@ so more memory would let none begin earlier: the halves of a tile, and the two e
 
 from __future__ import annotations
 
+from warpplan.kernels.compiler.lowering.hopper.load_rings import without_leading
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
-from warpplan.kernels.compiler.ttgir.ir import IrOperation
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
 STORE = "tt.descriptor_store"
@@ -17,28 +18,33 @@ STORE = "tt.descriptor_store"
 class Staging:
     """The staging buffers of one consumer; ``buffers`` are the allocations that the block makes for it, one a type."""
 
-    def __init__(self, builder: Builder, prefix: str) -> None:
-        self.builder, self.prefix = builder, prefix
+    def __init__(self, module: Module, builder: Builder, prefix: str) -> None:
+        self.module, self.builder, self.prefix = module, builder, prefix
         self.buffers: dict[str, ShapedType] = {}
 
-    @staticmethod
-    def suits(operation: IrOperation) -> bool:
-        """Whether ``operation`` is a TMA store whose tile has the dimensions of its descriptor's box."""
-        if operation.name != STORE:
-            return False
-        shapes = [parse_type(text) for text in find_types(operation.signature)]
-        return len({len(shape.shape) for shape in shapes if shape is not None}) == 1
+    def suits(self, operation: IrOperation) -> bool:
+        """Whether ``operation`` is a TMA store whose layout in shared memory is known."""
+        return operation.name == STORE and bool(self._encoding(operation))
+
+    def _encoding(self, operation: IrOperation) -> str:
+        """The layout in shared memory of the tile that ``operation`` stores: its descriptor's, without the leading
+        dimensions of 1 that the tile lacks."""
+        box, tensor = (parse_type(text) for text in find_types(operation.signature))
+        assert box is not None
+        assert tensor is not None
+        if len(box.shape) == len(tensor.shape):
+            return box.encoding
+        return without_leading(self.module, box.encoding, len(tensor.shape))
 
     def store(self, out: list[IrOperation], operation: IrOperation) -> None:
         """Write ``operation``, a TMA store, through the buffer of its type."""
         *descriptor_and_place, value = operation.operands
         descriptor, *place = descriptor_and_place
         box, tensor = find_types(operation.signature)
-        box_type, tensor_type = parse_type(box), parse_type(tensor)
-        assert box_type is not None
+        tensor_type = parse_type(tensor)
         assert tensor_type is not None
         kind = ShapedType(
-            "!ttg.memdesc", tensor_type.shape, tensor_type.element, (box_type.encoding, "#smem", "mutable")
+            "!ttg.memdesc", tensor_type.shape, tensor_type.element, (self._encoding(operation), "#smem", "mutable")
         )
         name = next((n for n, other in self.buffers.items() if other == kind), None)
         if name is None:
