@@ -48,7 +48,7 @@ def small_sizes(entry: Entry, config: Any) -> dict[str, int]:
 def wishes(choices: Sequence[int]) -> list[int]:
     """Of one size: ragged where odd sizes are among the choices, else the least of some blocks; small counts least."""
     if max(choices) < LEAST:
-        return sorted(choices)
+        return sorted(choices, key=lambda choice: (choice < 2, choice))  # with one batch, no offset would be seen
     ragged = [RAGGED] * any(choice % 16 for choice in choices)
     return [*ragged, *sorted(choices, key=lambda choice: (choice < LEAST, choice))]
 

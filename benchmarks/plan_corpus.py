@@ -16,6 +16,8 @@ writes ``corpus.json``. A row's ``status``:
     differs   the lowered kernel, played, computes something else, or has a race: ``computes`` says what
     error, crash, timeout    a defect of ours, or a kernel that does not compile
 
+``stored`` is the same as ``computes`` of the kernel with TMA stores, where that is tried, too.
+
 Of a planned row ``computes`` is "equal" (to the bit), "within N roundings", or "not played" with the operation that the
 player does not know; ``played`` the sizes, ``programs`` how many of the grid.
 """
@@ -109,7 +111,19 @@ def planned_as(entry: Entry, index: int) -> Row:
         found |= computes(entry, index, scheme, target)
         if found["computes"].startswith(WRONG):
             found |= {"status": "differs", "reason": found["computes"]}
+        found |= stored_by_tma(entry, index, made, target, [r for r in ranked if r.scheme and r.scheme.stores_by_tma])
     return {**base, **found}
+
+
+def stored_by_tma(entry: Entry, index: int, made: Any, target: Any, ranked: Sequence[Any]) -> Row:
+    """What the kernel computes with TMA stores, for a row: ``stored`` as ``computes``; nothing where it has none."""
+    if not ranked:
+        return {}
+    found, scheme = lowered(made, target, options(entry.configs[index]), ranked[:1])
+    if scheme is None:
+        return {"stored": found["reason"], **({"status": "hangs"} if found["status"] == "hangs" else {})}
+    told = computes(entry, index, scheme, target)["computes"]
+    return {"stored": told, **({"status": "differs", "reason": told} if told.startswith(WRONG) else {})}
 
 
 def lowered(made: Any, target: Any, wanted: dict[str, Any], better: Sequence[Any]) -> tuple[Row, Any]:
@@ -190,6 +204,7 @@ def summarised(rows: Sequence[Row]) -> Row:
         "with_dot_planned_or_no_gain": round(good / max(1, total.total()), 4),
         "with_dot_planned": round(total["planned"] / max(1, total.total()), 4),
         "computes": dict(played),
+        "stored": dict(Counter(r["stored"] for r in rows if "stored" in r)),
         "refusals_without_operation_or_line": sorted(set(unsaid)),
         "defects": sorted({r["kernel"] for r in rows if r["status"] in DEFECTS}),
         "goal": 0.85,
@@ -198,6 +213,7 @@ def summarised(rows: Sequence[Row]) -> Row:
 
 def line(r: Row) -> str:
     said = f"{r['gain']:.2f} {r['scheme']}; computes {r['computes']}" if r["status"] == "planned" else r["reason"]
+    said += f"; with TMA stores {r['stored']}" if "stored" in r else ""
     where = " ".join(part for part in (r.get("operation", ""), f"({r['line']})" if r.get("line") else "") if part)
     return f"{r['kernel']:34} {r['style']:18} {r['number']:2} {r['status']:8} {where}{': ' if where else ''}{said}"
 

@@ -38,7 +38,7 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     registers_for,
 )
 from warpplan.kernels.compiler.costing.misfit import misfit
-from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
+from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes, shared_bytes_storing
 from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.assigned.converter_size import (
@@ -141,7 +141,7 @@ def rank(
         found += [s for shape in shapes for s in model.crowded(shape)]
         for shape, assignment in solved_assignments(way, shapes, profile, device):
             found += AssignedModel(way, assignment, profile, device, stages, launch).assigned(shape)
-    once = {r.scheme: r for r in found}.values()
+    once = {r.scheme: r for r in (*found, *_storing(found, ways, stock))}.values()
     ranked = [replace(s, gain=stock.gain(alone.predicted_cycles, s.predicted_cycles)) for s in once]
     if not ranked:
         alone = replace(alone, reason=str(no_fit(ways[-1], device)))
@@ -149,6 +149,18 @@ def rank(
         alone = replace(alone, reason=f"no partition pays: {alone.reason}")
     timed = (replace(r, launch_us=stock.launch_us(r.predicted_cycles)) for r in (alone, *ranked))
     return tuple(sorted(timed, key=_order))
+
+
+def _storing(found: Sequence[RankedStrategy], ways: Sequence[Captured], stock: HopperModel) -> list[RankedStrategy]:
+    """The best of ``found`` that walks, again with TMA stores, where shared memory suffices: both are to be tried."""
+    levels = {way.copies: way for way in ways if way.stored_bytes}
+    for ranked in sorted((r for r in found if r.copies in levels), key=_order):
+        scheme, way = ranked.scheme, levels[ranked.copies]
+        if isinstance(scheme, HopperStrategy) and scheme.persistent and not scheme.assignment:
+            needed = shared_bytes_storing(way, scheme.ring_depths(len(way.loading)))
+            if needed <= stock.shared_bytes_of_block(scheme.blocks):
+                return [replace(ranked, scheme=replace(scheme, stores=1))]
+    return []
 
 
 def _ways(captured: Captured) -> list[Captured]:
@@ -251,7 +263,7 @@ class HopperModel(KernelModel):
         beside = MORE_REGISTERS if shape.blocks > 1 or two_tiles else BASE_REGISTERS
         if any(live_registers(loop, shape) + beside > registers for loop in loops):
             return self.specialized(otherwise) if has_lookahead else []
-        limit_bytes = self._shared_bytes_of_block(shape)
+        limit_bytes = self.shared_bytes_of_block(shape.blocks)
         most = self._fit([MOST_DEPTH] * len(loops), limit_bytes)
         if most is None:
             return []
@@ -327,9 +339,9 @@ class HopperModel(KernelModel):
                 break
         return chosen
 
-    def _shared_bytes_of_block(self, shape: Shape) -> int:
-        """Shared memory that each of a shape's blocks can have."""
-        share = self.device.smem_bytes_per_sm // shape.blocks - BLOCK_BYTES
+    def shared_bytes_of_block(self, blocks: int) -> int:
+        """Shared memory that each of ``blocks`` on an SM can have."""
+        share = self.device.smem_bytes_per_sm // blocks - BLOCK_BYTES
         return min(self.device.smem_bytes_per_block, share)
 
     def _fit(self, depths: list[int], limit_bytes: int) -> tuple[int, ...] | None:

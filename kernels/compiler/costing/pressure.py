@@ -82,6 +82,12 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
     return total + passing + BARRIER_BYTES
 
 
+def shared_bytes_storing(captured: Captured, depths: tuple[int, ...]) -> int:
+    """As :func:`shared_bytes`, where TMA stores what the kernel stores through pointers of its products: from memory of
+    its own, where the tile was brought into another layout before."""
+    return shared_bytes(captured, depths) + max(0, captured.stored_bytes - staged_bytes(captured.body))
+
+
 def staged_bytes(body: Body) -> int:
     """Tiles of ``body`` on their way: those of stores, one for all of a size and shape, and of operands, or the largest
     that changes its layout. A store takes its tile in any layout, so a change of layout in front of it takes none. What

@@ -89,7 +89,7 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
     for number, store in enumerate(written):
         writer.write_store(store, f"%wp_tma_store{number}")
     least: dict[str, int] = {}
-    for box in (each.box for each in (*loads.found, *written)):
+    for box in (*(load.box for load in loads.found), *(store.box for store in written)):
         for name, value in box.least:
             least[name[1:]] = max(value, least.get(name[1:], 0))
     return Described(str(module), lines, tuple(sorted(least.items())), unchanged, there)

@@ -58,7 +58,8 @@ def planned_cut(
 
 def with_tma_loads(module: MlirModule, capability: int, *, stores: bool = False) -> tuple[MlirModule, Described]:
     """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are, and with ``stores`` its
-    stores of products as TMA stores; what a tail's addresses take from the loop before it in closed form; masks of few iterations and softmax weights are marked."""
+    stores of products as TMA stores; what a tail's addresses take from the loop before it in closed form; masks of few
+    iterations and softmax weights are marked."""
     import triton
 
     text = str(module)
