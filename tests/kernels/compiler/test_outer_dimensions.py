@@ -6,7 +6,6 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
