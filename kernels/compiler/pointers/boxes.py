@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.pointers.affine_tiles import AffineTile, NotAffine
-from warpplan.kernels.compiler.pointers.outer_dimensions import ALIGNMENT, OuterDimension, outer_dimensions
+from warpplan.kernels.compiler.pointers.outer_dimensions import ALIGNMENT, OuterDimension, is_fixed, outer_dimensions
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.pointers.scalars.scalar_values import ONE, ScalarReader
 from warpplan.kernels.compiler.pointers.tile_masks import BoundsMask
@@ -94,13 +94,26 @@ class BoxReader:
         if self._inside(tile.base, loop):
             raise NotAffine("its tensor's address is looked up in the loop")
         offset, row, column = self._split(tile.shift, tile.start, stride, loop, mask.lowest, outer)
-        before = self._may_be_before(row, mask.lowest[outer])
-        if before:
-            offset, row = offset - Polynomial.constant(ROWS_BEFORE) * stride, row + Polynomial.constant(ROWS_BEFORE)
         columns = self._dimension(tile, inner, column, limits, mask, loop, least)
-        rows = self._dimension(tile, outer, row, limits, mask, loop, least, before)
-        made_of = {tile.base, *(n for p in (stride, *rows.extents, *columns.extents) for n in p.names)}
-        around, offset = outer_dimensions(self.scalars, offset, made_of, size, least)
+        batch = self._batch_of(row, limits[outer], loop)
+        around: tuple[OuterDimension, ...] = ()
+        if batch.terms:  # rows are counted within their batch, where its descriptor then serves all batches
+            needed = dict(least)
+            try:
+                rows = self._dimension(tile, outer, row - batch, limits, mask, loop, needed)
+                made_of = self._made_of(tile.base, stride, rows, columns)
+                around, left = outer_dimensions(self.scalars, offset + batch * stride, made_of, size, needed)
+            except NotAffine:
+                around = ()
+            if around:
+                offset, row, least = left, row - batch, needed
+        if not around:
+            before = self._may_be_before(row, mask.lowest[outer])
+            if before:
+                offset, row = offset - Polynomial.constant(ROWS_BEFORE) * stride, row + Polynomial.constant(ROWS_BEFORE)
+            rows = self._dimension(tile, outer, row, limits, mask, loop, least, before)
+            made_of = self._made_of(tile.base, stride, rows, columns)
+            around, offset = outer_dimensions(self.scalars, offset, made_of, size, least)
         alignment = self._alignment(tile.base)
         if alignment % ALIGNMENT or (offset.divisor(self.scalars.divisor) * size) % ALIGNMENT:
             raise NotAffine(f"its base is not known to be a multiple of {ALIGNMENT} bytes")
@@ -111,6 +124,23 @@ class BoxReader:
             if self.scalars.kind(name) not in _WHOLE:
                 raise NotAffine(f"its address is made of a {self.scalars.kind(name)}")
         return Box(tile.base, offset, stride, rows, columns, inner == 0, element, tuple(sorted(least.items())), around)
+
+    def _batch_of(self, row: Polynomial, limits: tuple[Polynomial, ...], loop: IrOperation | None) -> Polynomial:
+        """The part of ``row`` by which the tensor's end moves from program to program: the rows of the batches before,
+        where a batch's offset is a multiple of the row stride."""
+        found = {
+            (limit + row).where(lambda monomial, _: not all(is_fixed(self.scalars, name) for name in monomial))
+            for limit in limits
+        }
+        if len(found) != 1:
+            return Polynomial()
+        (batch,) = found
+        inside = any(self._inside(name, loop) for name in batch.names)
+        return Polynomial() if inside or not set(batch.terms) <= set(row.terms) else batch
+
+    @staticmethod
+    def _made_of(base: str, stride: Polynomial, rows: Dimension, columns: Dimension) -> set[str]:
+        return {base, *(n for p in (stride, *rows.extents, *columns.extents) for n in p.names)}
 
     def _inside(self, name: str, loop: IrOperation | None) -> bool:
         return loop is not None and self.scalars.inside(name, loop)

@@ -53,7 +53,7 @@ class Unchanged:
 class Described:
     """``text`` is the kernel with the loads of ``lines`` as TMA loads; ``least`` what integer arguments have to be at
     least for that, by name without ``%``; ``unchanged`` the candidates that stay as they are; ``stores`` the bytes of
-    each tile of a product that TMA can store, whether it does in ``text`` or not."""
+    the tiles of products that TMA can store, one of each type, whether it does in ``text`` or not."""
 
     text: str
     lines: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
         for r in loads.refused
     )
     stored = pointer_stores(function).found
-    there = tuple(each.bytes for each in stored)
+    there = tuple({_tile(each.box): each.bytes for each in stored}.values())
     written = stored if stores else []
     if not loads.found and not written:
         return Described(text, (), (), unchanged, there)

@@ -123,3 +123,19 @@ def test_switched_off_offsets_stay_in_the_base(monkeypatch: pytest.MonkeyPatch) 
     at_cut.cache_clear()
     assert dimensions(text) == [2, 2]
     assert made_in_walk(text) == 2
+
+
+WHOLE_ROWS = SIGNATURE.replace("stride_am=i32:16", "stride_am=96")
+
+
+def test_an_offset_of_whole_rows_is_a_dimension_where_the_tensors_end_moves_with_it() -> None:
+    _, planned = at_cut("fixed", WHOLE_ROWS)
+    assert dimensions(planned.text) == [3, 3]
+    assert made_in_walk(planned.text) == 0
+
+
+@pytest.mark.parametrize("persistent", [0, 1])
+def test_each_batch_of_whole_rows_ends_where_it_ended(persistent: int) -> None:
+    original, planned = at_cut("fixed", WHOLE_ROWS)
+    scheme = HopperStrategy(2, (2,), persistent=persistent)
+    same(planned.text, scheme, {**VALUES, "M": 130}, memory(), GRID, launched=5, seeds=1, original=original)
