@@ -1,5 +1,5 @@
-"""Random products that load through pointers, before Triton chooses layouts: where a load is rewritten, the kernel
-stores what it stored. Polynomials on the way."""
+"""Random products that load through pointers, before Triton chooses layouts: where a load or a store is rewritten, the
+kernel stores what it stored. Polynomials on the way."""
 
 from __future__ import annotations
 
@@ -248,8 +248,8 @@ def stored(text: str) -> tuple[np.ndarray, np.ndarray]:
     return run_together(ReadyCode(parse(text)), values, buffers, [(0, 0, 0), (1, 1, 0)], (2, 2, 1))
 
 
-def written(text: str) -> Described:
-    return describe(text, nested=True)
+def written(text: str, *, stores: bool = False) -> Described:
+    return describe(text, nested=True, stores=stores)
 
 
 @settings(max_examples=100, deadline=None)
@@ -261,6 +261,11 @@ def test_what_is_rewritten_stores_what_the_kernel_stores(how: dict[str, Any]) ->
     before, after = stored(text), stored(found.text)
     np.testing.assert_array_equal(after[0], before[0])
     np.testing.assert_array_equal(after[1], before[1])
+    by_tma = written(text, stores=True)
+    if by_tma.text != found.text:
+        again = stored(by_tma.text)
+        np.testing.assert_array_equal(again[0], before[0])
+        np.testing.assert_array_equal(again[1], before[1])
 
 
 PLAIN = {
