@@ -14,11 +14,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.value_flow import Definition
-from warpplan.kernels.compiler.pointers.boxes import Box, Dimension
 from warpplan.kernels.compiler.pointers.outer_dimensions import ALIGNMENT, OuterDimension
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
 from warpplan.kernels.compiler.pointers.scalars.scalar_writer import MOST_I32, ScalarWriter
+from warpplan.kernels.compiler.pointers.tensor_boxes import Dimension, TensorBox
 from warpplan.kernels.compiler.pointers.tma_loads import TmaLoad, pointer_loads
 from warpplan.kernels.compiler.pointers.tma_stores import TmaStore, pointer_stores
 from warpplan.kernels.compiler.ttgir.functions import replace_function
@@ -140,7 +140,7 @@ class _BoxWriter:
         _insert(home, former, new)
         home.operations[:] = [operation for operation in home.operations if operation is not former]
 
-    def _place(self, box: Box, user: IrOperation, stem: str, at: ScalarWriter) -> str:
+    def _place(self, box: TensorBox, user: IrOperation, stem: str, at: ScalarWriter) -> str:
         """The descriptor of ``box``, made as far out as what it is made of is known, and its coordinates, which are
         written to ``at``, in front of its ``user``."""
         made, chain = ScalarWriter(self.scalars, f"{stem}_made", user.location), self.chains[id(user)]
@@ -151,7 +151,7 @@ class _BoxWriter:
         _insert(region, before, made.out)
         return f"{descriptor}[{', '.join(place)}]"
 
-    def _descriptor(self, box: Box, out: ScalarWriter) -> str:
+    def _descriptor(self, box: TensorBox, out: ScalarWriter) -> str:
         base = box.base
         if box.offset.terms:
             pointer = f"!tt.ptr<{box.element}>"
@@ -163,7 +163,7 @@ class _BoxWriter:
         block = f"<{self._block(box)}>"
         return out.op(f"$ = tt.make_tensor_descriptor {base}, [{shape}], [{strides}] : <{box.element}>, {block}")
 
-    def _block(self, box: Box) -> str:
+    def _block(self, box: TensorBox) -> str:
         """The descriptor's box as this Triton prints it."""
         kind = "x".join([*("1" for _ in box.outer), str(box.rows.size), str(box.columns.size), box.element])
         return f"tensor<{kind}>" if self.nested else kind
@@ -226,7 +226,7 @@ class _BoxWriter:
         return next(i for i, (region, _) in enumerate(chain) if region is home)
 
 
-def _tile(box: Box) -> str:
+def _tile(box: TensorBox) -> str:
     """The type of the tile that is loaded or stored."""
     return f"tensor<{box.rows.size}x{box.columns.size}x{box.element}>"
 

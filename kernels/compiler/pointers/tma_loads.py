@@ -1,5 +1,5 @@
-"""Which loads through pointers a TMA load can stand for: those of tiles that are boxes (:mod:`~.boxes`), outside of
-which TMA puts zeros, as the load does or where nothing reads what is there.
+"""Which loads through pointers a TMA load can stand for: those of tiles that are boxes (:mod:`~.tensor_boxes`), outside
+of which TMA puts zeros, as the load does or where nothing reads what is there.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from warpplan.kernels.compiler.analysis.load_hazards import WRITES, is_volatile
 from warpplan.kernels.compiler.analysis.value_flow import origins
 from warpplan.kernels.compiler.pointers.affine_tiles import AffineTile, NotAffine, TileReader
-from warpplan.kernels.compiler.pointers.boxes import Box, BoxReader
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
+from warpplan.kernels.compiler.pointers.tensor_boxes import BoxReader, TensorBox
 from warpplan.kernels.compiler.pointers.tile_masks import BoundsMask, read_mask
 from warpplan.kernels.compiler.pointers.unread_lanes import Users, require_unread
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
@@ -34,7 +34,7 @@ class TmaLoad:
 
     load: IrOperation
     loop: IrOperation
-    box: Box
+    box: TensorBox
     shape: tuple[int, ...]
 
 

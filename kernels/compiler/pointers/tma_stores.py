@@ -4,8 +4,9 @@ A product's tile is brought into a layout for wide stores through shared memory,
 thread holds, while the products of the next tile wait. By TMA it is put into shared memory once, and stored from there
 while the next tile is worked on.
 
-TMA stores the same elements where the tile is a box (:mod:`~.boxes`) whose ends are the mask's, and nothing wraps: what
-lies outside of the box's tensor is what the mask hides. A TMA store is under way until the kernel ends, so that
+TMA stores the same elements where the tile is a box (:mod:`~.tensor_boxes`) whose ends are the mask's, and nothing
+wraps: what lies outside of the box's tensor is what the mask hides. A TMA store is under way until the kernel ends, so
+that
 
 - nothing else in the kernel reads or writes what it writes, by the pointer that it is written through,
 - no loop repeats it, for two stores of one element may land in any order,
@@ -22,10 +23,10 @@ from dataclasses import dataclass, field
 from warpplan.kernels.compiler.analysis.copies.addresses import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.analysis.load_hazards import is_volatile
 from warpplan.kernels.compiler.pointers.affine_tiles import NotAffine, TileReader
-from warpplan.kernels.compiler.pointers.boxes import Box, BoxReader, bytes_of
 from warpplan.kernels.compiler.pointers.outer_dimensions import is_fixed
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
 from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
+from warpplan.kernels.compiler.pointers.tensor_boxes import BoxReader, TensorBox, bytes_of
 from warpplan.kernels.compiler.pointers.tile_masks import BoundsMask, read_mask
 from warpplan.kernels.compiler.pointers.unread_lanes import Users
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
@@ -52,7 +53,7 @@ class TmaStore:
 
     store: IrOperation
     value: str
-    box: Box
+    box: TensorBox
 
     @property
     def bytes(self) -> int:

@@ -44,7 +44,7 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class Box:
+class TensorBox:
     """A tile of ``base``, a scalar pointer, moved by ``offset`` elements, along ``rows`` (each ``stride`` elements
     apart) and ``columns``. ``turned`` where the tile's first dimension is the columns. ``least`` are the arguments that
     have to be at least 0 or 1 for that. ``outer`` are dimensions around the two, of boxes of 1."""
@@ -76,7 +76,7 @@ class BoxReader:
     def read(
         self, tile: AffineTile, mask: BoundsMask, limits: list[tuple[Polynomial, ...]], element: str,
         loop: IrOperation | None,
-    ) -> Box:  # fmt: skip
+    ) -> TensorBox:  # fmt: skip
         """The box of ``tile``, of two dimensions, in each of which it ends at the least of ``limits``. What changes in
         ``loop`` may be in its coordinates alone. Raises :class:`NotAffine`."""
         size, inner = bytes_of(element), self._inner(tile)
@@ -123,7 +123,9 @@ class BoxReader:
         for name in sorted(n for p in numbers for n in p.names):
             if self.scalars.kind(name) not in _WHOLE:
                 raise NotAffine(f"its address is made of a {self.scalars.kind(name)}")
-        return Box(tile.base, offset, stride, rows, columns, inner == 0, element, tuple(sorted(least.items())), around)
+        return TensorBox(
+            tile.base, offset, stride, rows, columns, inner == 0, element, tuple(sorted(least.items())), around
+        )
 
     def _batch_of(self, row: Polynomial, limits: tuple[Polynomial, ...], loop: IrOperation | None) -> Polynomial:
         """The part of ``row`` by which the tensor's end moves from program to program: the rows of the batches before,
