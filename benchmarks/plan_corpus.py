@@ -101,7 +101,7 @@ def planned_as(entry: Entry, index: int) -> Row:
         if known is None or captured.copied:  # what TMA cannot load is copied: something else is in the way
             known = hopper_ranking.no_fit(captured.copied[-1] if captured.copied else captured, device(DEVICE))
         return {**base, "status": "refused", "reason": known.reason, "operation": known.operation, "line": known.line}
-    better = [r for r in ranked if r.scheme is not None and r.gain > 1.0]
+    better = [r for r in ranked if r.scheme is not None and r.gain > 1.0 and not r.scheme.stores_by_tma]
     if not better:
         alone = next(r for r in ranked if r.scheme is None)
         nearest = max(r.gain for r in ranked if r.scheme is not None)

@@ -106,10 +106,18 @@ def _schemes(request: dict[str, Json]) -> tuple[list[Strategy], dict[Strategy, G
     if not found:
         raise CannotPlan(ranked[0].reason if ranked else "no scheme fits")
     if request["launch"] is None:
-        # Only a measurement may find faster than the kernel itself what is predicted to be slower.
-        ahead = takewhile(lambda entry: entry.scheme is not None, ranked)
-        return [entry.scheme for entry in ahead if entry.scheme is not None][: request["most"]], models
-    return diverse(found)[: request["most"]], models
+        # Only a measurement may find faster than the kernel itself what is predicted to be slower, or no faster.
+        ahead = [entry.scheme for entry in takewhile(lambda entry: entry.scheme is not None, ranked)]
+        return [s for s in ahead if s is not None and not s.stores_by_tma][: request["most"]], models
+    return to_measure(found, request["most"]), models
+
+
+def to_measure(schemes: list[Strategy], most: int) -> list[Strategy]:
+    """``most`` of ``schemes``, best first, and one more with TMA stores, where there is one, in the second place."""
+    plain = [scheme for scheme in schemes if not scheme.stores_by_tma]
+    storing = [scheme for scheme in schemes if scheme.stores_by_tma][:1]
+    first, *others = diverse(plain)[:most]
+    return [first, *storing, *others]
 
 
 def diverse(schemes: list[Strategy]) -> list[Strategy]:

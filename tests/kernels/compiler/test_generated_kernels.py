@@ -95,7 +95,7 @@ def test_each_recorded_kernel_is_spoken_of_in_the_documentation_too() -> None:
 @pytest.mark.parametrize("name", PLANNED)
 def test_a_generated_kernel_is_planned_and_computes_the_same(name: str) -> None:
     made = KERNELS[name]
-    better = [r for r in ranking(name) if r.scheme is not None and r.gain > 1.0]
+    better = [r for r in ranking(name) if r.scheme is not None and r.gain > 1.0 and not r.scheme.stores_by_tma]
     found, scheme = lowered(source(made), TARGET, options(made), better[:MOST_SCHEMES])
     assert found["status"] == "planned", found
     assert found["waits_played"]

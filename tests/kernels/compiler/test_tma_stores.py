@@ -24,6 +24,9 @@ from warpplan.kernels.compiler.costing.pressure import shared_bytes, shared_byte
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
 from warpplan.kernels.compiler.inspection.finished import finished_text, written_text
 from warpplan.kernels.compiler.inspection.signature import source_of
+from warpplan.kernels.compiler.launching.autotuned.list_choice import MOST_PLANNED, Candidate, to_try
+from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings
+from warpplan.kernels.compiler.launching.trial import to_measure
 from warpplan.kernels.compiler.pointers import tma_stores
 from warpplan.kernels.compiler.pointers.planned_cut import PlannedCut, explained, planned_cut
 from warpplan.kernels.compiler.pointers.tma_stores import pointer_stores
@@ -175,6 +178,27 @@ def test_the_best_plan_that_walks_is_tried_with_tma_stores_right_after_it() -> N
 
 def test_a_kernel_whose_store_stays_has_no_such_plan() -> None:
     assert not any(r.scheme is not None and r.scheme.stores_by_tma for r in ranked("told"))
+
+
+def test_one_plan_with_tma_stores_is_measured_beside_as_many_as_without() -> None:
+    plain = [HopperStrategy(consumers, (3,), persistent=1) for consumers in (1, 2, 3)]
+    storing = [HopperStrategy(consumers, (3,), persistent=1, stores=1) for consumers in (2, 3)]
+    assert to_measure([*plain, *storing], 2) == [plain[0], storing[0], plain[1]]
+    assert to_measure(plain, 2) == plain[:2]
+
+
+def test_of_a_list_one_is_tried_beside_as_many_as_without() -> None:
+    def candidate(config: int, consumers: int | None, stores: int, us: float) -> Candidate:
+        scheme = None if consumers is None else HopperStrategy(consumers, (3,), persistent=1, stores=stores)
+        return Candidate(config, scheme, us)
+
+    plain = [candidate(config, 2, 0, 10.0 + config) for config in range(7)]
+    storing = [candidate(config, 2, 1, 10.0 + config) for config in range(7)]
+    found, _, spare = to_try(
+        [*plain, *storing, *(candidate(i, None, 0, 20.0) for i in range(7))], range(7), KnownTimings()
+    )
+    assert found == [plain[0], storing[0], *plain[1:MOST_PLANNED]]
+    assert spare == plain[MOST_PLANNED:]
 
 
 def test_shared_memory_counts_tiles_that_tma_stores() -> None:

@@ -88,9 +88,9 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
 def to_try(
     candidates: Sequence[Candidate], alike: Sequence[Hashable], known: KnownTimings
 ) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-    """The first few planned, and those as they are; then the planned ones, in order, that replace those of the first
-    few that do not compile. ``alike`` is equal for configurations that one strategy makes the same kernel of: they
-    differ in warps or stages alone."""
+    """The first few planned, and one with TMA stores beside them in the second place; those as they are; then the
+    planned ones, in order, that replace those of the first few that do not compile. ``alike`` is equal for
+    configurations that one strategy makes the same kernel of: they differ in warps or stages alone."""
     unplanned = [c for c in candidates if c.scheme is None]
     if known.winner is not None:
         unplanned = [c for c in unplanned if c.config == known.winner]
@@ -102,8 +102,13 @@ def to_try(
     for candidate in candidates:
         if candidate.scheme is not None and candidate.predicted_us <= limit:
             planned.setdefault((alike[candidate.config], candidate.scheme), candidate)
-    ordered = _diverse(list(planned.values()), alike)
-    return ordered[:MOST_PLANNED], unplanned, ordered[MOST_PLANNED:]
+    ordered = _diverse([c for c in planned.values() if not _stores_by_tma(c)], alike)
+    storing = list(filter(_stores_by_tma, planned.values()))[:1]
+    return [*ordered[:1], *storing, *ordered[1:MOST_PLANNED]], unplanned, ordered[MOST_PLANNED:]
+
+
+def _stores_by_tma(candidate: Candidate) -> bool:
+    return candidate.scheme is not None and candidate.scheme.stores_by_tma
 
 
 def _diverse(candidates: list[Candidate], alike: Sequence[Hashable]) -> list[Candidate]:
