@@ -6,7 +6,7 @@ EXPORTS = {
     "axes": ("BOXED_WRITES", "effect", "rule", "tensor_operands"),
     "capture": ("Body", "capture", "Captured", "Obstacle", "producer_slice"),
     "grid_walk": ("require_grid_walk",),
-    "load_hazards": ("ASSEMBLY", "is_volatile", "refuse_hazards", "WRITES"),
+    "load_hazards": ("cache_modifier", "ASSEMBLY", "is_volatile", "refuse_hazards", "WRITES"),
     "loop_work": ("Flow", "LoopWork"),
     "operation_kinds": (
         "CONTROL",

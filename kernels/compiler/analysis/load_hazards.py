@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -53,6 +54,13 @@ def refuse_hazards(module: Module, defined: dict[str, Definition], kept: set[int
 
 def is_volatile(operation: IrOperation) -> bool:
     return operation.attributes.get("isVolatile", "false") != "false"
+
+
+def cache_modifier(operation: IrOperation) -> str:
+    """What a load or a store says that caches are to do: ``cv``, ``wt``, …; "" for nothing. Triton 3.9 prints it within
+    a policy."""
+    found = re.search(r"cache_?modifier = (\w+)", operation.text(), re.IGNORECASE)
+    return "" if found is None or found[1] == "none" else found[1]
 
 
 def spins(function: IrOperation) -> Iterator[IrOperation]:

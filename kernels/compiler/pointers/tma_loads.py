@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from warpplan.kernels.compiler.analysis.load_hazards import WRITES, is_volatile
+from warpplan.kernels.compiler.analysis.load_hazards import WRITES, cache_modifier, is_volatile
 from warpplan.kernels.compiler.analysis.value_flow import origins
 from warpplan.kernels.compiler.pointers.affine_tiles import AffineTile, NotAffine, TileReader
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
@@ -140,7 +140,7 @@ class _LoadReader:
         """Raises :class:`NotAffine` with the reason."""
         if is_volatile(load):
             raise NotAffine("it is volatile", load)
-        if "cacheModifier = cv" in load.text():
+        if cache_modifier(load) == "cv":
             raise NotAffine("it is to be read again each time, past every cache", load)
         kind = parse_type(find_types(load.signature)[0])
         assert kind is not None

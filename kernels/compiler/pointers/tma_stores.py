@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.copies.addresses import PURE, PURE_DIALECTS
-from warpplan.kernels.compiler.analysis.load_hazards import is_volatile
+from warpplan.kernels.compiler.analysis.load_hazards import cache_modifier, is_volatile
 from warpplan.kernels.compiler.pointers.affine_tiles import NotAffine, TileReader
 from warpplan.kernels.compiler.pointers.outer_dimensions import is_fixed
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
@@ -125,7 +125,7 @@ class _StoreReader:
         """Raises :class:`NotAffine` with the reason."""
         if id(store) in self.repeated:
             raise NotAffine("a loop repeats it, and two TMA stores may land in any order", store)
-        if "cacheModifier" in store.text():
+        if cache_modifier(store):
             raise NotAffine("it says what caches are to do", store)
         kind = parse_type(find_types(store.signature)[0])
         assert kind is not None

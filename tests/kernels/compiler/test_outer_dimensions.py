@@ -26,6 +26,8 @@ from warpplan.kernels.compiler.pointers.planned_cut import PlannedCut, planned_c
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.ttgir.parsing import parse
 
+pytestmark = pytest.mark.matrix
+
 SIGNATURE = (
     "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, table_ptr=*i32, M=i32, N=i32, K=i32, H=i32, stride_ab=i32:16, "
     "stride_ah=i32:16, stride_am=i32:16, stride_bb=i32:16, stride_bn=i32:16, stride_cb=i32, stride_cm=i32, "

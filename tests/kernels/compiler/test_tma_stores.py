@@ -38,6 +38,8 @@ from warpplan.planner.values.device import device
 from warpplan.planner.values.profile import Profile
 from warpplan.service.workflow.profiles import Profiles
 
+pytestmark = pytest.mark.matrix
+
 SIGNATURE = (
     "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, d_ptr=*bf16, flag_ptr=*i32, M=i32, N=i32, K=i32, top=i32, "
     "stride_am=i32:16, stride_bn=i32:16, stride_cm=i32:16, HOW='{}', BM=128, BN=64, BK=64"

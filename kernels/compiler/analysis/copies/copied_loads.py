@@ -26,7 +26,7 @@ from warpplan.kernels.compiler.analysis.copies.addresses import Address, address
 from warpplan.kernels.compiler.analysis.copies.lane_runs import LaneRunReader, element_of
 from warpplan.kernels.compiler.analysis.copies.slot_layouts import mark_passes
 from warpplan.kernels.compiler.analysis.copies.thread_elements import neighbours
-from warpplan.kernels.compiler.analysis.load_hazards import WRITES, is_volatile
+from warpplan.kernels.compiler.analysis.load_hazards import WRITES, cache_modifier, is_volatile
 from warpplan.kernels.compiler.analysis.operation_kinds import (
     COPY_LOAD,
     DOTS,
@@ -201,7 +201,7 @@ class _CopyReader:
         element = element_of(load)
         if element == "i1" or element.startswith("!tt.ptr"):
             raise _Stays(f"its elements are {element}", load)
-        if is_volatile(load) or "cacheModifier = cv" in load.text():
+        if is_volatile(load) or cache_modifier(load) == "cv":
             raise _Stays("it is to be read again each time, past every cache", load)
         late = self.address(load).late
         if late is not None:
