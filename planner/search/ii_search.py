@@ -129,6 +129,9 @@ class BidirectionalSearch(SearchState):
         of optimality, in attempts of ``seconds``."""
         if self.best is None:
             self.find_incumbent(seconds, enough)
+        if self.best is not None and self.bound_moves and self.search.gap_bisection:
+            with self.share(self.params.bisection_attempts * seconds):
+                self.bisect_gap(self.params.proof_attempts * seconds)
         if self.best is not None:
             with self.share(self.params.improvement_attempts * seconds):
                 self.improve_incumbent(seconds)
@@ -205,7 +208,7 @@ class BidirectionalSearch(SearchState):
             while repeated and answer == "unknown" and not self.out_of_work and before != self.budget.left:
                 before = self.budget.left
                 answer = self.find_schedule(ii, seconds)
-        if self.best is not None and self.ii <= ii:
+        if self.best is not None and (self.ii <= ii or (answer == "no" and self.search.gap_bisection)):
             return
         if self.small_loop:
             self._construct_above(enough, self.params.construction_ladder)
@@ -253,6 +256,15 @@ class BidirectionalSearch(SearchState):
             self.find_schedule(enough, seconds)
 
     # Improving it, and proving it optimal
+
+    def bisect_gap(self, seconds: float) -> None:
+        """Bisection of the gap between bound and incumbent by whole models, as long as each is decided within
+        ``seconds``: a proof halves the gap as a schedule does."""
+        while not self.exact and not self.settled and not self.out_of_work:
+            close = self.params.precision * (self.ii - self.proven) < self.ii
+            target = self.ii - 1 if close else (self.proven + self.ii - 1) // 2
+            if self.prove_infeasible(target, seconds) == "unknown":
+                return
 
     def raise_lower_bound(self, seconds: float, enough: int) -> None:
         """Whole models from the proven bound up, in steps that double while they are proven infeasible, then by
