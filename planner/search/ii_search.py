@@ -259,12 +259,15 @@ class BidirectionalSearch(SearchState):
 
     def bisect_gap(self, seconds: float) -> None:
         """Bisection of the gap between bound and incumbent by whole models, as long as each is decided within
-        ``seconds``: a proof halves the gap as a schedule does."""
+        ``seconds``: a proof halves the gap as a schedule does. It ends where little is left: next to the optimum every
+        proof takes as long as the last one, and neighbourhoods are decided sooner."""
         while not self.exact and not self.settled and not self.out_of_work:
-            close = self.params.precision * (self.ii - self.proven) < self.ii
-            target = self.ii - 1 if close else (self.proven + self.ii - 1) // 2
-            if self.prove_infeasible(target, seconds) == "unknown":
+            if self.params.bisected_parts * (self.ii - self.proven) < self.ii:
                 return
+            target = (self.proven + self.ii - 1) // 2
+            if self.reuses_memory() or self.find_side_by_side(target) != "yes":
+                if self.prove_infeasible(target, seconds) == "unknown":
+                    return
 
     def raise_lower_bound(self, seconds: float, enough: int) -> None:
         """Whole models from the proven bound up, in steps that double while they are proven infeasible, then by

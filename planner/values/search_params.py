@@ -123,6 +123,9 @@ class DriverParams:
     bisection_attempts: float = 20.0
     """Likewise for bisecting the gap by whole models. Chosen by hand: it ends at the first model that is left open.
     Doubled: not measured."""
+    bisected_parts: int = 16
+    """Bisection ends where the gap is below one part of the incumbent in this many. Chosen by hand. Doubled: more
+    proofs that take as long as the last one."""
     bound_attempts: float = 5.0
     """Likewise for raising the bound from below. Chosen by hand. Doubled: less is left for the rest."""
     bound_step_parts: int = 16
