@@ -108,7 +108,7 @@ class DriverParams:
     """Operations from which list scheduling comes before any model, at every interval. Chosen by hand on the classic
     loops of ``benchmarks/modulo_instances.py``. Doubled: loops in between build models that list scheduling
     makes needless."""
-    attempt_seconds: float = 0.2
+    attempt_seconds: float = 0.35
     """For each attempt of the first round. Chosen by hand on the training loops and on these with their costs moved.
     Doubled: infeasible intervals cost twice as much."""
     seconds_growth: float = 2.0
