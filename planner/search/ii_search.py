@@ -304,7 +304,9 @@ class BidirectionalSearch(SearchState):
             early, late = self.params.early_proof_attempts, self.params.proof_attempts
             self.prove_optimal((late if self.bound_moves else early) * seconds)
             floor, last = max(self.proven, self.heuristic_limit), self.ii - 1
-            while floor <= last and not self.out_of_work:
+            # Where rings share bytes, windows are decided no sooner than whole models, which prove something.
+            windowed = not (self.search.gap_bisection and self.bound_moves and self.reuses_memory())
+            while windowed and floor <= last and not self.out_of_work:
                 # Where little is left, the end is hardly any harder to find.
                 close = self.params.precision * (self.ii - floor) < self.ii and not self.small_loop
                 with self.share(self.params.step_attempts * seconds):

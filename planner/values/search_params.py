@@ -188,7 +188,7 @@ class NeighbourhoodParams:
 
     seed: int = 20
     """Of the sequence that neighbourhoods are drawn from. Arbitrary. Doubled: another sequence."""
-    failures: tuple[int, int] = (5, 3)
+    failures: tuple[int, int] = (5, 1)
     """Attempts in a row without a shorter interval after which a proof is tried, where the bound is MinII, and where
     proofs have raised it. Doubled: more work on incumbents that are optimal."""
     shared_memory_failures: float = 30.0
