@@ -265,9 +265,9 @@ class BidirectionalSearch(SearchState):
             if self.params.bisected_parts * (self.ii - self.proven) < self.ii:
                 return
             target = (self.proven + self.ii - 1) // 2
-            if self.reuses_memory() or self.find_side_by_side(target) != "yes":
-                if self.prove_infeasible(target, seconds) == "unknown":
-                    return
+            found = not self.reuses_memory() and self.find_side_by_side(target) == "yes"
+            if not found and self.prove_infeasible(target, seconds) == "unknown":
+                return
 
     def raise_lower_bound(self, seconds: float, enough: int) -> None:
         """Whole models from the proven bound up, in steps that double while they are proven infeasible, then by
