@@ -113,6 +113,8 @@ def _set_rule(solver: cp_model.CpSolver, rule: DecisionRule, params: CpSatParams
     parameters = solver.parameters
     if rule in ("proof", "random_order") and hasattr(parameters, "use_new_integer_conflict_resolution"):
         parameters.use_new_integer_conflict_resolution = True
+    if rule == "proof":
+        parameters.variable_activity_decay = params.proof_activity_decay
     if rule == "random_order":
         parameters.preferred_variable_order = parameters.IN_RANDOM_ORDER
     elif rule not in ("fixed_order", "proof"):

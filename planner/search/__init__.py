@@ -17,15 +17,17 @@ method, in the order in which a solve goes through it:
    ``portfolio`` gives every attempt its own seed. ``attempts`` packs the rings of what is found; where they cannot be
    packed, it adds a no-good cut, of few rings that are in conflict pairwise where there are such, and solves again
    (logic-based Benders decomposition). These cuts hold at every interval, and later queries begin with them.
-4. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a
+4. *Bisection.* Where MinII is infeasible, whole models with disjunctive dominance cuts bisect the gap between bound and
+   incumbent until little of it is left: either answer halves it, and away from the optimum both come soon.
+5. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a
    maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection. Then
    large-neighbourhood search (Shaw, CP 1998) does most of the work: ``neighbourhoods`` of the incumbent keep most of
    its partitions and of its order, and CP-SAT decides the rest anew at a shorter interval. Where rings share bytes,
    most improvements keep every ring where it lies.
-5. *Proofs.* Once no neighbourhood is better, the whole model with disjunctive dominance cuts decides II − 1; where that
-   stays open, whole models raise the bound from below, in growing steps and then by bisection. Problems of units and
-   dependences alone are decided on their core (``core_feasibility``).
-6. *Among equals.* ``tie_break`` and ``heuristics.compaction`` choose a schedule of the interval found: few crossings,
+6. *Proofs.* Once no neighbourhood is better, the whole model decides II − 1; where that stays open, whole models raise
+   the bound from below, in growing steps and then by bisection. Problems of units and dependences alone are decided on
+   their core (``core_feasibility``).
+7. *Among equals.* ``tie_break`` and ``heuristics.compaction`` choose a schedule of the interval found: few crossings,
    short lives, early starts. ``diagnosis`` names the binding constraint where no interval is feasible.
 
 These steps are taken in rounds whose attempts take longer each time. No step depends on the work limit, so that a

@@ -109,6 +109,15 @@ class FeasibilityQuery:
                 return "no", None
         return "unknown", None
 
+    def find_side_by_side(self, seconds: float) -> tuple[Answer, Assignment | None]:
+        """One attempt at all schedules in the stage window whose rings lie side by side."""
+        if "apart" in self.infeasible:
+            return "no", None
+        outcome = self._make(self._attempt(self._window("apart"), seconds))
+        if outcome.answer == "no":
+            self.infeasible.add("apart")
+        return outcome.answer, outcome.found
+
     def _round(self) -> list[Restriction]:
         """What to attempt next: what was left open and new restrictions, with all of the window between; where there
         are no clones, all of the window first."""

@@ -129,6 +129,9 @@ class BidirectionalSearch(SearchState):
         of optimality, in attempts of ``seconds``."""
         if self.best is None:
             self.find_incumbent(seconds, enough)
+        if self.best is not None and self.bound_moves and self.search.gap_bisection:
+            with self.share(self.params.bisection_attempts * seconds):
+                self.bisect_gap(self.params.proof_attempts * seconds)
         if self.best is not None:
             with self.share(self.params.improvement_attempts * seconds):
                 self.improve_incumbent(seconds)
@@ -205,7 +208,7 @@ class BidirectionalSearch(SearchState):
             while repeated and answer == "unknown" and not self.out_of_work and before != self.budget.left:
                 before = self.budget.left
                 answer = self.find_schedule(ii, seconds)
-        if self.best is not None and self.ii <= ii:
+        if self.best is not None and (self.ii <= ii or (answer == "no" and self.search.gap_bisection)):
             return
         if self.small_loop:
             self._construct_above(enough, self.params.construction_ladder)
@@ -254,6 +257,18 @@ class BidirectionalSearch(SearchState):
 
     # Improving it, and proving it optimal
 
+    def bisect_gap(self, seconds: float) -> None:
+        """Bisection of the gap between bound and incumbent by whole models, as long as each is decided within
+        ``seconds``: a proof halves the gap as a schedule does. It ends where little is left: next to the optimum every
+        proof takes as long as the last one, and neighbourhoods are decided sooner."""
+        while not self.exact and not self.settled and not self.out_of_work:
+            if self.params.bisected_parts * (self.ii - self.proven) < self.ii:
+                return
+            target = (self.proven + self.ii - 1) // 2
+            found = not self.reuses_memory() and self.find_side_by_side(target) == "yes"
+            if not found and self.prove_infeasible(target, seconds) == "unknown":
+                return
+
     def raise_lower_bound(self, seconds: float, enough: int) -> None:
         """Whole models from the proven bound up, in steps that double while they are proven infeasible, then by
         bisection: far below the optimum such proofs take milliseconds."""
@@ -289,7 +304,9 @@ class BidirectionalSearch(SearchState):
             early, late = self.params.early_proof_attempts, self.params.proof_attempts
             self.prove_optimal((late if self.bound_moves else early) * seconds)
             floor, last = max(self.proven, self.heuristic_limit), self.ii - 1
-            while floor <= last and not self.out_of_work:
+            # Where rings share bytes, windows are decided no sooner than whole models, which prove something.
+            windowed = not (self.search.gap_bisection and self.bound_moves and self.reuses_memory())
+            while windowed and floor <= last and not self.out_of_work:
                 # Where little is left, the end is hardly any harder to find.
                 close = self.params.precision * (self.ii - floor) < self.ii and not self.small_loop
                 with self.share(self.params.step_attempts * seconds):

@@ -131,6 +131,14 @@ class SearchState:
             self.heuristic_limit = max(self.heuristic_limit, ii + 1)
         return answer
 
+    def find_side_by_side(self, ii: int) -> Answer:
+        """Whether a schedule of ``ii`` whose rings lie side by side is found in the stage window by one attempt; "no"
+        proves nothing."""
+        answer, schedule = self.query(ii).find_side_by_side(self.params.attempt_seconds)
+        if schedule is not None:
+            self.record_schedule(ii, schedule)
+        return answer
+
     def prove_infeasible(self, ii: int, seconds: float, then: Attempt | None = None) -> Answer:
         """Whether ``ii`` is feasible: "no" is a proof. ``then``: the attempt that is likely to be next."""
         answer, schedule = self._decide(ii, seconds, then)
