@@ -22,6 +22,10 @@ from warpplan.planner.values.profile import Profile
 PLAYED = 6
 """Iterations that are played; the interval is the mean of the last half. Doubled: the same, to a cycle."""
 
+SCHEDULERS = "SCHEDULERS"
+"""The unit that every instruction passes, whichever it goes to: one a cycle from each of an SM's four schedulers, so that
+blocks on one SM share what each takes to issue (CUDA C++ Programming Guide, "Compute Capability 9.x")."""
+
 
 @dataclass(frozen=True)
 class LoopPrice:
@@ -87,7 +91,7 @@ def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost]) -> dict[str, float]
     found: dict[str, float] = {}
     for w, cost in zip(work, prices, strict=True):
         found[UNIT[w.kind]] = found.get(UNIT[w.kind], 0.0) + cost.occupancy
-    return found
+    return {**found, SCHEDULERS: sum(cost.issue for cost in prices)}
 
 
 def _serial(work: Sequence[WorkFacts], prices: Sequence[Cost], meeting: float) -> float:

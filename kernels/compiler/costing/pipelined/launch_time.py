@@ -42,8 +42,9 @@ TURN_CYCLES = {False: 100.0, True: 500.0}
 """Of an iteration whose products nobody waits for: barriers, descriptors and copies between one product and the next,
 which the one still in flight hides for the most part, but not where ptxas serialises them. Fitted by hand to the
 training half of the launches in ``benchmarks/results/launch_replay_h200.json``; 400 to 600 do about as well."""
-SPILL_BYTES_PER_CYCLE = 64.0
-"""L1's rate for spilled registers, there and back. Estimated."""
+SPILL_BYTES_PER_CYCLE = 32.0
+"""L1's rate for spilled registers, there and back. Chosen by hand on the training rows of
+``benchmarks/results/consumers_h100.json``, where 64 ranks attention that spills too high; 16 to 32 do about as well."""
 LEAST_SLOTS = 0.5
 """Slots in flight of a loop that copies nothing ahead: its load's whole latency, twice over. As in ``KernelModel``."""
 ELEMENT_RATE = {"f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn", "f16": "float16", "i8": "float8_e4m3fn"}

@@ -51,11 +51,12 @@ def launch_memory(
     loads, stores = _by_operation(spread, False), _by_operation(spread, True)
     each = count / len(spread)
     loaded = each * sum(_moved(found) for found in loads.values())
-    needed = sum(_distinct(found, each) for found in loads.values())
-    written = sum(_distinct(found, each) for found in stores.values())
+    in_round = _by_operation(first, False)
+    scale = count / len(first)
+    needed = _needed(loads, in_round, each, scale)
+    written = _needed(stores, _by_operation(first, True), each, scale)
     read = needed
     if needed > USABLE_L2 * device.l2_bytes:
-        in_round = _by_operation(first, False)
         share = sum(_distinct(found, 1.0) for found in in_round.values())
         whole = sum(_moved(found) for found in in_round.values())
         read = max(needed, loaded * share / whole if whole else 0.0)
@@ -81,6 +82,17 @@ def _by_operation(programs: Sequence[PaperProgram], store: bool) -> dict[int, li
 
 def _moved(accesses: Sequence[TileAccess]) -> float:
     return sum(access.moved_bytes * access.times for access in accesses)
+
+
+def _needed(
+    spread: Mapping[int, list[TileAccess]], neighbours: Mapping[int, list[TileAccess]], each: float, scale: float
+) -> float:  # fmt: skip
+    """Bytes of the different tiles that a launch touches, from programs spread over it and from the first of it.
+
+    Programs that share a tile may lie too close together for those spread over the launch to show it: neighbours do.
+    All different tiles are no more than each run of neighbours has, taken ``scale`` times, so the less counts.
+    """
+    return sum(min(_distinct(found, each), scale * _distinct(neighbours[at], 1.0)) for at, found in spread.items())
 
 
 def _distinct(accesses: Sequence[TileAccess], each: float) -> float:
