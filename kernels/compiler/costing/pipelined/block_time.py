@@ -23,8 +23,8 @@ PLAYED = 6
 """Iterations that are played; the interval is the mean of the last half. Doubled: the same, to a cycle."""
 
 SCHEDULERS = "SCHEDULERS"
-"""The unit that every instruction passes, whichever it goes to: one a cycle from each of an SM's four schedulers, so that
-blocks on one SM share what each takes to issue (CUDA C++ Programming Guide, "Compute Capability 9.x")."""
+"""The unit that every instruction passes, whichever it goes to: one a cycle from each of an SM's four schedulers, so
+that blocks on one SM share what each takes to issue (CUDA C++ Programming Guide, "Compute Capability 9.x")."""
 
 
 @dataclass(frozen=True)
