@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from heldout.generator import EACH, FAMILIES, heldout_loop
-from heldout.varied_loop import CAPACITY_KB, FACTORS, VariedLoop
+from varied_loop import CAPACITY_KB, FACTORS, VariedLoop
 from loop_splits import SPLITS, digest, loops
 
 from warpplan.planner.bounds.min_ii import min_ii

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loop_attention import online_softmax
 from loop_costs import THREADS
 
-from heldout.varied_loop import VariedLoop
+from varied_loop import VariedLoop
 
 
 def softcapped(loop: VariedLoop, i: int, scores: str, elements: int) -> str:

@@ -9,7 +9,7 @@ from random import Random
 
 from loop_costs import STATISTIC, TMA_ALIGNMENT, measured, pointer_access, tensor_memory
 
-from heldout.varied_loop import VariedLoop
+from varied_loop import VariedLoop
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 from loop_costs import measured, pointer_access
 
-from heldout.varied_loop import VariedLoop
+from varied_loop import VariedLoop
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 LETTERS = "abcdef"

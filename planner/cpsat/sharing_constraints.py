@@ -1,13 +1,16 @@
 """Memory in the constraint model when rings may lie in one another's place (rule 7).
 
-A relaxation: on the circle, the rings of one slot that are held at the same moment need memory side by side, and rings
-of more slots need it all the time. Whether a solution has a layout is for exact packing to find; rings that it proves
-infeasible come back as a no-good cut: two of them must be apart in time, or one of them shorter.
+A relaxation: rings that are in conflict, every two, lie side by side. Two are not in conflict if they have one slot
+each and one's life ends before the other's begins, all around the circle. (That they are never all held at one moment
+is not enough: three arcs of a circle may meet two by two and have no common point.) Which rings are in conflict is for
+the model to decide, so it takes them in an order, and keeps those that are apart from none kept before: these have to
+fit. Whether a solution has a layout is for exact packing to find; where there is none, the rings that do not fit are
+taken first in a further such order, or, where their sizes alone do not say why, come back as a no-good cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, get_args
@@ -16,13 +19,10 @@ from warpplan.planner.cpsat.literals import Truth, always, given, negated, never
 from warpplan.planner.cpsat.variables import ModelVariables
 from warpplan.planner.problem.assignment import Assignment, slots
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.ring_sharing import may_share, reuse_distance
+from warpplan.planner.problem.ring_sharing import least_hold, may_share, reuse_distance
 from warpplan.planner.problem.terms import Arc, Use, whole_multiple
 from warpplan.planner.values.dependence_graph import Memory
 from warpplan.planner.values.plan import Buffer, Reuse
-
-MANY = 2**20
-"""Slots, a number beyond any loop's need: the end of a variable's domain, never reached."""
 
 
 @dataclass(frozen=True)
@@ -97,34 +97,83 @@ class SharedMemory:
     def __init__(self, model: ModelVariables) -> None:
         self.model = model
         self._single = {p: _single(model, p) for p in model.depth}
-        self._apart: dict[tuple[int, int], Truth] = {}
+        self._pairs: dict[tuple[int, int], Truth] = {}
+        self._holds: dict[int, Any] = {}
         for memory in get_args(Memory):
-            _add(model, memory, self._single)
+            self._add_clique([p for p in model.depth if model.problem.memory(p) == memory])
+
+    def _add_clique(self, rings: Collection[int], first: Collection[int] = ()) -> None:
+        """Taken in order, ``first`` and large ones before others, the rings of one memory that are apart from none kept
+        before them are kept: these are in conflict, every two, and lie side by side."""
+        model, problem = self.model, self.model.problem
+        taken, kept = list[Any](), dict[int, Truth]()
+        for p in sorted(rings, key=lambda p: (p not in first, -_size(problem, p), p)):
+            escapes = [self._both(self._apart(q, p), kept[q]) for q in kept]
+            escapes = [escape for escape in escapes if not never(escape)]
+            kept[p] = model.cp.new_bool_var("") if escapes else 1
+            if escapes:
+                model.cp.add_bool_or([*escapes, kept[p]])
+            taken.append(_size(problem, p) * (model.depth[p] - negated(kept[p])))
+        if taken:
+            model.cp.add(sum(taken) <= _capacity(problem, problem.memory(next(iter(rings)))))
+
+    def _both(self, a: Truth, b: Truth) -> Truth:
+        """A literal under which both hold."""
+        if never(a) or always(b):
+            return a
+        both = self.model.cp.new_bool_var("")
+        self.model.cp.add_implication(both, a)
+        self.model.cp.add_implication(both, b)
+        return both
+
+    def _apart(self, a: int, b: int) -> Truth:
+        """A literal under which there are both rings, of one slot each, and one's life ends before the other's begins,
+        all around the circle."""
+        a, b = min(a, b), max(a, b)
+        if (a, b) not in self._pairs:
+            model, problem = self.model, self.model.problem
+            fits = may_share(problem, a) and may_share(problem, b)
+            fits = fits and least_hold(problem, a) + least_hold(problem, b) <= model.ii
+            literal = _apart(model, a, b, self._single) if fits else 0
+            if not never(literal):
+                # Follows from the two lives' order, whichever it is: mostly they are too long together.
+                given(model.cp.add(self._hold(a) + self._hold(b) <= model.ii), literal)
+                for p in (a, b):
+                    if not always(model.exists[p]):
+                        model.cp.add_implication(literal, model.exists[p])
+            self._pairs[a, b] = literal
+        return self._pairs[a, b]
+
+    def _hold(self, ring: int) -> Any:
+        """At least the cycles for which a slot is held, hand-offs left out."""
+        if ring not in self._holds:
+            model, problem = self.model, self.model.problem
+            crossing = ring in problem.crossings
+            uses = _uses(problem, ring)
+            longest = max(u.cycles + u.margin + model.ii * (model.stages + 1 + u.distance) for u in uses)
+            hold = model.cp.new_int_var(0 if crossing else least_hold(problem, ring), longest, "")
+            for use in uses:
+                released = model.start[use.consumer] + use.cycles + use.margin + model.ii * use.distance
+                reads = model.crosses(ring, use.consumer) if crossing else 1
+                if not never(reads):
+                    given(model.cp.add(hold >= released - model.start[ring]), reads)
+            self._holds[ring] = hold
+        return self._holds[ring]
 
     def forbid(self, cut: NoGoodCut) -> None:
         if any(p not in self.model.depth for p, _ in cut.slots):
             return  # A value that stays in its partition here: it needs no ring.
-        escapes = []
-        for pair in cut.pairs:
-            if pair not in self._apart:
-                self._apart[pair] = _apart(self.model, *pair, self._single)
-            escapes.append(self._apart[pair])
         if cut.clique:
-            problem = self.model.problem
-            taken = sum(_size(problem, p) * self.model.depth[p] for p, _ in cut.slots)
-            rule = self.model.cp.add(taken <= _capacity(problem, problem.memory(cut.slots[0][0])))
-            rule.only_enforce_if([negated(escape) for escape in escapes if not never(escape)])
+            first = [p for p, _ in cut.slots]
+            memory = self.model.problem.memory(first[0])
+            self._add_clique([p for p in self.model.depth if self.model.problem.memory(p) == memory], first)
             return
+        escapes = [self._apart(*pair) for pair in cut.pairs]
         for p, count in cut.slots:
             shorter = self.model.cp.new_bool_var("")
             given(self.model.cp.add(self.model.depth[p] <= count - 1), shorter)
             escapes.append(shorter)
         self.model.cp.add_bool_or(escapes)
-
-
-def _held_for_no_time(problem: Problem, ring: int) -> bool:
-    """Nobody reads it, and it takes no time to write: its place can be another's at any moment."""
-    return all(use.consumer == ring and not use.cycles + use.margin for use in _uses(problem, ring))
 
 
 def _uses(problem: Problem, ring: int) -> tuple[Use, ...]:
@@ -140,47 +189,6 @@ def _single(model: ModelVariables, ring: int) -> Truth:
     literal = model.cp.new_bool_var("")
     given(model.cp.add(model.depth[ring] <= 1), literal)
     return literal
-
-
-def _add(model: ModelVariables, memory: Memory, single: dict[int, Truth]) -> None:
-    """As with registers (see there), it is enough to constrain the moments when some ring's slot begins to be held."""
-    problem = model.problem
-    inside = [p for p in model.depth if problem.memory(p) == memory]
-    releases = {p: _releases(model, p) for p in inside if not never(single[p])}
-    for filled in inside:
-        if _held_for_no_time(problem, filled):
-            continue
-        taken = [_size(problem, p) * _occupied(model, p, filled, single[p], releases.get(p, [])) for p in inside]
-        given(model.cp.add(sum(taken) <= _capacity(problem, memory)), model.exists[filled])
-
-
-def _releases(model: ModelVariables, ring: int) -> list[tuple[int, int, Truth]]:
-    """(event, iterations later, literal): when readers leave a slot, at least, whoever hears of it."""
-    crossing = ring in model.problem.crossings
-    found = []
-    for use in _uses(model.problem, ring):
-        reads = model.crosses(ring, use.consumer) if crossing else 1
-        if not never(reads):
-            cycles = use.cycles + use.margin
-            event = model.event(use.consumer, cycles) if cycles else use.consumer
-            found.append((event, use.distance, reads))
-    return found
-
-
-def _occupied(
-    model: ModelVariables, ring: int, filled: int, single: Truth, releases: list[tuple[int, int, Truth]]
-) -> Any:
-    """Slots of ``ring`` that nobody else can have when ``filled`` begins to be held: all, or one where it is held."""
-    if ring == filled or never(single):
-        return model.depth[ring]
-    occupied = model.cp.new_int_var(0, MANY, "")
-    if not always(single):
-        given(model.cp.add(occupied >= model.depth[ring]), single.Not())
-    for event, iterations, reads in releases:
-        copies = model.stage[event] + iterations - model.stage[ring]
-        held = copies + model.earlier(filled, event) - model.earlier(filled, ring)
-        given(model.cp.add(occupied >= held), reads)
-    return occupied
 
 
 def _apart(model: ModelVariables, a: int, b: int, single: dict[int, Truth]) -> Truth:
