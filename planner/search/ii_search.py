@@ -355,7 +355,7 @@ class BidirectionalSearch(SearchState):
         have found nothing."""
         if self.exact or not self.search.large_neighbourhoods or self.small_loop:
             return
-        failures, reuse = 0, self.reuses_memory()
+        failures, reuse = 0, self.reuses_memory() or (self.bound_moves and worth_sharing(self.problem, self.ii))
         while self.best is not None and not self.settled and not self.out_of_work:
             if failures >= self._most_failures(reuse=reuse):
                 return
@@ -365,7 +365,7 @@ class BidirectionalSearch(SearchState):
             failures = 0 if schedule is not None else failures + 1
             if schedule is not None:
                 self.record_schedule(drawn.ii, schedule)
-                reuse = self.reuses_memory()
+                reuse = self.reuses_memory() or (self.bound_moves and worth_sharing(self.problem, self.ii))
 
     def _most_failures(self, *, reuse: bool) -> int:
         """Attempts in a row without a shorter interval after which a proof is tried; ``reuse``: rings lie in one
