@@ -242,7 +242,7 @@ def open_loops(result: Path) -> set[str]:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, RESULTS / "solver_ablation.json", "loops")
-    parser.add_argument("--split", nargs="+", choices=SETS, default=SPLITS, help="which loops")
+    parser.add_argument("--split", nargs="+", choices=SETS, default=("train", "heldout"), help="which loops")
     parser.add_argument("--open-in", type=Path, metavar="FILE", help="only loops that the result FILE left open")
     parser.add_argument("--techniques", nargs="+", choices=techniques(), default=techniques(), metavar="NAME")
     parser.add_argument("--work-limit-s", type=float, default=WORK_LIMIT_S, help="work budget of a search")

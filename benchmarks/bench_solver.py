@@ -1,4 +1,4 @@
-"""The joint solver on the training and the held-out loops: writes ``benchmarks/results/solver.json``.
+"""The joint solver on the training, practice and held-out loops: writes ``benchmarks/results/solver.json``.
 
 Per loop (``loop_splits.py``): the smallest initiation interval, its proof or the gap that the work budget left, and the
 seconds for it by the clock and of CPU (median of ``--repeats``, once the libraries are loaded; the search has a second

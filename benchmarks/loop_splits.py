@@ -1,7 +1,8 @@
-"""The loops that the joint solver is measured on, in two splits.
+"""The loops that the joint solver is measured on, in three splits.
 
-``train``: the loops of ``loop_graphs.py``, which the planner's constants were chosen with. ``heldout``: those of
-``heldout/``, other kernels, which none was chosen with. Both are frozen: ``tests/test_loop_splits.py`` pins the
+``train``: the loops of ``loop_graphs.py``, which the planner's constants were chosen with. ``practice``: those of
+``practice/``, other kernels varied like the held-out ones, with which its models and constants were chosen, too.
+``heldout``: those of ``heldout/``, which none was chosen with. All are frozen: ``tests/test_loop_splits.py`` pins the
 digest of each.
 
 ``python benchmarks/loop_splits.py --out DIR`` writes each as a graph-1 file, to be read by ``warpplan solve``;
@@ -13,23 +14,29 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, get_args
 
 from heldout.generator import heldout_loops
 from loop_graphs import graphs
+from practice.generator import practice_loops
 
 from warpplan.planner.values import codec
 from warpplan.planner.values.dependence_graph import DependenceGraph
 
-Split = Literal["train", "heldout"]
+Split = Literal["train", "practice", "heldout"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+LOOPS: dict[Split, Callable[[], dict[str, DependenceGraph]]] = {
+    "train": graphs,
+    "practice": practice_loops,
+    "heldout": heldout_loops,
+}
 
 
 def loops(split: Split) -> dict[str, DependenceGraph]:
     """The split's loops, by name."""
-    return graphs() if split == "train" else heldout_loops()
+    return LOOPS[split]()
 
 
 def digest(found: Iterable[DependenceGraph]) -> str:

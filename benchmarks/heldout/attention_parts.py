@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from loop_attention import online_softmax
 from loop_costs import THREADS
-
 from varied_loop import VariedLoop
 
 

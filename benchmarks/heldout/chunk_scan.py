@@ -7,8 +7,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import STATISTIC, STATISTIC_SFU, THREADS, measured, pointer_access, tensor_memory, together
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 

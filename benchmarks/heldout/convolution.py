@@ -8,8 +8,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import STATISTIC, TMA_ALIGNMENT, measured, pointer_access, tensor_memory
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import measured, tensor_memory
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 STEPS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2), (1, 3), (2, 3))

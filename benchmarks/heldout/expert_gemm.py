@@ -7,8 +7,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import ROW_LOAD, STATISTIC, STATISTIC_SFU, TMA_ALIGNMENT, measured, pointer_access, together
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import STATISTIC, STATISTIC_SFU, THREADS, measured, tensor_memory, together
+from varied_loop import VariedLoop
 
 from heldout.attention_parts import softcapped, weighted_sum
-from varied_loop import VariedLoop
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 LATENT, ROPE = 512, 64

@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import measured, tensor_memory, together
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import measured, pointer_access
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 LETTERS = "abcdef"

@@ -7,9 +7,9 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import pointer_access
+from varied_loop import VariedLoop
 
 from heldout.attention_parts import softcapped, weighted_sum
-from varied_loop import VariedLoop
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 HOPPER = ((64, 128, 3), (64, 192, 2), (96, 128, 2), (128, 64, 3), (128, 128, 2), (128, 176, 1), (256, 64, 2),

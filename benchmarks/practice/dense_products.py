@@ -6,8 +6,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import STATISTIC, STATISTIC_SFU, measured, together
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 
@@ -94,7 +94,7 @@ def complex_gemm(architecture: Architecture, draw: Random) -> DependenceGraph:
     made in registers first."""
     loop = VariedLoop(architecture, draw)
     k, gauss = draw.choice((32, 64)), draw.random() < 0.5
-    n, clones = draw.choice(((64, 1), (128, 1), (64, 2)) if loop.hopper else ((64, 1), (128, 1), (64, 2)))
+    n, clones = draw.choice(((64, 1), (128, 1), (64, 2)))
     b = {part: loop.fill(f"load_b.{part}", n * k * 2) for part in ("real", "imaginary")}
     if gauss:
         b["sum"] = loop.fill("load_b.sum", n * k * 2)
@@ -108,7 +108,7 @@ def complex_gemm(architecture: Architecture, draw: Random) -> DependenceGraph:
                 loop.product(f"mma.{part}{i}", loop.rows, n, k, a[part], b[part], resident=True)
                 loop.accumulate(f"mma.{part}{i}")
             continue
-        for part, pairs in (("real", ("rr", "ii")), ("imaginary", ("ri", "ir"))):
+        for pairs in (("rr", "ii"), ("ri", "ir")):
             names = [f"mma.{pair}{i}" for pair in pairs]
             for name, pair in zip(names, pairs, strict=True):
                 one, other = ("imaginary" if letter == "i" else "real" for letter in pair)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import STATISTIC, STATISTIC_SFU, measured
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 from random import Random
 
 from loop_costs import STATISTIC, STATISTIC_SFU, measured, together
-
 from varied_loop import VariedLoop
+
 from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
 
 
 def linear_loss(architecture: Architecture, draw: Random) -> DependenceGraph:
     """One iteration is a tile of the vocabulary, its short loop over k unrolled: the logits' running maximum and sum of
-    exponentials, and the label's logit; with ``bias`` and ``cap`` before them. The rows are resident, or ``streamed``."""
+    exponentials, and the label's logit; with ``bias`` and ``cap`` before them; the rows resident or ``streamed``."""
     loop = VariedLoop(architecture, draw)
     n, blocks, clones = draw.choice(((64, 2, 1), (128, 2, 1), (64, 2, 2), (128, 1, 2)) if loop.hopper
                                     else ((64, 2, 1), (128, 2, 1), (64, 1, 2)))  # fmt: skip

@@ -159,7 +159,7 @@ def _unmodified() -> tuple[str, str, str]:
 def _solver() -> tuple[str, str, str]:
     rows = load("solver")["rows"]
     parts = []
-    for split, name in (("train", "training"), ("heldout", "held-out")):
+    for split, name in (("train", "training"), ("practice", "practice"), ("heldout", "held-out")):
         some = [row for row in rows if row.get("split", "train") == split]
         if some:
             times = [row["wall_s"] for row in some]

@@ -7,7 +7,7 @@ from typing import Any
 
 from recorded_figures import RESULTS, load
 
-SPLITS = {"train": "training", "heldout": "held-out"}
+SPLITS = {"train": "training", "practice": "practice", "heldout": "held-out"}
 ABLATIONS = ("solver_ablation", "solver_ablation_open", "solver_ablation_modulo")
 
 Figures = Mapping[str, Any]

@@ -14,16 +14,18 @@ method, in the order in which a solve goes through it:
 3. *Feasibility queries.* ``feasibility_query`` makes windowed CP-SAT attempts on the models of
    :mod:`warpplan.planner.cpsat`: all schedules within a few stages of an anchor, the same without registers or in fewer
    stages, and the ``restrictions``: clones in lockstep, partitions of ``heuristics.partition_relaxation``. Each
-   ``portfolio`` gives every attempt its own seed. ``attempts`` packs the rings of what is found; where they cannot be
-   packed, it adds a no-good cut, of few rings that are in conflict pairwise where there are such, and solves again
-   (logic-based Benders decomposition). These cuts hold at every interval, and later queries begin with them.
+   ``portfolio`` gives every attempt its own seed. Where rings may share bytes, a model lays those side by side that are
+   in conflict two by two, whichever it makes them (``cpsat.sharing_constraints``). ``attempts`` packs the rings of what
+   is found; where they cannot be packed, it adds a no-good cut, of few rings that are in conflict pairwise where there
+   are such, and solves again (logic-based Benders decomposition). These cuts hold at every interval, and later queries
+   begin with them.
 4. *Bisection.* Where MinII is infeasible, whole models with disjunctive dominance cuts bisect the gap between bound and
    incumbent until little of it is left: either answer halves it, and away from the optimum both come soon.
 5. *Improvement.* Each schedule is re-timed (``heuristics.retiming``): with its order fixed, the smallest II is a
    maximum cycle ratio. With the incumbent's partitions fixed, II falls by growing steps, then by bisection. Then
    large-neighbourhood search (Shaw, CP 1998) does most of the work: ``neighbourhoods`` of the incumbent keep most of
-   its partitions and of its order, and CP-SAT decides the rest anew at a shorter interval. Where rings share bytes,
-   most improvements keep every ring where it lies.
+   its partitions and of its order, and CP-SAT decides the rest anew at a shorter interval. Where rings share bytes, or
+   could and MinII is infeasible, every second one keeps all rings where they lie.
 6. *Proofs.* Once no neighbourhood is better, the whole model decides II − 1; where that stays open, whole models raise
    the bound from below, in growing steps and then by bisection. Problems of units and dependences alone are decided on
    their core (``core_feasibility``).

@@ -355,7 +355,7 @@ class BidirectionalSearch(SearchState):
         have found nothing."""
         if self.exact or not self.search.large_neighbourhoods or self.small_loop:
             return
-        failures, reuse = 0, self.reuses_memory() or (self.bound_moves and worth_sharing(self.problem, self.ii))
+        failures, reuse = 0, self._neighbours_reuse_memory()
         while self.best is not None and not self.settled and not self.out_of_work:
             if failures >= self._most_failures(reuse=reuse):
                 return
@@ -365,10 +365,15 @@ class BidirectionalSearch(SearchState):
             failures = 0 if schedule is not None else failures + 1
             if schedule is not None:
                 self.record_schedule(drawn.ii, schedule)
-                reuse = self.reuses_memory() or (self.bound_moves and worth_sharing(self.problem, self.ii))
+                reuse = self._neighbours_reuse_memory()
+
+    def _neighbours_reuse_memory(self) -> bool:
+        """Whether rings may lie in one another's place in neighbourhoods, though the incumbent's may lie side by side:
+        where MinII is infeasible, that is mostly for want of memory."""
+        return self.reuses_memory() or (self.bound_moves and worth_sharing(self.problem, self.ii))
 
     def _most_failures(self, *, reuse: bool) -> int:
-        """Attempts in a row without a shorter interval after which a proof is tried; ``reuse``: rings lie in one
+        """Attempts in a row without a shorter interval after which a proof is tried; ``reuse``: rings may lie in one
         another's place."""
         params = self.search.neighbourhoods
         further = params.shared_memory_failures * (self.ii - self.proven) / self.proven if reuse else 0.0

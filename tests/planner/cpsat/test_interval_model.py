@@ -65,3 +65,21 @@ def test_a_model_begins_with_what_is_known():
     others = [known for known in ways if known.starts != found().starts]
     assert others
     assert all(found(known=known).starts == known.starts for known in others)
+
+
+@pytest.mark.parametrize(("slots", "answer"), [(2, "no"), (3, "yes")])
+def test_rings_that_meet_two_by_two_lie_side_by_side(slots, answer):
+    """Three slots of the same size, held during [0, 14), [10, 24) and [20, 34) of an interval of 30: at each moment two
+    at most are held, and no two of them can share a place."""
+    interval, later = 30, 10
+    rings = [Operation(f"ring{i}", "TMA", 4, 1, 0, buffer_bytes=1024, alignment=1024) for i in range(3)]
+    readers = [Operation(f"reader{i}", "ALU", 10, 1, 0) for i in range(3)]
+    edges = [Dependence(ring.id, reader.id) for ring, reader in zip(rings, readers, strict=True)]
+    for one, other in pairwise(rings):  # Each starts exactly ``later`` cycles after the one before.
+        edges += [Dependence(one.id, other.id, 0, "token", later)]
+        edges += [Dependence(other.id, one.id, 1, "token", interval - later)]
+    for ring, reader in zip(rings, readers, strict=True):  # Read as soon as it is filled.
+        edges += [Dependence(reader.id, ring.id, 1, "token", interval - 4)]
+    limits = Limits(1, smem_bytes=1024 * slots, handoff_cycles=0)
+    problem = Problem(DependenceGraph("circle", (*rings, *readers), tuple(edges), limits), SolveOptions())
+    assert run(IntervalModel(problem, interval, memory="shared").cp, 5.0)[0] == answer
