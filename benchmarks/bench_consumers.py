@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from bench_compiler import geometric_mean
-from bench_corpus import COLD_BYTES, MOST_SETS, ROUNDS, SHORT_ROUNDS, SHORT_US, estimate_us, guarded
+from bench_corpus import COLD_BYTES, MOST_SETS, ROUNDS, SHORT_ROUNDS, SHORT_US, estimate_us
 from bench_target import CARD
 from children import cores, each
 from consumer_lists import consumers
 from consumer_ranking import labelled
+from gpu_jobs import guarded
 from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 

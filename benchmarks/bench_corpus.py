@@ -9,12 +9,10 @@ beforehand on all cores; both and the peers are checked against torch, then time
 sets that fill it) and warm (one set).
 ``first``: seconds of the first launch from cold caches, each side in a process of its own, and again in a later process
 with the caches that it left: Triton's own tuning of the list against all that ``planned`` does in its place. ``soak``:
-a seed draws a kernel, sizes, gaps between rows, dtype and configuration; outputs as the kernel is and under
-``planned(measure=False)`` must both be right, and nothing around the tensors may be written; a case that ends its
-child is run again as it is alone, to say whose fault that was. Every finished row is
-kept: a run that was interrupted, or that ``--limit-s`` ended, goes on where it stopped. Children have time limits: a
-hang costs its row. A row of ``compare`` has what ``planned`` tried, with times or the reasons of failures, what it
-decided, and what was warned of: a kernel that gains nothing says why.
+see ``corpus_soak.py``. Every finished row is kept: a run that was interrupted, or that ``--limit-s`` ended, goes on
+where it stopped, and one of some kernels (``--only``) leaves the other kernels' rows in the file; ``date`` says when a
+row was measured. Children have time limits: a hang costs its row. A row of ``compare`` has what ``planned`` tried, with
+times or the reasons of failures, what it decided, and what was warned of: a kernel that gains nothing says why.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import corpus_registry
@@ -36,10 +33,12 @@ from bench_compiler import geometric_mean
 from bench_target import CARD, require_target
 from children import cores, each, first_line
 from corpus_entry import Entry, Problem
-from results_file import RESULTS, head
+from corpus_soak import run_soak, summarised_soak
+from gpu_jobs import guarded
+from results_file import RESULTS, head, now
 from row_store import Row, RowStore, add_arguments, of_shard
 
-LIMIT_S = {"compile": 120.0, "compare": 600.0, "first": 600.0, "soak": 180.0}
+LIMIT_S = {"compile": 120.0, "compare": 600.0, "first": 600.0}
 """The longest silence of a child: tuning a list from cold caches takes minutes."""
 BATCH = 12
 """Kernels whose lists are compiled together before they are compared."""
@@ -50,8 +49,6 @@ MOST_SETS = 32
 PEAK_FLOPS, PEAK_BYTES = 1.5e15, 4.8e12
 """For a first estimate of a kernel's time, in which only the rounds of a reading depend on it."""
 LEAST_US = 3.0
-SOAK_TIMES = 2.0
-"""A soaked output may be worse than the entry's tolerance by this factor: small sizes average less."""
 GOALS = {
     "with_dot_over_autotuned": 1.15, "worst_over_autotuned": 0.99, "pointer_gemm_over_cublas": 0.98,
     "moe_over_autotuned": 1.10, "attention_backward_over_autotuned": 1.15, "attention_over_cudnn": 1.0,
@@ -60,21 +57,6 @@ GOALS = {
 
 def estimate_us(problem: Problem) -> float:
     return max(LEAST_US, 1e6 * max(problem.flops / PEAK_FLOPS, problem.bytes / PEAK_BYTES))
-
-
-def guarded(jobs: Sequence[Any], run: Any) -> Iterator[Row]:
-    """Results in a child, which ends where a job leaves the GPU unusable."""
-    from tl_launch import allow_scratch, ended
-
-    warnings.simplefilter("ignore")
-    allow_scratch()
-    for job in jobs:
-        try:
-            yield run(job)
-        except Exception as error:
-            yield (result := ended(error))
-            if "fatal" in result:
-                os._exit(1)
 
 
 def compile_jobs(jobs: Sequence[tuple[str, int]]) -> Iterator[Row]:
@@ -96,10 +78,6 @@ def compare_jobs(jobs: Sequence[str]) -> Iterator[Row]:
 
 def first_jobs(jobs: Sequence[tuple[str, str, str]]) -> Iterator[Row]:
     return guarded(jobs, lambda job: first_launch(corpus_registry.entries()[job[0]], job[1], job[2]))
-
-
-def soak_jobs(jobs: Sequence[Row]) -> Iterator[Row]:
-    return guarded(jobs, soaked)
 
 
 def compare(entry: Entry) -> Row:
@@ -206,59 +184,13 @@ def first_launch(entry: Entry, side: str, caches: str) -> Row:
     return {"status": "ok", "seconds": seconds, "chosen": chosen, "listed": len(entry.configs)}
 
 
-def case_of(seed: int, names: Sequence[str]) -> Row:
-    """What the soak runs for ``seed``: the same on every machine for the same corpus."""
-    draw = Random(seed)
-    entry = corpus_registry.entries()[draw.choice(sorted(names))]
-    sizes = {name: draw.choice(choices) for name, choices in sorted(entry.choices.items())}
-    return {
-        "seed": seed, "kernel": entry.name, "sizes": sizes, "dtype": draw.choice(entry.dtypes),
-        "pads": {name: draw.choice((0, 0, 8, 16, 1)) for name in entry.padded},
-        "config": draw.randrange(len(entry.configs)),
-    }  # fmt: skip
-
-
-def soaked(case: Row) -> Row:
-    """One case as it is and planned; "ok" where both are right and nothing around the tensors was written."""
-    from corpus_launch import Made, errors, fixed
-    from tl_launch import wait
-
-    from warpplan.kernels import planned
-
-    entry = corpus_registry.entries()[case["kernel"]]
-    problem = entry.problem(case["sizes"], case["dtype"]).padded(case["pads"])
-    made = Made(problem, case["seed"])
-    wanted = problem.reference({name: view.clone() for name, view in made.views.items()})
-    launch = fixed(entry, problem, entry.configs[case["config"]], made.views)
-    made.reset()
-    launch()
-    wait()
-    as_is = errors(made.outputs(), wanted)
-    if case.get("as_is_alone"):
-        return {"status": "ok" if as_is <= SOAK_TIMES * entry.tolerance else "wrong as it is", "as_is": as_is}
-    said: list[str] = []
-    with planned(tempfile.mkdtemp(), measure=False, background=False), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        launch()  # decides, and runs as it is
-        wait()
-        made.reset()
-        launch()
-        wait()
-        said = [str(warning.message)[:200] for warning in caught]
-    found = errors(made.outputs(), wanted)
-    overwritten = made.overwritten()
-    limit = SOAK_TIMES * entry.tolerance
-    right = found <= limit and not overwritten
-    status = "wrong as it is" if not as_is <= limit else "ok" if right else "wrong"
-    return {"status": status, "as_is": as_is, "planned": found, "overwritten": overwritten, "said": said}
-
-
 def compared(name: str, result: Row) -> Row:
     """A row of the results file: ``chosen_us`` is planned, cold; ratios are other time over planned time."""
     entry = corpus_registry.entries()[name]
     base = {
         "kernel": name, "family": entry.family, "style": entry.style, "has_dot": entry.has_dot,
-        "shape": [f"{size}={value}" for size, value in entry.sizes.items()], "dtype": entry.dtypes[0], **result,
+        "shape": [f"{size}={value}" for size, value in entry.sizes.items()], "dtype": entry.dtypes[0],
+        "date": now(), **result,
     }  # fmt: skip
     if result["status"] != "ok":
         return base
@@ -306,11 +238,6 @@ def summarised_first(rows: Sequence[Row]) -> Row:
     }  # fmt: skip
 
 
-def summarised_soak(rows: Sequence[Row]) -> Row:
-    statuses = [r["status"] for r in rows]
-    return {status: statuses.count(status) for status in sorted(set(statuses))}
-
-
 def run_compare(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
     store = RowStore(arguments.out / f"corpus_{CARD}.json", ("kernel",), {"phase": "compare"}, fresh=arguments.fresh)
     left = [name for name in names if (name,) not in store.rows()]
@@ -352,31 +279,6 @@ def run_first(arguments: argparse.Namespace, until: float, names: list[str]) -> 
     return store
 
 
-def run_soak(arguments: argparse.Namespace, until: float, names: list[str]) -> RowStore:
-    settings = {"phase": "soak", "kernels": sorted(names)}
-    store = RowStore(arguments.out / f"corpus_soak_{CARD}.json", ("seed",), settings, fresh=arguments.fresh)
-    seeds = range(arguments.seed, arguments.seed + arguments.cases)
-    left = [seed for seed in of_shard(list(seeds), arguments.shard) if (seed,) not in store.rows()]
-    listed = [case_of(seed, names) for seed in left]
-    ended: list[Row] = []
-
-    def report(case: Row, result: Row) -> None:
-        if result["status"] == "skipped":
-            return
-        store.add({**case, **result})
-        if result["status"] not in ("ok", "refused"):
-            print(f"{case}: {result}", flush=True)
-        if result["status"] not in ("ok", "refused", "wrong", "wrong as it is"):
-            ended.append({**case, **result})
-
-    each("bench_corpus:soak_jobs", listed, limit_s=LIMIT_S["soak"], workers=cores(), until=until, on_result=report)
-    for row in ended:
-        alone = each("bench_corpus:soak_jobs", [{**row, "as_is_alone": True}], limit_s=LIMIT_S["soak"], until=until)[0]
-        if alone["status"] not in ("ok", "skipped"):
-            store.add({**row, "status": f"{row['status']} as it is"})
-    return store
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, RESULTS, "kernels")
@@ -395,10 +297,11 @@ def main() -> None:
     run = {"compare": run_compare, "first": run_first, "soak": run_soak}[phase]
     summarise = {"compare": summarised, "first": summarised_first, "soak": summarised_soak}[phase]
     store = run(arguments, until, names)
-    rows = list(store.rows().values())
+    some = bool(arguments.only) and phase != "soak"
+    rows = store.beside_recorded() if some else list(store.rows().values())
     bench = {"compare": "corpus", "first": "corpus_first_launch", "soak": "corpus_soak"}[phase]
     summary = summarise(rows)
-    complete = len(rows) >= (arguments.cases if phase == "soak" else len(chosen))
+    complete = len(store.rows()) >= (arguments.cases if phase == "soak" else len(chosen))
     store.write({**head(bench, torch.cuda.get_device_name()), "summary": summary}, rows, complete=complete)
     print(summary)
 

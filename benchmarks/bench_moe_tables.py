@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_compiler import geometric_mean
-from bench_corpus import guarded
 from bench_target import CARD, TARGET
 from children import cores, each
 from consumer_moe import TOLERANCE, Config, MoeRun, default_config
+from gpu_jobs import guarded
 from results_file import RESULTS, head
 from row_store import Row, RowStore, add_arguments, of_shard
 

@@ -36,9 +36,13 @@ def head(bench: str, device: str) -> dict[str, Any]:
         "bench": bench,
         "device": device,
         "versions": versions,
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now(),
         "command": shlex.join(["python", *sys.argv]),
     }
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

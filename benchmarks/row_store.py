@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from results_file import write
+from results_file import read_rows, write
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -53,6 +53,12 @@ class RowStore:
             file.write(json.dumps(row) + "\n")
             file.seek(0)
             return self._read(file)
+
+    def beside_recorded(self) -> list[Row]:
+        """What is there, each in the place of its row of the result file, and that file's other rows."""
+        recorded = read_rows(self.out) if self.out.is_file() else []
+        known = {tuple(row[name] for name in self.key): row for row in recorded}
+        return list({**known, **self.rows()}.values())
 
     def write(self, head: Row, rows: Sequence[Row], *, complete: bool) -> None:
         """The result file, of these rows; where they are all, the partial file goes."""

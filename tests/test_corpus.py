@@ -21,6 +21,7 @@ import bench_partitions
 import corpus_entry
 import corpus_play
 import corpus_registry
+import corpus_soak
 import plan_corpus
 from corpus_entry import STYLES, Box, Entry, Problem, Stride
 from triton.backends.compiler import GPUTarget
@@ -257,8 +258,8 @@ def test_an_exception_in_a_child_is_a_row() -> None:
 
 
 def test_a_seed_says_what_the_soak_runs_and_seeds_reach_most_of_the_corpus() -> None:
-    cases = [bench_corpus.case_of(seed, list(ENTRIES)) for seed in range(600)]
-    assert cases == [bench_corpus.case_of(seed, sorted(ENTRIES)) for seed in range(600)]
+    cases = [corpus_soak.case_of(seed, list(ENTRIES)) for seed in range(600)]
+    assert cases == [corpus_soak.case_of(seed, sorted(ENTRIES)) for seed in range(600)]
     assert len({case["kernel"] for case in cases}) > 0.95 * len(ENTRIES)
     for case in cases[:100]:
         entry = ENTRIES[case["kernel"]]
@@ -284,7 +285,7 @@ def test_rows_of_the_gpu_compare_with_planned() -> None:
     )
     assert (first["first_launch_over_autotune"], first["worst"]) == (0.5, 0.5)
     assert (first["later_process_s"], first["configurations"]) == (0.2, 7)
-    assert bench_corpus.summarised_soak([{"status": "ok"}, {"status": "wrong"}, {"status": "ok"}]) == {
+    assert corpus_soak.summarised_soak([{"status": "ok"}, {"status": "wrong"}, {"status": "ok"}]) == {
         "ok": 2,
         "wrong": 1,
     }

@@ -15,6 +15,7 @@ import bench_ablation
 import bench_solver
 from bench_ablation import SearchEnd
 from heldout.generator import heldout_loop
+from results_file import write
 from row_store import RowStore, of_shard, shard
 
 from warpplan.planner.values.search_params import SearchParams
@@ -38,6 +39,16 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
     again.write({"bench": "solver"}, list(again.rows().values()), complete=True)
     assert [row["ii"] for row in json.loads(out.read_text())["rows"]] == [1, 2]
     assert not out.with_suffix(".partial.jsonl").exists()
+
+
+def test_rows_of_some_loops_take_the_place_of_recorded_ones(tmp_path):
+    out = tmp_path / "solver.json"
+    write(out, {"bench": "solver", "rows": [{"loop": "a", "ii": 1}, {"loop": "b", "ii": 2}]})
+    store = RowStore(out, ("loop",), SETTINGS)
+    assert store.beside_recorded() == [{"loop": "a", "ii": 1}, {"loop": "b", "ii": 2}]
+    store.add({"loop": "b", "ii": 3})
+    store.add({"loop": "c", "ii": 4})
+    assert store.beside_recorded() == [{"loop": "a", "ii": 1}, {"loop": "b", "ii": 3}, {"loop": "c", "ii": 4}]
 
 
 def test_rows_of_other_settings_do_not_mix(tmp_path):
