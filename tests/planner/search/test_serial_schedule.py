@@ -64,3 +64,21 @@ def test_with_too_little_memory_for_one_pair_there_is_none():
 def test_a_loop_whose_memory_hardly_suffices_has_a_plan_within_little_work():
     outcome = solve(pairs(8), SolveOptions(work_limit_s=1.0))
     assert outcome.plan is not None
+
+
+def test_values_that_no_partition_holds_together_are_kept_apart():
+    """Two values of 128 registers a thread, which the third operation reads: one of them has to cross. Partitions by
+    kind, and those of balanced issue, have all three together or nothing to gain by another."""
+    ops = [
+        Operation(f"{name}{i}", "ALU", 60, 50, 50, min_warps=4, registers=128 * (name != "sum"))
+        for i in range(2)
+        for name in ("one", "other", "sum")
+    ]
+    edges = [Dependence(f"{name}{i}", f"sum{i}") for i in range(2) for name in ("one", "other")]
+    edges += [Dependence(f"one{i}", f"other{i}") for i in range(2)]
+    limits = Limits(3, smem_bytes=100 * 1024, registers=65_536, handoff_cycles=60, barrier_cycles=10)
+    problem, ii, found = serial(DependenceGraph("wide", tuple(ops), tuple(edges), limits))
+    assert found is not None
+    assert fits(problem, ii, found)
+    apart = [found.partitions[at] for at in range(3)]
+    assert len(set(apart)) > 1
