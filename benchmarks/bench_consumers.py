@@ -5,7 +5,8 @@
 ``--phase rank`` needs no GPU: each list is ranked for each shape as ``warpplan tune`` ranks it, nothing measured.
 ``--phase compile`` fills Triton's cache in parallel children. ``--phase measure`` launches every configuration of a
 list in one process: outputs are poisoned before and compared with torch after, times are read in turn by CUDA graphs,
-the L2 cache cold, on a card that has been kept busy. Without ``--phase`` all three run. ``chosen_us`` is the
+the L2 cache cold, on a card that has been kept busy. Without ``--phase`` these three run. ``--phase judge`` needs no
+GPU: it judges the times that are recorded by the rankings of today (``ranked_on`` says when). ``chosen_us`` is the
 configuration that is ranked first, ``best_of_4_us`` the best of the first four. A configuration that fails or computes
 something else has no time; a chosen one without a time counts as infinitely slow. Finished rows are kept: a run that
 was interrupted, or that ``--limit-s`` ended, goes on where it stopped.
@@ -14,6 +15,7 @@ was interrupted, or that ``--limit-s`` ended, goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ from children import cores, each
 from consumer_lists import consumers
 from consumer_ranking import labelled
 from gpu_jobs import guarded
-from results_file import RESULTS, head
+from results_file import RESULTS, head, now, write
 from row_store import Row, RowStore, add_arguments, of_shard
 
 NAME, RANKED = f"consumers_{CARD}.json", f"consumers_ranked_{CARD}.json"
@@ -38,6 +40,8 @@ LIMIT_S = {"rank": 300.0, "compile": 120.0, "measure": 240.0}
 """The longest silence of a child; the largest list takes a minute to rank on one of two shared cores."""
 GOALS = {"best_over_chosen": 0.97, "worst": 0.90, "best_over_first_four": 0.99}
 SETTINGS = {"first": FIRST, "settle_ms": SETTLE_MS, "read_ms": READ_MS}
+MEASURED = ("status", "reason", "times_us", "failed", "seconds")
+"""What of a row no ranking changes."""
 Task = tuple[str, dict[str, int]]
 
 
@@ -192,6 +196,20 @@ def rank(every: Sequence[Task], out: Path, until: float, *, workers: int, fresh:
     return store
 
 
+def judge_recorded(path: Path, rankings: Mapping[tuple[Any, ...], Row], date: str) -> Row:
+    """The results file ``path`` with its rows judged by ``rankings``; one that is not among them stays as it is."""
+    result: Row = json.loads(path.read_text())
+    rows = []
+    for row in result["rows"]:
+        ranking = rankings.get((row["kernel"], tuple(row["shape"])))
+        if ranking is not None:
+            shape = {name: int(size) for name, size in (word.split("=") for word in row["shape"])}
+            measured = {name: row[name] for name in MEASURED if name in row}
+            row = {**judged((row["kernel"], shape), ranking, measured), "label": row["label"]}
+        rows.append(row)
+    return {**result, "ranked_on": date, "summary": summarised(rows), "rows": rows}
+
+
 def compile_all(every: Sequence[Task], until: float, workers: int) -> None:
     listed = [(*task, position) for task in every for position in range(len(consumers()[task[0]].entry.configs))]
     each("bench_consumers:compile_jobs", listed, limit_s=LIMIT_S["compile"], workers=workers, until=until)
@@ -200,7 +218,7 @@ def compile_all(every: Sequence[Task], until: float, workers: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, RESULTS, "kernels")
-    parser.add_argument("--phase", choices=("rank", "compile", "measure"), action="append")
+    parser.add_argument("--phase", choices=("rank", "compile", "measure", "judge"), action="append")
     parser.add_argument("--workers", type=int, default=cores())
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing later; what is done is kept")
     arguments = parser.parse_args()
@@ -213,6 +231,9 @@ def main() -> None:
     mine = of_shard(every, arguments.shard)
     fresh = arguments.fresh and "rank" in phases
     rankings = rank(mine if "rank" in phases else [], arguments.out, until, workers=workers, fresh=fresh)
+    if "judge" in phases:
+        write(arguments.out / NAME, judge_recorded(arguments.out / NAME, kept(rankings), now()))
+        return
     store = RowStore(arguments.out / NAME, ("kernel", "label"), SETTINGS, fresh=arguments.fresh)
     left = [task for task in mine if key(task) not in kept(store) and key(task) in kept(rankings)]
     if "compile" in phases:

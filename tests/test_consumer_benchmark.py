@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,21 @@ def test_a_choice_that_does_not_run_counts_as_infinitely_slow() -> None:
     summary = bench_consumers.summarised([row])
     assert summary["best_over_chosen"] == summary["worst"] == 0.0
     assert summary["met"] == {"best_over_chosen": False, "worst": False, "best_over_first_four": True}
+
+
+def test_recorded_times_are_judged_by_another_ranking(tmp_path: Path) -> None:
+    path = tmp_path / "consumers.json"
+    times = {"0": 10.0, "1": 8.0, "2": 12.5, "3": 9.0, "4": 5.0}
+    row = {**bench_consumers.judged(TASK, RANKING, result(times, seconds=3.0)), "label": "M=512 N=768"}
+    path.write_text(json.dumps({"bench": "consumers", "date": "then", "rows": [row]}))
+    better = {(NORM, ("M=512", "N=768")): {**RANKING, "ranked": [4, 2, 0, 1, 3]}}
+    (found,) = (again := bench_consumers.judge_recorded(path, better, "now"))["rows"]
+    assert (again["date"], again["ranked_on"], again["summary"]["best_over_chosen"]) == ("then", "now", 1.0)
+    assert found["chosen_us"] == 5.0
+    assert {name: found[name] for name in ("times_us", "seconds", "label")} == {
+        name: row[name] for name in ("times_us", "seconds", "label")
+    }
+    assert bench_consumers.judge_recorded(path, {}, "now")["rows"] == [row]
 
 
 def test_a_failed_row_is_listed_and_not_averaged() -> None:

@@ -33,9 +33,9 @@ def serial_schedule(problem: Problem, bound: int, ii: int, budget: WorkBudget) -
             return found
         tried.append((orders.excess(order), partitions))
     for least, partitions in dict.fromkeys((tried[0], min(tried))):  # All together, and what is nearest.
-        found = _improved(problem, least, partitions, ii, budget)
-        if found is not None:
-            return found
+        improved = _improved(problem, least, partitions, ii, budget)
+        if improved is not None:
+            return improved
     return None
 
 
