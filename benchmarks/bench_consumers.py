@@ -232,6 +232,8 @@ def main() -> None:
     fresh = arguments.fresh and "rank" in phases
     rankings = rank(mine if "rank" in phases else [], arguments.out, until, workers=workers, fresh=fresh)
     if "judge" in phases:
+        if not (arguments.out / NAME).is_file():
+            raise SystemExit(f"{arguments.out / NAME} is not there: nothing was recorded that could be judged")
         write(arguments.out / NAME, judge_recorded(arguments.out / NAME, kept(rankings), now()))
         return
     store = RowStore(arguments.out / NAME, ("kernel", "label"), SETTINGS, fresh=arguments.fresh)

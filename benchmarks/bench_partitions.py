@@ -14,7 +14,6 @@ child with a time limit: a hang costs its row.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import triton
 from bench_target import CARD, TARGET, require_target
 from children import each, first_line
 from corpus_entry import options, source, whole_grid
+from gpu_jobs import guarded
 from results_file import RESULTS, head, write
 from triton.backends.compiler import GPUTarget
 
@@ -97,16 +97,7 @@ def predict_jobs(jobs: Sequence[int]) -> Iterator[Row]:
 
 def measure_jobs(jobs: Sequence[int]) -> Iterator[Row]:
     """Runs in a child with the GPU to itself; it ends where a launch leaves the GPU unusable."""
-    from tl_launch import allow_scratch, ended
-
-    allow_scratch()
-    for index in jobs:
-        try:
-            yield measured(index)
-        except Exception as error:
-            yield (result := ended(error))
-            if "fatal" in result:
-                os._exit(1)
+    return guarded(jobs, measured)
 
 
 def measured(index: int) -> Row:

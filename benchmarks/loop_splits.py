@@ -1,7 +1,7 @@
 """The loops that the joint solver is measured on, in three splits.
 
 ``train``: the loops of ``loop_graphs.py``, which the planner's constants were chosen with. ``practice``: those of
-``practice/``, other kernels varied like the held-out ones, with which its models and constants were chosen, too.
+``practice/``, other kernels varied like the held-out ones, with which its models were chosen, too.
 ``heldout``: those of ``heldout/``, which none was chosen with. All are frozen: ``tests/test_loop_splits.py`` pins the
 digest of each.
 

@@ -6,6 +6,7 @@ A product's result is in registers on Hopper and in tensor memory on Blackwell, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -31,6 +32,16 @@ FACTORS = (0.6, 1.7)
 CAPACITY_KB = (60, 227)
 """Shared memory of a block: drawn between these, but never less than one slot of every ring. 227 KB is the most that
 Hopper and Blackwell give to one block of the 228 KB that an SM has (CUDA C++ Programming Guide)."""
+
+
+Family = Callable[[Architecture, Random], DependenceGraph]
+
+
+def numbered(build: Family, family: str, number: int, seed: int) -> DependenceGraph:
+    """Number ``number`` of ``family``: even ones are for Hopper, odd ones for Blackwell."""
+    architecture: Architecture = "blackwell" if number % 2 else "hopper"
+    graph = build(architecture, Random(f"{seed} {family} {number}"))
+    return replace(graph, name=f"{graph.name} #{number:02}")
 
 
 class VariedLoop(Loop):

@@ -7,9 +7,7 @@ chosen with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from random import Random
+from varied_loop import Family, numbered
 
 from heldout.chunk_scan import chunk_scan
 from heldout.convolution import convolution
@@ -20,12 +18,12 @@ from heldout.latent_attention import latent_attention
 from heldout.linear_attention import linear_attention
 from heldout.split_k import split_k
 from heldout.window_attention import window_attention
-from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
+from warpplan.planner.values.dependence_graph import DependenceGraph
 
 SEED = 20_261_123
 EACH = 24
 """Loops of a family."""
-FAMILIES: dict[str, Callable[[Architecture, Random], DependenceGraph]] = {
+FAMILIES: dict[str, Family] = {
     "window-attention": window_attention,
     "linear-attention": linear_attention,
     "expert-gemm": expert_gemm,
@@ -45,7 +43,4 @@ def heldout_loops() -> dict[str, DependenceGraph]:
 
 
 def heldout_loop(family: str, number: int) -> DependenceGraph:
-    """Number ``number`` of ``family``: even ones are for Hopper, odd ones for Blackwell."""
-    architecture: Architecture = "blackwell" if number % 2 else "hopper"
-    graph = FAMILIES[family](architecture, Random(f"{SEED} {family} {number}"))
-    return replace(graph, name=f"{graph.name} #{number:02}")
+    return numbered(FAMILIES[family], family, number, SEED)

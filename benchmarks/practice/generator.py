@@ -1,24 +1,22 @@
 """All practice loops, in a fixed order: the same number of each family for Hopper and for Blackwell, alternately.
 
 They are of other kernels than the held-out loops and varied in the same way (``varied_loop.py``), so what the search
-does with them says more of an unseen loop than the 32 training loops do; constants may be chosen with them.
+does with them says more of an unseen loop than the 32 training loops do; its models and constants may be chosen so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from random import Random
+from varied_loop import Family, numbered
 
 from practice.dense_products import complex_gemm, fourier, gated_mlp, low_rank, normed_gemm
 from practice.product_chains import differential_attention, loss_backward, mlp_backward, newton_schulz
 from practice.row_passes import linear_loss, optimiser, sigmoid_attention
-from warpplan.planner.values.dependence_graph import Architecture, DependenceGraph
+from warpplan.planner.values.dependence_graph import DependenceGraph
 
 SEED = 20_261_126
 EACH = 16
 """Loops of a family."""
-FAMILIES: dict[str, Callable[[Architecture, Random], DependenceGraph]] = {
+FAMILIES: dict[str, Family] = {
     "gated-mlp": gated_mlp,
     "linear-loss": linear_loss,
     "normed-gemm": normed_gemm,
@@ -41,7 +39,4 @@ def practice_loops() -> dict[str, DependenceGraph]:
 
 
 def practice_loop(family: str, number: int) -> DependenceGraph:
-    """Number ``number`` of ``family``: even ones are for Hopper, odd ones for Blackwell."""
-    architecture: Architecture = "blackwell" if number % 2 else "hopper"
-    graph = FAMILIES[family](architecture, Random(f"{SEED} {family} {number}"))
-    return replace(graph, name=f"{graph.name} #{number:02}")
+    return numbered(FAMILIES[family], family, number, SEED)

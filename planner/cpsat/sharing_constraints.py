@@ -29,7 +29,7 @@ from warpplan.planner.values.plan import Buffer, Reuse
 class NoGoodCut:
     """These rings, with these numbers of slots, do not fit together; of ``pairs`` none was apart in time. Sizes and
     conflicts alone say so: it holds at every interval. ``clique``: already their sizes exceed the memory, all of them
-    being in conflict, so that no other numbers of slots do whose sum is as large."""
+    being in conflict, and no ``pairs`` are listed."""
 
     slots: tuple[tuple[int, int], ...]
     pairs: tuple[tuple[int, int], ...]
@@ -48,13 +48,10 @@ def no_good_cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int
         or reuse_distance(problem, ii, found, a, b) is None
     }
     clique = _overfull_clique(problem, depth, conflicts)
-    rings = clique or refused
-    pairs = [
-        (a, b)
-        for a, b in combinations(rings, 2)
-        if (a, b) in conflicts and may_share(problem, a) and may_share(problem, b)
-    ]
-    return NoGoodCut(tuple((p, depth[p]) for p in rings), tuple(pairs), bool(clique))
+    if clique is not None:
+        return NoGoodCut(tuple((p, depth[p]) for p in clique), (), clique=True)
+    pairs = [pair for pair in combinations(refused, 2) if pair in conflicts and all(may_share(problem, p) for p in pair)]
+    return NoGoodCut(tuple(depth.items()), tuple(pairs))
 
 
 def _overfull_clique(
@@ -100,12 +97,13 @@ class SharedMemory:
         self._pairs: dict[tuple[int, int], Truth] = {}
         self._holds: dict[int, Any] = {}
         for memory in get_args(Memory):
-            self._add_clique([p for p in model.depth if model.problem.memory(p) == memory])
+            self._add_clique(memory)
 
-    def _add_clique(self, rings: Collection[int], first: Collection[int] = ()) -> None:
-        """Taken in order, ``first`` and large ones before others, the rings of one memory that are apart from none kept
+    def _add_clique(self, memory: Memory, first: Collection[int] = ()) -> None:
+        """Taken in order, ``first`` and large ones before others, the rings of ``memory`` that are apart from none kept
         before them are kept: these are in conflict, every two, and lie side by side."""
         model, problem = self.model, self.model.problem
+        rings = [p for p in model.depth if problem.memory(p) == memory]
         taken, kept = list[Any](), dict[int, Truth]()
         for p in sorted(rings, key=lambda p: (p not in first, -_size(problem, p), p)):
             escapes = [self._both(self._apart(q, p), kept[q]) for q in kept]
@@ -115,7 +113,7 @@ class SharedMemory:
                 model.cp.add_bool_or([*escapes, kept[p]])
             taken.append(_size(problem, p) * (model.depth[p] - negated(kept[p])))
         if taken:
-            model.cp.add(sum(taken) <= _capacity(problem, problem.memory(next(iter(rings)))))
+            model.cp.add(sum(taken) <= _capacity(problem, memory))
 
     def _both(self, a: Truth, b: Truth) -> Truth:
         """A literal under which both hold."""
@@ -134,7 +132,7 @@ class SharedMemory:
             model, problem = self.model, self.model.problem
             fits = may_share(problem, a) and may_share(problem, b)
             fits = fits and least_hold(problem, a) + least_hold(problem, b) <= model.ii
-            literal = _apart(model, a, b, self._single) if fits else 0
+            literal = _disjoint(model, a, b, self._single) if fits else 0
             if not never(literal):
                 # Follows from the two lives' order, whichever it is: mostly they are too long together.
                 given(model.cp.add(self._hold(a) + self._hold(b) <= model.ii), literal)
@@ -165,8 +163,7 @@ class SharedMemory:
             return  # A value that stays in its partition here: it needs no ring.
         if cut.clique:
             first = [p for p, _ in cut.slots]
-            memory = self.model.problem.memory(first[0])
-            self._add_clique([p for p in self.model.depth if self.model.problem.memory(p) == memory], first)
+            self._add_clique(self.model.problem.memory(first[0]), first)
             return
         escapes = [self._apart(*pair) for pair in cut.pairs]
         for p, count in cut.slots:
@@ -191,7 +188,7 @@ def _single(model: ModelVariables, ring: int) -> Truth:
     return literal
 
 
-def _apart(model: ModelVariables, a: int, b: int, single: dict[int, Truth]) -> Truth:
+def _disjoint(model: ModelVariables, a: int, b: int, single: dict[int, Truth]) -> Truth:
     """A literal under which both have one slot and their lives are disjoint on the circle."""
     if never(single[a]) or never(single[b]):
         return 0
@@ -240,4 +237,4 @@ def keep_layout(model: ModelVariables, buffers: Sequence[Buffer], reuses: Sequen
     pairs = [(index[reuse.before], index[reuse.after]) for reuse in reuses]
     for a, b in pairs:
         if a < b and a in model.depth and b in model.depth:
-            model.cp.add(_apart(model, a, b, single) == 1)
+            model.cp.add(_disjoint(model, a, b, single) == 1)

@@ -10,7 +10,7 @@ EXPORTS = {
     "circular_intervals": ("Circle",),
     "clones": ("data_partition", "MARK"),
     "formulation": ("Problem",),
-    "partition_sizes": ("check_given", "dimension", "require_registers"),
+    "partition_sizes": ("check_given", "dimension", "registers_taken", "require_registers"),
     "ring_sharing": ("least_hold", "may_share", "reuse_distance", "worth_sharing"),
     "terms": ("Arc", "REGISTER_COUNTS", "Use", "WARP", "WARP_COUNTS", "WARP_GROUP", "whole_multiple"),
     "validate": ("require_slot_capacity", "validate"),

@@ -59,7 +59,7 @@ def check_given(problem: Problem) -> None:
                 f"{', '.join(spill.ops)} spilled at {spill.registers}",
                 field="partitions", value=specs[home].registers, limit=spill.registers,
             )  # fmt: skip
-    total = sum(_taken(spec.warps, spec.registers) for spec in specs)
+    total = sum(registers_taken(spec.warps, spec.registers) for spec in specs)
     if total > limits.registers:
         raise Infeasible(
             f"the partitions take {total} of {limits.registers} registers", field="partitions", value=total,
@@ -87,7 +87,7 @@ def require_registers(problem: Problem) -> None:
                 f"{limits.base_registers}: a thread has {most}",
                 field="ops.registers", value=op.registers, limit=most - limits.base_registers,
             )  # fmt: skip
-        taken = _taken(problem.warps[i], max(REGISTER_COUNTS[0], whole_multiple(limits.base_registers, 8)))
+        taken = registers_taken(problem.warps[i], max(REGISTER_COUNTS[0], whole_multiple(limits.base_registers, 8)))
         if taken > limits.registers:
             raise Infeasible(
                 f"a partition for operation {op.id!r} takes {taken} registers, limits.registers is {limits.registers}",
@@ -114,7 +114,10 @@ def dimension(problem: Problem, ii: int, found: Assignment) -> tuple[Partition, 
     warps = [next(n for n in WARP_COUNTS if n >= need) for need in least]
     registers = [next(count for count in REGISTER_COUNTS if count >= need) for need in needs]
     # Pins may leave a number out: there is no such partition, then.
-    if sum(_taken(warps[g], registers[g]) for g in range(count) if members[g]) > problem.graph.limits.registers:
+    if (
+        sum(registers_taken(warps[g], registers[g]) for g in range(count) if members[g])
+        > problem.graph.limits.registers
+    ):
         return None
     widest = warps.index(max(warps))
     names = ["default" if g == widest else f"worker{g + (g < widest)}" for g in range(count)]
@@ -124,6 +127,6 @@ def dimension(problem: Problem, ii: int, found: Assignment) -> tuple[Partition, 
     )
 
 
-def _taken(warps: int, registers: int) -> int:
+def registers_taken(warps: int, registers: int) -> int:
     """Registers are handed out by warp group."""
     return WARP * whole_multiple(warps, WARP_GROUP) * registers

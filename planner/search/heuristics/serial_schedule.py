@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from warpplan.planner.cpsat.work_budget import WorkBudget
 from warpplan.planner.problem.assignment import Assignment, rings
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP, WARP_GROUP, whole_multiple
+from warpplan.planner.problem.partition_sizes import registers_taken
+from warpplan.planner.problem.terms import REGISTER_COUNTS, whole_multiple
 from warpplan.planner.search.heuristics.partition_heuristics import candidate_partitions
 from warpplan.planner.search.heuristics.retiming import fits
 
@@ -20,8 +21,8 @@ from warpplan.planner.search.heuristics.retiming import fits
 def serial_schedule(problem: Problem, bound: int, ii: int, budget: WorkBudget) -> Assignment | None:
     """A schedule of interval ``ii`` that obeys every rule, or ``None`` where none was found (which proves nothing): in
     partitions that would suit ``bound``, else in those that local search finds, which moves one cluster at a time as
-    long as less is held beyond memory and registers. It takes milliseconds, and is tried even where the work budget has
-    ended."""
+    long as less is held beyond memory and registers. The former takes milliseconds, and is tried even where the work
+    budget has ended; the latter up to half a second for 40 operations."""
     params = problem.options.search.construction
     tried = list[tuple[float, tuple[int, ...]]]()
     for partitions in candidate_partitions(problem, bound):
@@ -151,7 +152,7 @@ class _Orders:
             warps = max(w for w, p in zip(self.problem.warps, self.partitions, strict=True) if p == g)
             live = round(max(levels[2 + g] for levels in steps) * self.capacity[2 + g])
             count = whole_multiple(max(REGISTER_COUNTS[0], limits.base_registers + live), 8)
-            taken += WARP * whole_multiple(warps, WARP_GROUP) * count
+            taken += registers_taken(warps, count)
         return beyond + max(0.0, taken / limits.registers - 1.0)
 
     def _always(self) -> list[int]:
