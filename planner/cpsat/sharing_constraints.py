@@ -50,7 +50,8 @@ def no_good_cut(problem: Problem, ii: int, found: Assignment, refused: tuple[int
     clique = _overfull_clique(problem, depth, conflicts)
     if clique is not None:
         return NoGoodCut(tuple((p, depth[p]) for p in clique), (), clique=True)
-    pairs = [pair for pair in combinations(refused, 2) if pair in conflicts and all(may_share(problem, p) for p in pair)]
+    sharing = [p for p in refused if may_share(problem, p)]
+    pairs = [pair for pair in combinations(sharing, 2) if pair in conflicts]
     return NoGoodCut(tuple(depth.items()), tuple(pairs))
 
 
