@@ -44,6 +44,11 @@ LAYERS = {
     "glm-4.5-air": (2, "bfloat16"), "ernie-4.5-21b-a3b": (1, "bfloat16"),
 }  # fmt: skip
 """Of each model: the degree of tensor parallelism and the scheme."""
+TRAINING = {
+    "kimi-k2": (8, "fp8_w8a8_block"), "minimax-m2": (4, "fp8_w8a8_block"), "qwen3-235b-a22b": (4, "bfloat16"),
+    "mixtral-8x22b": (4, "bfloat16"), "olmoe-1b-7b": (1, "bfloat16"), "hunyuan-a13b": (2, "bfloat16"),
+}  # fmt: skip
+"""Layers of ``bench_moe_samples.py``, on which constants are chosen: none of those above."""
 TOKENS = (1, 8, 32, 128, 256, 512, 1024, 4096)
 SEARCHED = [(model, tokens) for model in ("deepseek-v3", "qwen3-30b-a3b") for tokens in (8, 128, 1024)]
 FIRST, FINALISTS, REFINED = 4, 16, 24
@@ -57,7 +62,7 @@ Job = tuple[str, str, int]
 
 
 def understood(model: str) -> tuple[MoeLayer, MoeScheme]:
-    tp, scheme = LAYERS[model]
+    tp, scheme = {**TRAINING, **LAYERS}[model]
     return layer_of(MODELS[model], tp, SCHEMES[scheme]), SCHEMES[scheme]
 
 

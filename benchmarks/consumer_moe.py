@@ -144,9 +144,12 @@ class MoeRun:
         weights = [self._weights() for _ in range(copies)]
         self.sets = [self._set(*weights[i % copies]) for i in range(count)]
 
-    def launches(self, config: Config, *, compile_only: bool = False) -> list[Callable[[], object]]:
-        """Both products of each input set under ``config``, as the consumer's launcher launches them."""
-        return [partial(self._both, routed_set, config, compile_only) for routed_set in self.sets]
+    def launches(
+        self, config: Config, *, compile_only: bool = False, only: int | None = None
+    ) -> list[Callable[[], object]]:
+        """Both products of each input set under ``config``, or ``only`` one, as the consumer's launcher does it."""
+        chosen = slice(None) if only is None else slice(only, only + 1)
+        return [partial(self._launch, routed_set, config, compile_only, chosen) for routed_set in self.sets]
 
     def error(self, config: Config) -> float:
         """The larger ‖error‖ / ‖reference‖ of the two products into poisoned outputs; infinite where one is not
@@ -154,7 +157,7 @@ class MoeRun:
         first = self.sets[0]
         for product in first.products:
             product.out.fill_(float("nan"))
-        self._both(first, config, False)
+        self._launch(first, config)
         largest = 0.0
         for product, wanted in zip(first.products, self.wanted, strict=True):
             error = ((product.out.float() - wanted).norm() / wanted.norm()).item()
@@ -166,14 +169,16 @@ class MoeRun:
         """Of the first input set, in fp32."""
         return tuple(reference(product, self.sets[0]) for product in self.sets[0].products)
 
-    def _both(self, chosen: RoutedSet, config: Config, compile_only: bool) -> None:
+    def _launch(
+        self, chosen: RoutedSet, config: Config, compile_only: bool = False, products: slice = slice(None)
+    ) -> None:
         scheme, module = self.scheme, self.module
         sorted_ids, owners, padded = chosen.sorting(config["BLOCK_SIZE_M"])
         kernel = module.fused_moe_kernel
         if compile_only:
             module.fused_moe_kernel = Compiles(kernel)
         try:
-            for p in chosen.products:
+            for p in chosen.products[products]:
                 module.invoke_fused_moe_triton_kernel(
                     p.rows, p.weights, p.out, p.row_scale, p.weight_scale, chosen.share, sorted_ids, owners, padded,
                     p.weighted, p.top_k, dict(config), compute_type=module.tl.bfloat16, use_fp8_w8a8=scheme.is_fp8,

@@ -11,9 +11,12 @@ import pytest
 pytest.importorskip("triton", reason="the benchmark launches Triton kernels")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import bench_moe_samples as samples
 import bench_moe_tables as bench
-from bench_moe_tables import LAYERS, SEARCHED, TOKENS, text_of
+from bench_moe_tables import LAYERS, SEARCHED, TOKENS, TRAINING, text_of
+from results_file import RESULTS, read_rows
 
+from warpplan.planner.values.device import H100
 from warpplan.service.feeds.moe_facts.tuning_space import GROUPS
 
 DEFAULT = {
@@ -98,3 +101,29 @@ def test_without_a_site_the_benchmark_says_which_file_is_missing(tmp_path: Path)
 
     with pytest.raises(InvalidInput, match=r"utils\.py"):
         consumer(tmp_path)
+
+
+class TestSamples:
+    def test_constants_are_chosen_on_other_layers(self) -> None:
+        assert not set(TRAINING) & set(LAYERS)
+        shapes = [bench.understood(model)[0] for model in (*TRAINING, *LAYERS)]
+        assert len({(s.experts, s.hidden, s.intermediate, s.top_k) for s in shapes}) == len(shapes)
+
+    @pytest.mark.parametrize("model", TRAINING)
+    def test_configurations_are_drawn_alike_every_time(self, model: str) -> None:
+        found = samples.drawn(model)
+        assert found == samples.drawn(model)
+        assert len({text_of(config) for config in found}) == len(found) == sum(samples.DRAWN.values())
+        assert all(config["BLOCK_SIZE_M"] <= 64 for config in found if samples.suitable(model, 1, config))
+
+    def test_the_ranking_finds_the_best_of_recorded_times(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rows = read_rows(RESULTS / "moe_samples_h100.json")
+        monkeypatch.setattr(bench, "TARGET", H100)
+        bench.chooser.cache_clear()
+        try:
+            found = [samples.judged(row, "") for row in rows]
+        finally:
+            bench.chooser.cache_clear()
+        assert len(found) == len(TRAINING) * len(samples.TOKENS)
+        assert max(one["first"] for one in found) < 1.05
+        assert max(one["best_of_4"] for one in found) < 1.02

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot
+from matplotlib import pyplot, ticker
 
 COLOURS = {
     "plain torch": "#b9c0cb",
@@ -35,8 +35,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
         right.plot(job["seconds"], job["losses"], label=job["way"], linewidth=1.4, color=COLOURS[job["way"]])
     right.axhline(result["best_loss"], color="black", linestyle=":", label="the language's entropy")
     right.set(xlabel="seconds since the process started", ylabel="loss (nats)", xscale="log", title="The same loss")
+    right.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
     right.xaxis.set_major_formatter("{x:g}")
-    right.xaxis.set_minor_formatter("{x:g}")
+    right.xaxis.set_minor_formatter(ticker.NullFormatter())
     right.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)

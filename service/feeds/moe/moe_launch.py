@@ -3,11 +3,13 @@
 Programs are numbered so that ``group_m`` row blocks share a column block before the next one's turn. Within such a
 group an expert's weights are read once from DRAM, in the column's turn; the next group of the same expert finds them
 in L2 where a group's bytes fit there, or while both groups run at once, and reads them again otherwise. Rows are read
-from DRAM once if they fit in L2, and once a routed copy if not.
+from DRAM once if they fit in L2, and once a routed copy if not. Both come in tiles, a short run of bytes from each of
+many rows, which DRAM delivers more slowly than one long run.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts
@@ -21,6 +23,16 @@ from warpplan.service.feeds.moe_facts.tuning_space import MoeConfig
 USABLE_L2 = 0.6
 """Of L2 that one launch's tiles keep: lines of both halves are held twice on Hopper where both read them. Chosen by
 hand. Doubled: large groups stop being needed for many tokens."""
+APART = 0.5
+"""Of a group's reads of weights which another group of the expert makes, too, those that come too late to find them in
+L2 although both groups run at once. Chosen by hand on ``benchmarks/results/moe_samples_h100.json``."""
+TILED, SHORT_RUN_BYTES, RUN_POWER = 1.06, 50.0, 3.0
+"""Time to read tiles from DRAM over that to read as much at one place: ``TILED`` · (1 + (``SHORT_RUN_BYTES`` / run) ^
+``RUN_POWER``), with ``run`` bytes of each row. Chosen by hand on ``benchmarks/results/moe_samples_h100.json``, as are
+the next two: runs of 64 bytes, half of a cache line, take 1.45 times as long as those of 128."""
+BURST, BURST_BYTES = 0.04, 16_384.0
+"""What every doubling of a stage beyond ``BURST_BYTES`` adds: blocks ask for all of it at once, and wait for the last
+of it."""
 OUTPUT_BYTES = 2
 
 
@@ -66,10 +78,15 @@ def launch_facts(
         idle_blocks=max(0.0, (blocks.launched - blocks.row_blocks) * columns),
         registers=registers,
         spill_bytes=spill_bytes,
-        dram_bytes=weights + rows + written,
+        dram_bytes=(weights + rows) * _slower(tile.k * scheme.weight_bytes, ring) + written,
         cold=min(1.0, (weights + rows) / max(1.0, working * moved * loaded)),
         loaded=loaded,
     )
+
+
+def _slower(run_bytes: int, stage_bytes: int) -> float:
+    burst = 1.0 + BURST * max(0.0, math.log2(stage_bytes / BURST_BYTES))
+    return TILED * (1.0 + (SHORT_RUN_BYTES / run_bytes) ** RUN_POWER) * burst
 
 
 def _read_bytes(
@@ -84,7 +101,7 @@ def _read_bytes(
     group_bytes = in_group * expert + group * config.tile.m * product.k * scheme.activation_bytes
     columns = -(-product.n // config.tile.n)
     at_once = 2 * group * columns <= device.sm_count
-    again = 1.0 if group_bytes <= capacity or at_once else max(1.0, each / group)
+    again = 1.0 if group_bytes <= capacity else 1.0 + max(0.0, each / group - 1.0) * (APART if at_once else 1.0)
     distinct = blocks.rows / product.copies * product.k * scheme.activation_bytes
     routed = blocks.rows * product.k * scheme.activation_bytes
     return blocks.hit * expert * again, distinct if distinct <= capacity else float(routed)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.analysis.operation_kinds import UNIT
 from warpplan.kernels.compiler.costing.loop_graph import Cost, meeting_cycles
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, LoopFacts, WorkFacts
-from warpplan.kernels.compiler.costing.pipelined.pointer_costs import missing_points, price
+from warpplan.kernels.compiler.costing.pipelined.pointer_costs import LSU_BYTES_PER_CYCLE, missing_points, price
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.profile import Profile
 
@@ -26,16 +26,22 @@ SCHEDULERS = "SCHEDULERS"
 """The unit that every instruction passes, whichever it goes to: one a cycle from each of an SM's four schedulers, so
 that blocks on one SM share what each takes to issue (CUDA C++ Programming Guide, "Compute Capability 9.x")."""
 
+WARP_CYCLES = 40.0
+"""Of :data:`SCHEDULERS`, what each warp issues in an iteration whatever its tile: addresses, predicates, barriers.
+Measured: blocks of 4 and 8 warps on the smallest tiles of ``benchmarks/results/moe_samples_h100.json`` take 41 cycles a
+warp."""
+
 
 @dataclass(frozen=True)
 class LoopPrice:
     """Of one iteration, in SM cycles and bytes: ``busy`` of the unit with most work; ``ring_bytes`` copied ahead,
-    ``loaded_bytes`` read in all; latencies of the slowest copy. ``wgmma`` is whether it multiplies, ``flying`` whether
-    none of its products is waited for within the iteration."""
+    ``copied`` by threads rather than TMA, ``loaded_bytes`` read in all; latencies of the slowest copy. ``wgmma`` is
+    whether it multiplies, ``flying`` whether none of its products is waited for within the iteration."""
 
     serial_cycles: float
     busy_cycles: float
     ring_bytes: int
+    copied: bool
     loaded_bytes: int
     latency_l2: float
     latency_dram: float
@@ -75,11 +81,11 @@ def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
     prices = [price(w, costs, warps) for w in loop.work]
     meeting = float(meeting_cycles(costs)) if loop.ring_bytes else 0.0
     serial = _serial(loop.work, prices, meeting)
-    busy = _busy(loop.work, prices)
     ahead = [w for w in loop.work if w.ahead]
+    busy = _busy(loop.work, prices, warps)
     products = [w.product for w in loop.work if w.product is not None]
     return LoopPrice(
-        serial, max(busy.values(), default=0.0), loop.ring_bytes, loop.loaded_bytes,
+        serial, max(busy.values()), loop.ring_bytes, any(w.kind == "load" for w in ahead), loop.loaded_bytes,
         max((price(w, costs, warps, "l2").latency for w in ahead), default=0.0),
         max((price(w, costs, warps, "dram").latency for w in ahead), default=0.0),
         loop.uses_wgmma, bool(products) and all(w.flying for w in loop.work if w.product is not None),
@@ -87,11 +93,19 @@ def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
     )  # fmt: skip
 
 
-def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost]) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost], warps: int) -> dict[str, float]:
+    """Cycles of each unit where other blocks fill every wait: of what a price says bytes count alone, not what passes
+    before the first of them."""
+    found = {SCHEDULERS: WARP_CYCLES * warps}
     for w, cost in zip(work, prices, strict=True):
-        found[UNIT[w.kind]] = found.get(UNIT[w.kind], 0.0) + cost.occupancy
-    return {**found, SCHEDULERS: sum(cost.issue for cost in prices)}
+        unit = UNIT[w.kind]
+        if unit == "LSU":
+            size = w.moved_bytes or sum(part.size * part.times for part in w.parts)
+            found[unit] = found.get(unit, 0.0) + size / LSU_BYTES_PER_CYCLE
+        else:
+            found[unit] = found.get(unit, 0.0) + cost.occupancy
+            found[SCHEDULERS] += cost.issue
+    return found
 
 
 def _serial(work: Sequence[WorkFacts], prices: Sequence[Cost], meeting: float) -> float:

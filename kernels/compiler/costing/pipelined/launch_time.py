@@ -45,8 +45,17 @@ training half of the launches in ``benchmarks/results/launch_replay_h200.json``;
 SPILL_BYTES_PER_CYCLE = 32.0
 """L1's rate for spilled registers, there and back. Chosen by hand on the training rows of
 ``benchmarks/results/consumers_h100.json``, where 64 ranks attention that spills too high; 16 to 32 do about as well."""
-LEAST_SLOTS = 0.5
-"""Slots in flight of a loop that copies nothing ahead: its load's whole latency, twice over. As in ``KernelModel``."""
+CRAMPED = 1.4
+"""Of a loop whose products and the work between them leave no register free: ptxas computes addresses and masks again
+and again, and cannot reorder. Chosen by hand on the training rows of ``benchmarks/results/consumers_h100.json``:
+attention at the limit takes 1.3 to 1.6 times its price, elsewhere 0.9 to 1.0."""
+LEAST_SLOTS = 0.7
+"""Slots in flight of a loop that copies one iteration ahead into the slot that its product still reads. Chosen by hand
+on ``benchmarks/results/moe_samples_h100.json``; 0.5 ranks loops of two stages too low, 1 those of large tiles too
+high."""
+COPIED_L2 = 1.5
+"""Time for a loop's bytes out of L2 over TMA's, where threads copy them: a warp's copies ask for whole lines, but
+neighbouring SMs ask apart. Chosen by hand on the same rows: 1 ranks large tiles with few stages too high."""
 ELEMENT_RATE = {"f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn", "f16": "float16", "i8": "float8_e4m3fn"}
 """Whose sustained tensor rate stands for an element's; bfloat16's for the others."""
 
@@ -199,14 +208,21 @@ class LaunchModel:
         c = self.constants
         share = min(self.l2_bytes_per_s / active / self.clock_hz, TMA_BYTES_PER_CYCLE)
         transfer = c["l2_scale"] * together * launch.loaded * loop.loaded_bytes / share
-        serial = loop.serial_cycles + spills
+        transfer *= COPIED_L2 if loop.copied else 1.0
+        serial = loop.serial_cycles * self._cramped(loop, launch) + spills
         if not loop.ring_bytes:
             return _norm(c["block_norm"], max(serial, together * loop.busy_cycles), transfer)
         arrival = c["latency_scale"] * self._latency(loop, launch) + c["transfer_scale"] * transfer
-        busy = max(serial, together * (loop.busy_cycles + spills))
+        busy = max(serial, together * (loop.busy_cycles * self._cramped(loop, launch) + spills))
         if loop.wgmma and loop.flying:
             busy += TURN_CYCLES[launch.serialized]
         return _norm(c["block_norm"], busy, transfer, arrival / slots_in_flight(loop, launch.stages))
+
+    def _cramped(self, loop: LoopPrice, launch: LaunchFacts) -> float:
+        """What work between products takes over its price, in a loop that waits for them."""
+        waits = loop.wgmma and not loop.flying
+        full = launch.registers is not None and launch.registers > self.device.registers_per_thread - REGISTER_UNIT
+        return CRAMPED if waits and full else 1.0
 
     def _latency(self, loop: LoopPrice, launch: LaunchFacts) -> float:
         """Of one copy, in the mix of L2 and DRAM."""
@@ -224,9 +240,10 @@ class LaunchModel:
 
 
 def slots_in_flight(loop: LoopPrice, stages: int) -> float:
-    """Copies that are on their way while one is multiplied: wgmma's slot is refilled after the next product began, so
-    it has ``stages`` − 2 as in :mod:`~warpplan.kernels.compiler.costing.kernel_model`; mma.sync's one more."""
-    return max(LEAST_SLOTS, stages - 2 if loop.wgmma else stages - 1)
+    """Copies that are on their way while one is multiplied: the slot of a wgmma that nobody waits for is refilled after
+    the next one began, so ``stages`` − 2 as in :mod:`~warpplan.kernels.compiler.costing.kernel_model`; others have one
+    more."""
+    return max(LEAST_SLOTS, stages - 2 if loop.wgmma and loop.flying else stages - 1)
 
 
 def _norm(p: float, *terms: float) -> float:

@@ -30,6 +30,7 @@ from warpplan.kernels.compiler.costing.pipelined.launch_time import (
     estimated_registers,
     launch_time,
     ring_bytes,
+    slots_in_flight,
 )
 from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WANTED
@@ -149,6 +150,29 @@ class TestTime:
         asked = launch(dram_bytes=1e8)
         for found in facts.values():
             assert launch_time(found, asked, PROFILE, H200) == LaunchModel(found, PROFILE, H200).time(asked)
+
+    def test_units_are_busy_with_bytes_however_they_are_divided(self, facts: dict[str, KernelFacts]) -> None:
+        whole = facts["wgmma"]
+        (loop,) = whole.loops
+        halves = [replace(w, moved_bytes=w.moved_bytes // 2) if w.ahead else w for w in loop.work]
+        more = tuple(w for w in halves if w.ahead)
+        apart = replace(whole, loops=(replace(loop, work=(*halves, *more)),))
+        found = [block_price(every, PROFILE).loops[0] for every in (whole, apart)]
+        assert found[0].ring_bytes == found[1].ring_bytes
+        assert found[0].busy_cycles == found[1].busy_cycles
+        assert found[0].serial_cycles < found[1].serial_cycles
+
+    def test_each_warp_issues_what_no_tile_shares(self, facts: dict[str, KernelFacts]) -> None:
+        nothing = replace(facts["mma"], loops=(replace(facts["mma"].loops[0], work=()),))
+        four, eight = (block_price(replace(nothing, warps=warps), PROFILE).loops[0].busy_cycles for warps in (4, 8))
+        assert eight == 2 * four > 0
+
+    def test_a_product_that_is_waited_for_leaves_its_slot_a_copy_earlier(self, facts: dict[str, KernelFacts]) -> None:
+        (flying,) = block_price(facts["wgmma"], PROFILE).loops
+        assert flying.flying
+        assert slots_in_flight(flying, 4) == 2
+        assert slots_in_flight(replace(flying, flying=False), 4) == 3
+        assert slots_in_flight(flying, 2) < 1
 
     def test_what_was_not_measured_is_named(self, facts: dict[str, KernelFacts]) -> None:
         assert block_price(facts["wgmma"], without(PROFILE, "gather_load")).missing == ("gather_load",)

@@ -17,6 +17,7 @@ from warpplan.profiler.embedded import embedded
 from warpplan.service.feeds import FeedRequest, sglang_moe, vllm_moe
 from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
+from warpplan.service.feeds.moe.moe_launch import launch_facts, up_product
 from warpplan.service.feeds.moe.routing import routed, unsorted
 from warpplan.service.feeds.moe.table_files import TableKey, difference, provenance_path, recorded, write_table
 from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
@@ -24,7 +25,7 @@ from warpplan.service.feeds.moe_facts.moe_kernels import VLLM, MoeTile
 from warpplan.service.feeds.moe_facts.moe_schemes import SCHEMES, scheme_named
 from warpplan.service.feeds.moe_facts.shipped_facts import shipped
 from warpplan.service.feeds.moe_facts.tile_facts import kernel_source
-from warpplan.service.feeds.moe_facts.tuning_space import TOKENS, groups_by_preference, tiles, valid
+from warpplan.service.feeds.moe_facts.tuning_space import TOKENS, MoeConfig, groups_by_preference, tiles, valid
 
 PROFILE = embedded("NVIDIA H200")
 MIXTRAL = {"model": "mixtral-8x7b", "tp": "8"}
@@ -174,6 +175,27 @@ class TestChoice:
             pair, one = chooser.best_pair(layer, tokens), chooser.best(layer, tokens)
             assert pair.up.tile.m == pair.down.tile.m
             assert pair.up_us + pair.down_us <= one.total_us + 1e-6
+
+
+class TestLaunch:
+    UP = up_product(MoeLayer("", 8, 4096, 7168, 2))
+
+    def dram_bytes(self, scheme: str, tile: MoeTile, group: int = 16, tokens: int = 64) -> float:
+        found = SCHEMES[scheme]
+        facts = kernel_source(VLLM, found, None).tiles[tile].facts
+        blocks = routed(tokens, 8, 2, tile.m)
+        return launch_facts(self.UP, found, MoeConfig(tile, group, 3), blocks, facts, H200).dram_bytes
+
+    def test_runs_of_half_a_cache_line_are_read_more_slowly(self) -> None:
+        short, line = (self.dram_bytes("fp8_w8a8_block", MoeTile(16, 64, k, 4)) for k in (64, 128))
+        assert 1.3 < short / line < 1.6
+        line, long = (self.dram_bytes("bfloat16", MoeTile(16, 64, k, 4)) for k in (64, 128))
+        assert 1.0 < line / long < 1.1
+
+    def test_an_experts_groups_read_its_weights_again_unless_l2_holds_them(self) -> None:
+        tile, tokens = MoeTile(64, 256, 64, 8), 1024  # Four row blocks an expert, 56 columns: two groups at once.
+        one, apart = (self.dram_bytes("bfloat16", tile, group, tokens) for group in (64, 1))
+        assert 1.5 < apart / one < 3.0
 
 
 class TestFiles:
