@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-clusters bench-power bench-consumers bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-clusters bench-power bench-consumers bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +123,9 @@ bench-corpus: $(VENV)/.gpu  ## GPU: the corpus planned, against itself autotuned
 
 bench-consumers: $(VENV)/.gpu  ## GPU: exported entries of consumers' kernels, against timing their whole lists
 	$(BIN)/python benchmarks/bench_consumers.py
+
+bench-moe-samples: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: random configurations of vLLM's fused-MoE kernel on training layers
+	$(BIN)/python benchmarks/bench_moe_samples.py --site $(CONSUMERS)
 
 bench-moe-tables: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: predicted fused-MoE tables, against vLLM's defaults and its tuning list
 	$(BIN)/python benchmarks/bench_moe_tables.py --site $(CONSUMERS)

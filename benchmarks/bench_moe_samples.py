@@ -1,10 +1,10 @@
 """GPU: times of random configurations of vLLM's fused-MoE kernel on training layers, each product by itself.
 
     python benchmarks/bench_moe_samples.py --site build/feeds/site --out benchmarks/results   # -> moe_samples_h100.json
-    python benchmarks/bench_moe_samples.py --report                                           # no GPU
+    WARPPLAN_BENCH_DEVICE="NVIDIA H100 80GB HBM3" python benchmarks/bench_moe_samples.py --report   # no GPU
 
 The constants of the launch model that rank such configurations are chosen on these rows; none of their layers is one of
-``bench_moe_tables.py``, whose rows stay unseen. A row is one layer and one number of tokens with the configurations
+``bench_moe_tables.py``, with whose rows no constant is chosen. A row is one layer and one number of tokens with the configurations
 that were drawn for it, of those whose row blocks suit so many rows; a configuration has [up, down] in µs, read by CUDA
 graphs with the L2 cache cold, or no time where it failed or computed something else. ``--report`` compares the
 recorded times with today's predictions.
@@ -104,10 +104,10 @@ def sampled(job: Job) -> Row:
     return {"status": "ok", "times": found}
 
 
-def judged(row: Row, site: str) -> Row:
+def judged(row: Row) -> Row:
     """Of one recorded row: what the ranking of today puts first, the best of its first four and vLLM's default, each
     over the best of what was measured."""
-    predicted = predictions(site, row["model"], row["tokens"])
+    predicted = predictions(row["model"], row["tokens"])
     times = {text_of(t["config"]): sum(t["us"]) for t in row["times"] if "us" in t}
     known = sorted((text for text in times if text in predicted), key=lambda text: predicted[text])
     best = min(times[text] for text in known)
@@ -117,8 +117,8 @@ def judged(row: Row, site: str) -> Row:
     }  # fmt: skip
 
 
-def reported(rows: Sequence[Row], site: str) -> None:
-    found = [judged(row, site) for row in rows]
+def reported(rows: Sequence[Row]) -> None:
+    found = [judged(row) for row in rows]
     for row, one in zip(rows, found, strict=True):
         figures = ", ".join(f"{name} {one[name]:.3f}" for name in ("first", "best_of_4", "default"))
         print(f"{row['model']:18} {row['tokens']:5} of {one['of']:3}: {figures} of the best's {one['best_us']:.1f} us")
@@ -127,10 +127,11 @@ def reported(rows: Sequence[Row], site: str) -> None:
         print(f"{name}: {geometric_mean(every):.4f}, largest {max(every):.3f} of {len(every)} rows")
 
 
-def predictions(site: str, model: str, tokens: int) -> dict[str, float]:
+def predictions(model: str, tokens: int) -> dict[str, float]:
+    """µs of both products by configuration, from the facts that ship."""
     found = {}
     layer, _ = understood(model)
-    for one in chooser(site, model).predicted(layer, tokens):
+    for one in chooser("", model).predicted(layer, tokens):
         for group in GROUPS:  # Groups that read as much are predicted once.
             entry = {**one.config.entry(), "GROUP_SIZE_M": group}
             if group == one.config.group_m:
@@ -148,7 +149,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing later; what is done is kept")
     arguments = parser.parse_args()
     if arguments.report:
-        reported(read_rows(arguments.out / NAME), arguments.site)
+        reported(read_rows(arguments.out / NAME))
         return
     import torch
 

@@ -121,9 +121,10 @@ class TestSamples:
         monkeypatch.setattr(bench, "TARGET", H100)
         bench.chooser.cache_clear()
         try:
-            found = [samples.judged(row, "") for row in rows]
+            found = [samples.judged(row) for row in rows]
         finally:
             bench.chooser.cache_clear()
         assert len(found) == len(TRAINING) * len(samples.TOKENS)
-        assert max(one["first"] for one in found) < 1.05
+        assert samples.geometric_mean([one["first"] for one in found]) < 1.02
+        assert max(one["first"] for one in found) < 1.1
         assert max(one["best_of_4"] for one in found) < 1.02
