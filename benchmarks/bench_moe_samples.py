@@ -3,11 +3,11 @@
     python benchmarks/bench_moe_samples.py --site build/feeds/site --out benchmarks/results   # -> moe_samples_h100.json
     WARPPLAN_BENCH_DEVICE="NVIDIA H100 80GB HBM3" python benchmarks/bench_moe_samples.py --report   # no GPU
 
-The constants of the launch model that rank such configurations are chosen on these rows; none of their layers is one of
-``bench_moe_tables.py``, with whose rows no constant is chosen. A row is one layer and one number of tokens with the configurations
-that were drawn for it, of those whose row blocks suit so many rows; a configuration has [up, down] in µs, read by CUDA
-graphs with the L2 cache cold, or no time where it failed or computed something else. ``--report`` compares the
-recorded times with today's predictions.
+The constants of the launch model that rank such configurations are chosen on these rows, none of whose layers is one of
+``bench_moe_tables.py``. A row is one layer and one number of tokens with the configurations that were drawn for it, of
+those whose row blocks suit so many rows; a configuration has [up, down] in µs, read by CUDA graphs with the L2 cache
+cold, or no time where it failed or computed something else. ``--report`` compares the recorded times with today's
+predictions.
 """
 
 from __future__ import annotations

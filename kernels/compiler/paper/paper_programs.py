@@ -2,11 +2,12 @@
 
 What a kernel does to indices is computed at the first element of each tile, for one program id and the sizes of a
 launch. Of a loop's iterations the first is run: what its loads touch there, and how long it is, is what a launch's
-time needs. Addresses that are looked up in memory are not known.
+time needs. Addresses that are looked up in memory are not known, unless neighbours are taken to look up the same.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,9 @@ from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_
 UNKNOWN_TRIPS = 32
 """Iterations of a loop whose bounds are not known, as in
 :data:`~warpplan.kernels.compiler.costing.kernel_model.NOMINAL_TRIPS`."""
+LOOKED_UP = 1 << 20
+"""A number that is looked up, where it is taken to be alike everywhere: as large as a count of rows, so that none of
+the first programs ends early."""
 AXES = {"x": 0, "y": 1, "z": 2}
 
 
@@ -59,21 +63,29 @@ class PaperKernel:
         self.loops = {id(o): i for i, o in enumerate(o for o in every if o.name in ("scf.for", "scf.while"))}
         self.arguments = arguments(self.function)
 
-    def run(self, sizes: Mapping[str, int], ids: Sequence[int], grid: Sequence[int]) -> PaperProgram:
-        """One program: ``ids`` are its three program ids of ``grid``, ``sizes`` the integer arguments by name."""
+    def run(
+        self, sizes: Mapping[str, int], ids: Sequence[int], grid: Sequence[int], *, alike: bool = False
+    ) -> PaperProgram:
+        """One program: ``ids`` are its three program ids of ``grid``, ``sizes`` the integer arguments by name.
+
+        ``alike`` takes it that a number which is looked up, such as a tile's expert, is the same wherever it is, and
+        that a tile of them, such as rows that are gathered, differs from place to place.
+        """
         done = PaperProgram([0.0] * len(self.loops))
         names: dict[str, Corner] = {}
         for name, kind in self.arguments.items():
             plain = name.lstrip("%")
             points = "tensordesc" in kind or "!tt.ptr" in kind
             names[name] = Place(plain) if points else sizes.get(plain)
-        _Reader(self, done, ids, grid).region(self.function.regions[0], names, 1.0)
+        _Reader(self, done, ids, grid, alike).region(self.function.regions[0], names, 1.0)
         return done
 
 
 class _Reader:
-    def __init__(self, kernel: PaperKernel, done: PaperProgram, ids: Sequence[int], grid: Sequence[int]) -> None:
-        self.kernel, self.done, self.ids, self.grid = kernel, done, ids, grid
+    def __init__(
+        self, kernel: PaperKernel, done: PaperProgram, ids: Sequence[int], grid: Sequence[int], alike: bool
+    ) -> None:
+        self.kernel, self.done, self.ids, self.grid, self.alike = kernel, done, ids, grid, alike
 
     def region(self, region: Region, names: dict[str, Corner], times: float) -> list[Corner]:
         """Run ``region``, which is entered ``times`` often; what its end hands on."""
@@ -99,6 +111,8 @@ class _Reader:
             read = [names.get(value) for value in self.kernel.operands[id(operation)]]
             if name in ("tt.load", "tt.store") or name in TMA_LOADS | TMA_STORES:
                 self._access(operation, read, times)
+                if self.alike and name == "tt.load":
+                    names[operation.result] = self._look_up(operation, read)
             elif len(operation.defined) == 1:
                 names[operation.result] = corner(operation, read)
 
@@ -125,6 +139,14 @@ class _Reader:
             taken = max(branch.then, branch.otherwise, key=lambda way: sum(1 for _ in way.walk()))
         for (_, result), value in zip(branch.results, self.region(taken, names, times), strict=False):
             names[result] = value
+
+    def _look_up(self, operation: IrOperation, read: list[Corner]) -> Corner:
+        if not re.search(r"!tt\.ptr<i\d+", operation.signature):
+            return None
+        if next(iter(result_types(operation)), None) is None:
+            return LOOKED_UP
+        place = next((value for value in read if isinstance(value, Place)), None)
+        return place and place.offset
 
     def _access(self, operation: IrOperation, read: list[Corner], times: float) -> None:
         store = operation.name == "tt.store" or operation.name in TMA_STORES

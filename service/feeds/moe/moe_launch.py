@@ -86,7 +86,7 @@ def launch_facts(
 
 def _slower(run_bytes: int, stage_bytes: int) -> float:
     burst = 1.0 + BURST * max(0.0, math.log2(stage_bytes / BURST_BYTES))
-    return TILED * (1.0 + (SHORT_RUN_BYTES / run_bytes) ** RUN_POWER) * burst
+    return TILED * (1.0 + math.pow(SHORT_RUN_BYTES / run_bytes, RUN_POWER)) * burst
 
 
 def _read_bytes(

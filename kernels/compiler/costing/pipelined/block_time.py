@@ -100,7 +100,7 @@ def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost], warps: int) -> dict
     for w, cost in zip(work, prices, strict=True):
         unit = UNIT[w.kind]
         if unit == "LSU":
-            size = w.moved_bytes or sum(part.size * part.times for part in w.parts)
+            size = w.moved_bytes or float(sum(part.size * part.times for part in w.parts))
             found[unit] = found.get(unit, 0.0) + size / LSU_BYTES_PER_CYCLE
         else:
             found[unit] = found.get(unit, 0.0) + cost.occupancy

@@ -21,6 +21,8 @@ GOLDEN = 0.6180339887498949
 """Multiples of it, without their whole part, spread evenly and follow no power of two, as programs' numbers do."""
 REUSED_SHARE = 0.5
 """Of a sample's tiles: where more than this part are different ones, so are those of the programs in between."""
+NEIGHBOURS = 16
+"""Programs that start together on the SMs of one cluster of an H100 or H200, whose requests for a line meet."""
 USABLE_L2 = 0.6
 """Of L2 that one launch's tiles keep; chosen by hand, as in ``service/feeds/moe/moe_launch.py``."""
 
@@ -64,11 +66,20 @@ def launch_memory(
     return LaunchMemory(trips, loaded, read + written, read, known)
 
 
-def _run(kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], number: int) -> PaperProgram:
+def neighbour_bytes(kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int]) -> float:
+    """Bytes of the different tiles that the launch's first :data:`NEIGHBOURS` programs load, what they look up taken
+    as alike: of two launch orders, the one with less has neighbours that share more."""
+    programs = [_run(kernel, sizes, grid, i, alike=True) for i in range(min(NEIGHBOURS, grid[0] * grid[1] * grid[2]))]
+    return sum(_distinct(found, 1.0) for found in _by_operation(programs, False).values())
+
+
+def _run(
+    kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], number: int, *, alike: bool = False
+) -> PaperProgram:
     """Program ``number``: blocks start along x first (CUDA C++ Programming Guide leaves the order open; this is what
     GPUs do)."""
     x, rest = number % grid[0], number // grid[0]
-    return kernel.run(sizes, (x, rest % grid[1], rest // grid[1]), grid)
+    return kernel.run(sizes, (x, rest % grid[1], rest // grid[1]), grid, alike=alike)
 
 
 def _by_operation(programs: Sequence[PaperProgram], store: bool) -> dict[int, list[TileAccess]]:

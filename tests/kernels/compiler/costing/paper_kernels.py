@@ -1,5 +1,5 @@
-"""Kernels whose launches are priced in the tests: a product that loads through pointers, through block pointers, and a
-sum over rows of unequal lengths."""
+"""Kernels whose launches are priced in the tests: a product that loads through pointers, through block pointers, of
+rows and experts that are looked up, and a sum over rows of unequal lengths."""
 
 from __future__ import annotations
 
@@ -45,6 +45,32 @@ def block_pointer_product(
         b_block = tl.advance(b_block, (BLOCK_K, 0))
     c_block = tl.make_block_ptr(c_ptr, (M, N), (N, 1), (row, col), (BLOCK_M, BLOCK_N), (1, 0))
     tl.store(c_block, acc.to(tl.bfloat16))
+
+
+@triton.jit
+def expert_product(
+    a_ptr, b_ptr, c_ptr, ids_ptr, expert_ptr, count_ptr, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    count = tl.load(count_ptr)
+    pid, columns = tl.program_id(0), tl.cdiv(N, BLOCK_N)
+    first = pid // (GROUP_M * columns) * GROUP_M
+    group = min(tl.cdiv(count, BLOCK_M) - first, GROUP_M)
+    row = first + pid % (GROUP_M * columns) % group
+    col = pid % (GROUP_M * columns) // group
+    if row * BLOCK_M >= count:
+        return
+    ids = tl.load(ids_ptr + row * BLOCK_M + tl.arange(0, BLOCK_M))
+    expert = tl.load(expert_ptr + row)
+    cols, depth = col * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + ids[:, None] * K + depth[None, :]
+    b_ptrs = b_ptr + expert * N * K + cols[None, :] * K + depth[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for _ in range(0, K, BLOCK_K):
+        acc = tl.dot(tl.load(a_ptrs), tl.load(b_ptrs), acc)
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K
+    tl.store(c_ptr + ids[:, None] * N + cols[None, :], acc.to(tl.bfloat16))
 
 
 @triton.jit

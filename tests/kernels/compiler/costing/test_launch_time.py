@@ -32,7 +32,7 @@ from warpplan.kernels.compiler.costing.pipelined.launch_time import (
     ring_bytes,
     slots_in_flight,
 )
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory, neighbour_bytes
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WANTED
 from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
@@ -222,6 +222,23 @@ class TestPaper:
         memory = launch_memory(kernel, sizes, (8, 16, 1), H200, 132)
         assert memory.trips == (8.0,)
         assert memory.dram_bytes == 2 * (1024 * 512 + 512 * 2048 + 1024 * 2048)
+
+    def test_neighbours_share_what_they_look_up_alike(self) -> None:
+        arguments = "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, ids_ptr=*i32, expert_ptr=*i32, count_ptr=*i32"
+        a, b, ids = 64 * 512 * 2, 256 * 512 * 2, 2 * 64 * 4  # ids once for loads, once for stores
+        found, dram = {}, {}
+        for group in (1, 8):
+            blocks = f"N=i32:16, K=i32:16, BLOCK_M=64, BLOCK_N=256, BLOCK_K=64, GROUP_M={group}"
+            made = source_of(pk.expert_product, f"{arguments}, {blocks}")
+            kernel = PaperKernel(cut(made, TARGET, {"num_warps": 4}).text)
+            sizes, grid = {"N": 2048, "K": 512}, (1024, 1, 1)
+            found[group] = neighbour_bytes(kernel, sizes, grid)
+            memory = launch_memory(kernel, sizes, grid, H200, 132)
+            assert not memory.known
+            dram[group] = memory.dram_bytes
+        assert dram[1] == dram[8]  # without a guess, nothing tells one order from the other
+        assert found[1] == 2 * (a + ids) + 8 * b  # 16 programs: two row blocks of eight columns
+        assert found[8] == 8 * (a + ids) + 2 * b
 
     def test_loops_of_unequal_length_are_averaged(self) -> None:
         made = source_of(pk.triangular_sum, "x_ptr=*fp32, out_ptr=*fp32, N=i32:16, BLOCK=256")
