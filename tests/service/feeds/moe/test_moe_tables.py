@@ -23,7 +23,7 @@ from warpplan.service.feeds.moe.table_files import TableKey, difference, provena
 from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
 from warpplan.service.feeds.moe_facts.moe_kernels import VLLM, MoeTile
 from warpplan.service.feeds.moe_facts.moe_schemes import SCHEMES, scheme_named
-from warpplan.service.feeds.moe_facts.shipped_facts import shipped
+from warpplan.service.feeds.moe_facts.shipped_facts import kernel_digest, shipped
 from warpplan.service.feeds.moe_facts.tile_facts import kernel_source
 from warpplan.service.feeds.moe_facts.tuning_space import TOKENS, MoeConfig, groups_by_preference, tiles, valid
 
@@ -196,6 +196,23 @@ class TestLaunch:
         tile, tokens = MoeTile(64, 256, 64, 8), 1024  # Four row blocks an expert, 56 columns: two groups at once.
         one, apart = (self.dram_bytes("bfloat16", tile, group, tokens) for group in (64, 1))
         assert 1.5 < apart / one < 3.0
+
+
+def test_a_kernel_has_one_digest_in_every_python(tmp_path: Path) -> None:
+    """As Python 3.10 to 3.13 computed it: ``ast.dump`` is another text in 3.12 and in 3.13."""
+    lines = (
+        "def kernel(a_ptr, BLOCK: tl.constexpr = 16):",
+        '    """Doc."""',
+        "    # said",
+        "    for k in range(0, BLOCK):",
+        "        a = tl.load(a_ptr + k, mask=k < 3, other=0.0)",
+    )
+    (tmp_path / "k.py").write_text("\n".join(lines) + "\n")
+    assert kernel_digest(tmp_path / "k.py", "kernel") == "2a26dde6dbf69725"
+    (tmp_path / "k.py").write_text("\n".join(lines).replace("    # said\n", "").replace("k < 3", "(k<3)"))
+    assert kernel_digest(tmp_path / "k.py", "kernel") == "2a26dde6dbf69725"
+    (tmp_path / "k.py").write_text("\n".join(lines).replace("k < 3", "k < 4"))
+    assert kernel_digest(tmp_path / "k.py", "kernel") not in ("2a26dde6dbf69725", "")
 
 
 class TestFiles:
