@@ -6,8 +6,8 @@
     time        = launch + ‖ SM, power, DRAM ‖
 
 The norms, and the scales of latency, L2, DRAM and power, are the residual constants that were fitted on TMA GEMMs
-(:mod:`warpplan.planner.predict.time_model`). Nothing was fitted on kernels that load through pointers: predictions are
-meant for ranking configurations of one kernel.
+(:mod:`warpplan.planner.predict.time_model`); what is said below to be chosen by hand was chosen on kernels that load
+through pointers. Predictions are meant for ranking configurations of one kernel.
 """
 
 from __future__ import annotations

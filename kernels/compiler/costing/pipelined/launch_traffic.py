@@ -22,7 +22,7 @@ GOLDEN = 0.6180339887498949
 REUSED_SHARE = 0.5
 """Of a sample's tiles: where more than this part are different ones, so are those of the programs in between."""
 NEIGHBOURS = 16
-"""Programs that start together on the SMs of one cluster of an H100 or H200, whose requests for a line meet."""
+"""Programs that start together on the SMs of one GPC of an H100 or H200, whose requests for a line meet."""
 USABLE_L2 = 0.6
 """Of L2 that one launch's tiles keep; chosen by hand, as in ``service/feeds/moe/moe_launch.py``."""
 
