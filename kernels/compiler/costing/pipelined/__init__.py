@@ -5,5 +5,5 @@ what a launch asks of memory, ``launch_time`` the whole launch. For ranking anyo
 EXPORTS = {
     "kernel_facts": ("facts_of", "from_json", "KernelFacts", "to_json"),
     "launch_time": ("LaunchFacts", "LaunchModel", "LaunchTime"),
-    "launch_traffic": ("launch_memory",),
+    "launch_traffic": ("launch_memory", "neighbour_bytes"),
 }
