@@ -4,10 +4,10 @@
     WARPPLAN_BENCH_DEVICE="NVIDIA H100 80GB HBM3" python benchmarks/bench_moe_samples.py --report   # no GPU
 
 The constants of the launch model that rank such configurations are chosen on these rows, none of whose layers is one of
-``bench_moe_tables.py``. A row is one layer and one number of tokens with the configurations that were drawn for it, of
-those whose row blocks suit so many rows; a configuration has [up, down] in µs, read by CUDA graphs with the L2 cache
-cold, or no time where it failed or computed something else. ``--report`` compares the recorded times with today's
-predictions.
+``bench_moe_tables.py``. A row is one layer and one number of tokens, with vLLM's default and the configurations that
+were drawn for the layer, except those with far more or fewer rows a block than an expert has (:data:`ROWS_RATIO`). A
+configuration has [up, down] in µs, read by CUDA graphs with the L2 cache cold, or no time where it failed or computed
+something else. ``--report`` compares the recorded times with today's predictions.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NAME = f"moe_samples_{CARD}.json"
 TOKENS = (64, 768, 192, 3072, 16, 4, 1)
 DRAWN, SEED = {16: 30, 32: 16, 64: 16, 128: 14, 256: 6}, 20261126
 """Configurations a layer by their rows a block."""
-SUITABLE = 6.0
-"""Row blocks of up to so many times as many rows as an expert has, or 64, and of no fewer than such a part of them."""
+ROWS_RATIO = 6.0
+"""``BLOCK_SIZE_M`` is at least an expert's rows over this, and at most the larger of 64 and those rows times this."""
 READ_MS, WARM_MS = 4.0, 200.0
 
 
@@ -55,7 +55,7 @@ def suitable(model: str, tokens: int, config: Config) -> bool:
     layer, _ = understood(model)
     rows = max(1.0, tokens * layer.top_k / layer.experts)
     block = config["BLOCK_SIZE_M"]
-    return rows / SUITABLE <= block <= max(64.0, rows * SUITABLE)
+    return rows / ROWS_RATIO <= block <= max(64.0, rows * ROWS_RATIO)
 
 
 def chosen(site: str, model: str, tokens: int) -> list[Config]:
@@ -65,7 +65,8 @@ def chosen(site: str, model: str, tokens: int) -> list[Config]:
 
 
 def compiled_for(site: str, model: str) -> list[Config]:
-    """What any number of tokens is measured with: kernels do not depend on it."""
+    """Every configuration that the layer is measured with. Few tokens, whose rows are not sorted, take other kernels of
+    them, compiled when they are measured."""
     every = {text_of(config): config for tokens in TOKENS for config in chosen(site, model, tokens)}
     return list(every.values())
 

@@ -78,13 +78,15 @@ def launch_facts(
         idle_blocks=max(0.0, (blocks.launched - blocks.row_blocks) * columns),
         registers=registers,
         spill_bytes=spill_bytes,
-        dram_bytes=(weights + rows) * _slower(tile.k * scheme.weight_bytes, ring) + written,
+        dram_bytes=weights * _slowdown(tile.k * scheme.weight_bytes, ring)
+        + rows * _slowdown(tile.k * scheme.activation_bytes, ring)
+        + written,
         cold=min(1.0, (weights + rows) / max(1.0, working * moved * loaded)),
         loaded=loaded,
     )
 
 
-def _slower(run_bytes: int, stage_bytes: int) -> float:
+def _slowdown(run_bytes: int, stage_bytes: int) -> float:
     burst = 1.0 + BURST * max(0.0, math.log2(stage_bytes / BURST_BYTES))
     return TILED * (1.0 + math.pow(SHORT_RUN_BYTES / run_bytes, RUN_POWER)) * burst
 

@@ -48,7 +48,7 @@ SPILL_BYTES_PER_CYCLE = 32.0
 CRAMPED = 1.4
 """Of a loop whose products and the work between them leave no register free: ptxas computes addresses and masks again
 and again, and cannot reorder. Chosen by hand on the training rows of ``benchmarks/results/consumers_h100.json``:
-attention at the limit takes 1.3 to 1.6 times its price, elsewhere 0.9 to 1.0."""
+attention at the limit takes 1.3 to 1.55 times its price, elsewhere 0.9 to 1.2."""
 LEAST_SLOTS = 0.7
 """Slots in flight of a loop that copies one iteration ahead into the slot that its product still reads. Chosen by hand
 on ``benchmarks/results/moe_samples_h100.json``; 0.5 ranks loops of two stages too low, 1 those of large tiles too

@@ -236,7 +236,7 @@ class TestPaper:
             memory = launch_memory(kernel, sizes, grid, H200, 132)
             assert not memory.known
             dram[group] = memory.dram_bytes
-        assert dram[1] == dram[8]  # without a guess, nothing tells one order from the other
+        assert dram[1] == dram[8]  # every looked-up address counts as another
         assert found[1] == 2 * (a + ids) + 8 * b  # 16 programs: two row blocks of eight columns
         assert found[8] == 8 * (a + ids) + 2 * b
 
