@@ -26,10 +26,12 @@ from bench_target import CARD, TARGET, require_target
 from children import cores, each
 from kernel_estimates import COMPILE_S, FINALISTS, READINGS, START_S, Job, check_jobs, label, readings, row_seconds
 from kernel_plans import PlannedRow, compiled, planned
+from kernel_tables import gathered, spread
 from kernel_timing import as_json
 from many_shapes import LIST, DrawnShape, read_list
 from results_file import RESULTS, head
 from row_store import RowStore
+from time_statistics import least_us
 
 from warpplan.planner.errors import WarpplanError
 from warpplan.planner.values.codec import key
@@ -66,7 +68,7 @@ def settings_of(device: str, profile: Profile, versions: dict[str, str]) -> Sett
         "profile": key(profile),
         "list": hashlib.sha256(LIST.read_bytes()).hexdigest(),
         "versions": {name: versions[name] for name in VERSIONS if name in versions},
-        "readings": [READINGS["compare", limited] for limited in (False, True)],
+        "readings": [READINGS["many", limited] for limited in (False, True)],
     }
 
 
@@ -80,7 +82,7 @@ def resumed(out: Path, settings: Settings, fresh: bool) -> RowStore:
     known = store.rows()
     for row in earlier["rows"]:
         if tuple(row[name] for name in KEY) not in known:
-            store.add(row)
+            store.add(spread(row, earlier["configs"]))
     return store
 
 
@@ -97,7 +99,7 @@ def compare_job(shape: DrawnShape, plan: PlannedRow, failures: dict[str, str], u
         if compiled(plan.row, config)[0] not in failures
     }
     shared = {"row": as_json(plan.row), "key": key_of(shape), "until": until}
-    return {**shared, **readings(plan.row, "compare"), "ours": ours, "check": next(iter(ours), None)}
+    return {**shared, **readings(plan.row, "many"), "ours": ours, "check": next(iter(ours), None)}
 
 
 def names_of(shape: DrawnShape) -> dict[str, Any]:
@@ -109,16 +111,19 @@ def names_of(shape: DrawnShape) -> dict[str, Any]:
 
 def row_of_result(shape: DrawnShape, plan: PlannedRow, job: Job, result: dict[str, Any]) -> dict[str, Any]:
     """A row of the results file; times are medians in µs, ``ranked_us`` those of the ranking's first candidates in its
-    order, ``None`` where one did not run. The first that ran is the chosen one."""
+    order, ``None`` where one did not run. The first that ran is the chosen one; ``best_of_8_us`` is not the least of
+    them, which noise makes too short, but :func:`~time_statistics.least_us`."""
     times = result["times"]
     names = [f"rank {rank}" for rank in range(1, FINALISTS + 1)]
     ranked_us = [times[name]["us"] if name in times else None for name in names]
     ran = [index for index, us in enumerate(ranked_us) if us is not None]
     chosen, best = ran[0], min(ran, key=lambda index: ranked_us[index])
     predicted_us = [round(us, 3) for _, us in plan.ranked[:FINALISTS]]
+    samples = [result["samples"][names[index]] for index in ran]
     return {
-        **names_of(shape), "chosen_us": ranked_us[chosen], "predicted_us": predicted_us[chosen],
-        "config": job["ours"][names[chosen]]["config"], "best_of_8_us": ranked_us[best],
+        **names_of(shape), "configs": [config.as_dict() for config, _ in plan.ranked[:FINALISTS]],
+        "chosen_us": ranked_us[chosen], "predicted_us": predicted_us[chosen],
+        "config": job["ours"][names[chosen]]["config"], "best_of_8_us": round(least_us(samples), 3),
         "best_config": job["ours"][names[best]]["config"], "ranked_us": ranked_us,
         "predicted_ranked_us": predicted_us,
         "peers": {name: sample["us"] for name, sample in times.items() if name not in job["ours"]},
@@ -159,9 +164,9 @@ def write_rows(
 ) -> None:
     """The results file of what is there so far, in the order of the list."""
     found = store.rows()
-    rows = [found[key_of(shape)] for shape in shapes if key_of(shape) in found]
+    rows, configs = gathered([{"configs": [], **found[key_of(shape)]} for shape in shapes if key_of(shape) in found])
     begin = {
-        **head("gemm_many", settings["device"]), "settings": settings,
+        **head("gemm_many", settings["device"]), "settings": settings, "configs": configs,
         "refused": [{"shape": list(shape.row.shape), "reason": reason} for shape, reason in refused.items()],
     }  # fmt: skip
     store.write(begin, rows, complete=len(rows) + len(refused) == len(shapes))
@@ -175,7 +180,7 @@ def describe_left(plans: Plans, refused: dict[DrawnShape, str], workers: int) ->
         some = ordered[:count]
         checks = check_jobs([(p, [c for c, _ in p.ranked[:FINALISTS]]) for p in some], peers=False)
         compiling = len(checks) * COMPILE_S / workers + START_S
-        timing = sum(row_seconds(p, FINALISTS, "compare") for p in some) + START_S
+        timing = sum(row_seconds(p, FINALISTS, "many") for p in some) + START_S
         print(
             f"first {count}: {len(checks)} kernels, {compiling:.0f} s to compile with {workers} cores, {timing:.0f} s"
         )

@@ -4,7 +4,8 @@
 
 It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it, so that a
 dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. A card without raw tables has
-the H200's calibrations, changed by what the settled readings of ``bench_power.py`` show of it.
+the H200's calibrations, changed by what the settled readings of ``bench_power.py`` show of it; gemm's is then fitted
+anew where the first candidates of many shapes were timed (``bench_gemm_many.py``).
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ import numpy as np
 from bench_target import CARD, TARGET
 from card_constants import CardConstants, SettledRow
 from kernel_cases.bench_rows import BenchRow
-from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_sustained
+from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_many, read_sustained
 from results_file import RESULTS, head, write
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
-from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.profile import Calibration, Profile
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.profiler import recalibrate
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.fit import MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
@@ -235,6 +237,53 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     return replace(profile, calibrations=tuple(transferred.values()))
 
 
+def fit_many(profile: Profile, path: Path, settled: Path) -> Profile:
+    """``profile`` with gemm's calibration fitted anew to the training rows of ``path``, none of which power limits, and
+    to those of ``settled``, which it does. Writes ``gemm_many_fit_<card>.json`` beside ``path``: errors and regrets
+    before and after; ``left_out`` is of training rows by constants that were fitted without them."""
+    rates = Rates.of(profile, "bfloat16")
+
+    def measured(rows: Sequence[SearchedRow], split: str) -> list[MeasuredShape]:
+        return [
+            MeasuredShape(m.row.shape, device_work(m.row, m.configs, profile), m.time_us)
+            for m in rows
+            if m.row.split == split
+        ]
+
+    def fitted(shapes: Sequence[MeasuredShape]) -> Calibration:
+        source = f"{prior.source}; fitted anew to benchmarks/results/{path.name}"
+        return fit("gemm", [*shapes, *limited], rates, source, prior=prior, shrinkage=recalibrate.RESIDUAL_SHRINKAGE)
+
+    def missed(shapes: Sequence[MeasuredShape], calibration: Calibration) -> list[tuple[float, float]]:
+        return [recalibrate.missed(m, rates, dict(calibration.constants)) for m in shapes]
+
+    prior = profile.calibration("gemm")
+    assert prior is not None
+    limited = measured(read_sustained(settled, ORDERED["gemm"]), "train")
+    training, heldout = (measured(read_many(path), split) for split in ("train", "heldout"))
+    folds = recalibrate.FOLDS
+    left_out = [
+        one
+        for fold in range(folds)
+        for one in missed(
+            training[fold::folds], fitted([m for number, m in enumerate(training) if number % folds != fold])
+        )
+    ]
+    made = fitted(training)
+    summaries = {
+        "training": {"before": missed(training, prior), "left_out": left_out, "after": missed(training, made)},
+        "heldout": {"before": missed(heldout, prior), "after": missed(heldout, made)},
+    }
+    found = {
+        split: {"rows": len(training if split == "training" else heldout)}
+        | {when: asdict(recalibrate.summed_up(values)) for when, values in of_split.items()}
+        for split, of_split in summaries.items()
+    }
+    print(found)
+    write(path.with_name(f"gemm_many_fit_{CARD}.json"), {**head("gemm_many_fit", TARGET.name), **found})
+    return recalibrate.with_calibration(profile, made)
+
+
 def structures_of(rows: Sequence[SettledRow], calibration: str, block: str) -> set[str]:
     """The constants' names of the structures with this block that were read under this calibration."""
     return {
@@ -275,10 +324,13 @@ def main() -> None:
     parser.add_argument("--variants", action="store_true", help="print too what calibrations of variants would gain")
     arguments = parser.parse_args()
     profile = load(arguments.profile)
-    if any(exhaustive_path(arguments.tables, fitted.table).exists() for fitted in FITTED):
+    if all(exhaustive_path(arguments.tables, fitted.table).exists() for fitted in FITTED):
         kept = fit_tables(profile, arguments.tables, arguments.variants)
     else:
         kept = fit_settled(profile, power_path(arguments.tables))
+        many = arguments.tables / f"gemm_many_{CARD}_before.json"
+        if many.exists():
+            kept = fit_many(kept, many, power_path(arguments.tables))
     save(kept, arguments.profile)
 
 

@@ -20,7 +20,7 @@ from bench_gemm_many import OUT
 from bench_target import CARD, TARGET
 from gemm_many_picture import picture
 from kernel_timing import config_of as tuning_of
-from many_shapes import TOKENS, DrawnShape
+from many_shapes import TOKENS, DrawnShape, shape_of
 from results_file import RESULTS, head, read_rows, write
 from time_statistics import geomean
 
@@ -67,14 +67,11 @@ FEATURES: Mapping[str, Callable[[ManyRow], bool]] = {
 
 def measured(values: Mapping[str, Any]) -> ManyRow:
     """A row of the results file."""
-    m, n, k = values["shape"][:3]
-    shape = DrawnShape(
-        values["kind"], values["model"], values["product"], values["tokens"], (m, n, k), values["split"]
-    )  # fmt: skip
+    shape = shape_of(values)
     config = config_of(tuning_of(values["config"]))
     us = values["chosen_us"]
     return ManyRow(
-        shape, config.units((m, n, k), SM_COUNT), SM_COUNT * config.ctas_per_sm, values["peers"]["cublas"] / us,
+        shape, config.units(shape.sizes, SM_COUNT), SM_COUNT * config.ctas_per_sm, values["peers"]["cublas"] / us,
         values["best_of_8_us"] / us, abs(values["predicted_us"] / us - 1.0),
     )  # fmt: skip
 

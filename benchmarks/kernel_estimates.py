@@ -28,6 +28,8 @@ READINGS: dict[tuple[str, bool], dict[str, float]] = {
     ("search", True): {"warm_ms": 300.0, "settle_ms": 20.0, "read_ms": 15.0, "rounds": 2, "discarded": 1},
     ("compare", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 5, "discarded": 1},
     ("compare", True): {"warm_ms": 500.0, "settle_ms": 150.0, "read_ms": 250.0, "rounds": 2, "discarded": 0},
+    ("many", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 5, "discarded": 1},
+    ("many", True): {"warm_ms": 300.0, "settle_ms": 60.0, "read_ms": 90.0, "rounds": 3, "discarded": 1},
 }
 """How a row is read, by phase and by whether power limits it. ``warm_ms``: the first contender runs before all others.
 ``settle_ms`` and ``read_ms``: each contender runs before it is read, and while it is. ``rounds`` are kept;

@@ -13,6 +13,7 @@ from bench_target import CARD
 from kernel_cases.bench_rows import BenchRow, rows
 from kernel_plans import PlannedRow
 from kernel_timing import config_of
+from many_shapes import shape_of
 from numpy.typing import NDArray
 from results_file import head
 from row_store import RowStore
@@ -61,7 +62,7 @@ def _resumed(path: Path) -> RowStore:
     if path.exists() and not store.rows():
         data = json.loads(path.read_text())
         for row in data["rows"]:
-            store.add(_keyed(_spread(row, data.get("configs"))))
+            store.add(_keyed(spread(row, data.get("configs"))))
     return store
 
 
@@ -108,23 +109,24 @@ def write_tables(out: Path, stores: Mapping[str, RowStore]) -> None:
             continue
         begin = head(store.out.stem.split(f"_{CARD}")[0], kept[0]["device"])
         if "configs" in kept[0]:
-            kept, configs = _gathered(kept)
+            kept, configs = gathered(kept)
             begin |= {"configs": configs}
         store.write(begin, kept, complete=len(kept) == len(order))
 
 
-def _gathered(kept: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
+def gathered(kept: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
     """Rows whose ``configs`` are positions in the list that comes with them."""
     positions: dict[str, int] = {}
 
     def position(config: Any) -> int:
         return positions.setdefault(json.dumps(config, sort_keys=True), len(positions))
 
-    gathered = [{**row, "configs": [position(config) for config in row["configs"]]} for row in kept]
-    return gathered, [json.loads(text) for text in positions]
+    short = [{**row, "configs": [position(config) for config in row["configs"]]} for row in kept]
+    return short, [json.loads(text) for text in positions]
 
 
-def _spread(row: dict[str, Any], configs: Sequence[Any] | None) -> dict[str, Any]:
+def spread(row: dict[str, Any], configs: Sequence[Any] | None) -> dict[str, Any]:
+    """A row as it was before :func:`gathered`."""
     return row if configs is None else {**row, "configs": [configs[i] for i in row["configs"]]}
 
 
@@ -140,7 +142,7 @@ def row_from(values: Mapping[str, Any]) -> BenchRow:
 def read_exhaustive(path: Path) -> list[SearchedRow]:
     """The rows of a raw table."""
     data = json.loads(path.read_text())
-    return [_searched(_spread(row, data["configs"])) for row in data["rows"]]
+    return [_searched(spread(row, data["configs"])) for row in data["rows"]]
 
 
 def _searched(values: Mapping[str, Any]) -> SearchedRow:
@@ -162,6 +164,17 @@ def read_sustained(path: Path, table: str) -> list[SearchedRow]:
         if values["table"] == table and read:
             configs = tuple(config_of(config) for config, _ in read)
             found.append(SearchedRow(row_from(values), configs, np.array([us for _, us in read], dtype=np.float64)))
+    return found
+
+
+def read_many(path: Path) -> list[SearchedRow]:
+    """The rows that ``bench_gemm_many.py`` has read: the first candidates of the ranking, medians."""
+    data = json.loads(path.read_text())
+    found = []
+    for values in (spread(row, data["configs"]) for row in data["rows"] if "wrong" not in row):
+        read = [(c, us) for c, us in zip(values["configs"], values["ranked_us"], strict=True) if us is not None]
+        configs = tuple(config_of(config) for config, _ in read)
+        found.append(SearchedRow(shape_of(values).row, configs, np.array([us for _, us in read], dtype=np.float64)))
     return found
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gemm_shapes import HELDOUT, TRAIN
 from kernel_cases.bench_rows import BenchRow, make_row
@@ -200,6 +201,13 @@ def read_list(path: Path = LIST) -> list[DrawnShape]:
     return [
         DrawnShape(**{**values, "sizes": tuple(values["sizes"])}) for values in json.loads(path.read_text())["rows"]
     ]
+
+
+def shape_of(values: Mapping[str, Any]) -> DrawnShape:
+    """The shape of a row of ``bench_gemm_many.py``."""
+    m, n, k = values["shape"][:3]
+    named = (values["kind"], values["model"], values["product"], values["tokens"])
+    return DrawnShape(*named, (m, n, k), values["split"])
 
 
 def as_text(shapes: list[DrawnShape]) -> str:
