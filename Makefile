@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-clusters bench-power bench-consumers bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-block bench-clusters bench-power bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ bench-launches: $(VENV)/.test  ## no GPU: launches without a partition predicted
 bench-inductor: $(VENV)/.gpu  ## GPU: kernels that torch.compile generates, planned
 	$(BIN)/python benchmarks/bench_inductor.py --out benchmarks/results
 
+bench-inductor-table: $(VENV)/.gpu  ## GPU: the table exported for Inductor, against its own max-autotune
+	$(BIN)/python benchmarks/bench_inductor_table.py
+
 corpus: $(VENV)/.test  ## no GPU: what is planned of kernels in the styles of public libraries, why not, and the best of each list
 	$(BIN)/python benchmarks/plan_corpus.py
 	$(BIN)/python benchmarks/plan_lists.py
@@ -123,6 +126,10 @@ bench-corpus: $(VENV)/.gpu  ## GPU: the corpus planned, against itself autotuned
 
 bench-consumers: $(VENV)/.gpu  ## GPU: exported entries of consumers' kernels, against timing their whole lists
 	$(BIN)/python benchmarks/bench_consumers.py
+
+bench-fla: $(VENV)/.gpu  ## GPU: the files exported for FLA's kernels, against timing their whole lists
+	$(BIN)/python -m pip install --quiet --no-deps --no-compile --upgrade --target build/fla $(filter fla-core%,$(FEED_WHEELS)) einops
+	$(BIN)/python benchmarks/bench_fla.py --site build/fla
 
 bench-moe-samples: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: random configurations of vLLM's fused-MoE kernel on training layers
 	$(BIN)/python benchmarks/bench_moe_samples.py --site $(CONSUMERS)

@@ -20,8 +20,11 @@ import gemm_many_report
 import many_shapes
 from gemm_many_picture import picture
 from gemm_shapes import HELDOUT, TRAIN
+from kernel_estimates import power_limited
+from kernel_tables import read_many
 from kernel_timing import as_json, row_of
 from many_shapes import DrawnShape
+from results_file import RESULTS
 from time_statistics import least_us
 
 from warpplan.planner.values.device import H200
@@ -113,6 +116,19 @@ def test_the_least_of_noisy_readings_is_not_too_short() -> None:
     assert abs(statistics.fmean(map(least_us, rows)) - 100.0) < 0.5
     assert least_us([[9.0, 9.0, 9.0], [10.0, 8.9, 10.0]]) == pytest.approx(9.5)
     assert least_us([[9.0], [8.0]]) == 8.0
+
+
+def test_constants_are_fitted_to_rows_that_power_does_not_limit() -> None:
+    """The H100's file: all eight candidates of each row, and the one that was chosen among them."""
+    path = RESULTS / "gemm_many_h100_before.json"
+    found = read_many(path)
+    assert {m.row.split for m in found} == {"train", "heldout"}
+    assert not [m.row for m in found if power_limited(m.row)]
+    for m, values in zip(found, json.loads(path.read_text())["rows"], strict=True):
+        assert list(m.row.sizes) == values["shape"][:3]
+        assert m.configs[0].as_dict() == values["config"]
+        assert m.best_first[0].as_dict() == values["best_config"]
+        assert m.time_us.min() == values["best_of_8_us"]
 
 
 def _row(shape: DrawnShape, profile: Profile, cublas: float = 1.1) -> dict[str, Any]:
