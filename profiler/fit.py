@@ -7,7 +7,7 @@ the best time of a shape weigh most: that is where the ranking decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -87,19 +87,22 @@ def fit(
     prior: Calibration | None = None,
     tolerance: float = 1e-8,
     shrinkage: float = SHRINKAGE,
+    held: Collection[str] = (),
 ) -> Calibration:
     """The calibration of ``kernel`` from ``measured``.
 
     With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them, so that
     few shapes suffice; families and structures that were not measured keep its constants and residuals, and other
-    structures the more of them the larger ``shrinkage``. The search ends with a step that gains less than
+    structures the more of them the larger ``shrinkage``. Constants that are ``held``, and the card's, stay as ``prior``
+    has them. The search ends with a step that gains less than
     ``tolerance`` of the loss. Raises ``ValueError`` where nothing was measured.
     """
     if not measured:
         raise ValueError("no measured shapes to fit")
     measured = united(measured)
-    names = fitted_names(measured[0].work.families)
+    names = tuple(name for name in fitted_names(measured[0].work.families) if name not in held)
     known = dict(prior.constants) if prior else {}
+    fixed = {name: known[name] for name in (*OF_THE_CARD, *held) if name in known}
     defaults = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}
     scale = np.array([_scale(n) for n in names])
     expected = np.array([known.get(n, defaults[n.split(".")[0]]) for n in names])
@@ -113,7 +116,7 @@ def fit(
     drawn = PRIOR_PULL * np.array([name in known for name in names]) / scale
 
     def logs(x: Floats) -> Floats:
-        return np.log(terms(rows, rates, dict(zip(names, map(float, x), strict=True)))[1])
+        return np.log(terms(rows, rates, fixed | dict(zip(names, map(float, x), strict=True)))[1])
 
     def residuals(x: Floats) -> Floats:
         return np.concatenate([root * (logs(x) - measured_log), drawn * (x - expected)])

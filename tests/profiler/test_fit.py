@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from warpplan.planner.predict.time_model import DeviceWork, terms
+from warpplan.planner.values.profile import Calibration
 from warpplan.profiler.fit import BOUNDS, SHRINKAGE, MeasuredShape, fit, fitted_names, united
 
 from ..planner.predict.works import RATES, works
@@ -155,6 +156,16 @@ def test_a_prior_makes_up_for_few_measurements():
     alone, drawn = (dict(fit("toy few", few, RATES, "", prior=prior).constants) for prior in (None, alike))
     assert np.median(errors(drawn, truth)) < 0.7 * np.median(errors(alone, truth))
     assert np.median(errors(drawn, truth)) < np.median(errors(dict(alike.constants), truth))
+
+
+def test_what_is_held_stays_as_the_prior_has_it_while_others_are_fitted():
+    """The card's constant and a held one are neither moved nor forgotten: the times were made with them."""
+    truth = {**TRUTH, "order_l2": 0.4, "power_scale": 1.3}
+    prior = Calibration("toy", tuple({**truth, "l2_scale": 2.0 * truth["l2_scale"]}.items()), (), "a prior")
+    found = dict(fit("toy", measured(12, truth), RATES, "", prior=prior, held=("power_scale",)).constants)
+    assert (found["order_l2"], found["power_scale"]) == (0.4, 1.3)
+    assert found["l2_scale"] == pytest.approx(truth["l2_scale"], rel=0.02)
+    assert errors(found, truth).max() < 0.01
 
 
 def test_a_prior_knows_structures_that_were_not_measured():
