@@ -25,7 +25,7 @@ from results_file import RESULTS, head, write
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
-from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
+from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Calibration, Profile
 from warpplan.planner.values.tuning import TuningConfig
@@ -206,6 +206,12 @@ def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
     return kept
 
 
+def of_launches(gemm: Calibration) -> Calibration:
+    """What anyone's kernels are ranked with: gemm's norms and scales, as they stay when gemm is fitted anew."""
+    constants = tuple((name, value) for name, value in gemm.constants if name in GLOBAL_DEFAULTS)
+    return Calibration(LAUNCHES, constants, (), f"gemm's: {gemm.source}")
+
+
 def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
     """Every row of ``path`` of a kernel in :data:`ORDERED`."""
     rows = []
@@ -236,6 +242,7 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
         constants = {n: float(f"{value:.6g}") for n, value in card.of_structures(card.applied(known)).items()}
         source = f"{old.source}; the card's constants of benchmarks/results/{path.name}"
         transferred[name] = replace(old, constants=tuple(sorted(constants.items())), source=source)
+    transferred[LAUNCHES] = of_launches(transferred["gemm"])
     write_card_regrets(path, rows, card)
     return replace(profile, calibrations=tuple(transferred.values()))
 

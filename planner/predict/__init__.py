@@ -21,6 +21,7 @@ EXPORTS = {
         "DeviceWork",
         "FAMILY_DEFAULTS",
         "GLOBAL_DEFAULTS",
+        "launch_constants",
         "Prediction",
         "predictions",
         "Rates",

@@ -72,6 +72,9 @@ FAMILY_DEFAULTS: Mapping[str, float] = {
 }
 
 
+LAUNCHES = "launches"
+"""The calibration of anyone's kernels, in embedded profiles gemm's at the time when what ranks them was compared with
+timed launches."""
 FEW_GROUP_ROWS = 1024.0
 """Rows that a group of the tile order spans without more L2 traffic; each doubling beyond it adds ``order_l2`` of it.
 
@@ -178,6 +181,14 @@ TMA_BYTES_PER_CYCLE = 64.0
 def constant_names(families: tuple[str, ...]) -> tuple[str, ...]:
     """Every fitted constant but the structure residuals."""
     return (*GLOBAL_DEFAULTS, *(f"{name}.{family}" for family in families for name in FAMILY_DEFAULTS))
+
+
+def launch_constants(profile: Profile) -> dict[str, float]:
+    """The norms and scales for kernels that have no calibration of their own: of the profile's calibration
+    :data:`LAUNCHES`, else of gemm's, else the defaults. A gemm that is calibrated anew leaves other kernels' ranks."""
+    found = profile.calibration(LAUNCHES) or profile.calibration("gemm")
+    fitted = dict(found.constants) if found is not None else {}
+    return {name: fitted.get(name, default) for name, default in GLOBAL_DEFAULTS.items()}
 
 
 def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tuple[Floats, Floats]:

@@ -34,7 +34,7 @@ from warpplan.kernels.compiler.costing.whole_launch import (
 from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS, StrategyTerms
 from warpplan.kernels.compiler.sizes.loop_trips import Trips
 from warpplan.kernels.compiler.strategy.protocol import Strategy
-from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
+from warpplan.planner.predict.time_model import launch_constants
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.device import Device
@@ -124,8 +124,7 @@ class KernelModel:
         self.captured, self.profile, self.device, self.stages = captured, profile, device, stages
         self.launch = launch
         self._alone_or_beside: dict[tuple[str, int, bool], tuple[Outcome, int]] = {}
-        calibration = profile.calibration("gemm")
-        self.constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
+        self.constants = launch_constants(profile)
         ceilings = dict(profile.ceilings)
         clock, rate = ceilings.get("clock_hz_idle"), ceilings.get("l2_bytes_per_s")
         # 5.5 TB/s over the SMs at boost clock: the H100's published L2 read rate, for a profile without ceilings.

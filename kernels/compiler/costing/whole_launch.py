@@ -19,7 +19,7 @@ from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
 from warpplan.kernels.compiler.sizes.loop_trips import Trips
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
-from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS
+from warpplan.planner.predict.time_model import launch_constants
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 
@@ -60,8 +60,7 @@ class LaunchRates:
         """The profile's ceilings; of those that it lacks, the device's published ones, or none where nothing is.
         Operands of ``product`` that were not measured have bfloat16's rate, byte for byte."""
         have = {name: rate.p50 for name, rate in profile.ceilings}
-        calibration = profile.calibration("gemm")
-        constants = {**GLOBAL_DEFAULTS, **(dict(calibration.constants) if calibration is not None else {})}
+        constants = launch_constants(profile)
         clock = have.get("clock_hz_idle", device.boost_clock_hz)
         dtype = "bfloat16" if product is None else product.dtype
         flops = have.get(f"tensor_flops_{dtype}", math.inf)

@@ -18,11 +18,13 @@ from warpplan.planner.predict.time_model import (
     DeviceWork,
     Rates,
     constant_names,
+    launch_constants,
     predictions,
     terms,
 )
 from warpplan.planner.values.costs import CostTable
-from warpplan.planner.values.profile import Identity, Profile, Rate
+from warpplan.planner.values.profile import Calibration, Identity, Profile, Rate
+from warpplan.profiler.embedded import embedded
 
 from .works import RATES, works
 
@@ -329,3 +331,16 @@ def test_all_missing_ceilings_are_named_at_once():
         Rates.of(with_ceilings("tensor_flops_bfloat16"), "float16")
     names = (*NEEDED[:3], "tensor_flops_float16", *NEEDED[4:])
     assert caught.value.operations == tuple(f"ceiling {name}" for name in names)
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 80GB HBM3"])
+def test_a_gemm_that_is_calibrated_anew_changes_no_other_kernels_constants(gpu):
+    profile = embedded(gpu)
+    before = launch_constants(profile)
+    assert before.keys() == GLOBAL_DEFAULTS.keys()
+    assert before != dict(GLOBAL_DEFAULTS)
+    others = tuple(c for c in profile.calibrations if c.kernel != "gemm")
+    anew = Calibration("gemm", (("l2_scale", 2.5),), (), "a store")
+    assert launch_constants(replace(profile, calibrations=(*others, anew))) == before
+    assert launch_constants(replace(profile, calibrations=(anew,))) == {**GLOBAL_DEFAULTS, "l2_scale": 2.5}
+    assert launch_constants(replace(profile, calibrations=())) == dict(GLOBAL_DEFAULTS)

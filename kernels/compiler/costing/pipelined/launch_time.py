@@ -13,14 +13,13 @@ through pointers. Predictions are meant for ranking configurations of one kernel
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from warpplan.kernels.compiler.costing.loop_graph import THREADS
 from warpplan.kernels.compiler.costing.pipelined.block_time import BlockPrice, LoopPrice, block_price
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts
-from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, TMA_BYTES_PER_CYCLE, Prediction
+from warpplan.planner.predict.time_model import TMA_BYTES_PER_CYCLE, Prediction, launch_constants
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 
@@ -128,9 +127,7 @@ class LaunchModel:
 
     def __init__(self, facts: KernelFacts, profile: Profile, device: Device) -> None:
         self.facts, self.profile, self.device = facts, profile, device
-        calibration = profile.calibration("gemm")
-        fitted: Mapping[str, float] = dict(calibration.constants) if calibration is not None else {}
-        self.constants = {**GLOBAL_DEFAULTS, **{k: v for k, v in fitted.items() if k in GLOBAL_DEFAULTS}}
+        self.constants = launch_constants(profile)
         have = {name: rate.p50 for name, rate in profile.ceilings}
         # Published rates of an H100 where a profile has no ceilings: 5.5 TB/s of L2, 3.35 TB/s of DRAM.
         self.clock_hz = have.get("clock_hz_idle", device.boost_clock_hz)
