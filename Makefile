@@ -129,7 +129,7 @@ bench-consumers: $(VENV)/.gpu  ## GPU: exported entries of consumers' kernels, a
 
 bench-fla: $(VENV)/.gpu  ## GPU: the files exported for FLA's kernels, against timing their whole lists
 	$(BIN)/python -m pip install --quiet --no-deps --no-compile --upgrade --target build/fla $(filter fla-core%,$(FEED_WHEELS)) einops
-	$(BIN)/python benchmarks/bench_fla.py --site build/fla
+	$(BIN)/python benchmarks/bench_fla.py --site build/fla --ranked build/fla_ranked
 
 bench-moe-samples: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: random configurations of vLLM's fused-MoE kernel on training layers
 	$(BIN)/python benchmarks/bench_moe_samples.py --site $(CONSUMERS)

@@ -82,8 +82,8 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 
 
 POWER = ("power_scale", "power_norm", "energy_l2", "energy_dram")
-"""What shapes that power does not limit say nothing of: fitted to 50 of them, L2's share of the power fell to nothing,
-and a third of the shapes that power limits got tiles of 128x128, which read a third more through L2."""
+"""What shapes that power does not limit say nothing of: fitted with them, L2's share of the power fell to nothing, and
+many shapes that power limits got tiles of 128x128, which read a third more through L2."""
 REGRETS = ("regret_without", "regret_with", "regret_left_out")
 """By the H200's constants alone, by the card's, and by those fitted without the row."""
 
@@ -272,14 +272,7 @@ def fit_many(profile: Profile, path: Path, settled: Path) -> Profile:
     assert prior is not None
     limited = measured(read_sustained(settled, ORDERED["gemm"]), "train")
     training, heldout = (measured(read_many(path), split) for split in ("train", "heldout"))
-    folds = recalibrate.FOLDS
-    left_out = [
-        one
-        for fold in range(folds)
-        for one in missed(
-            training[fold::folds], fitted([m for number, m in enumerate(training) if number % folds != fold])
-        )
-    ]
+    left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
     made = fitted(training)
     summaries = {
         "training": {"before": missed(training, prior), "left_out": left_out, "after": missed(training, made)},

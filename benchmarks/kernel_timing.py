@@ -276,8 +276,9 @@ def _compare(job: dict[str, Any]) -> Result:
 def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:
     """Each round's reading of every contender, in another random order each round and for each row: a contender's
     neighbours, whose power the clock still answers to, and its place are not always the same. With one order for all
-    rows, the contender that came third was slower by 6 % in the mean of 32 of them, on an H100. The first of them runs
-    for ``warm_ms`` before: a cool card that is limited by power is faster than it stays."""
+    rows, the contender that followed cuBLAS in both rounds was 5 % slower than the others in the mean of 48 rows
+    (``benchmarks/results/reading_order_h100.json``). The first of them runs for ``warm_ms`` before: a cool card that is
+    limited by power is faster than it stays."""
     order = random.Random(json.dumps(job["row"], sort_keys=True))
     times: dict[str, list[float]] = {name: [] for name in graphs}
     if graphs and job["warm_ms"]:

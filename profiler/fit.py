@@ -94,8 +94,8 @@ def fit(
     With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them, so that
     few shapes suffice; families and structures that were not measured keep its constants and residuals, and other
     structures the more of them the larger ``shrinkage``. Constants that are ``held``, and the card's, stay as ``prior``
-    has them. The search ends with a step that gains less than
-    ``tolerance`` of the loss. Raises ``ValueError`` where nothing was measured.
+    has them. The search ends with a step that gains less than ``tolerance`` of the loss. Raises ``ValueError`` where
+    nothing was measured.
     """
     if not measured:
         raise ValueError("no measured shapes to fit")

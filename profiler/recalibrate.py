@@ -7,7 +7,7 @@ configurations of a shape are in one fold, because those of one shape are wrong 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,16 +87,21 @@ def recalibrate(
 
     old: list[tuple[float, float]] = []
     new: list[tuple[float, float]] = []
-    for fold in range(FOLDS):
-        # Of neighbours in work each goes to another fold, so that every fold has small and large shapes.
-        held = ordered[fold::FOLDS]
-        made = fitted([m for number, m in enumerate(ordered) if number % FOLDS != fold])[1]
+    for others, held in folds(ordered):
+        made = fitted(others)[1]
         old += [missed(m, rates, constants(profile, m)) for m in held]
         new += [missed(m, rates, constants(made, m)) for m in held]
     before, after = summed_up(old), summed_up(new)
     reason = worse(old, new)
     calibration = None if reason else fitted(ordered)[0]
     return Recalibration(names[0], len(ordered), configurations, before, after, calibration, reason)
+
+
+def folds(shapes: Sequence[MeasuredShape]) -> Iterator[tuple[list[MeasuredShape], Sequence[MeasuredShape]]]:
+    """Of each fold the shapes of all others, to fit constants to, and its own. Of neighbours each goes to another fold:
+    in the order of their work every fold has small and large shapes."""
+    for fold in range(FOLDS):
+        yield [m for number, m in enumerate(shapes) if number % FOLDS != fold], shapes[fold::FOLDS]
 
 
 def worse(old: Sequence[tuple[float, float]], new: Sequence[tuple[float, float]]) -> str:
