@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from warpplan.kernels.compiler.costing.pipelined.assembled_first import as_assembled, assembled_first
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
 from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory, neighbour_bytes
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 MOST_CONFIGS = 2_000
 """Configurations at most: each takes a few tenths of a second."""
-ASSEMBLED = 8
-"""Configurations at the head of a ranking that are assembled, for one to three seconds each. In
-``benchmarks/results/launch_replay_h200.json`` the best of the first four is the best of all."""
 HOPPER = 90
 SMS = "NUM_SMS"
 """The name that a grid may use for the device's SMs."""
@@ -74,7 +72,7 @@ class TunedConfig:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is ``assembled``, as it is."""
+    """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is assembled, as it is."""
 
     config: TuningConfig
     signature: str
@@ -82,7 +80,6 @@ class _Candidate:
     launch: LaunchFacts
     traffic_known: bool
     neighbour_bytes: float
-    assembled: bool = False
 
     @cached_property
     def tuned(self) -> TunedConfig:
@@ -168,18 +165,9 @@ class Tuner:
             else:
                 candidates.append(found)
         missing = {kind for candidate in candidates for kind in candidate.model.price.missing}
-        while True:
-            # Python's sort is stable: of equals the one that is listed first.
-            candidates.sort(key=lambda candidate: candidate.place)
-            position = next((i for i, c in enumerate(candidates[:ASSEMBLED]) if not c.assembled), None)
-            if position is None:
-                break
-            assembled = self._assemble(candidates[position])
-            if isinstance(assembled, str):
-                refused.append((candidates.pop(position).config, assembled))
-            else:
-                candidates[position] = assembled
-        ranked = tuple(candidate.tuned for candidate in candidates)
+        placed, unfit = assembled_first(candidates, lambda candidate: candidate.place, self._assemble)
+        refused += [(candidate.config, reason) for candidate, reason in unfit]
+        ranked = tuple(candidate.tuned for candidate in placed)
         return TunedShape(dict(shape), ranked, tuple(refused), tuple(sorted(missing)))
 
     def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
@@ -226,13 +214,8 @@ class Tuner:
         report = self._reports[key]
         if isinstance(report, str):
             return report
-        launch = replace(
-            candidate.launch, registers=report.registers, spill_bytes=report.spill_bytes,
-            shared_bytes=report.shared_bytes, serialized=report.wgmma_serialized,
-        )  # fmt: skip
-        if not candidate.model.resident(launch):
-            return self._too_large
-        return replace(candidate, launch=launch, assembled=True)
+        launch = as_assembled(candidate.launch, report)
+        return replace(candidate, launch=launch) if candidate.model.resident(launch) else self._too_large
 
     def _report(self, candidate: _Candidate) -> CompiledReport | str:
         from warpplan.kernels.compile import compile_report

@@ -1,69 +1,111 @@
 """Configurations of anyone's kernel for one launch, ranked by predicted time.
 
 Each is compiled up to the cut with the launch's whole numbers as constants, so that loops whose bounds they say have a
-known length; what is left unknown counts as :data:`NOMINAL_TRIPS` for every configuration alike.
+known length; what is left unknown counts as :data:`NOMINAL_TRIPS` for every configuration alike. What then ranks first
+is assembled: registers that spill can make a kernel ten times as slow.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.costing.pipelined.assembled_first import as_assembled, assembled_first
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
 from warpplan.kernels.triton_types import AstSource
-from warpplan.planner.errors import Infeasible
+from warpplan.planner.errors import Infeasible, InvalidConfig
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 from warpplan.service.feeds.fla.launch_recorder import RecordedLaunch
 from warpplan.service.feeds.paper_launch import target_of
 
+if TYPE_CHECKING:
+    from warpplan.kernels.compile import CompiledReport
+
+ALIGNMENT = 16
+"""Of pointers, in bytes, and of whole numbers: Triton specialises a launch on multiples of it."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """``model`` prices ``described``: one of the autotuner's configurations, as estimated or as assembled."""
+
+    config: Any
+    model: LaunchModel
+    described: LaunchFacts
+
+    @property
+    def time_us(self) -> float:
+        return self.model.time(self.described).time_us
+
 
 def rank_configs(launch: RecordedLaunch, profile: Profile, device: Device) -> tuple[tuple[Any, float], ...]:
     """The autotuner's own candidates (``triton.Config``) with their predicted time in µs, the shortest first; of equal
-    ones in the list's order. Those that do not compile or fit are left out.
+    ones in the list's order. Those that do not compile or fit are left out; the first few are assembled.
 
     Raises :class:`Infeasible` where none is left, with the reason of the first.
     """
-    timed: list[tuple[Any, float]] = []
+    candidates: list[_Candidate] = []
     models: dict[tuple[object, ...], LaunchModel] = {}
-    reason = "its list is empty"
+    reasons: list[str] = []
+    too_large = f"more shared memory than {device.name} has"
     for config in launch.candidates():
         # The cut lies before Triton's pipeliner: depths of one tile are compiled once.
         tile = (config.num_warps, *sorted(config.kwargs.items()))
         try:
             if tile not in models:
                 models[tile] = _model(launch, config, profile, device)
-            time_us = _time_us(launch, config, models[tile])
+            candidate = _Candidate(config, models[tile], _described(launch, config, models[tile]))
+            fits = math.isfinite(candidate.time_us)
         except Exception as error:  # Triton's front end and passes raise types of their own
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reasons.append((str(error).strip().splitlines() or [type(error).__name__])[0])
             continue
-        if math.isfinite(time_us):
-            timed.append((config, time_us))
+        if fits:
+            candidates.append(candidate)
         else:
-            reason = f"more shared memory than {device.name} has"
-    if not timed:
+            reasons.append(too_large)
+
+    def assembled(candidate: _Candidate) -> _Candidate | str:
+        try:
+            report = _report(launch, candidate.config, device)
+        except InvalidConfig as error:
+            return str(error)
+        described = as_assembled(candidate.described, report)
+        return replace(candidate, described=described) if candidate.model.resident(described) else too_large
+
+    ranked, refused = assembled_first(candidates, lambda candidate: candidate.time_us, assembled)
+    if not ranked:
+        reason = next(iter((*reasons, *(reason for _, reason in refused))), "its list is empty")
         raise Infeasible(
             f"{launch.kernel}: none of its configurations can be predicted: {reason}",
             field="consumer", value=launch.kernel,
         )  # fmt: skip
-    return tuple(sorted(timed, key=lambda found: found[1]))
+    return tuple((candidate.config, candidate.time_us) for candidate in ranked)
 
 
 def _model(launch: RecordedLaunch, config: Any, profile: Profile, device: Device) -> LaunchModel:
-    at_cut = cut(_source(launch, config), target_of(device), {"num_warps": config.num_warps})
+    at_cut = cut(_source(launch, config, constant=True), target_of(device), {"num_warps": config.num_warps})
     return LaunchModel(facts_of(capture(at_cut.text)), profile, device)
 
 
-def _time_us(launch: RecordedLaunch, config: Any, model: LaunchModel) -> float:
+def _described(launch: RecordedLaunch, config: Any, model: LaunchModel) -> LaunchFacts:
     sizes = [value.numel() * value.element_size() for value in launch.arguments.values() if hasattr(value, "numel")]
-    described = LaunchFacts(
+    return LaunchFacts(
         float(launch.programs(config)), _trips(model.facts), config.num_stages, dram_bytes=float(sum(sizes))
     )
-    return model.time(described).time_us
+
+
+def _report(launch: RecordedLaunch, config: Any, device: Device) -> CompiledReport:
+    """What ptxas makes of it. Raises :class:`InvalidConfig` where it does not compile."""
+    from warpplan.kernels.compile import compile_report
+
+    options = {name: value for name, value in config.all_kwargs().items() if name not in config.kwargs}
+    return compile_report(_source(launch, config, constant=False), options, device.capability, what=launch.kernel)
 
 
 def _trips(facts: KernelFacts) -> tuple[float, ...]:
@@ -75,8 +117,8 @@ def _trips(facts: KernelFacts) -> tuple[float, ...]:
     return tuple(total[loop.id] for loop in facts.loops)
 
 
-def _source(launch: RecordedLaunch, config: Any) -> AstSource:
-    """The kernel with the launch's tensors as pointers and everything else as constants."""
+def _source(launch: RecordedLaunch, config: Any, *, constant: bool) -> AstSource:
+    """The kernel with the launch's tensors as pointers; its numbers as constants, or specialised as Triton does."""
     from triton.compiler import ASTSource
     from triton.runtime.jit import mangle_type
 
@@ -88,10 +130,19 @@ def _source(launch: RecordedLaunch, config: Any) -> AstSource:
         value = given.get(parameter.name, parameter.default if parameter.has_default else None)
         if hasattr(value, "data_ptr"):
             signature[parameter.name] = mangle_type(value)
-            attributes[(index,)] = [["tt.divisibility", 16]]
+            attributes[(index,)] = [["tt.divisibility", ALIGNMENT]]
         elif isinstance(value, float) and not parameter.is_constexpr:
             signature[parameter.name] = "fp32"
+        elif not constant and not parameter.is_constexpr and _stays_a_number(value, parameter.do_not_specialize):
+            signature[parameter.name] = mangle_type(value)
+            if value % ALIGNMENT == 0 and not parameter.do_not_specialize:
+                attributes[(index,)] = [["tt.divisibility", ALIGNMENT]]
         else:
             signature[parameter.name] = "constexpr"
             constants[(index,)] = value
     return ASTSource(launch.function, signature, constants, attributes)
+
+
+def _stays_a_number(value: object, plain: bool) -> bool:
+    """Whether Triton passes it at a launch: it compiles 1 in where it may specialise."""
+    return isinstance(value, int) and not isinstance(value, bool) and (plain or value != 1)
