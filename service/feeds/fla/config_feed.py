@@ -48,16 +48,17 @@ def export(request: FeedRequest) -> ExportReport:
     Raises :class:`InvalidInput` without FLA, with one that was not tested, and for a consumer that launches nothing
     that can be predicted; :class:`StoreError` where the folder cannot be written.
     """
-    from warpplan.service.feeds.fla.recorded_ranking import rank_configs
+    from warpplan.service.feeds.fla.recorded_ranking import Reports, rank_configs
 
     gpu, versions, launches = _understood(request)
     entries: list[ExportedEntry] = []
     skipped: list[SkippedRow] = []
     files: dict[str, Fields] = {}
+    reports: Reports = {}
     with fla_on_paper(gpu):
         for launch in launches:
             try:
-                config, time_us = rank_configs(launch, request.profile, gpu)[0]
+                config, time_us = rank_configs(launch, request.profile, gpu, reports)[0]
             except WarpplanError as error:
                 skipped.append(SkippedRow(_words(launch), "", gpu.name, str(error)))
                 continue

@@ -27,6 +27,8 @@ from warpplan.service.feeds.paper_launch import target_of
 if TYPE_CHECKING:
     from warpplan.kernels.compile import CompiledReport
 
+Reports = dict[tuple[object, ...], "CompiledReport | str"]
+"""By what was compiled and with which options: what ptxas made of it, or why it did not compile."""
 ALIGNMENT = 16
 """Of pointers, in bytes, and of whole numbers: Triton specialises a launch on multiples of it."""
 
@@ -44,9 +46,12 @@ class _Candidate:
         return self.model.time(self.described).time_us
 
 
-def rank_configs(launch: RecordedLaunch, profile: Profile, device: Device) -> tuple[tuple[Any, float], ...]:
+def rank_configs(
+    launch: RecordedLaunch, profile: Profile, device: Device, reports: Reports
+) -> tuple[tuple[Any, float], ...]:
     """The autotuner's own candidates (``triton.Config``) with their predicted time in µs, the shortest first; of equal
-    ones in the list's order. Those that do not compile or fit are left out; the first few are assembled.
+    ones in the list's order. Those that do not compile or fit are left out; the first few are assembled, unless
+    ``reports``, which is added to, has them from a launch that specialises alike.
 
     Raises :class:`Infeasible` where none is left, with the reason of the first.
     """
@@ -71,10 +76,9 @@ def rank_configs(launch: RecordedLaunch, profile: Profile, device: Device) -> tu
             reasons.append(too_large)
 
     def assembled(candidate: _Candidate) -> _Candidate | str:
-        try:
-            report = _report(launch, candidate.config, device)
-        except InvalidConfig as error:
-            return str(error)
+        report = _report(launch, candidate.config, device, reports)
+        if isinstance(report, str):
+            return report
         described = as_assembled(candidate.described, report)
         return replace(candidate, described=described) if candidate.model.resident(described) else too_large
 
@@ -100,12 +104,19 @@ def _described(launch: RecordedLaunch, config: Any, model: LaunchModel) -> Launc
     )
 
 
-def _report(launch: RecordedLaunch, config: Any, device: Device) -> CompiledReport:
-    """What ptxas makes of it. Raises :class:`InvalidConfig` where it does not compile."""
+def _report(launch: RecordedLaunch, config: Any, device: Device, reports: Reports) -> CompiledReport | str:
+    """What ptxas makes of it, or why it does not compile."""
     from warpplan.kernels.compile import compile_report
 
+    source = _source(launch, config, constant=False)
     options = {name: value for name, value in config.all_kwargs().items() if name not in config.kwargs}
-    return compile_report(_source(launch, config, constant=False), options, device.capability, what=launch.kernel)
+    key = (source.hash(), *sorted(options.items()))
+    if key not in reports:
+        try:
+            reports[key] = compile_report(source, options, device.capability, what=launch.kernel)
+        except InvalidConfig as error:
+            reports[key] = str(error)
+    return reports[key]
 
 
 def _trips(facts: KernelFacts) -> tuple[float, ...]:
@@ -133,9 +144,9 @@ def _source(launch: RecordedLaunch, config: Any, *, constant: bool) -> AstSource
             attributes[(index,)] = [["tt.divisibility", ALIGNMENT]]
         elif isinstance(value, float) and not parameter.is_constexpr:
             signature[parameter.name] = "fp32"
-        elif not constant and not parameter.is_constexpr and _stays_a_number(value, parameter.do_not_specialize):
-            signature[parameter.name] = mangle_type(value)
-            if value % ALIGNMENT == 0 and not parameter.do_not_specialize:
+        elif not constant and not parameter.is_constexpr and (number := _launched(value, parameter)) is not None:
+            signature[parameter.name] = mangle_type(number)
+            if number % ALIGNMENT == 0 and not parameter.do_not_specialize:
                 attributes[(index,)] = [["tt.divisibility", ALIGNMENT]]
         else:
             signature[parameter.name] = "constexpr"
@@ -143,6 +154,8 @@ def _source(launch: RecordedLaunch, config: Any, *, constant: bool) -> AstSource
     return ASTSource(launch.function, signature, constants, attributes)
 
 
-def _stays_a_number(value: object, plain: bool) -> bool:
-    """Whether Triton passes it at a launch: it compiles 1 in where it may specialise."""
-    return isinstance(value, int) and not isinstance(value, bool) and (plain or value != 1)
+def _launched(value: object, parameter: Any) -> int | None:
+    """``value`` where Triton passes it at a launch: it compiles 1 in where it may specialise."""
+    if not isinstance(value, int) or isinstance(value, bool) or (value == 1 and not parameter.do_not_specialize):
+        return None
+    return value

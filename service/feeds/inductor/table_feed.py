@@ -4,8 +4,8 @@ Entries are for the ``triton::mm`` template: a tile of Inductor's own list for t
 predicted to be shortest for that kernel (:mod:`~.product_ranking`). Beside it stands ATen's, so that Inductor measures
 two candidates and not its whole list; ``--set aten=false`` leaves it out, and then Inductor measures nothing.
 
-Keys and values: torch 2.13, ``_inductor/lookup_table/choices.py``. torch 2.11 wants every keyword argument of the
-template, which the entries have; its reader was not run.
+Keys and values: torch 2.11 and 2.13, ``_inductor/lookup_table/choices.py``. torch 2.11 wants every keyword argument of
+the template, which the entries have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "Inductor's GEMM lookup table, $WARPPLAN_INDUCTOR_TABLE, for shapes or for the keys a job asked for"
 TARGET = "inductor"
-TESTED = ("2.13.0",)
+TESTED = ("2.11.0", "2.13.0")
 TILE_FIELDS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 
 

@@ -53,12 +53,13 @@ class LoopPrice:
 
 @dataclass(frozen=True)
 class BlockPrice:
-    """``prologue_cycles`` until the first loop, ``epilogue_cycles`` from the end of the last, of which the units are
-    busy for ``epilogue_busy``. ``stored_bytes`` of the body. ``missing`` are kinds of
+    """``prologue_cycles`` until the first loop, of which the busiest unit works ``prologue_busy``; ``epilogue_cycles``
+    from the end of the last, with ``epilogue_busy``. ``stored_bytes`` of the body. ``missing`` are kinds of
     :data:`~warpplan.kernels.compiler.costing.pipelined.pointer_costs.WANTED` that were priced by a fall-back."""
 
     loops: tuple[LoopPrice, ...]
     prologue_cycles: float
+    prologue_busy: float
     epilogue_cycles: float
     epilogue_busy: float
     stored_bytes: int
@@ -70,11 +71,11 @@ def block_price(facts: KernelFacts, profile: Profile) -> BlockPrice:
     """``facts`` priced by ``profile``. Pure."""
     costs = profile.costs
     loops = tuple(_loop(loop, costs, facts.warps) for loop in facts.loops)
-    first, end, busy = _body(facts.body, costs, facts.warps)
+    first, first_busy, end, busy = _body(facts.body, costs, facts.warps)
     every = (*facts.body, *(w for loop in facts.loops for w in loop.work))
     missing = {kind for w in every if (kind := missing_points(w, costs)) is not None}
     stored = sum(w.moved_bytes for w in facts.body if w.kind in ("store", "tma_store"))
-    return BlockPrice(loops, first, end, busy, stored, facts.warps, tuple(sorted(missing)))
+    return BlockPrice(loops, first, first_busy, end, busy, stored, facts.warps, tuple(sorted(missing)))
 
 
 def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
@@ -130,8 +131,8 @@ def _serial(work: Sequence[WorkFacts], prices: Sequence[Cost], meeting: float) -
     return (ends[-1] - ends[-1 - half]) / half
 
 
-def _body(work: Sequence[WorkFacts], costs: CostTable, warps: int) -> tuple[float, float, float]:
-    """Cycles until the first loop begins, from the last one's end, and the busiest unit's after it."""
+def _body(work: Sequence[WorkFacts], costs: CostTable, warps: int) -> tuple[float, float, float, float]:
+    """Cycles until the first loop begins and the busiest unit's of them; those from the last one's end, likewise."""
     prices = [price(w, costs, warps) for w in work]
     loops = [i for i, w in enumerate(work) if w.kind == "loop"]
     first, last = (loops[0], loops[-1]) if loops else (len(work), len(work))
@@ -139,12 +140,13 @@ def _body(work: Sequence[WorkFacts], costs: CostTable, warps: int) -> tuple[floa
     before = [i for i in range(len(work)) if i in needed or (loops and i < first and not _after(work, i, loops))]
     after = [i for i in range(len(work)) if i > last and i not in needed]
     begin = _play(work, prices, before)
+    begin_busy = max(_busy([work[i] for i in before], [prices[i] for i in before], warps).values())
     if not loops:
-        return begin, 0.0, 0.0
+        return begin, begin_busy, 0.0, 0.0
     units: dict[str, float] = {}
     for i in after:
         units[UNIT[work[i].kind]] = units.get(UNIT[work[i].kind], 0.0) + prices[i].occupancy
-    return begin, _play(work, prices, after), max(units.values(), default=0.0)
+    return begin, begin_busy, _play(work, prices, after), max(units.values(), default=0.0)
 
 
 def _needed_by(work: Sequence[WorkFacts], targets: Sequence[int]) -> set[int]:

@@ -197,7 +197,8 @@ class LaunchModel:
         epilogue = max(price.epilogue_cycles, together * price.epilogue_busy)
         # Without a loop what does not fit leaves and comes back once, through the L1 that all blocks share.
         spilled = 0.0 if price.loops else together * spills
-        return BLOCK_START_CYCLES + price.prologue_cycles + fill + steady + spilled + epilogue
+        prologue = max(price.prologue_cycles, together * price.prologue_busy)
+        return BLOCK_START_CYCLES + prologue + fill + steady + spilled + epilogue
 
     def _interval(
         self, loop: LoopPrice, launch: LaunchFacts, together: int, active: float, spills: float

@@ -167,6 +167,15 @@ class TestTime:
         four, eight = (block_price(replace(nothing, warps=warps), PROFILE).loops[0].busy_cycles for warps in (4, 8))
         assert eight == 2 * four > 0
 
+    def test_blocks_share_an_sms_units_outside_of_loops_too(self, facts: dict[str, KernelFacts]) -> None:
+        straight = replace(facts["mma"], loops=(), body=facts["mma"].loops[0].work)
+        model = LaunchModel(straight, PROFILE, H200)
+        small = LaunchFacts(132.0, (), 3, registers=32, shared_bytes=1024)
+        assert model.resident(small) == 16
+        one, sixteen = (dict(model.time(replace(small, blocks=n * 132.0)).parts)["blocks"] for n in (1, 16))
+        shared_us = 16 * model.price.prologue_busy / model.clock_hz * 1e6
+        assert one < shared_us < sixteen
+
     def test_a_product_that_is_waited_for_leaves_its_slot_a_copy_earlier(self, facts: dict[str, KernelFacts]) -> None:
         (flying,) = block_price(facts["wgmma"], PROFILE).loops
         assert flying.flying

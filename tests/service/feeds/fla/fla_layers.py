@@ -28,6 +28,15 @@ def outputs() -> None:
     chunk_fwd_o(rows, rows, rows, state, g=torch.empty(1, 2048, 8), scale=1.0)
 
 
+def value_gradients() -> None:
+    """A kernel some of whose configurations spill."""
+    from fla.ops.gla.chunk import chunk_gla_bwd_dv
+
+    rows = torch.empty(1, 2048, 8, 64, dtype=torch.bfloat16)
+    gate = torch.empty(1, 2048, 8, 64)
+    chunk_gla_bwd_dv(rows, gate, gate, rows, torch.empty(1, 32, 8, 64, 64))
+
+
 def nothing() -> None:
     """Launches no kernel."""
 

@@ -100,6 +100,19 @@ def test_a_kernel_with_products_is_predicted_and_added(copy: Path) -> None:
     assert config_feed.verify(request(copy)).all_hit, "the other kernel's file is as it was"
 
 
+def test_what_spills_is_not_chosen_and_launches_that_specialise_alike_are_assembled_once() -> None:
+    from warpplan.service.feeds.fla.recorded_ranking import Reports, rank_configs
+
+    (launch,) = record_launches(f"{LAYERS}:value_gradients", H200)
+    reports: Reports = {}
+    with fla_on_paper(H200):
+        ranked = rank_configs(launch, embedded("NVIDIA H200"), H200, reports)
+        again = rank_configs(launch, embedded("NVIDIA H200"), H200, dict(reports))
+    assert ranked == again
+    assert any(report.spill_bytes > 1_000 for report in reports.values() if not isinstance(report, str))
+    assert ranked[0][0].num_warps == 8
+
+
 def test_nothing_exported_is_a_miss_with_its_reason(tmp_path: Path) -> None:
     report = config_feed.verify(request(tmp_path))
     assert not any(e.hit for e in report.entries)
