@@ -34,7 +34,7 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class _RecordedCandidate:
     """``model`` prices ``described``: one of the autotuner's configurations, as estimated or as assembled."""
 
     config: Any
@@ -55,7 +55,7 @@ def rank_configs(
 
     Raises :class:`Infeasible` where none is left, with the reason of the first.
     """
-    candidates: list[_Candidate] = []
+    candidates: list[_RecordedCandidate] = []
     models: dict[tuple[object, ...], LaunchModel] = {}
     reasons: list[str] = []
     too_large = f"more shared memory than {device.name} has"
@@ -65,7 +65,7 @@ def rank_configs(
         try:
             if tile not in models:
                 models[tile] = _model(launch, config, profile, device)
-            candidate = _Candidate(config, models[tile], _described(launch, config, models[tile]))
+            candidate = _RecordedCandidate(config, models[tile], _described(launch, config, models[tile]))
             fits = math.isfinite(candidate.time_us)
         except Exception as error:  # Triton's front end and passes raise types of their own
             reasons.append((str(error).strip().splitlines() or [type(error).__name__])[0])
@@ -75,7 +75,7 @@ def rank_configs(
         else:
             reasons.append(too_large)
 
-    def assembled(candidate: _Candidate) -> _Candidate | str:
+    def assembled(candidate: _RecordedCandidate) -> _RecordedCandidate | str:
         report = _report(launch, candidate.config, device, reports)
         if isinstance(report, str):
             return report

@@ -11,7 +11,7 @@ from warpplan.kernels.compiler.costing.pipelined.assembled_first import ASSEMBLE
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Estimated:
     """``time`` is the estimate until it is assembled, then ``true_time``; without one it cannot run."""
 
     name: int
@@ -23,17 +23,17 @@ class Candidate:
 TIMES = st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 20)), max_size=30)
 
 
-def ranked(times: list[tuple[int, int | None]]) -> tuple[list[Candidate], list[tuple[Candidate, str]], list[int]]:
+def ranked(times: list[tuple[int, int | None]]) -> tuple[list[Estimated], list[tuple[Estimated, str]], list[int]]:
     """The ranking, what was refused, and the names of those that were assembled."""
     asked: list[int] = []
 
-    def assemble(candidate: Candidate) -> Candidate | str:
+    def assemble(candidate: Estimated) -> Estimated | str:
         asked.append(candidate.name)
         if candidate.true_time is None:
             return f"{candidate.name} does not run"
-        return Candidate(candidate.name, candidate.true_time, candidate.true_time, True)
+        return Estimated(candidate.name, candidate.true_time, candidate.true_time, True)
 
-    given = [Candidate(name, *pair) for name, pair in enumerate(times)]
+    given = [Estimated(name, *pair) for name, pair in enumerate(times)]
     return *assembled_first(given, lambda candidate: candidate.time, assemble), asked
 
 
