@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from warpplan.kernels.compiler.analysis.capture import capture
@@ -41,7 +42,7 @@ class _RecordedCandidate:
     model: LaunchModel
     described: LaunchFacts
 
-    @property
+    @cached_property
     def time_us(self) -> float:
         return self.model.time(self.described).time_us
 

@@ -16,7 +16,7 @@ Candidate = TypeVar("Candidate")
 
 ASSEMBLED = 8
 """Configurations at the head of a ranking that are assembled, for one to three seconds each. In
-``benchmarks/results/launch_replay_h200.json`` the best of the first four is the best of all."""
+``benchmarks/results/launch_replay_h200.json`` the best of the first four is within 1 % of the best in the mean."""
 
 
 def as_assembled(launch: LaunchFacts, report: CompiledReport) -> LaunchFacts:

@@ -1,9 +1,11 @@
 """The time of one launch of a kernel as Triton compiles it, without a partition: pure, from facts and a profile.
 
     interval(x) = ‖ max(serial, x · busy) + turn, x · bytes / the SM's share of L2, latency / slots in flight ‖_p
-    block(x)    = start + prologue + first copy + Σ trips · interval(x) + epilogue
+    block(x)    = start + prologue(x) + first copy + Σ trips · interval(x) + epilogue(x)
     SM          = ⌊q / b⌋ · block(b) + block(q mod b)        q blocks for the busiest SM, b of them resident, x together
     time        = launch + ‖ SM, power, DRAM ‖
+
+A prologue and an epilogue last what one block takes, or the busiest unit of all x where that is longer.
 
 The norms, and the scales of latency, L2, DRAM and power, are the residual constants that were fitted on TMA GEMMs
 (:mod:`warpplan.planner.predict.time_model`); what is said below to be chosen by hand was chosen on kernels that load
