@@ -63,15 +63,34 @@ def segment(index, total, blocks):
 
 
 @gluon.jit
-def partial_sums(like, slot, workspace, SHARERS: gl.constexpr, PART: gl.constexpr, CHUNKS: gl.constexpr,
+def in_register_order(x):
+    """An accumulator's elements in a line, as the threads hold them: what a warp writes of it at once is 512 bytes.
+
+    Of 16 rows, thread 4 g + q holds columns 8 j + 2 q and the next one of rows g and g + 8 (PTX ISA, "wgmma", register
+    fragment D); by rows, the same write touches 32 bytes of each of 8 rows.
+    """
+    rows: gl.constexpr = x.shape[0] // 16
+    columns: gl.constexpr = x.shape[1] // 8
+    parts = x.reshape([rows, 2, 8, columns, 4, 2]).permute(0, 3, 2, 4, 1, 5)
+    return parts.reshape([x.shape[0] * x.shape[1]])
+
+
+@gluon.jit
+def from_register_order(line, like):
+    """The accumulator, laid out as ``like``, of which ``line`` is :func:`in_register_order`."""
+    rows: gl.constexpr = like.shape[0] // 16
+    columns: gl.constexpr = like.shape[1] // 8
+    parts = line.reshape([rows, columns, 8, 4, 2, 2]).permute(0, 4, 2, 1, 3, 5)
+    return gl.convert_layout(parts.reshape([like.shape[0], like.shape[1]]), like.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def partial_sums(line, slot, workspace, SHARERS: gl.constexpr, PART: gl.constexpr, CHUNKS: gl.constexpr,
                  CHUNK: gl.constexpr):  # fmt: skip
-    """Pointers to one chunk of a slot, laid out as ``like``: workspace[slot][consumer][chunk], fp32."""
-    ROWS: gl.constexpr = like.shape[0]
-    COLUMNS: gl.constexpr = like.shape[1]
-    r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, like.type.layout))
-    c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, like.type.layout))
+    """Pointers to one chunk of a slot, :func:`in_register_order`: workspace[slot][consumer][chunk], fp32."""
+    SIZE: gl.constexpr = line.shape[0]
     chunk = (slot * SHARERS + PART) * CHUNKS + CHUNK
-    return workspace + gl.cast(chunk, gl.int64) * (ROWS * COLUMNS) + (r[:, None] * COLUMNS + c[None, :])
+    return workspace + gl.cast(chunk, gl.int64) * SIZE + gl.arange(0, SIZE, layout=line.type.layout)
 
 
 @gluon.jit

@@ -15,10 +15,10 @@ from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
 from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
-from warpplan.kernels.device.stream_k import opaque, own_range, partial_sums, raise_flag, take_flag
+from warpplan.kernels.device.stream_k import from_register_order, in_register_order, partial_sums, raise_flag, take_flag
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.kernels.gemm.units import Sizes, k_range, last_range, locate, place, tile_counts, unit_count
-from warpplan.kernels.triton_compat import gl, gluon, has_clusters, thread_barrier
+from warpplan.kernels.gemm.units import Sizes, locate, shared_tile, unit_count
+from warpplan.kernels.triton_compat import gl, gluon, has_clusters
 from warpplan.planner.errors import InvalidConfig
 
 
@@ -30,7 +30,7 @@ class Output(NamedTuple):
     row_stride: gl.tensor
     staging: gl.shared_memory_descriptor
     workspace: gl.tensor
-    counters: gl.tensor
+    flags: gl.tensor
     scales: gl.tensor
 
 
@@ -43,60 +43,35 @@ def finish(acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.c
 def finish_unit(
     acc, unit, tile, staging, out, sizes, BLOCK: gl.constexpr, PART: gl.constexpr, STORE: gl.constexpr
 ):  # fmt: skip
-    """Store a unit's accumulator by column chunks; of a split tile, only one unit stores, all partial sums added up: of
-    equal ranges the last to arrive, of a stream the one with the tile's first K block. ``STORE(chunk, row, column,
-    staging, out, sizes, BLOCK)`` sends a finished chunk to C."""
+    """Store a unit's accumulator by column chunks. Of a split tile one unit stores
+    (:func:`~warpplan.kernels.gemm.units.shared_tile`): it waits for the other units' partial sums and adds them in the
+    order of their slots, so that every run rounds alike. ``STORE(chunk, row, column, staging, out, sizes, BLOCK)``
+    sends a finished chunk to C."""
     row = tile.row + PART * BLOCK.rows
-    column = tile.column
     CHUNKS: gl.constexpr = BLOCK.chunks
     SHARERS: gl.constexpr = BLOCK.sharers
     parts = split_columns(acc, CHUNKS)
-    if BLOCK.split == "stream":
-        number, first, blocks = k_range(unit, sizes, BLOCK)
-        mine = opaque(own_range())
-        if first > 0:
-            for i in gl.static_range(CHUNKS):
-                gl.store(partial_sums(parts[i], mine, out.workspace, SHARERS, PART, CHUNKS, i), parts[i])
-            raise_flag(out.counters + mine * SHARERS + PART)
-        else:
-            end = last_range(number, blocks, sizes, BLOCK) + 1
-            for other in range(mine + 1, end):
-                take_flag(out.counters + other * SHARERS + PART)
-            for i in gl.static_range(CHUNKS):
-                total = parts[i]
-                for other in range(mine + 1, end):
-                    sums = partial_sums(parts[i], other, out.workspace, SHARERS, PART, CHUNKS, i)
-                    total += gl.load(sums, cache_modifier=".cg")
-                STORE(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
-    elif BLOCK.split == "equal":
-        number, split, splits = place(unit, sizes, BLOCK)
-        # The workspace and the counters are those of split tiles alone; range s of tile t has slot s * tiles + t.
-        number -= sizes.whole_tiles
-        tiles = tile_counts(sizes, BLOCK)[1]
-        last = True
-        if splits > 1:
-            for i in gl.static_range(CHUNKS):
-                sums = partial_sums(parts[i], split * tiles + number, out.workspace, SHARERS, PART, CHUNKS, i)
-                gl.store(sums, parts[i])
-            # Every thread's partial sums are written before the one release below, which then covers them all.
-            thread_barrier()
-            counter = out.counters + number * BLOCK.sharers + PART
-            last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == sizes.split_k - 1
-            if last:
-                gl.store(counter, 0)
-        if last:
-            for i in gl.static_range(CHUNKS):
-                total = parts[i]
-                if splits > 1:
-                    # In the order of the splits, not of their arrival, so that every run rounds alike.
-                    total = gl.zeros_like(parts[i])
-                    for s in range(splits):
-                        sums = partial_sums(parts[i], s * tiles + number, out.workspace, SHARERS, PART, CHUNKS, i)
-                        total += gl.load(sums, cache_modifier=".cg")
-                STORE(total, row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
-    else:
+    if BLOCK.split == "none":
         for i in gl.static_range(CHUNKS):
-            STORE(parts[i], row, column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+            STORE(parts[i], row, tile.column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+    else:
+        owns, first, step, end = shared_tile(unit, sizes, BLOCK)
+        if owns:
+            for slot in range(first, end, step):
+                take_flag(out.flags + slot * SHARERS + PART)
+            for i in gl.static_range(CHUNKS):
+                total = in_register_order(parts[i])
+                for slot in range(first, end, step):
+                    total += gl.load(
+                        partial_sums(total, slot, out.workspace, SHARERS, PART, CHUNKS, i), cache_modifier=".cg"
+                    )
+                total = from_register_order(total, parts[i])
+                STORE(total, row, tile.column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
+        else:
+            for i in gl.static_range(CHUNKS):
+                line = in_register_order(parts[i])
+                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)
+            raise_flag(out.flags + first * SHARERS + PART)
 
 
 @gluon.jit
@@ -129,7 +104,7 @@ def gemm_kernel(
     b_desc,
     c,
     workspace,
-    counters,
+    flags,
     row_scales,
     column_scales,
     M,
@@ -160,12 +135,11 @@ def gemm_kernel(
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
-    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None where ``SPLIT`` is "none". ``A_MAJOR``
+    """M, N, K of the computed matrix; ``workspace`` and ``flags`` are None where ``SPLIT`` is "none". ``A_MAJOR``
     "k" or "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None and their
     strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
 
-    Counters, in a stream the ranges' flags, are zero between launches. The launch's ``num_warps`` are one consumer's: 4
-    or 8, of several consumers 4.
+    Flags are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
     """
     BLOCK: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
@@ -180,7 +154,7 @@ def gemm_kernel(
         row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, COLUMN_SCALE_STRIDE, COLUMN_SCALE_K_STRIDE,
         N,
     )  # fmt: skip
-    out = Output(c, C_ROW_STRIDE, staging, workspace, counters, scales)
+    out = Output(c, C_ROW_STRIDE, staging, workspace, flags, scales)
     specialize(
         a_desc, b_desc, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
     )
@@ -271,7 +245,7 @@ def signature(
     values = constants(config, tma_store, layout, scales)
     aligned: list[str] = []
     for names, kinds, present in (
-        (("workspace", "counters"), ("*fp32", "*i32"), config.split != "none"),
+        (("workspace", "flags"), ("*fp32", "*i32"), config.split != "none"),
         (("row_scales", "column_scales"), ("*fp32", "*fp32"), scales != "none"),
     ):
         if present:

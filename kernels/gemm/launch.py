@@ -153,7 +153,7 @@ def _specialized(
 
 class DescribedProduct(NamedTuple):
     """What a launch of a specialised kernel says of the product itself: the computed matrix's operands and ``out`` as
-    descriptors (or as tensors), (workspace, counters) of split tiles or ranges, the kernel's runtime integers, how many
+    descriptors (or as tensors), (workspace, flags) of split tiles or ranges, the kernel's runtime integers, how many
     CTAs."""
 
     matrices: tuple[KernelArgument, ...]
@@ -182,9 +182,9 @@ def describe_product(
     left, right = (b, a) if config.swap else (a, b)
     sms = sm_count(a.device.index)
     whole_tiles = config.whole_tiles(shape, sms)
-    # Of equal ranges as many as there are; of a stream, whose ranges are the CTAs', a place for each CTA's.
+    # Of equal ranges, those of each tile but one; of a stream, whose ranges are the CTAs', a place for each CTA's.
     grid = grid_size(config, shape, sms)
-    partial_sums = grid if config.stream_k else config.units(shape, sms) - whole_tiles
+    partial_sums = grid if config.stream_k else (config.tiles(shape) - whole_tiles) * (config.split_k - 1)
     return DescribedProduct(
         (
             describe(stored(left), 0),
@@ -231,22 +231,21 @@ _BUFFERS: dict[int, tuple[Tensor, Tensor]] = {}
 
 
 def _split_buffers(config: GemmConfig, places: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(partial sums, arrival counters or flags) of ``places`` parts of tiles; every launch leaves the latter at zero.
+    """(partial sums, flags) of ``places`` parts of tiles; every launch leaves the latter at zero.
 
     Launches of a GPU's default stream follow one another and share theirs. On any other stream a CUDA graph may be
     under capture: its memory is its own, and what it zeroes is zero only once it runs, so there each call has its own.
     """
-    sums = places * config.block_m * config.block_n
-    flags = places // config.split_k * config.consumers
+    sum_count, flag_count = places * config.block_m * config.block_n, places * config.consumers
     if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         return (
-            torch.empty(sums, dtype=torch.float32, device=device),
-            torch.zeros(flags, dtype=torch.int32, device=device),
+            torch.empty(sum_count, dtype=torch.float32, device=device),
+            torch.zeros(flag_count, dtype=torch.int32, device=device),
         )
-    workspace, counters = _BUFFERS.get(device.index, (None, None))
-    if workspace is None or workspace.numel() < sums:
-        workspace = torch.empty(sums, dtype=torch.float32, device=device)
-    if counters is None or counters.numel() < flags:
-        counters = torch.zeros(max(1024, flags), dtype=torch.int32, device=device)
-    _BUFFERS[device.index] = workspace, counters
-    return workspace, counters
+    sums, flags = _BUFFERS.get(device.index, (None, None))
+    if sums is None or sums.numel() < sum_count:
+        sums = torch.empty(sum_count, dtype=torch.float32, device=device)
+    if flags is None or flags.numel() < flag_count:
+        flags = torch.zeros(max(1024, flag_count), dtype=torch.int32, device=device)
+    _BUFFERS[device.index] = sums, flags
+    return sums, flags

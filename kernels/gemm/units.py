@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warpplan.kernels.device.matmul import Tile
-from warpplan.kernels.device.stream_k import own_range, range_of, segment, segment_count
+from warpplan.kernels.device.stream_k import opaque, own_range, range_of, segment, segment_count
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.triton_compat import gl, gluon
+
+LEAD: gl.constexpr = gl.constexpr(4)
+"""K blocks that the last range of a split tile has more than the others, which write their partial sums meanwhile. Of 0,
+2, 4 and 8, 4 was the fastest in the mean of 111 splits of 11 shapes (``benchmarks/results/splits_h100.json``)."""
 
 
 class Sizes(NamedTuple):
@@ -73,10 +77,29 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
         return gl.where(streams, whole + tile, unit), gl.where(streams, first, 0), gl.where(streams, count, blocks)
     elif BLOCK.split == "equal":
         tile, split, splits = place(unit, sizes, BLOCK)
-        each = gl.cdiv(blocks, splits)
-        return tile, split * each, gl.minimum(each, blocks - split * each)
+        lead = gl.minimum(LEAD, blocks // (2 * splits))
+        each = gl.cdiv(blocks - lead, splits)
+        return tile, split * each, gl.where(split == splits - 1, blocks - split * each, each)
     else:
         return unit, 0, blocks
+
+
+@gluon.jit
+def shared_tile(unit, sizes, BLOCK: gl.constexpr):
+    """(Whether this unit's CTA stores its tile, first, step, end): of the workspace's slots, those that hold the
+    partial sums of the tile's other units are first, first + step, …, before end; one that does not store puts its own
+    in slot first. Of equal ranges the last one stores, of a stream's the first; a tile that is one unit's has no slot.
+    """
+    if BLOCK.split == "stream":
+        mine = opaque(own_range())
+        tile, first, count = k_range(unit, sizes, BLOCK)
+        return first == 0, gl.where(first == 0, mine + 1, mine), 1, last_range(tile, count, sizes, BLOCK) + 1
+    else:
+        tile, split, splits = place(unit, sizes, BLOCK)
+        tiles = gl.maximum(tile_counts(sizes, BLOCK)[1], 1)
+        first = opaque(tile - sizes.whole_tiles)
+        owns = split == splits - 1
+        return owns, gl.where(owns, first, first + split * tiles), tiles, first + (splits - 1) * tiles
 
 
 @gluon.jit

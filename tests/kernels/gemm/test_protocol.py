@@ -223,10 +223,14 @@ MUTATIONS = {
         TAIL,
     ),
     "split tiles count from the first whole tile": (
-        "        number -= sizes.whole_tiles\n",
-        "",
+        "opaque(tile - sizes.whole_tiles)",
+        "opaque(tile)",
         TAIL,
     ),
+    "the first range of a split tile stores it, before the others have begun": (
+        "owns = split == splits - 1", "owns = split == 0", TAIL,
+    ),
+    "the other ranges' slots are one range apart": ("gl.where(owns, first, first + split * tiles), tiles, first", "gl.where(owns, first, first + split * tiles), 1, first", TAIL),
     "nobody waits for the kernel before": ("    wait_for_previous_kernel()\n", "", SINGLE),
     "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),
     "the halves swap": (

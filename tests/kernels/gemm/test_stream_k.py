@@ -127,25 +127,43 @@ def test_ranges_are_equal_within_a_block_and_cover_every_block_once():
         assert max(lengths) - min(lengths) <= 1
 
 
+def test_a_warp_writes_an_accumulator_in_whole_lines():
+    """Element by element of the order that the PTX ISA gives for wgmma's register fragment D, and back."""
+    stream = machine.load_kernel(machine.DEVICE / "stream_k.py")
+    tile = np.arange(64 * 32).reshape(64, 32)
+    line = stream.in_register_order(machine.Tensor(tile))
+    at = 0
+    for warp in range(4):
+        for columns in range(0, 32, 8):
+            for lane in range(32):
+                row, column = 16 * warp + lane // 4, columns + lane % 4 * 2
+                mine = [tile[row, column], tile[row, column + 1], tile[row + 8, column], tile[row + 8, column + 1]]
+                assert line.data[at : at + 4].tolist() == mine
+                at += 4
+    assert (stream.from_register_order(line, machine.Tensor(tile)).data == tile).all()
+
+
 MUTATIONS = {
     "ranges run with the CTAs": ("gl.num_programs(0) - 1 - gl.program_id(0)", "gl.program_id(0)"),
     "the owner waits for nobody": ("    while gl.atomic_cas(", "    while False and gl.atomic_cas("),
     "flags are not lowered": ("gl.atomic_cas(flag, 1, 0,", "gl.atomic_cas(flag, 1, 1,"),
     "the owner leaves the last range out": (
-        "end = last_range(number, blocks, sizes, BLOCK) + 1", "end = last_range(number, blocks, sizes, BLOCK)",
+        "last_range(tile, count, sizes, BLOCK) + 1", "last_range(tile, count, sizes, BLOCK)",
     ),
     "the partial sums of the tile's first range are read": (
-        "sums = partial_sums(parts[i], other, out", "sums = partial_sums(parts[i], mine, out",
+        "gl.where(first == 0, mine + 1, mine), 1, last", "gl.where(first == 0, mine + 1, mine) - 1, 1, last",
     ),
     "the flag is raised before the sums are written": (
         "            for i in gl.static_range(CHUNKS):\n"
-        "                gl.store(partial_sums(parts[i], mine, out.workspace, SHARERS, PART, CHUNKS, i), parts[i])\n"
-        "            raise_flag(out.counters + mine * SHARERS + PART)\n",
-        "            raise_flag(out.counters + mine * SHARERS + PART)\n"
+        "                line = in_register_order(parts[i])\n"
+        "                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)\n"
+        "            raise_flag(out.flags + first * SHARERS + PART)\n",
+        "            raise_flag(out.flags + first * SHARERS + PART)\n"
         "            for i in gl.static_range(CHUNKS):\n"
-        "                gl.store(partial_sums(parts[i], mine, out.workspace, SHARERS, PART, CHUNKS, i), parts[i])\n",
+        "                line = in_register_order(parts[i])\n"
+        "                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)\n",
     ),
-    "consumers share a flag": ("raise_flag(out.counters + mine * SHARERS + PART)", "raise_flag(out.counters + mine)"),
+    "consumers share a flag": ("raise_flag(out.flags + first * SHARERS + PART)", "raise_flag(out.flags + first)"),
     "every range is as long as the longest": (
         "number * (total // ranges) + gl.minimum(number, total % ranges)", "number * (total // ranges + 1)",
     ),

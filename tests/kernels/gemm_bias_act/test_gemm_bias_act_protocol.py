@@ -59,12 +59,12 @@ def run(
     c = np.full((m, columns + 3), machine.POISON)
     out = machine.Descriptor(c[:, :columns], block.tile) if constants["TMA_STORE"] else machine.Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
-    places = programs if stream_k else (tiles - whole_tiles) * split_k
+    places = programs if stream_k else (tiles - whole_tiles) * (split_k - 1)
     sums = np.full(places * block.block_m * block.block_n, machine.POISON)
-    arrivals = np.zeros(places // split_k * block.sharers, dtype=np.int64)
+    flags = np.zeros(places * block.sharers, dtype=np.int64)
     a_desc, b_desc = (machine.Descriptor(x, (r, 4)) for x, r in ((left, block.rows), (right, block.block_n)))
     arguments = (
-        a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(arrivals),
+        a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(flags),
         None if bias is None else machine.Pointer(bias),
         None if residual is None else machine.Pointer(residual.reshape(-1)),
         len(left), len(right), a.shape[1], 2, split_k, whole_tiles, columns + 3,
