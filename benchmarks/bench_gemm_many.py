@@ -61,6 +61,16 @@ def plan(shapes: Sequence[DrawnShape], profile: Profile) -> tuple[Plans, dict[Dr
     return plans, refused
 
 
+def changed(plans: Plans, earlier: Sequence[dict[str, Any]]) -> Plans:
+    """The plans of rows that were measured earlier with another first choice."""
+    known = {tuple(row[name] for name in KEY): row.get("config") for row in earlier}
+    return {
+        shape: plan
+        for shape, plan in plans.items()
+        if known.get(key_of(shape)) not in (None, plan.ranked[0][0].as_dict())
+    }
+
+
 def settings_of(device: str, profile: Profile, versions: dict[str, str]) -> Settings:
     """What rows that are compared with one another have in common."""
     return {
@@ -191,6 +201,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=max(1, cores() - 1))
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no row later; what is done is kept")
     parser.add_argument("--fresh", action="store_true", help="forget the rows that are there")
+    parser.add_argument("--changed", type=Path, metavar="FILE", help="only FILE's rows that have another first choice now")
     parser.add_argument("--profile", type=Path, help="plan with this profile; by default with the one that ships")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--dry-run", action="store_true", help="measure nothing: list what is left")
@@ -203,6 +214,8 @@ def main() -> int:
     shapes = read_list()
     profile = load(arguments.profile) if arguments.profile else embedded(TARGET.name)
     plans, refused = plan(shapes, profile)
+    if arguments.changed:
+        plans = changed(plans, json.loads(arguments.changed.read_text())["rows"])
     if arguments.dry_run:
         describe_left(plans, refused, arguments.workers)
         return 0

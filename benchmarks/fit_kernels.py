@@ -24,6 +24,7 @@ from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaust
 from results_file import RESULTS, head, write
 from time_statistics import geomean
 
+from warpplan.kernels.gemm.space import config_of
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
@@ -77,6 +78,8 @@ ORDERED = {
     "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
+MANY = (("gemm_many", "_before"), ("splits", ""))
+"""What gemm is fitted anew to, and whether it was read before that."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 
@@ -247,9 +250,9 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     return replace(profile, calibrations=tuple(transferred.values()))
 
 
-def fit_many(profile: Profile, path: Path, settled: Path) -> Profile:
-    """``profile`` with gemm's calibration fitted anew to the training rows of ``path``, none of which power limits, and
-    to those of ``settled``, which it does. Writes ``gemm_many_fit_<card>.json`` beside ``path``: errors and regrets
+def fit_many(profile: Profile, path: Path, splits: Path, settled: Path) -> Profile:
+    """``profile`` with gemm's calibration fitted anew to the training rows of ``path`` without their splits of K, which
+    another kernel did, to the splits of ``splits``, and to the rows of ``settled``, which power limits. Writes ``gemm_many_fit_<card>.json`` beside ``path``: errors and regrets
     before and after; ``left_out`` is of training rows by constants that were fitted without them."""
     rates = Rates.of(profile, "bfloat16")
 
@@ -271,7 +274,8 @@ def fit_many(profile: Profile, path: Path, settled: Path) -> Profile:
     prior = profile.calibration("gemm")
     assert prior is not None
     limited = measured(read_sustained(settled, ORDERED["gemm"]), "train")
-    training, heldout = (measured(read_many(path), split) for split in ("train", "heldout"))
+    whole = [row for found in read_many(path) if (row := unsplit(found)).configs]
+    training, heldout = measured([*whole, *read_many(splits)], "train"), measured(whole, "heldout")
     left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
     made = fitted(training)
     summaries = {
@@ -286,6 +290,12 @@ def fit_many(profile: Profile, path: Path, settled: Path) -> Profile:
     print(found)
     write(path.with_name(f"gemm_many_fit_{CARD}.json"), {**head("gemm_many_fit", TARGET.name), **found})
     return recalibrate.with_calibration(profile, made)
+
+
+def unsplit(found: SearchedRow) -> SearchedRow:
+    """The candidates of a row that leave K whole."""
+    whole = [i for i, config in enumerate(found.configs) if config_of(config).split == "none"]
+    return replace(found, configs=tuple(found.configs[i] for i in whole), time_us=found.time_us[whole])
 
 
 def structures_of(rows: Sequence[SettledRow], calibration: str, block: str) -> set[str]:
@@ -332,9 +342,9 @@ def main() -> None:
         kept = fit_tables(profile, arguments.tables, arguments.variants)
     else:
         kept = fit_settled(profile, power_path(arguments.tables))
-        many = arguments.tables / f"gemm_many_{CARD}_before.json"
+        many, splits = (arguments.tables / f"{name}_{CARD}{when}.json" for name, when in MANY)
         if many.exists():
-            kept = fit_many(kept, many, power_path(arguments.tables))
+            kept = fit_many(kept, many, splits, power_path(arguments.tables))
     save(kept, arguments.profile)
 
 
