@@ -201,7 +201,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=max(1, cores() - 1))
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no row later; what is done is kept")
     parser.add_argument("--fresh", action="store_true", help="forget the rows that are there")
-    parser.add_argument("--changed", type=Path, metavar="FILE", help="only FILE's rows that have another first choice now")
+    parser.add_argument("--changed", type=Path, metavar="FILE", help="only rows of FILE whose first choice has changed")
     parser.add_argument("--profile", type=Path, help="plan with this profile; by default with the one that ships")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--dry-run", action="store_true", help="measure nothing: list what is left")

@@ -1,4 +1,4 @@
-"""Plans that split K, on the training shapes of ``bench_gemm_many.py`` that have few tiles, beside whole ones and cuBLAS.
+"""Plans that split K, on training shapes of ``bench_gemm_many.py`` that have few tiles, beside whole ones and cuBLAS.
 
     python benchmarks/bench_splits.py --dry-run         # no GPU: the rows and the kernels to compile
     python benchmarks/bench_splits.py --limit-s 280     # -> splits_<card>.json; the next call goes on
@@ -60,7 +60,7 @@ def chosen(plan: PlannedRow) -> PlannedRow:
 
 
 def rows(shapes: Sequence[DrawnShape], profile: Profile, limited: bool) -> Iterator[tuple[DrawnShape, PlannedRow]]:
-    """The training shapes with splits that come near, in the order of the list; those that power limits, or the others."""
+    """The training shapes with splits that come near, in the list's order: those that power limits, or the others."""
     for shape in shapes:
         if shape.split != "train" or power_limited(shape.row) != limited:
             continue

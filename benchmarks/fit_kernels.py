@@ -251,9 +251,10 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
 
 
 def fit_many(profile: Profile, path: Path, splits: Path, settled: Path) -> Profile:
-    """``profile`` with gemm's calibration fitted anew to the training rows of ``path`` without their splits of K, which
-    another kernel did, to the splits of ``splits``, and to the rows of ``settled``, which power limits. Writes ``gemm_many_fit_<card>.json`` beside ``path``: errors and regrets
-    before and after; ``left_out`` is of training rows by constants that were fitted without them."""
+    """``profile`` with gemm's calibration fitted anew to the training rows of ``path``, none of which power limits, and
+    to those of ``settled``, which it does. Where the file ``splits`` is there, plans that split K are its alone. Writes
+    ``gemm_many_fit_<card>.json`` beside ``path``: errors and regrets before and after; ``left_out`` is of training rows
+    by constants that were fitted without them."""
     rates = Rates.of(profile, "bfloat16")
 
     def measured(rows: Sequence[SearchedRow], split: str) -> list[MeasuredShape]:
@@ -274,8 +275,10 @@ def fit_many(profile: Profile, path: Path, splits: Path, settled: Path) -> Profi
     prior = profile.calibration("gemm")
     assert prior is not None
     limited = measured(read_sustained(settled, ORDERED["gemm"]), "train")
-    whole = [row for found in read_many(path) if (row := unsplit(found)).configs]
-    training, heldout = measured([*whole, *read_many(splits)], "train"), measured(whole, "heldout")
+    rows, of_splits = read_many(path), read_many(splits) if splits.exists() else []
+    if of_splits:
+        rows = [whole for row in rows if (whole := unsplit(row)).configs]
+    training, heldout = measured([*rows, *of_splits], "train"), measured(rows, "heldout")
     left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
     made = fitted(training)
     summaries = {

@@ -17,14 +17,16 @@ EXPORTS = {
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
     "sequence_slots": ("find_sequence", "sequence_rows"),
     "stream_k": (
+        "arrive",
+        "from_register_order",
+        "in_register_order",
         "opaque",
         "own_range",
         "partial_sums",
-        "raise_flag",
         "range_of",
         "segment",
         "segment_count",
-        "take_flag",
+        "wait_for_arrivals",
     ),
     "tile_order": ("banded_tile",),
 }

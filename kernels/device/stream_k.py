@@ -4,7 +4,7 @@ the GPU"): the K blocks of all tiles in one line, cut into one range a CTA, equa
 A range covers the end of one tile, whole tiles, and the start of another; what it has of one tile is a *segment*. The
 CTA with a tile's first K block owns the tile: it adds the partial sums of the ranges that follow, in their order, and
 stores. A range that begins inside a tile leaves its first segment's partial sums in the workspace, where it has one
-tile's bytes, and raises its flag; it is the only range whose K blocks these are, so it has one reader.
+tile's bytes, and arrives at the tile's counter.
 
 Range r of G is CTA G - 1 - r's. An owner thus waits for CTAs of lower numbers alone, and for their first segment,
 before which they wait for nothing. A launch has no more CTAs than a free GPU holds at once; where other kernels hold
@@ -94,14 +94,14 @@ def partial_sums(line, slot, workspace, SHARERS: gl.constexpr, PART: gl.constexp
 
 
 @gluon.jit
-def raise_flag(flag):
+def arrive(counter):
     """Say that what this partition has written is there; every thread's writes are before the one release."""
     thread_barrier()
-    gl.atomic_xchg(flag, 1, sem="release", scope="gpu")
+    gl.atomic_add(counter, 1, sem="release", scope="gpu")
 
 
 @gluon.jit
-def take_flag(flag):
-    """Wait until ``flag`` is raised and lower it, for the next launch: it has one reader."""
-    while gl.atomic_cas(flag, 1, 0, sem="acquire", scope="gpu") == 0:
+def wait_for_arrivals(counter, count):
+    """Wait until ``count`` others, above zero, have arrived, and leave zero for the next launch."""
+    while gl.atomic_cas(counter, count, 0, sem="acquire", scope="gpu") != count:
         pass

@@ -15,7 +15,13 @@ from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
 from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
-from warpplan.kernels.device.stream_k import from_register_order, in_register_order, partial_sums, raise_flag, take_flag
+from warpplan.kernels.device.stream_k import (
+    arrive,
+    from_register_order,
+    in_register_order,
+    partial_sums,
+    wait_for_arrivals,
+)
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, locate, shared_tile, unit_count
 from warpplan.kernels.triton_compat import gl, gluon, has_clusters
@@ -30,7 +36,7 @@ class Output(NamedTuple):
     row_stride: gl.tensor
     staging: gl.shared_memory_descriptor
     workspace: gl.tensor
-    flags: gl.tensor
+    counters: gl.tensor
     scales: gl.tensor
 
 
@@ -55,10 +61,11 @@ def finish_unit(
         for i in gl.static_range(CHUNKS):
             STORE(parts[i], row, tile.column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
     else:
-        owns, first, step, end = shared_tile(unit, sizes, BLOCK)
+        owns, number, first, step, end = shared_tile(unit, sizes, BLOCK)
+        counter = out.counters + number * SHARERS + PART
         if owns:
-            for slot in range(first, end, step):
-                take_flag(out.flags + slot * SHARERS + PART)
+            if end > first:
+                wait_for_arrivals(counter, (end - first) // step)
             for i in gl.static_range(CHUNKS):
                 total = in_register_order(parts[i])
                 for slot in range(first, end, step):
@@ -71,7 +78,7 @@ def finish_unit(
             for i in gl.static_range(CHUNKS):
                 line = in_register_order(parts[i])
                 gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)
-            raise_flag(out.flags + first * SHARERS + PART)
+            arrive(counter)
 
 
 @gluon.jit
@@ -104,7 +111,7 @@ def gemm_kernel(
     b_desc,
     c,
     workspace,
-    flags,
+    counters,
     row_scales,
     column_scales,
     M,
@@ -135,11 +142,11 @@ def gemm_kernel(
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
-    """M, N, K of the computed matrix; ``workspace`` and ``flags`` are None where ``SPLIT`` is "none". ``A_MAJOR``
+    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None where ``SPLIT`` is "none". ``A_MAJOR``
     "k" or "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None and their
     strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
 
-    Flags are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
+    Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
     """
     BLOCK: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
@@ -154,7 +161,7 @@ def gemm_kernel(
         row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, COLUMN_SCALE_STRIDE, COLUMN_SCALE_K_STRIDE,
         N,
     )  # fmt: skip
-    out = Output(c, C_ROW_STRIDE, staging, workspace, flags, scales)
+    out = Output(c, C_ROW_STRIDE, staging, workspace, counters, scales)
     specialize(
         a_desc, b_desc, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
     )
@@ -245,7 +252,7 @@ def signature(
     values = constants(config, tma_store, layout, scales)
     aligned: list[str] = []
     for names, kinds, present in (
-        (("workspace", "flags"), ("*fp32", "*i32"), config.split != "none"),
+        (("workspace", "counters"), ("*fp32", "*i32"), config.split != "none"),
         (("row_scales", "column_scales"), ("*fp32", "*fp32"), scales != "none"),
     ):
         if present:

@@ -153,7 +153,7 @@ def _specialized(
 
 class DescribedProduct(NamedTuple):
     """What a launch of a specialised kernel says of the product itself: the computed matrix's operands and ``out`` as
-    descriptors (or as tensors), (workspace, flags) of split tiles or ranges, the kernel's runtime integers, how many
+    descriptors (or as tensors), (workspace, counters) of split tiles, the kernel's runtime integers, how many
     CTAs."""
 
     matrices: tuple[KernelArgument, ...]
@@ -184,14 +184,15 @@ def describe_product(
     whole_tiles = config.whole_tiles(shape, sms)
     # Of equal ranges, those of each tile but one; of a stream, whose ranges are the CTAs', a place for each CTA's.
     grid = grid_size(config, shape, sms)
-    partial_sums = grid if config.stream_k else (config.tiles(shape) - whole_tiles) * (config.split_k - 1)
+    split_tiles = config.tiles(shape) - whole_tiles
+    partial_sums = grid if config.stream_k else split_tiles * (config.split_k - 1)
     return DescribedProduct(
         (
             describe(stored(left), 0),
             describe(stored(right), 1),
             describe(out, 2) if tma_store else out,
         ),
-        _split_buffers(config, partial_sums, a.device) if config.split != "none" else (None, None),
+        _split_buffers(config, partial_sums, split_tiles, a.device) if config.split != "none" else (None, None),
         (*config.computed(shape), config.group_m, config.split_k, whole_tiles, row_strides(out)[0]),
         grid,
     )
@@ -230,22 +231,22 @@ def run_kernel(
 _BUFFERS: dict[int, tuple[Tensor, Tensor]] = {}
 
 
-def _split_buffers(config: GemmConfig, places: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(partial sums, flags) of ``places`` parts of tiles; every launch leaves the latter at zero.
+def _split_buffers(config: GemmConfig, places: int, split_tiles: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(partial sums of ``places`` parts of tiles, counters of arrivals); every launch leaves the latter at zero.
 
     Launches of a GPU's default stream follow one another and share theirs. On any other stream a CUDA graph may be
     under capture: its memory is its own, and what it zeroes is zero only once it runs, so there each call has its own.
     """
-    sum_count, flag_count = places * config.block_m * config.block_n, places * config.consumers
+    sum_count, counter_count = places * config.block_m * config.block_n, split_tiles * config.consumers
     if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         return (
             torch.empty(sum_count, dtype=torch.float32, device=device),
-            torch.zeros(flag_count, dtype=torch.int32, device=device),
+            torch.zeros(counter_count, dtype=torch.int32, device=device),
         )
-    sums, flags = _BUFFERS.get(device.index, (None, None))
+    sums, counters = _BUFFERS.get(device.index, (None, None))
     if sums is None or sums.numel() < sum_count:
         sums = torch.empty(sum_count, dtype=torch.float32, device=device)
-    if flags is None or flags.numel() < flag_count:
-        flags = torch.zeros(max(1024, flag_count), dtype=torch.int32, device=device)
-    _BUFFERS[device.index] = sums, flags
-    return sums, flags
+    if counters is None or counters.numel() < counter_count:
+        counters = torch.zeros(max(1024, counter_count), dtype=torch.int32, device=device)
+    _BUFFERS[device.index] = sums, counters
+    return sums, counters

@@ -15,8 +15,8 @@ from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.triton_compat import gl, gluon
 
 LEAD: gl.constexpr = gl.constexpr(4)
-"""K blocks that the last range of a split tile has more than the others, which write their partial sums meanwhile. Of 0,
-2, 4 and 8, 4 was the fastest in the mean of 111 splits of 11 shapes (``benchmarks/results/splits_h100.json``)."""
+"""K blocks that the last range of a split tile has more than the others, which write their partial sums meanwhile: of
+0, 2, 4 and 8 the fastest on an H100 in the mean of a dozen training shapes."""
 
 
 class Sizes(NamedTuple):
@@ -86,20 +86,21 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
 
 @gluon.jit
 def shared_tile(unit, sizes, BLOCK: gl.constexpr):
-    """(Whether this unit's CTA stores its tile, first, step, end): of the workspace's slots, those that hold the
-    partial sums of the tile's other units are first, first + step, …, before end; one that does not store puts its own
-    in slot first. Of equal ranges the last one stores, of a stream's the first; a tile that is one unit's has no slot.
-    """
+    """(Whether this unit's CTA stores its tile, the tile's number among those that are split, first, step, end): of
+    the workspace's slots, those that hold the partial sums of the tile's other units are first, first + step, …, before
+    end; one that does not store puts its own in slot first. Of equal ranges the last one stores, of a stream's the
+    first; a tile that is one unit's has no slot."""
     if BLOCK.split == "stream":
         mine = opaque(own_range())
         tile, first, count = k_range(unit, sizes, BLOCK)
-        return first == 0, gl.where(first == 0, mine + 1, mine), 1, last_range(tile, count, sizes, BLOCK) + 1
+        end = last_range(tile, count, sizes, BLOCK) + 1
+        return first == 0, opaque(tile - sizes.whole_tiles), gl.where(first == 0, mine + 1, mine), 1, end
     else:
         tile, split, splits = place(unit, sizes, BLOCK)
         tiles = gl.maximum(tile_counts(sizes, BLOCK)[1], 1)
-        first = opaque(tile - sizes.whole_tiles)
+        number = opaque(tile - sizes.whole_tiles)
         owns = split == splits - 1
-        return owns, gl.where(owns, first, first + split * tiles), tiles, first + (splits - 1) * tiles
+        return owns, number, gl.where(owns, number, number + split * tiles), tiles, number + (splits - 1) * tiles
 
 
 @gluon.jit

@@ -301,7 +301,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             filled_bytes=_filled_bytes(t, g, element),
             split_k=t.split_k.astype(np.float64),
             split_rounds=split_rounds.astype(np.float64),
-            reduced_bytes=np.where(t.split_k > 1, t.split_k * tile * ACCUMULATOR_BYTES, 0.0),
+            reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
             fix_up_cycles=others * solved.fix_up_cycles,
         ),
         g,

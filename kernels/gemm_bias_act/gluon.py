@@ -42,7 +42,7 @@ class FusedOutput(NamedTuple):
     row_stride: gl.tensor
     staging: gl.shared_memory_descriptor
     workspace: gl.tensor
-    flags: gl.tensor
+    counters: gl.tensor
     bias: gl.tensor
     residual: gl.tensor
     residual_stride: gl.tensor
@@ -136,7 +136,7 @@ def gemm_bias_act_kernel(
     b_desc,
     c,
     workspace,
-    flags,
+    counters,
     bias,
     residual,
     M,
@@ -179,7 +179,7 @@ def gemm_bias_act_kernel(
     if not STAGING_IN_RING:
         staging = allocate_staging(a_desc.dtype, BLOCK)
     sizes = Sizes(M, N, K, GROUP_M, SPLIT_K, WHOLE_TILES)
-    out = FusedOutput(c, C_ROW_STRIDE, staging, workspace, flags, bias, residual, RESIDUAL_ROW_STRIDE)
+    out = FusedOutput(c, C_ROW_STRIDE, staging, workspace, counters, bias, residual, RESIDUAL_ROW_STRIDE)
     specialize(
         a_desc, b_desc, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
     )
@@ -223,5 +223,5 @@ def signature(
         types |= {name: f"*{element}"} if present else {}
         values |= {} if present else {name: None}
     if config.split != "none":
-        return types | {"workspace": "*fp32", "flags": "*i32"}, values, ["workspace", "flags"]
-    return types, values | {"workspace": None, "flags": None}, []
+        return types | {"workspace": "*fp32", "counters": "*i32"}, values, ["workspace", "counters"]
+    return types, values | {"workspace": None, "counters": None}, []

@@ -7,7 +7,7 @@ issue    cycles the arriving partition is blocked by its arrive.
 ``barrier_ready``: the issue cycles of a wait that finds its phase complete, for a warp and for a warp group.
 
 ``fix_up``, of stream-K's partial sums: a block on every SM at once stores a tile of fp32 elements for the block after
-it, raises its flag, waits for that of the block before it, and adds that block's tile to its own.
+it, arrives at its counter, waits for the block before it, and adds that block's tile to its own.
 latency  before the store → the sum is in registers, with what neighbours start apart.
 """
 
@@ -17,7 +17,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from warpplan.kernels.device.stream_k import partial_sums, raise_flag, take_flag
+from warpplan.kernels.device.stream_k import (
+    arrive,
+    from_register_order,
+    in_register_order,
+    partial_sums,
+    wait_for_arrivals,
+)
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier
 from warpplan.profiler.probes.cases import Case, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
@@ -100,22 +106,24 @@ def ping_pong(server, returner, reps, stride, SERVER_IS_WORKER: gl.constexpr, WO
 
 
 @probe_kernel
-def exchange(out, sums, flags, reps, ROWS: gl.constexpr, N: gl.constexpr, WARPS: gl.constexpr):
-    """``sums`` has two tiles a block, written in turn: the next block may still read the last one. ``flags`` are zero
-    before and after. All blocks must be resident: each waits for the one before it, the first for the last."""
+def exchange(out, sums, counters, reps, ROWS: gl.constexpr, N: gl.constexpr, WARPS: gl.constexpr):
+    """``sums`` has two tiles a block, written in turn: the next block may still read the last one. ``counters`` are
+    zero before and after. All blocks must be resident: each waits for the one before it, the first for the last."""
     TILE: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, N, 16])
     tile = gl.zeros([ROWS, N], gl.float32, TILE)
     pid = gl.program_id(0)
     before = (pid + gl.num_programs(0) - 1) % gl.num_programs(0)
     for r in range(reps):
-        while gl.atomic_add(flags + pid, 0, sem="acquire", scope="gpu") == 1:
+        while gl.atomic_add(counters + pid, 0, sem="acquire", scope="gpu") == 1:
             pass
         tile = wait_for(tile)
         start = clock()
-        gl.store(partial_sums(tile, 2 * pid + (r & 1), sums, 1, 0, 1, 0), tile)
-        raise_flag(flags + pid)
-        take_flag(flags + before)
-        tile += gl.load(partial_sums(tile, 2 * before + (r & 1), sums, 1, 0, 1, 0), cache_modifier=".cg")
+        line = in_register_order(tile)
+        gl.store(partial_sums(line, 2 * pid + (r & 1), sums, 1, 0, 1, 0), line)
+        arrive(counters + pid)
+        wait_for_arrivals(counters + before, 1)
+        line += gl.load(partial_sums(line, 2 * before + (r & 1), sums, 1, 0, 1, 0), cache_modifier=".cg")
+        tile = from_register_order(line, tile)
         tile = wait_for(tile)
         record(out, pid * reps + r, 0, 1, clock() - start)
 
@@ -129,7 +137,7 @@ def _exchange_case(elements: int) -> Case:
         (
             ("out", Pointer("int32", out_elements())),
             ("sums", Pointer("float32", 2 * MOST_BLOCKS * elements)),
-            ("flags", Pointer("int32", MOST_BLOCKS)),
+            ("counters", Pointer("int32", MOST_BLOCKS)),
             ("reps", "i32"),
         ),
         (("ROWS", rows), ("N", columns), ("WARPS", rows // 16)),

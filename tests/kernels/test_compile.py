@@ -97,14 +97,28 @@ def test_a_tma_store_is_fenced_and_its_source_rewritten_only_after_it_was_read()
         assert "bar.sync" in lines[_last(before, "cp.async.bulk.wait_group.read") + 1]
 
 
-def test_partial_sums_are_released_by_one_acq_rel_atomic_between_barriers():
-    lines = _events(compile_gemm(replace(COOPERATIVE, split_k=4), "bfloat16").ptx)
-    atomics = [i for i, line in enumerate(lines) if "atom." in line]
-    assert len(atomics) == 2
+@pytest.mark.parametrize("split", [{"split_k": 4}, {"stream_k": True}], ids=str)
+def test_partial_sums_are_released_and_acquired_by_one_atomic_between_barriers(split):
+    report = compile_gemm(replace(COOPERATIVE, **split), "bfloat16")
+    lines = _events(report.ptx)
+    atomics = [i for i, line in enumerate(lines) if "atom.global" in line]
+    release, acquire = "atom.global.gpu.release.add.u32", "atom.global.acquire.gpu.cas.b32"
+    assert [release in lines[i] for i in atomics] == [True, False] * 2
+    assert [acquire in lines[i] for i in atomics] == [False, True] * 2
     for i in atomics:
-        assert "atom.global.gpu.acq_rel.add.u32" in lines[i]
         assert "bar.sync" in lines[i - 1]
         assert "bar.sync" in lines[i + 1]
+
+
+@pytest.mark.parametrize(
+    "config", [COOPERATIVE, PINGPONG, GemmConfig("single", 64, 16, 128, 4, 5, ctas_per_sm=2)], ids=str
+)
+def test_partial_sums_go_out_and_come_in_by_16_bytes(config):
+    """No value goes through shared memory on its way into register order: what a thread holds lies side by side."""
+    ptx = compile_gemm(replace(config, split_k=2), "bfloat16").ptx
+    values = config.consumer_rows * config.block_n // (32 * config.consumer_warps) * config.consumers
+    assert ptx.count("st.global.v4.b32") == ptx.count("ld.global.cg.v4.b32") == values // 4
+    assert not re.search(r"(st|ld)\.global(\.cg)?\.b32", ptx)
 
 
 @pytest.mark.parametrize(

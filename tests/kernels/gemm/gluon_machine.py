@@ -802,17 +802,17 @@ def run_gemm(
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
     places = programs if stream_k else (tiles - whole_tiles) * (split_k - 1)
     workspace = np.full(places * block.block_m * block.block_n, POISON)
-    flags = np.zeros(places * block.sharers, dtype=np.int64)
+    counters = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
 
     pointers = [Pointer(s.reshape(-1)) for s in scales] if scales else [None, None]
     strides = [step for s in scales for step in (s.shape[1], 1)] if scales else [0] * 4
     arguments = (
-        a_desc, b_desc, out, Pointer(workspace), Pointer(flags), *pointers, len(left), len(right), a.shape[1],
+        a_desc, b_desc, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
         group_m, split_k, whole_tiles, stride, *strides,
     )  # fmt: skip
     run_ctas(kernel.gemm_kernel, arguments, constants, programs, seed, resident, cluster)
-    if flags.any():
-        raise ProtocolError("a flag was left raised")
+    if counters.any():
+        raise ProtocolError("a counter was left above zero")
     return c[:, :n], c[:, n:]
 
 

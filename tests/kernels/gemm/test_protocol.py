@@ -185,6 +185,7 @@ PINGPONG = {"SCHEME": "pingpong"}
 COOPERATIVE = {"SCHEME": "cooperative"}
 CLUSTER = {"SCHEME": "single", "cluster": 2}
 TAIL = {"SCHEME": "pingpong", "split_k": 2, "whole_tiles": 4}
+THIRDS = {"SCHEME": "cooperative", "split_k": 3}
 # what breaks: (the source's text, its replacement, a plan that suffers)
 MUTATIONS = {
     "the slot of the multiply in flight is released": (
@@ -223,14 +224,21 @@ MUTATIONS = {
         TAIL,
     ),
     "split tiles count from the first whole tile": (
-        "opaque(tile - sizes.whole_tiles)",
-        "opaque(tile)",
+        "        number = opaque(tile - sizes.whole_tiles)\n        owns",
+        "        number = opaque(tile)\n        owns",
         TAIL,
     ),
+    "the owner waits for one of the others": ("(end - first) // step)", "1)", THIRDS),
     "the first range of a split tile stores it, before the others have begun": (
-        "owns = split == splits - 1", "owns = split == 0", TAIL,
+        "owns = split == splits - 1",
+        "owns = split == 0",
+        TAIL,
     ),
-    "the other ranges' slots are one range apart": ("gl.where(owns, first, first + split * tiles), tiles, first", "gl.where(owns, first, first + split * tiles), 1, first", TAIL),
+    "the other ranges' slots are one range apart": (
+        "number + split * tiles), tiles, number",
+        "number + split * tiles), 1, number",
+        TAIL,
+    ),
     "nobody waits for the kernel before": ("    wait_for_previous_kernel()\n", "", SINGLE),
     "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),
     "the halves swap": (

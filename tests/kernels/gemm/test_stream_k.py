@@ -146,24 +146,26 @@ def test_a_warp_writes_an_accumulator_in_whole_lines():
 MUTATIONS = {
     "ranges run with the CTAs": ("gl.num_programs(0) - 1 - gl.program_id(0)", "gl.program_id(0)"),
     "the owner waits for nobody": ("    while gl.atomic_cas(", "    while False and gl.atomic_cas("),
-    "flags are not lowered": ("gl.atomic_cas(flag, 1, 0,", "gl.atomic_cas(flag, 1, 1,"),
+    "counters are not set back": ("gl.atomic_cas(counter, count, 0,", "gl.atomic_cas(counter, count, count,"),
     "the owner leaves the last range out": (
-        "last_range(tile, count, sizes, BLOCK) + 1", "last_range(tile, count, sizes, BLOCK)",
+        "end = last_range(tile, count, sizes, BLOCK) + 1", "end = last_range(tile, count, sizes, BLOCK)",
     ),
     "the partial sums of the tile's first range are read": (
-        "gl.where(first == 0, mine + 1, mine), 1, last", "gl.where(first == 0, mine + 1, mine) - 1, 1, last",
+        "gl.where(first == 0, mine + 1, mine), 1, end", "mine, 1, gl.where(first == 0, end - 1, end)",
     ),
-    "the flag is raised before the sums are written": (
+    "a range arrives before its sums are written": (
         "            for i in gl.static_range(CHUNKS):\n"
         "                line = in_register_order(parts[i])\n"
         "                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)\n"
-        "            raise_flag(out.flags + first * SHARERS + PART)\n",
-        "            raise_flag(out.flags + first * SHARERS + PART)\n"
+        "            arrive(counter)\n",
+        "            arrive(counter)\n"
         "            for i in gl.static_range(CHUNKS):\n"
         "                line = in_register_order(parts[i])\n"
         "                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)\n",
     ),
-    "consumers share a flag": ("raise_flag(out.flags + first * SHARERS + PART)", "raise_flag(out.flags + first)"),
+    "consumers share a counter": (
+        "counter = out.counters + number * SHARERS + PART", "counter = out.counters + number",
+    ),
     "every range is as long as the longest": (
         "number * (total // ranges) + gl.minimum(number, total % ranges)", "number * (total // ranges + 1)",
     ),

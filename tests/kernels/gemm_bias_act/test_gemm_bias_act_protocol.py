@@ -61,10 +61,10 @@ def run(
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
     places = programs if stream_k else (tiles - whole_tiles) * (split_k - 1)
     sums = np.full(places * block.block_m * block.block_n, machine.POISON)
-    flags = np.zeros(places * block.sharers, dtype=np.int64)
+    counters = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
     a_desc, b_desc = (machine.Descriptor(x, (r, 4)) for x, r in ((left, block.rows), (right, block.block_n)))
     arguments = (
-        a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(flags),
+        a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(counters),
         None if bias is None else machine.Pointer(bias),
         None if residual is None else machine.Pointer(residual.reshape(-1)),
         len(left), len(right), a.shape[1], 2, split_k, whole_tiles, columns + 3,
