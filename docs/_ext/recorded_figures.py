@@ -101,15 +101,17 @@ def kernels_table(card: str = "h200") -> str:
 
 def gemm_many_section() -> str:
     """GEMM over many shapes, picture and figures; nothing where they have not been measured."""
-    if not (RESULTS / "gemm_many_summary_h200.json").exists():
+    card = next((card for card in ("h200", "h100") if (RESULTS / f"gemm_many_summary_{card}.json").exists()), None)
+    if card is None:
         return ""
-    found = load("gemm_many_summary_h200")
+    found = load(f"gemm_many_summary_{card}")
     lines = [
         "### Many shapes",
         "",
-        f"`make bench-gemm-many` times {found['all']['shapes']:,} products of public models' layers, drawn before the "
-        "first run: dense and mixture-of-experts language models, vision, recommenders; forward and both backward "
-        "products; 1 to 16,384 tokens. A point is a shape; every row is in `gemm_many_h200.json`.",
+        f"`make bench-gemm-many` has timed the first {found['all']['shapes']:,} of 1,200 products of public models' "
+        f"layers on an {card.upper()}, in an order drawn before the first run: dense and mixture-of-experts language "
+        "models, vision, recommenders; forward and both backward products; 1 to 16,384 tokens. A point is a shape; every "
+        f"row is in `gemm_many_{card}.json`.",
         "",
         "![Speed over cuBLAS by FLOP of the product](gemm-many.svg)",
         "",
