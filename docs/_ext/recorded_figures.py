@@ -110,8 +110,8 @@ def gemm_many_section() -> str:
         "",
         f"`make bench-gemm-many` has timed the first {found['all']['shapes']:,} of 1,200 products of public models' "
         f"layers on an {card.upper()}, in an order drawn before the first run: dense and mixture-of-experts language "
-        "models, vision, recommenders; forward and both backward products; 1 to 16,384 tokens. A point is a shape; every "
-        f"row is in `gemm_many_{card}.json`.",
+        "models, vision, recommenders; forward and both backward products; 1 to 16,384 tokens. A point is a shape; "
+        f"every row is in `gemm_many_{card}.json`.",
         "",
         "![Speed over cuBLAS by FLOP of the product](gemm-many.svg)",
         "",

@@ -52,6 +52,23 @@ def split_columns(x, PARTS: gl.constexpr):
 
 
 @gluon.jit
+def join_columns(left, right, like):
+    """Two halves of :func:`split_columns` as the block that they were, laid out as ``like``."""
+    halves = gl.join(left, right).permute(0, 2, 1)
+    return gl.convert_layout(halves.reshape([like.shape[0], like.shape[1]]), like.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def column_chunks(acc, COLUMNS: gl.constexpr):
+    """The accumulators ``acc``, side by side, cut into blocks of ``COLUMNS`` adjacent columns."""
+    first = split_columns(acc[0], acc[0].shape[1] // COLUMNS)
+    if len(acc) == 1:
+        return first
+    else:
+        return first + split_columns(acc[1], acc[1].shape[1] // COLUMNS)
+
+
+@gluon.jit
 def store_staged(
     value, row, column, staging, out, row_stride, rows, columns,
     TILE_ROWS: gl.constexpr, TILE_COLUMNS: gl.constexpr, TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,

@@ -52,6 +52,9 @@ class Block:
     tiles'. ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``cluster`` CTAs
     share a block: its rows, each with all of its columns. ``tile`` is one chunk of the result as it is stored:
     transposed where the operands are swapped.
+
+    A tensor's sides are powers of two. Where ``block_n`` is none, the block has two accumulators, whose columns are
+    ``widths``, and B comes in ``pieces``, each as wide as the narrower of them.
     """
 
     scheme: str
@@ -73,10 +76,13 @@ class Block:
     rows: int
     chunk_columns: int
     tile: tuple[int, int]
+    widths: tuple[int, ...]
+    pieces: int
 
 
 class Ring(NamedTuple):
-    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``.
+    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``, which comes
+    in ``pieces``.
     ``all_empty`` are the barriers that a cluster's CTAs share, ``empty`` again where it is one CTA."""
 
     a: gl.shared_memory_descriptor
@@ -108,6 +114,7 @@ def block(
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
+    widths = accumulator_widths(block_n)
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
         b_major, scales, cluster,
@@ -115,7 +122,16 @@ def block(
         rows=rows,
         chunk_columns=columns,
         tile=(columns, rows) if swap else (rows, columns),
+        widths=widths,
+        pieces=block_n // widths[-1],
     )  # fmt: skip
+
+
+@gluon.constexpr_function
+def accumulator_widths(columns):
+    """``columns`` as powers of two, the widest first."""
+    widest = 1 << (columns.bit_length() - 1)
+    return (columns,) if widest == columns else (widest, *accumulator_widths(columns - widest))
 
 
 @gluon.jit
@@ -134,11 +150,15 @@ def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
         a_at = [a_row, a_k] if BLOCK.a_major == "k" else [a_k, a_row]
         tma_load(a_desc, a_at, full, ring.a.index(slot * SHARERS + part))
     b_k = tile.b_k + k * BLOCK.block_k
-    b_at = [tile.b_row, b_k] if BLOCK.b_major == "k" else [b_k, tile.b_row]
-    if BLOCK.cluster == 1:
-        tma_load(b_desc, b_at, full, ring.b.index(slot))
-    else:
-        tma_load(b_desc, b_at, full, ring.b.index(slot), multicast=True)
+    PIECES: gl.constexpr = BLOCK.pieces
+    for piece in gl.static_range(PIECES):
+        b_row = tile.b_row + piece * BLOCK.widths[-1]
+        b_at = [b_row, b_k] if BLOCK.b_major == "k" else [b_k, b_row]
+        into = ring.b.index(slot * PIECES + piece)
+        if BLOCK.cluster == 1:
+            tma_load(b_desc, b_at, full, into)
+        else:
+            tma_load(b_desc, b_at, full, into, multicast=True)
 
 
 @gluon.jit
@@ -147,7 +167,7 @@ def producer(
     LOAD: gl.constexpr,
 ):  # fmt: skip
     A_BYTES: gl.constexpr = a_desc.block_type.nbytes // BLOCK.cluster
-    SLOT_BYTES: gl.constexpr = BLOCK.sharers * A_BYTES + b_desc.block_type.nbytes
+    SLOT_BYTES: gl.constexpr = BLOCK.sharers * A_BYTES + BLOCK.pieces * b_desc.block_type.nbytes
     index = 0
     work = BEGIN(work, BLOCK)
     for unit in range(gl.program_id(0), COUNT(work, BLOCK), gl.num_programs(0)):
@@ -193,7 +213,7 @@ def consumer(
                 mbarrier.wait(ring.order.index(ID), (done & 1) ^ (1 - ID))
             done += 1
         if BLOCK.scales == "block":
-            acc = multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, release, PART)
+            acc = (multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, release, PART),)
         else:
             acc = multiply(ring, index, tile.blocks, BLOCK, PART)
         index += tile.blocks
@@ -206,7 +226,7 @@ def consumer(
             # Found while the last multiply is in flight: the next one then waits for the epilogue alone.
             following, work = LOCATE(gl.minimum(unit + stride, units - 1), work, BLOCK)
         if BLOCK.scales != "block":
-            acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
+            acc = finished(acc, 0)
         with proton.scope("epilogue"):
             if BLOCK.staging_in_ring:
                 # The other warps' multiplies read these bytes until here.
@@ -231,25 +251,58 @@ def consumer(
 
 @gluon.jit
 def multiply(ring, index, blocks, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """The product of ``blocks`` ring slots from ring index ``index`` on, one multiply still in flight; every slot but
-    the last has been let go."""
-    ROWS: gl.constexpr = BLOCK.rows
-    COLUMNS: gl.constexpr = BLOCK.block_n
-    BITS: gl.constexpr = ring.a.dtype.primitive_bitwidth
-    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps(), BITS, BLOCK.cluster)
-    acc = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
+    """The product of ``blocks`` ring slots from ring index ``index`` on, an accumulator for each of the block's widths;
+    the multiplies of the last slot are still in flight, every other slot has been let go."""
+    acc = accumulators(ring, BLOCK)
     for k in range(blocks):
         slot = index % BLOCK.depth
         with proton.scope("consumer_wait"):
             wait_full(ring.full, index, BLOCK.depth)
         with proton.scope("mma"):
-            a, b = operands(ring, slot, BLOCK, PART)
-            pending = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
-            acc = warpgroup_mma_wait(num_outstanding=1, deps=[pending])
+            acc = finished(multiply_slot(ring, slot, acc, k > 0, BLOCK, PART), 1)
         # This multiply may still read its slot; the one before has finished with the previous slot.
         release(ring, previous_slot(index, BLOCK.depth), BLOCK, k > 0)
         index += 1
     return acc
+
+
+@gluon.jit
+def accumulators(ring, BLOCK: gl.constexpr):
+    """Zeros of a consumer's rows, for each of the block's widths."""
+    main = accumulator(ring, BLOCK, BLOCK.widths[0])
+    if len(BLOCK.widths) == 1:
+        return (main,)
+    else:
+        return (main, accumulator(ring, BLOCK, BLOCK.widths[1]))
+
+
+@gluon.jit
+def accumulator(ring, BLOCK: gl.constexpr, COLUMNS: gl.constexpr):
+    ROWS: gl.constexpr = BLOCK.rows
+    BITS: gl.constexpr = ring.a.dtype.primitive_bitwidth
+    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, gl.num_warps(), BITS, BLOCK.cluster)
+    return gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
+
+
+@gluon.jit
+def multiply_slot(ring, slot, acc, use_acc, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """``acc`` with a slot's product added, in flight."""
+    a, b = operands(ring, slot, BLOCK, PART)
+    if len(BLOCK.widths) == 1:
+        return (warpgroup_mma(a, b, acc[0], use_acc=use_acc, is_async=True),)
+    else:
+        main = warpgroup_mma(a, b, acc[0], use_acc=use_acc, is_async=True)
+        rest = warpgroup_mma(a, last_piece(ring, slot, BLOCK), acc[1], use_acc=use_acc, is_async=True)
+        return (main, rest)
+
+
+@gluon.jit
+def finished(acc, SLOTS: gl.constexpr):
+    """``acc`` when the multiplies of all slots but the last ``SLOTS`` have finished."""
+    if len(acc) == 1:
+        return (warpgroup_mma_wait(num_outstanding=SLOTS, deps=[acc[0]]),)
+    else:
+        return warpgroup_mma_wait(num_outstanding=2 * SLOTS, deps=[acc[0], acc[1]])
 
 
 @gluon.jit
@@ -262,9 +315,14 @@ def release(ring, slot, BLOCK: gl.constexpr, pred=True):
 
 @gluon.jit
 def operands(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """[rows, K] of A and [K, columns] of B in a slot, seen through wgmma however they lie."""
+    """[rows, K] of A and [K, columns] of B in a slot, seen through wgmma however they lie; of columns in two widths,
+    the wider. Pieces of 128 bytes a row lie as one tile of as many rows, or of as many bytes a row, does."""
     a = ring.a.index(slot * BLOCK.sharers + PART)
-    b = ring.b.index(slot)
+    b = ring.b.index(slot * BLOCK.pieces)
+    if BLOCK.pieces > 1:
+        columns: gl.constexpr = BLOCK.widths[0]
+        tile: gl.constexpr = (columns, BLOCK.block_k) if BLOCK.b_major == "k" else (BLOCK.block_k, columns)
+        b = reinterpret(b, ring.b.dtype, tile, shared_layout(tile, ring.b.dtype))
     if BLOCK.a_major == "m":
         a = a.permute((1, 0))
     if BLOCK.b_major == "k":
@@ -273,12 +331,21 @@ def operands(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
 
 
 @gluon.jit
+def last_piece(ring, slot, BLOCK: gl.constexpr):
+    """[K, columns] of B: those of the narrower width."""
+    b = ring.b.index(slot * BLOCK.pieces + BLOCK.pieces - 1)
+    if BLOCK.b_major == "k":
+        b = b.permute((1, 0))
+    return b
+
+
+@gluon.jit
 def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
     """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B. The
     result has the operands' type."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
-        return reinterpret(ring.b.index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)
+        return reinterpret(ring.b.index(slot * BLOCK.pieces), ring.a.dtype, BLOCK.tile, LAYOUT)
     else:
         return reinterpret(ring.a.index(slot * BLOCK.sharers + PART), ring.a.dtype, BLOCK.tile, LAYOUT)
 
@@ -290,11 +357,12 @@ def allocate_ring(a_desc, b_desc, BLOCK: gl.constexpr):
     B_TILE: gl.constexpr = b_desc.block_type.shape[-2:]
     DEPTH: gl.constexpr = BLOCK.depth
     SLOTS: gl.constexpr = DEPTH * BLOCK.sharers
+    PIECES: gl.constexpr = DEPTH * BLOCK.pieces
     A_SPLIT: gl.constexpr = 0 if BLOCK.a_major == "k" else 1
     A_LAYOUT: gl.constexpr = shared_layout(A_TILE, a_desc.dtype, BLOCK.cluster, A_SPLIT)
     B_LAYOUT: gl.constexpr = shared_layout(B_TILE, b_desc.dtype, BLOCK.cluster)
     a = gl.allocate_shared_memory(a_desc.dtype, [SLOTS, A_TILE[0], A_TILE[1]], A_LAYOUT)
-    b = gl.allocate_shared_memory(b_desc.dtype, [DEPTH, B_TILE[0], B_TILE[1]], B_LAYOUT)
+    b = gl.allocate_shared_memory(b_desc.dtype, [PIECES, B_TILE[0], B_TILE[1]], B_LAYOUT)
     full = allocate_barriers(DEPTH, BLOCK.cluster)
     empty = allocate_barriers(DEPTH, BLOCK.cluster)
     init_ring(full, empty, DEPTH, BLOCK.sharers)

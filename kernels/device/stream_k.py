@@ -13,7 +13,11 @@ SMs too, CTAs start in the order of their numbers (NVIDIA does not document it),
 
 from __future__ import annotations
 
+from warpplan.kernels.device.epilogue import join_columns, split_columns
 from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
+
+SUMS_AT_ONCE: gl.constexpr = gl.constexpr(64)
+"""Partial sums that a thread loads at once: 128 beside as many of its own spill (ptxas of Triton 3.6.0)."""
 
 
 @gluon.jit
@@ -91,6 +95,36 @@ def partial_sums(line, slot, workspace, SHARERS: gl.constexpr, PART: gl.constexp
     SIZE: gl.constexpr = line.shape[0]
     chunk = (slot * SHARERS + PART) * CHUNKS + CHUNK
     return workspace + gl.cast(chunk, gl.int64) * SIZE + gl.arange(0, SIZE, layout=line.type.layout)
+
+
+@gluon.jit
+def store_partial_sums(x, slot, workspace, SHARERS: gl.constexpr, PART: gl.constexpr, CHUNKS: gl.constexpr,
+                       CHUNK: gl.constexpr):  # fmt: skip
+    """Leave a chunk of an accumulator in a slot of the workspace."""
+    if x.shape[0] * x.shape[1] > SUMS_AT_ONCE * 32 * gl.num_warps():
+        left, right = split_columns(x, 2)
+        store_partial_sums(left, slot, workspace, SHARERS, PART, 2 * CHUNKS, 2 * CHUNK)
+        store_partial_sums(right, slot, workspace, SHARERS, PART, 2 * CHUNKS, 2 * CHUNK + 1)
+    else:
+        line = in_register_order(x)
+        gl.store(partial_sums(line, slot, workspace, SHARERS, PART, CHUNKS, CHUNK), line)
+
+
+@gluon.jit
+def add_partial_sums(x, first, end, step, workspace, SHARERS: gl.constexpr, PART: gl.constexpr, CHUNKS: gl.constexpr,
+                     CHUNK: gl.constexpr):  # fmt: skip
+    """A chunk of an accumulator and those of the slots first, first + step, …, before end, added in this order."""
+    if x.shape[0] * x.shape[1] > SUMS_AT_ONCE * 32 * gl.num_warps():
+        left, right = split_columns(x, 2)
+        left = add_partial_sums(left, first, end, step, workspace, SHARERS, PART, 2 * CHUNKS, 2 * CHUNK)
+        right = add_partial_sums(right, first, end, step, workspace, SHARERS, PART, 2 * CHUNKS, 2 * CHUNK + 1)
+        return join_columns(left, right, x)
+    else:
+        total = in_register_order(x)
+        for slot in range(first, end, step):
+            sums = partial_sums(total, slot, workspace, SHARERS, PART, CHUNKS, CHUNK)
+            total += gl.load(sums, cache_modifier=".cg")
+        return from_register_order(total, x)
 
 
 @gluon.jit

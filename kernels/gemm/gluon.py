@@ -12,16 +12,10 @@ from typing import NamedTuple
 import triton
 
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
-from warpplan.kernels.device.epilogue import shared_layout, split_columns, store_staged
-from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.epilogue import column_chunks, shared_layout, store_staged
+from warpplan.kernels.device.matmul import accumulator_widths, allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
-from warpplan.kernels.device.stream_k import (
-    arrive,
-    from_register_order,
-    in_register_order,
-    partial_sums,
-    wait_for_arrivals,
-)
+from warpplan.kernels.device.stream_k import add_partial_sums, arrive, store_partial_sums, wait_for_arrivals
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, locate, shared_tile, unit_count
 from warpplan.kernels.triton_compat import gl, gluon, has_clusters
@@ -56,29 +50,22 @@ def finish_unit(
     row = tile.row + PART * BLOCK.rows
     CHUNKS: gl.constexpr = BLOCK.chunks
     SHARERS: gl.constexpr = BLOCK.sharers
-    parts = split_columns(acc, CHUNKS)
+    parts = column_chunks(acc, BLOCK.chunk_columns)
     if BLOCK.split == "none":
         for i in gl.static_range(CHUNKS):
             STORE(parts[i], row, tile.column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
     else:
         owns, number, first, step, end = shared_tile(unit, sizes, BLOCK)
-        counter = out.counters + number * SHARERS + PART
         if owns:
             if end > first:
-                wait_for_arrivals(counter, (end - first) // step)
+                wait_for_arrivals(out.counters + number * SHARERS + PART, (end - first) // step)
             for i in gl.static_range(CHUNKS):
-                total = in_register_order(parts[i])
-                for slot in range(first, end, step):
-                    total += gl.load(
-                        partial_sums(total, slot, out.workspace, SHARERS, PART, CHUNKS, i), cache_modifier=".cg"
-                    )
-                total = from_register_order(total, parts[i])
+                total = add_partial_sums(parts[i], first, end, step, out.workspace, SHARERS, PART, CHUNKS, i)
                 STORE(total, row, tile.column + i * BLOCK.chunk_columns, staging, out, sizes, BLOCK)
         else:
             for i in gl.static_range(CHUNKS):
-                line = in_register_order(parts[i])
-                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)
-            arrive(counter)
+                store_partial_sums(parts[i], first, out.workspace, SHARERS, PART, CHUNKS, i)
+            arrive(out.counters + number * SHARERS + PART)
 
 
 @gluon.jit
@@ -184,12 +171,12 @@ def majors(config: GemmConfig, layout: str) -> tuple[str, str]:
 def descriptor_blocks(
     config: GemmConfig, layout: str = "nt"
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """The TMA boxes of A', B' and C in elements, as they lie in memory; a cluster's CTAs share them
+    """The TMA boxes of A', B' (a piece of it) and C in elements, as they lie in memory; a cluster's CTAs share them
     (:func:`cluster_splits`)."""
     a_major, b_major = majors(config, layout)
     rows, columns = config.consumer_rows * config.cluster, config.block_n // config.epilogue_split
     a = (rows, config.block_k)
-    b = (config.block_n, config.block_k)
+    b = (accumulator_widths(config.block_n)[-1], config.block_k)
     c = (columns, rows) if config.swap else (rows, columns)
     return a if a_major == "k" else a[::-1], b if b_major == "k" else b[::-1], c
 

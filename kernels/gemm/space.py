@@ -48,6 +48,12 @@ STREAM_PRODUCER_REGISTERS = 32
 """Of a stream's producer where several consumers have 64 sums a thread at most, and can spare 8 registers: with 24,
 128x128 tiles of 7 slots spill 8 bytes. With more sums the consumers spill instead (ptxas of Triton 3.6.0)."""
 MAX_REGISTERS = 240
+WIDE_COLUMNS = 192
+"""Columns of a wide tile: 128 and 64, each an accumulator."""
+SPLIT_REGISTERS = 128
+"""The most accumulator registers of a thread that adds up partial sums: with 192 it spills (ptxas of Triton 3.6.0)."""
+SWIZZLED_ROW_BYTES = 128
+"""The widest row of a swizzled tile (CUDA Driver API, ``CUtensorMapSwizzle``)."""
 MAX_DEPTH = 8
 PIPELINED_DEPTH = 5
 """A software pipeline's prologue loads all of its slots before the first multiply; no block among the fastest of a
@@ -129,6 +135,16 @@ class GemmConfig:
     def accumulator_registers(self) -> int:
         """fp32 accumulator registers of each consumer thread."""
         return self.consumer_rows * self.block_n // (self.consumer_warps * WARP)
+
+    @property
+    def wide(self) -> bool:
+        """Whether the columns are two accumulators', since a tensor's sides are powers of two."""
+        return self.block_n == WIDE_COLUMNS
+
+    @property
+    def mma_columns(self) -> tuple[int, ...]:
+        """Columns of each wgmma of a K step, the widest first."""
+        return (128, 64) if self.wide else (self.block_n,)
 
     @property
     def live_registers(self) -> int:
@@ -243,10 +259,10 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
     for name, value, allowed in (
         ("cluster", c.cluster, (1, 2)),
         ("block_m", c.block_m, tuple(rows * c.cluster for rows in (64, 128, 192, 256))),
-        ("block_n", c.block_n, (16, 32, 64, 128, 256)),
+        ("block_n", c.block_n, (16, 32, 64, 128, WIDE_COLUMNS, 256)),
         ("block_k", c.block_k, (64, 128, 256)),
         ("consumer_warps", c.consumer_warps, (4, 8)),
-        ("epilogue_split", c.epilogue_split, (1, 2, 4)),
+        ("epilogue_split", c.epilogue_split, (3,) if c.wide else (1, 2, 4)),
         ("ctas_per_sm", c.ctas_per_sm, (1, 2)),
         ("staging", c.staging, ("own", "ring")),
     ):
@@ -263,6 +279,7 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
     if c.consumers > 1 and c.consumer_warps != WARP_GROUP:
         yield f"{c.scheme} with {c.consumer_warps} warps a consumer: each of several consumers is one warp group"
     yield from _cluster_violations(c)
+    yield from _wide_violations(c, element)
     if c.cta_rows == 3 * MMA_ROWS and c.scheme != "cooperative":
         yield f"block_m {c.block_m} with {c.scheme}: 192 rows are three cooperative consumers'"
     if c.split_tail and c.split_k == 1:
@@ -282,9 +299,10 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
             f"{c.live_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
             f"the {c.consumer_registers} a consumer thread has"
         )
-    if c.block_n // 2 + LAUNCH_REGISTERS > c.max_registers:
+    columns = c.mma_columns[0]
+    if columns // 2 + LAUNCH_REGISTERS > c.max_registers:
         yield (
-            f"a wgmma of {c.block_n} columns needs {c.block_n // 2 + LAUNCH_REGISTERS} registers a thread at launch, "
+            f"a wgmma of {columns} columns needs {columns // 2 + LAUNCH_REGISTERS} registers a thread at launch, "
             f"and {c.total_warps * c.ctas_per_sm} warps an SM leave {c.max_registers}"
         )
     if c.specialized and c.block_n // c.epilogue_split < 16:
@@ -310,6 +328,25 @@ def _cluster_violations(c: GemmConfig) -> Iterator[str]:
         yield f"cluster {c.cluster} with {c.ctas_per_sm} CTAs an SM: a cluster's CTAs have an SM each"
     if c.staging == "ring":
         yield f"cluster {c.cluster} with staging in the ring: a slot's tiles are not one CTA's to write"
+
+
+def _wide_violations(c: GemmConfig, element: int) -> Iterator[str]:
+    if not c.wide:
+        return
+    if not c.specialized or c.promoted or c.cluster > 1:
+        yield f"block_n {c.block_n} of pipelined or promoted products or of clusters: its columns are two accumulators'"
+    if c.block_k * element != SWIZZLED_ROW_BYTES:
+        yield (
+            f"block_n {c.block_n} with block_k {c.block_k}: its pieces of B lie as one tile where K blocks are "
+            f"{SWIZZLED_ROW_BYTES} bytes"
+        )
+    if c.staging != "own":
+        yield f"block_n {c.block_n} with staging {c.staging}: no measured loop needs the bytes"
+    if c.split != "none" and c.accumulator_registers > SPLIT_REGISTERS:
+        yield (
+            f"a split of K with {c.accumulator_registers} accumulator registers a thread: {SPLIT_REGISTERS} leave room "
+            "for another range's partial sums"
+        )
 
 
 def _fp8_violations(c: GemmConfig, element: int) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
-from warpplan.kernels.device.epilogue import shared_layout, split_columns
+from warpplan.kernels.device.epilogue import column_chunks, shared_layout
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
 from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
 from warpplan.kernels.device.scaling import SCALE_BLOCK, Scales, scale_chunk
@@ -185,7 +185,7 @@ def finish(acc, unit, tile, staging, out, work, BLOCK: gl.constexpr, PART: gl.co
     """Store a consumer's rows of a unit, chunk by chunk, but none beyond its group."""
     CHUNKS: gl.constexpr = BLOCK.chunks
     row = tile.row + PART * BLOCK.rows
-    parts = split_columns(acc, CHUNKS)
+    parts = column_chunks(acc, BLOCK.chunk_columns)
     for i in gl.static_range(CHUNKS):
         column = tile.column + i * BLOCK.chunk_columns
         chunk = scale_chunk(parts[i], out.scales, row, tile.b_row + i * BLOCK.chunk_columns, BLOCK)

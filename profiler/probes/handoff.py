@@ -17,13 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from warpplan.kernels.device.stream_k import (
-    arrive,
-    from_register_order,
-    in_register_order,
-    partial_sums,
-    wait_for_arrivals,
-)
+from warpplan.kernels.device.stream_k import add_partial_sums, arrive, store_partial_sums, wait_for_arrivals
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier
 from warpplan.profiler.probes.cases import Case, Pointer
 from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
@@ -118,12 +112,11 @@ def exchange(out, sums, counters, reps, ROWS: gl.constexpr, N: gl.constexpr, WAR
             pass
         tile = wait_for(tile)
         start = clock()
-        line = in_register_order(tile)
-        gl.store(partial_sums(line, 2 * pid + (r & 1), sums, 1, 0, 1, 0), line)
+        store_partial_sums(tile, 2 * pid + (r & 1), sums, 1, 0, 1, 0)
         arrive(counters + pid)
         wait_for_arrivals(counters + before, 1)
-        line += gl.load(partial_sums(line, 2 * before + (r & 1), sums, 1, 0, 1, 0), cache_modifier=".cg")
-        tile = from_register_order(line, tile)
+        slot = 2 * before + (r & 1)
+        tile = add_partial_sums(tile, slot, slot + 1, 1, sums, 1, 0, 1, 0)
         tile = wait_for(tile)
         record(out, pid * reps + r, 0, 1, clock() - start)
 

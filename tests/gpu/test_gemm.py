@@ -36,6 +36,11 @@ CONFIGS = (
     GemmConfig("cooperative", 192, 128, 64, 4, 4, stream_k=True),
     GemmConfig("pingpong", 128, 128, 64, 4, 4, stream_k=True),
     GemmConfig("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", swap=True),
+    GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3),
+    GemmConfig("cooperative", 256, 192, 64, 4, 3, epilogue_split=3),
+    GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3, split_k=2),
+    GemmConfig("single", 64, 192, 64, 4, 6, epilogue_split=3, swap=True),
+    GemmConfig("pingpong", 64, 192, 64, 4, 4, epilogue_split=3, stream_k=True),
     GemmConfig("pipelined", 128, 256, 64, 8, 3),
 )
 SHAPES = ((1, 1, 8), (7, 133, 72), (129, 264, 1096), (1000, 1001, 2048), (3072, 1536, 328))

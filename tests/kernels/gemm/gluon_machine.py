@@ -113,6 +113,24 @@ class Shared:
         return Tensor(self.data.copy())
 
 
+class SideBySide(Shared):
+    """Views of shared memory as one along ``axis``; what it shows is theirs when it is looked at."""
+
+    def __init__(self, views: list[np.ndarray], axis: int) -> None:
+        self.views = views
+        self.axis = axis
+
+    @property
+    def data(self) -> np.ndarray:
+        return np.concatenate(self.views, self.axis)
+
+    def store(self, value: Tensor) -> None:
+        raise ProtocolError(f"a chunk of {value.data.size} elements does not fit the {self.views[0].size} of its slot")
+
+    def permute(self, order: tuple[int, ...]) -> Shared:
+        return SideBySide([view.transpose(order) for view in self.views], order.index(self.axis))
+
+
 class Tensor:
     """Registers of a partition."""
 
@@ -478,10 +496,10 @@ def _multiply(a: Shared, b: Shared, acc: Tensor, *, use_acc: bool = True, is_asy
     return acc
 
 
-def _multiply_wait(num_outstanding: int, deps: list[Tensor]) -> Tensor:
+def _multiply_wait(num_outstanding: int, deps: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
     me = partition()
     machine().step(lambda: len(me.multiplies) <= num_outstanding, "multiplies")
-    return deps[0]
+    return deps[0] if len(deps) == 1 else tuple(deps)
 
 
 def _allocate(dtype: str, shape: list[int], layout: Layout | None) -> Shared:
@@ -514,6 +532,12 @@ def _barriers(count: int, number: int, shared: bool) -> np.ndarray:
 
 def _reinterpret(view: Shared, dtype: str, shape: tuple[int, ...], layout: object) -> Shared:
     size = int(np.prod(shape))
+    tiles = view.data.base
+    if size > view.data.size and size % view.data.size == 0 and tiles.ndim == view.data.ndim + 1:
+        first = (view.data.ctypes.data - tiles.ctypes.data) // view.data.nbytes
+        views = list(tiles[first : first + size // view.data.size])
+        if sum(v.size for v in views) == size:
+            return SideBySide(views, 0 if shape[1] == view.data.shape[1] else 1)
     if size > view.data.size:
         raise ProtocolError(f"a chunk of {size} elements does not fit the {view.data.size} of its slot")
     return Shared(view.data.reshape(-1)[:size].reshape(shape))
@@ -796,7 +820,7 @@ def run_gemm(
     stride = n + 3
     c = np.full((m, stride), POISON)
     a_desc = _operand(left, (block.rows, block.block_k), a_major == "k", 0)
-    b_desc = _operand(right, (block.block_n, block.block_k), b_major == "k")
+    b_desc = _operand(right, (block.widths[-1], block.block_k), b_major == "k")
     halves = 1 if constants["SWAP"] else 0
     out: Any = Descriptor(c[:, :n], block.tile, halves) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)

@@ -51,6 +51,7 @@ SINGLE = GemmConfig("single", 128, 128, 64, 8, 4)
 COOPERATIVE = GemmConfig("cooperative", 128, 256, 64, 4, 3)
 PINGPONG = GemmConfig("pingpong", 64, 256, 64, 4, 4)
 PIPELINED = GemmConfig("pipelined", 128, 128, 64, 4, 4)
+WIDE = GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3)
 
 
 @pytest.mark.parametrize("device", [H200, H100], ids=lambda d: d.name)
@@ -267,6 +268,21 @@ BAD = {
         GemmConfig("single", 64, 256, 64, 4, 2, epilogue_split=2, ctas_per_sm=2), "bfloat16",
         "a wgmma of 256 columns needs 154 registers a thread at launch, and 16 warps an SM leave 128",
     ),
+    "wide tiles in halves": (replace(WIDE, epilogue_split=2), "bfloat16", "epilogue_split 2: expected one of 3"),
+    "thirds of a tile": (replace(COOPERATIVE, epilogue_split=3), "bfloat16", "epilogue_split 3: expected one of 1, 2"),
+    "wide pipelined tiles": (
+        replace(WIDE, scheme="pipelined", block_m=128, consumer_warps=8), "bfloat16",
+        "block_n 192 of pipelined or promoted products or of clusters",
+    ),
+    "wide tiles of long rows": (
+        replace(WIDE, block_m=128, block_k=128, depth=2), "bfloat16", "block_n 192 with block_k 128: its pieces of B",
+    ),
+    "wide tiles of short rows": (replace(WIDE, block_k=64), "float8_e4m3fn", "block_n 192 with block_k 64: its pieces"),
+    "splits of the largest tiles": (
+        replace(WIDE, block_m=256, depth=3, split_k=2), "bfloat16",
+        "a split of K with 192 accumulator registers a thread: 128 leave room",
+    ),
+    "wide tiles in the ring": (replace(WIDE, staging="ring"), "bfloat16", "block_n 192 with staging ring"),
     "narrow chunks": (
         replace(SINGLE, block_n=32, epilogue_split=4), "bfloat16", "epilogue_split 4: chunks of 8 columns, 16 at least",
     ),
@@ -291,7 +307,7 @@ def test_what_cannot_run_names_its_violation(name):
 
 
 def test_good_configurations_pass():
-    for config in (SINGLE, COOPERATIVE, PINGPONG, PIPELINED):
+    for config in (SINGLE, COOPERATIVE, PINGPONG, PIPELINED, WIDE):
         require_valid(config, "bfloat16", H200, (4096, 4096, 4096))
 
 

@@ -68,6 +68,16 @@ def test_whole_tiles_and_a_split_tail(kernel, plan, programs, whole):
               **{"BLOCK_M": 6} | plan)  # fmt: skip
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize(("a_major", "b_major"), [("k", "k"), ("k", "n"), ("m", "k"), ("m", "n")])
+def test_tiles_of_two_accumulators(kernel, plan, swap, a_major, b_major):
+    """Six columns are four and two; B comes in three pieces of two, and so does the result go."""
+    for seed, split in enumerate((1, 1, 2, 3)):
+        check(kernel, 11, 13, 14, seed=seed, programs=3, DEPTH=2 + seed % 2, SWAP=swap, a_major=a_major,
+              b_major=b_major, split_k=split, **{**plan, "BLOCK_N": 6, "EPILOGUE_SPLIT": 3})  # fmt: skip
+
+
 @given(
     scheme=st.sampled_from(("single", "cooperative", "pingpong")),
     consumers=st.sampled_from((2, 3)),
@@ -185,6 +195,7 @@ PINGPONG = {"SCHEME": "pingpong"}
 COOPERATIVE = {"SCHEME": "cooperative"}
 CLUSTER = {"SCHEME": "single", "cluster": 2}
 TAIL = {"SCHEME": "pingpong", "split_k": 2, "whole_tiles": 4}
+WIDE = {"SCHEME": "cooperative", "BLOCK_N": 6, "EPILOGUE_SPLIT": 3}
 THIRDS = {"SCHEME": "cooperative", "split_k": 3}
 # what breaks: (the source's text, its replacement, a plan that suffers)
 MUTATIONS = {
@@ -228,6 +239,13 @@ MUTATIONS = {
         "        number = opaque(tile)\n        owns",
         TAIL,
     ),
+    "the narrower accumulator has the columns before its own": (
+        "slot * BLOCK.pieces + BLOCK.pieces - 1", "slot * BLOCK.pieces + BLOCK.pieces - 2", WIDE,
+    ),
+    "the narrower accumulator's multiplies are not waited for": (
+        "num_outstanding=2 * SLOTS", "num_outstanding=1 + SLOTS", WIDE,
+    ),
+    "every piece lands where the first one does": ("slot * PIECES + piece", "slot * PIECES", WIDE),
     "the owner waits for one of the others": ("(end - first) // step)", "1)", THIRDS),
     "the first range of a split tile stores it, before the others have begun": (
         "owns = split == splits - 1",

@@ -155,16 +155,14 @@ MUTATIONS = {
     ),
     "a range arrives before its sums are written": (
         "            for i in gl.static_range(CHUNKS):\n"
-        "                line = in_register_order(parts[i])\n"
-        "                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)\n"
-        "            arrive(counter)\n",
-        "            arrive(counter)\n"
+        "                store_partial_sums(parts[i], first, out.workspace, SHARERS, PART, CHUNKS, i)\n"
+        "            arrive(out.counters + number * SHARERS + PART)\n",
+        "            arrive(out.counters + number * SHARERS + PART)\n"
         "            for i in gl.static_range(CHUNKS):\n"
-        "                line = in_register_order(parts[i])\n"
-        "                gl.store(partial_sums(line, first, out.workspace, SHARERS, PART, CHUNKS, i), line)\n",
+        "                store_partial_sums(parts[i], first, out.workspace, SHARERS, PART, CHUNKS, i)\n",
     ),
     "consumers share a counter": (
-        "counter = out.counters + number * SHARERS + PART", "counter = out.counters + number",
+        "arrive(out.counters + number * SHARERS + PART)", "arrive(out.counters + number)",
     ),
     "every range is as long as the longest": (
         "number * (total // ranges) + gl.minimum(number, total % ranges)", "number * (total // ranges + 1)",

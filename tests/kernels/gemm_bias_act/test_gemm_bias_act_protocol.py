@@ -62,7 +62,7 @@ def run(
     places = programs if stream_k else (tiles - whole_tiles) * (split_k - 1)
     sums = np.full(places * block.block_m * block.block_n, machine.POISON)
     counters = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
-    a_desc, b_desc = (machine.Descriptor(x, (r, 4)) for x, r in ((left, block.rows), (right, block.block_n)))
+    a_desc, b_desc = (machine.Descriptor(x, (r, 4)) for x, r in ((left, block.rows), (right, block.widths[-1])))
     arguments = (
         a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(counters),
         None if bias is None else machine.Pointer(bias),
