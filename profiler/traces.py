@@ -156,8 +156,8 @@ def compare(summary: TraceSummary, config: GemmConfig, dtype: str, costs: CostTa
     sharers = config.consumers if config.scheme == "cooperative" else 1
     boxes = [config.consumer_rows * config.block_k * element] * sharers + [config.block_n * config.block_k * element]
     loads = [costs.lookup("tma_load", size, source="l2") for size in boxes]
-    step = sum(_median(costs.lookup("wgmma", n, dtype=dtype, a="shared").occupancy) for n in config.mma_columns)
-    tensor = config.block_m // 64 * (config.block_k // (32 // element)) * step
+    step = costs.lookup(config.mma_kind, config.block_n, dtype=dtype, a="shared")
+    tensor = config.block_m // 64 * (config.block_k // (32 // element)) * _median(step.occupancy)
     transfer = sum(_median(load.occupancy) for load in loads)
     found = [TraceComparison("ii", summary.ii.p50, max(tensor, transfer))]
     issue = summary.scope("tma_issue")

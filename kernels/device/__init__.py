@@ -10,7 +10,7 @@ EXPORTS = {
     "activations": ("activate",),
     "boxes": ("as_box", "ragged_box", "ragged_form", "RAGGED_ROWS"),
     "early_launch": ("LAUNCH_OPTIONS", "wait_for_previous_kernel"),
-    "epilogue": ("accumulator_layout", "column_chunks", "shared_layout", "split_columns", "store_rows", "store_staged"),
+    "epilogue": ("accumulator_layout", "column_chunks", "shared_layout", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("accumulator_widths", "allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
     "rings": ("allocate_barriers", "init_ring", "previous_slot", "wait_empty", "wait_full"),

@@ -20,6 +20,8 @@ from warpplan.kernels.gemm.space import (
     MAX_DEPTH,
     MMA_ROWS,
     PIPELINED_DEPTH,
+    SPLIT_REGISTERS,
+    WIDE_COLUMNS,
     GemmConfig,
     Scheme,
     Shape,
@@ -41,7 +43,7 @@ SWAP_MAX_ROWS = 128
 """The largest M at which A and B are swapped whatever the tile: above it, unswapped tiles of every aspect ratio fit,
 but for :data:`UNTRANSPOSED_ROWS`."""
 UNTRANSPOSED_ROWS = 3 * MMA_ROWS
-"""Rows of the tiles whose transpose no structure has: no accumulator is as many columns wide."""
+"""Rows of the tiles whose transpose no structure has, but where wide ones are ranked."""
 MIN_SPLIT_ITERATIONS = 3
 """The fewest K blocks of a split, or of a CTA's range in a stream."""
 MAX_WHOLE_WAVES = 6
@@ -65,6 +67,15 @@ _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = 
     ("pipelined", 4, ((128, 128), (64, 128), (128, 64), (64, 64)), 1),
 )
 
+_WIDE_STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = (
+    ("single", 8, ((128, WIDE_COLUMNS),), 1),
+    ("single", 4, ((64, WIDE_COLUMNS),), 1),
+    ("cooperative", 4, ((128, WIDE_COLUMNS), (192, WIDE_COLUMNS), (256, WIDE_COLUMNS)), 1),
+    ("pingpong", 4, ((64, WIDE_COLUMNS), (128, WIDE_COLUMNS)), 1),
+)
+WIDE = "wgmma_pair"
+"""The cost of a K step by two accumulators, without which no wide tile is ranked."""
+_WIDE_EPILOGUES: tuple[tuple[Staging, int], ...] = (("own", 3),)
 MULTICAST = "tma_multicast"
 """The cost of one copy into the CTAs of a cluster, without which no clusters are ranked."""
 CLUSTER = 2
@@ -77,22 +88,24 @@ SWIZZLE_BYTES = 128
 
 
 @lru_cache(maxsize=16)
-def structures(dtype: str, device: Device, promoted: bool = False, cluster: int = 1) -> tuple[GemmConfig, ...]:
+def structures(
+    dtype: str, device: Device, promoted: bool = False, cluster: int = 1, wide: bool = False
+) -> tuple[GemmConfig, ...]:
     """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults;
-    of clusters, each CTA has the tile of one alone.
+    of clusters, each CTA has the tile of one alone. Those of ``wide`` tiles are others.
 
     Depth is the largest that fits, at most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue
     variant stays only where it buys depth. What depth the loop needs is the planner's to say
     (:func:`planned_structures`).
     """
     found: list[GemmConfig] = []
-    for scheme, warps, tiles, ctas in _STRUCTURES:
+    for scheme, warps, tiles, ctas in _WIDE_STRUCTURES if wide else _STRUCTURES:
         if cluster > 1 and (ctas > 1 or scheme == "pipelined"):
             continue
         for block_m, block_n in tiles:
             if cluster > 1 and block_n < SHARED_COLUMNS:
                 continue
-            for swizzled_rows in (1, 2):
+            for swizzled_rows in (1,) if wide else (1, 2):
                 block_k = swizzled_rows * SWIZZLE_BYTES // ELEMENT_BYTES[dtype]
                 base = GemmConfig(
                     scheme, block_m * cluster, block_n, block_k, warps, 2, ctas_per_sm=ctas, promoted=promoted,
@@ -121,7 +134,7 @@ def _pipelined(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]
 def _epilogues(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
     """``base`` with each of :data:`EPILOGUES` that makes room for a deeper ring than those before it."""
     kept: list[GemmConfig] = []
-    for staging, split in EPILOGUES:
+    for staging, split in _WIDE_EPILOGUES if base.wide else EPILOGUES:
         option = _deepest(replace(base, staging=staging, epilogue_split=split), dtype, device)
         if option is not None and option.depth > max((c.depth for c in kept), default=2):
             kept.append(option)
@@ -187,7 +200,7 @@ class Grid:
 
 
 def planned_structures(
-    dtype: str, device: Device, costs: CostTable, promoted: bool = False, cluster: int = 1
+    dtype: str, device: Device, costs: CostTable, promoted: bool = False, cluster: int = 1, wide: bool = False
 ) -> tuple[GemmConfig, ...]:
     """:func:`structures`, whose rings are as deep as fits, each followed by the same block at its robust depth.
 
@@ -197,12 +210,13 @@ def planned_structures(
     """
     depths: dict[tuple[object, ...], int | None] = {}
     found: dict[GemmConfig, None] = {}
-    for base in structures(dtype, device, promoted, cluster):
+    for base in structures(dtype, device, promoted, cluster, wide):
         found[base] = None
         if base.loop_key not in depths:
             depths[base.loop_key] = _usable_robust_depth(base, dtype, device, costs)
         depth = depths[base.loop_key]
-        options = (replace(base, depth=depth or 0, staging=t, epilogue_split=n) for t, n in EPILOGUES)
+        epilogues = _WIDE_EPILOGUES if wide else EPILOGUES
+        options = (replace(base, depth=depth or 0, staging=t, epilogue_split=n) for t, n in epilogues)
         fitting = next((c for c in options if not violations(c, dtype, device)), None)
         if fitting is not None:
             found[fitting] = None
@@ -220,27 +234,34 @@ def _usable_robust_depth(config: GemmConfig, dtype: str, device: Device, costs: 
 @lru_cache(maxsize=16)
 def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: bool = False) -> CandidateTable:
     """The rows of :func:`planned_structures`, or of :func:`structures` without ``costs``; ``promoted`` rows add up the
-    products of K blocks in fp32 registers. Clusters are among them where a multicast copy was measured."""
+    products of K blocks in fp32 registers. Wide tiles and clusters are among them where what they need was measured."""
     configs: list[GemmConfig] = []
     below: list[int] = []
     bases = structures(dtype, device, promoted) if costs is None else planned_structures(dtype, device, costs, promoted)
     if costs is not None and MULTICAST in costs.kinds():
         bases += planned_structures(dtype, device, costs, promoted, CLUSTER)
+    if costs is not None and WIDE in costs.kinds() and not promoted:
+        bases += planned_structures(dtype, device, costs, wide=True)
     for base in bases:
         for swap in (False, True) if base.specialized and not promoted else (False,):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
                 configs.append(replace(base, swap=swap, group_m=group))
                 below.append(previous)
-            if base.specialized and base.cluster == 1:
+            if _splits(base):
                 for tail in (False, True) if not swap else (False,):
                     configs += [replace(base, swap=swap, split_k=split, split_tail=tail) for split in SPLITS]
                     below += [0] * len(SPLITS)
     # Last: where two candidates are predicted equal, the one without a stream stays first.
     for base in bases:
         streams = [replace(base, swap=swap, stream_k=True) for swap in ((False,) if promoted else (False, True))]
-        configs += streams if base.specialized and base.cluster == 1 else []
-        below += [0] * len(streams) if base.specialized and base.cluster == 1 else []
+        configs += streams if _splits(base) else []
+        below += [0] * len(streams) if _splits(base) else []
     return tabulate(configs, below, device)
+
+
+def _splits(base: GemmConfig) -> bool:
+    """Whether the K of such a block's tiles can be split."""
+    return base.specialized and base.cluster == 1 and base.accumulator_registers <= SPLIT_REGISTERS
 
 
 def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: Device) -> CandidateTable:
@@ -290,7 +311,7 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     split_units = (tiles - whole) * t.split_k
     per_split = -(-k_blocks // t.split_k)
     valid = (
-        (~t.swap | (m <= SWAP_MAX_ROWS) | (t.block_m == UNTRANSPOSED_ROWS))
+        (~t.swap | (m <= SWAP_MAX_ROWS) | (t.block_m == UNTRANSPOSED_ROWS) | (t.block_n == WIDE_COLUMNS))
         & (t.block_m <= np.maximum(64, row_cover))
         & (t.block_n <= np.maximum(16, column_cover))
         & (t.block_n >= np.minimum(64, column_cover))

@@ -222,18 +222,15 @@ def _load(name: str, size: int, costs: CostTable, source: Source, multicast: boo
 def _consumer(
     config: GemmConfig, dtype: str, costs: CostTable, consumer: int, release_issue: int
 ) -> tuple[Operation, Operation]:
-    """The multiply and the release of one consumer; a multiply is all its wgmma instructions, back to back."""
+    """The multiply and the release of one consumer; a multiply is all its wgmma instructions, back to back. Two of a
+    K step take what they were measured to take together, but for latency and issue, which are those of one as wide."""
+    label = f"wgmma(n={config.block_n}, dtype={dtype}, a=shared)"
+    cost = costs.lookup("wgmma", config.block_n, dtype=dtype, a="shared")
+    step = costs.lookup(config.mma_kind, config.block_n, dtype=dtype, a="shared").occupancy
+    if cost.occupancy is None or step is None:
+        raise MissingCosts([f"{label} occupancy"])
     count = config.block_k * ELEMENT_BYTES[dtype] // MMA_K_BYTES * (config.consumer_rows // MMA_ROWS)
-    steps, issue = 0.0, 0
-    for columns in config.mma_columns:
-        label = f"wgmma(n={columns}, dtype={dtype}, a=shared)"
-        cost = costs.lookup("wgmma", columns, dtype=dtype, a="shared")
-        if cost.occupancy is None:
-            raise MissingCosts([f"{label} occupancy"])
-        steps += count * cost.occupancy.p50
-        issue += count * _blocked(cost)
-    occupancy = round(steps)
-    # The last instruction is one of the last width.
+    occupancy = round(count * step.p50)
     last = _cycles(cost.latency, f"{label} latency") - round(cost.occupancy.p50)
     mma = Operation(
         f"mma{consumer}",
@@ -241,7 +238,7 @@ def _consumer(
         latency=occupancy + max(0, last),
         occupancy=occupancy,
         # The warps issue one instruction after the other, and never for longer than the unit takes.
-        issue=min(occupancy, issue),
+        issue=min(occupancy, count * _blocked(cost)),
         min_warps=config.consumer_warps,
         registers=config.accumulator_registers,
         spread=_spread(cost),

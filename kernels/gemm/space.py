@@ -142,9 +142,14 @@ class GemmConfig:
         return self.block_n == WIDE_COLUMNS
 
     @property
-    def mma_columns(self) -> tuple[int, ...]:
-        """Columns of each wgmma of a K step, the widest first."""
-        return (128, 64) if self.wide else (self.block_n,)
+    def mma_columns(self) -> int:
+        """Columns of the widest wgmma of a K step."""
+        return 128 if self.wide else self.block_n
+
+    @property
+    def mma_kind(self) -> str:
+        """The probe of a K step of 64 rows: of one wgmma, or of two."""
+        return "wgmma_pair" if self.wide else "wgmma"
 
     @property
     def live_registers(self) -> int:
@@ -299,7 +304,7 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
             f"{c.live_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "
             f"the {c.consumer_registers} a consumer thread has"
         )
-    columns = c.mma_columns[0]
+    columns = c.mma_columns
     if columns // 2 + LAUNCH_REGISTERS > c.max_registers:
         yield (
             f"a wgmma of {columns} columns needs {columns // 2 + LAUNCH_REGISTERS} registers a thread at launch, "

@@ -52,7 +52,8 @@ def _wgmma() -> tuple[Point, ...]:
         Point.of("wgmma_transposed", n=n, dtype=d, operands=o) for d in DTYPES for o in ("a", "b", "ab") for n in KNOTS
     ]
     two = [Point.of("wgmma_two_groups", n=n, dtype="bfloat16", a="shared") for n in COLUMNS]
-    return (*one, *fp8, *transposed, *two)
+    pair = [Point.of("wgmma_pair", n=192, dtype=d, a="shared") for d in (*DTYPES, "float8_e4m3fn")]
+    return (*one, *fp8, *transposed, *two, *pair)
 
 
 def _tiles(*kinds: str) -> tuple[Point, ...]:

@@ -309,6 +309,40 @@ def test_a_cluster_is_not_predicted_without_its_costs(profile):
         GEMM.predicted([config], SQUARE, "bfloat16", H200, profile)
 
 
+def with_pairs(profile, cycles=96.0):
+    """The profile as if a K step of 64 rows by two accumulators took ``cycles``."""
+    step = OperationCost(occupancy=Quantiles(cycles, cycles, 1))
+    pairs = [CostEntry("wgmma_pair", (("a", "shared"), ("dtype", "bfloat16"), ("n", 192)), step)]
+    return replace(profile, costs=CostTable((*profile.costs.entries, *pairs)))
+
+
+def test_wide_tiles_are_ranked_once_their_products_are_measured(profile):
+    """Nothing else changes, and what they propose is valid, may split K, and is a launch and back."""
+    for shape in ((4096, 4096, 4096), (1267, 4096, 4096), (100, 8192, 8192)):
+        bare = GEMM.ranked(shape, "bfloat16", H200, profile)
+        assert not any(c.wide for c, _ in bare)
+        found = GEMM.ranked(shape, "bfloat16", H200, with_pairs(profile))
+        assert [r for r in found if not r[0].wide] == bare
+        wide = [config for config, _ in found if config.wide]
+        assert wide
+        for config in wide:
+            assert violations(config, "bfloat16", H200, shape) == ()
+            assert config_of(tuning(config)) == config
+        assert {c.block_m for c in wide} >= ({64} if shape[0] == 100 else {128, 192, 256})
+        assert not any(c.split != "none" for c in wide if c.accumulator_registers > 128)
+
+
+def test_a_wide_tiles_products_take_what_a_pair_takes(profile):
+    config = GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3)
+    with pytest.raises(MissingCosts, match="wgmma_pair"):
+        GEMM.predicted([config], SQUARE, "bfloat16", H200, profile)
+    tensor = [
+        dict(GEMM.predicted([config], SQUARE, "bfloat16", H200, with_pairs(profile, cycles))[0].parts)["tensor"]
+        for cycles in (96.0, 192.0)
+    ]
+    assert 1.6 * tensor[0] < tensor[1] < 2 * tensor[0]
+
+
 def test_a_clusters_plan_is_a_launch_and_back(profile):
     for config, _ in GEMM.ranked((4096, 4096, 4096), "bfloat16", H200, with_multicast(profile)):
         if config.cluster == 2:
