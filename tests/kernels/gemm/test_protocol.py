@@ -240,10 +240,14 @@ MUTATIONS = {
         TAIL,
     ),
     "the narrower accumulator has the columns before its own": (
-        "slot * BLOCK.pieces + BLOCK.pieces - 1", "slot * BLOCK.pieces + BLOCK.pieces - 2", WIDE,
+        "slot * BLOCK.pieces + BLOCK.pieces - 1",
+        "slot * BLOCK.pieces + BLOCK.pieces - 2",
+        WIDE,
     ),
     "the narrower accumulator's multiplies are not waited for": (
-        "num_outstanding=2 * SLOTS", "num_outstanding=1 + SLOTS", WIDE,
+        "num_outstanding=2 * SLOTS",
+        "num_outstanding=1 + SLOTS",
+        WIDE,
     ),
     "every piece lands where the first one does": ("slot * PIECES + piece", "slot * PIECES", WIDE),
     "the owner waits for one of the others": ("(end - first) // step)", "1)", THIRDS),
