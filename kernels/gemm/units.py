@@ -88,8 +88,9 @@ def k_range(unit, sizes, BLOCK: gl.constexpr):
 def shared_tile(unit, sizes, BLOCK: gl.constexpr):
     """(Whether this unit's CTA stores its tile, the tile's number among those that are split, first, step, end): of
     the workspace's slots, those that hold the partial sums of the tile's other units are first, first + step, …, before
-    end; one that does not store puts its own in slot first. Of equal ranges the last one stores, of a stream's the
-    first; a tile that is one unit's has no slot."""
+    end; one that does not store puts its own in slot first. Of equal ranges the last one stores, so that a CTA waits
+    for units of lower numbers alone, and those for nobody; of a stream's the first. A tile that is one unit's has no
+    slot."""
     if BLOCK.split == "stream":
         mine = opaque(own_range())
         tile, first, count = k_range(unit, sizes, BLOCK)
