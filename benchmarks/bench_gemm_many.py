@@ -196,15 +196,21 @@ def describe_left(plans: Plans, refused: dict[DrawnShape, str], workers: int) ->
         )
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None, out: Path) -> argparse.ArgumentParser:
+    """The options of a benchmark whose rows of one shape each are kept in ``out`` as they are finished."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=max(1, cores() - 1))
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no row later; what is done is kept")
     parser.add_argument("--fresh", action="store_true", help="forget the rows that are there")
-    parser.add_argument("--changed", type=Path, metavar="FILE", help="only rows of FILE whose first choice has changed")
     parser.add_argument("--profile", type=Path, help="plan with this profile; by default with the one that ships")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--dry-run", action="store_true", help="measure nothing: list what is left")
+    return parser
+
+
+def parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, OUT)
+    parser.add_argument("--changed", type=Path, metavar="FILE", help="only rows of FILE whose first choice has changed")
     return parser.parse_args()
 
 

@@ -16,13 +16,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
-from bench_gemm_many import KEY, key_of, names_of, settings_of
+from bench_gemm_many import KEY, key_of, names_of, parser_of, settings_of
 from bench_kernels import COMPARE_LIMIT_S, run_checks
 from bench_target import CARD, TARGET, require_target
-from children import cores, each
+from children import each
 from kernel_estimates import Job, check_jobs, label, power_limited, readings
 from kernel_plans import PlannedRow, compiled, planned
 from kernel_tables import gathered
@@ -36,6 +35,7 @@ from warpplan.planner.errors import WarpplanError
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.embedded import embedded
+from warpplan.profiler.profile_files import load
 
 OUT = RESULTS / f"splits_{CARD}.json"
 SPLITS, WHOLE, OF_ONE_BLOCK = 10, 3, 2
@@ -97,20 +97,15 @@ def row_of_result(shape: DrawnShape, plan: PlannedRow, job: Job, result: dict[st
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=40, help="how many of the list's first rows")
-    parser.add_argument("--workers", type=int, default=max(1, cores() - 1))
-    parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no row later; what is done is kept")
-    parser.add_argument("--fresh", action="store_true", help="forget the rows that are there")
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--dry-run", action="store_true", help="measure nothing: list what is left")
+    parser = parser_of(__doc__, OUT)
+    parser.add_argument("--rows", type=int, default=40, help="how many of the list's first rows, half of each kind")
     return parser.parse_args()
 
 
 def main() -> int:
     arguments = parse()
     until = time.time() + arguments.limit_s
-    profile = embedded(TARGET.name)
+    profile = load(arguments.profile) if arguments.profile else embedded(TARGET.name)
     halves = (islice(rows(read_list(), profile, limited), arguments.rows // 2) for limited in (False, True))
     plans = dict(chain.from_iterable(zip(*halves, strict=True)))
     checks = check_jobs([(plan, [c for c, _ in plan.ranked]) for plan in plans.values()], peers=False)

@@ -7,6 +7,7 @@ import math
 import random
 import statistics
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,17 +17,20 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench_gemm_many
+import bench_splits
 import gemm_many_report
 import many_shapes
 from gemm_many_picture import picture
 from gemm_shapes import HELDOUT, TRAIN
 from kernel_estimates import power_limited
+from kernel_plans import planned
 from kernel_tables import read_many
 from kernel_timing import as_json, row_of
 from many_shapes import DrawnShape
 from results_file import RESULTS
 from time_statistics import least_us
 
+from warpplan.kernels.gemm.space import config_of
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
@@ -74,6 +78,31 @@ def test_what_the_kernel_refuses_is_told() -> None:
     plans, refused = bench_gemm_many.plan(some, PROFILE)
     assert len(plans) + len(refused) == len(some)
     assert all("multiple of 16 bytes" in reason for reason in refused.values())
+
+
+def test_only_rows_with_another_first_choice_are_measured_again() -> None:
+    plans, _ = bench_gemm_many.plan(SHAPES[:3], PROFILE)
+    earlier = [_row(shape, PROFILE) for shape in plans]
+    assert not bench_gemm_many.changed(plans, earlier)
+    other = {**earlier[1], "config": {**earlier[1]["config"], "num_warps": 16}}
+    wrong = {name: value for name, value in earlier[2].items() if name != "config"}
+    assert list(bench_gemm_many.changed(plans, [earlier[0], other, wrong])) == [list(plans)[1]]
+    assert not bench_gemm_many.changed(plans, [])
+
+
+def test_splits_are_timed_beside_the_best_whole_plans_of_training_shapes() -> None:
+    for limited in (False, True):
+        found = list(islice(bench_splits.rows(SHAPES, PROFILE, limited), 10))
+        assert len(found) == 10
+        for shape, plan in found:
+            assert shape.split == "train"
+            assert power_limited(shape.row) == limited
+            best = planned(shape.row, PROFILE).ranked
+            split = [r for r in plan.ranked if config_of(r[0]).split != "none"]
+            whole = [r for r in plan.ranked if config_of(r[0]).split == "none"]
+            assert 0 < len(split) <= bench_splits.SPLITS
+            assert all(us <= bench_splits.WITHIN * best[0][1] for _, us in split)
+            assert whole == [r for r in best if config_of(r[0]).split == "none"][: bench_splits.WHOLE]
 
 
 def test_rows_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
