@@ -8,11 +8,12 @@ from registers to global memory. They take what they need as arguments; none kno
 
 EXPORTS = {
     "activations": ("activate",),
+    "block": ("accumulator_widths", "Block", "block"),
     "boxes": ("as_box", "ragged_box", "ragged_form", "RAGGED_ROWS"),
     "early_launch": ("LAUNCH_OPTIONS", "wait_for_previous_kernel"),
     "epilogue": ("accumulator_layout", "column_chunks", "shared_layout", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
-    "matmul": ("accumulator_widths", "allocate_ring", "allocate_staging", "Block", "block", "specialize", "Tile"),
+    "matmul": ("allocate_ring", "allocate_staging", "specialize", "Tile"),
     "rings": ("allocate_barriers", "init_ring", "previous_slot", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
     "sequence_slots": ("find_sequence", "sequence_rows"),

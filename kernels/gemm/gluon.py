@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import triton
 
+from warpplan.kernels.device.block import accumulator_widths, block
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout, store_staged
-from warpplan.kernels.device.matmul import accumulator_widths, allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
 from warpplan.kernels.device.stream_k import add_partial_sums, arrive, store_partial_sums, wait_for_arrivals
 from warpplan.kernels.gemm.space import GemmConfig

@@ -2,7 +2,7 @@
 
 The first ``whole_tiles`` units are tiles whose K is not split. Of the others, a unit is one of the ``split_k`` ranges
 of a tile's K (``BLOCK.split`` "equal"), or a segment of a CTA's range of K blocks ("stream",
-:mod:`warpplan.kernels.device.stream_k`). ``BLOCK`` is the :class:`~warpplan.kernels.device.matmul.Block` of the launch.
+:mod:`warpplan.kernels.device.stream_k`). ``BLOCK`` is the :class:`~warpplan.kernels.device.block.Block` of the launch.
 """
 
 from __future__ import annotations

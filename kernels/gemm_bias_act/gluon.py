@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpplan.kernels.device.activations import activate
+from warpplan.kernels.device.block import Block, block
 from warpplan.kernels.device.epilogue import shared_layout, store_staged
-from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, specialize
 from warpplan.kernels.gemm.gluon import RUNTIME_INTEGERS, TYPES, cluster_splits, finish_unit
 from warpplan.kernels.gemm.gluon import constants as product_constants
 from warpplan.kernels.gemm.gluon import descriptor_blocks as product_blocks

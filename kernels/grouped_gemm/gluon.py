@@ -21,11 +21,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpplan.kernels.device.block import Block, block
 from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
-from warpplan.kernels.device.matmul import Block, allocate_ring, allocate_staging, block, specialize
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, specialize
 from warpplan.kernels.device.scaling import SCALE_BLOCK, Scales, scale_chunk
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.gluon import RESULTS, TYPES
