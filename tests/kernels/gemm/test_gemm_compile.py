@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
@@ -78,3 +80,24 @@ def test_every_kind_of_block_compiles_cleanly_in_every_layout(config, layout):
     assert report.clean
     assert report.warps == config.total_warps
     assert report.shared_bytes <= config.smem_bytes(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+def test_pieces_of_64_columns_land_where_a_wider_tile_has_them(layout):
+    """So that a multiply by 128 columns can read two of them as one tile. Where B lies by columns, TMA itself copies
+    such a tile in two; where it lies by rows, rows of 128 bytes follow one another."""
+    pieces = compile_gemm(GemmConfig("single", 64, 192, 64, 4, 4, epilogue_split=3), "bfloat16", layout=layout).ptx
+    whole = compile_gemm(GemmConfig("single", 64, 128, 64, 4, 4), "bfloat16", layout=layout).ptx
+    piece = 64 * 64 * 2
+    assert _copied_to(pieces) == [0, 0, piece, 2 * piece]
+    assert _copied_to(whole) == ([0, 0] if layout == "nt" else [0, 0, piece])
+
+
+def _copied_to(ptx: str) -> list[int]:
+    """Of each TMA load, how many bytes behind its operand's slot it lands."""
+    found = []
+    for address in re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared\S+ \[(%r\d+)\]", ptx):
+        (behind,) = re.findall(rf"add\.s32 \t{address}, %r\d+, (%r\d+|\d+);", ptx)
+        found.append(0 if behind.startswith("%") else int(behind))
+    return found
