@@ -39,10 +39,9 @@ from warpplan.profiler.profile_files import load
 
 OUT = RESULTS / f"splits_{CARD}.json"
 SPLITS, WHOLE, OF_ONE_BLOCK = 10, 3, 2
-"""Candidates of a row: so many splits, at most so many of one block, and so many plans without a split; by prediction,
-best first."""
+"""Candidates of a row by prediction, best first: splits, plans without a split, and the most splits of one block."""
 WITHIN = 1.5
-"""A row counts where its best split is predicted to take at most so many times the best plan's time."""
+"""The longest predicted time of a row's best split, as a multiple of its best plan's."""
 
 
 def chosen(plan: PlannedRow) -> PlannedRow:

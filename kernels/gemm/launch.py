@@ -153,8 +153,7 @@ def _specialized(
 
 class DescribedProduct(NamedTuple):
     """What a launch of a specialised kernel says of the product itself: the computed matrix's operands and ``out`` as
-    descriptors (or as tensors), (workspace, counters) of split tiles, the kernel's runtime integers, how many
-    CTAs."""
+    descriptors (or as tensors), (workspace, counters) of split tiles, the kernel's runtime integers, how many CTAs."""
 
     matrices: tuple[KernelArgument, ...]
     split_buffers: tuple[Tensor | None, Tensor | None]

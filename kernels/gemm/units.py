@@ -16,7 +16,7 @@ from warpplan.kernels.triton_compat import gl, gluon
 
 LEAD: gl.constexpr = gl.constexpr(4)
 """K blocks that the last range of a split tile has more than the others, which write their partial sums meanwhile: of
-0, 2, 4 and 8 the fastest on an H100 in the mean of a dozen training shapes."""
+0, 2, 4 and 8 the fastest on an H100 (``leads`` in ``benchmarks/results/partial_sums_h100.json``)."""
 
 
 class Sizes(NamedTuple):
