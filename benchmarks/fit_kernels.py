@@ -78,15 +78,16 @@ ORDERED = {
     "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
-MANY = (("gemm_many", "_before"), ("splits", ""))
-"""What gemm is fitted anew to, and whether it was read before that."""
+MANY = ("_before", "_training")
+"""Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, and training rows that were
+read again while it was, for the first choices of constants between."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 
 
-POWER = ("power_scale", "power_norm", "energy_l2", "energy_dram")
-"""What shapes that power does not limit say nothing of: fitted with them, L2's share of the power fell to nothing, and
-many shapes that power limits got tiles of 128x128, which read a third more through L2."""
+ENERGY = ("energy_l2", "energy_dram")
+"""What a shape's first candidates, which read about as much through L2, say nothing of: fitted to them, L2's share of
+the power fell to nothing, and many shapes that power limits got tiles of 128x128, which read a third more."""
 REGRETS = ("regret_without", "regret_with", "regret_left_out")
 """By the H200's constants alone, by the card's, and by those fitted without the row."""
 
@@ -250,11 +251,10 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     return replace(profile, calibrations=tuple(transferred.values()))
 
 
-def fit_many(profile: Profile, path: Path, splits: Path, settled: Path) -> Profile:
-    """``profile`` with gemm's calibration fitted anew to the training rows of ``path``, none of which power limits, and
-    to those of ``settled``, which it does. Where the file ``splits`` is there, plans that split K are its alone. Writes
-    ``gemm_many_fit_<card>.json`` beside ``path``: errors and regrets before and after; ``left_out`` is of training rows
-    by constants that were fitted without them."""
+def fit_many(profile: Profile, paths: Sequence[Path], splits: Path, settled: Path) -> Profile:
+    """``profile`` with gemm's calibration fitted anew to the training rows of ``paths`` and of ``settled``. Where the
+    file ``splits`` is there, plans that split K are its alone. Writes ``gemm_many_fit_<card>.json`` beside them: errors
+    and regrets before and after; ``left_out`` is of training rows by constants that were fitted without them."""
     rates = Rates.of(profile, "bfloat16")
 
     def measured(rows: Sequence[SearchedRow], split: str) -> list[MeasuredShape]:
@@ -265,9 +265,9 @@ def fit_many(profile: Profile, path: Path, splits: Path, settled: Path) -> Profi
         ]
 
     def fitted(shapes: Sequence[MeasuredShape]) -> Calibration:
-        source = f"{prior.source}; fitted anew to benchmarks/results/{path.name}"
+        source = f"{prior.source}; fitted anew to benchmarks/results/{paths[0].name}"
         shrinkage = recalibrate.RESIDUAL_SHRINKAGE
-        return fit("gemm", [*shapes, *limited], rates, source, prior=prior, shrinkage=shrinkage, held=POWER)
+        return fit("gemm", [*shapes, *limited], rates, source, prior=prior, shrinkage=shrinkage, held=ENERGY)
 
     def missed(shapes: Sequence[MeasuredShape], calibration: Calibration) -> list[tuple[float, float]]:
         return [recalibrate.missed(m, rates, dict(calibration.constants)) for m in shapes]
@@ -275,7 +275,7 @@ def fit_many(profile: Profile, path: Path, splits: Path, settled: Path) -> Profi
     prior = profile.calibration("gemm")
     assert prior is not None
     limited = measured(read_sustained(settled, ORDERED["gemm"]), "train")
-    rows, of_splits = read_many(path), read_many(splits) if splits.exists() else []
+    rows, of_splits = read_many(*paths), read_many(splits) if splits.exists() else []
     if of_splits:
         rows = [whole for row in rows if (whole := unsplit(row)).configs]
     training, heldout = measured([*rows, *of_splits], "train"), measured(rows, "heldout")
@@ -291,7 +291,7 @@ def fit_many(profile: Profile, path: Path, splits: Path, settled: Path) -> Profi
         for split, of_split in summaries.items()
     }
     print(found)
-    write(path.with_name(f"gemm_many_fit_{CARD}.json"), {**head("gemm_many_fit", TARGET.name), **found})
+    write(splits.with_name(f"gemm_many_fit_{CARD}.json"), {**head("gemm_many_fit", TARGET.name), **found})
     return recalibrate.with_calibration(profile, made)
 
 
@@ -345,9 +345,9 @@ def main() -> None:
         kept = fit_tables(profile, arguments.tables, arguments.variants)
     else:
         kept = fit_settled(profile, power_path(arguments.tables))
-        many, splits = (arguments.tables / f"{name}_{CARD}{when}.json" for name, when in MANY)
-        if many.exists():
-            kept = fit_many(kept, many, splits, power_path(arguments.tables))
+        many = [path for when in MANY if (path := arguments.tables / f"gemm_many_{CARD}{when}.json").exists()]
+        if many:
+            kept = fit_many(kept, many, arguments.tables / f"splits_{CARD}.json", power_path(arguments.tables))
     save(kept, arguments.profile)
 
 

@@ -167,15 +167,17 @@ def read_sustained(path: Path, table: str) -> list[SearchedRow]:
     return found
 
 
-def read_many(path: Path) -> list[SearchedRow]:
-    """The rows that ``bench_gemm_many.py`` has read: the first candidates of the ranking, medians."""
-    data = json.loads(path.read_text())
-    found = []
-    for values in (spread(row, data["configs"]) for row in data["rows"] if "wrong" not in row):
-        read = [(c, us) for c, us in zip(values["configs"], values["ranked_us"], strict=True) if us is not None]
-        configs = tuple(config_of(config) for config, _ in read)
-        found.append(SearchedRow(shape_of(values).row, configs, np.array([us for _, us in read], dtype=np.float64)))
-    return found
+def read_many(*paths: Path) -> list[SearchedRow]:
+    """The rows that ``bench_gemm_many.py`` has read: the first candidates of the ranking, medians. A shape that several
+    files have is one row, with the mean of what a candidate took."""
+    rows: dict[BenchRow, dict[TuningConfig, list[float]]] = {}
+    for data in (json.loads(path.read_text()) for path in paths):
+        for values in (spread(row, data["configs"]) for row in data["rows"] if "wrong" not in row):
+            read = rows.setdefault(shape_of(values).row, {})
+            for config, us in zip(values["configs"], values["ranked_us"], strict=True):
+                if us is not None:
+                    read.setdefault(config_of(config), []).append(us)
+    return [SearchedRow(row, tuple(read), np.array([np.mean(us) for us in read.values()])) for row, read in rows.items()]
 
 
 def best_configs(out: Path, row: BenchRow) -> list[TuningConfig]:

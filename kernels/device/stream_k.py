@@ -18,6 +18,8 @@ from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
 
 SUMS_AT_ONCE: gl.constexpr = gl.constexpr(64)
 """Partial sums that a thread loads at once: 128 beside as many of its own spill (ptxas of Triton 3.6.0)."""
+SLOTS_AT_ONCE: gl.constexpr = gl.constexpr(8)
+"""Slots of a small tile that are loaded at once, at most: one after the other, each waits for L2."""
 
 
 @gluon.jit
@@ -121,9 +123,11 @@ def add_partial_sums(x, first, end, step, workspace, SHARERS: gl.constexpr, PART
         return join_columns(left, right, x)
     else:
         total = in_register_order(x)
-        for slot in range(first, end, step):
-            sums = partial_sums(total, slot, workspace, SHARERS, PART, CHUNKS, CHUNK)
-            total += gl.load(sums, cache_modifier=".cg")
+        SLOTS: gl.constexpr = min(SUMS_AT_ONCE * 32 * gl.num_warps() // total.shape[0], SLOTS_AT_ONCE)
+        for slot in range(first, end, SLOTS * step):
+            for i in gl.static_range(SLOTS):
+                sums = partial_sums(total, slot + i * step, workspace, SHARERS, PART, CHUNKS, CHUNK)
+                total += gl.load(sums, slot + i * step < end, 0.0, cache_modifier=".cg")
         return from_register_order(total, x)
 
 
