@@ -177,7 +177,9 @@ def read_many(*paths: Path) -> list[SearchedRow]:
             for config, us in zip(values["configs"], values["ranked_us"], strict=True):
                 if us is not None:
                     read.setdefault(config_of(config), []).append(us)
-    return [SearchedRow(row, tuple(read), np.array([np.mean(us) for us in read.values()])) for row, read in rows.items()]
+    return [
+        SearchedRow(row, tuple(read), np.array([np.mean(us) for us in read.values()])) for row, read in rows.items()
+    ]
 
 
 def best_configs(out: Path, row: BenchRow) -> list[TuningConfig]:

@@ -28,6 +28,8 @@ CONFIGS = (
     GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2),
     GemmConfig("pingpong", 128, 128, 128, 4, 4, swap=True),
     GemmConfig("single", 64, 16, 256, 4, 4, swap=True, ctas_per_sm=2),
+    GemmConfig("cooperative", 256, 192, 128, 4, 3, epilogue_split=3),
+    GemmConfig("single", 64, 192, 128, 4, 4, epilogue_split=3, swap=True),
 )
 PROMOTED = (
     GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True),
