@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warpplan.kernels.device.block import Block, block
+from warpplan.kernels.device.block import Block, accumulator_widths, block
 from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout
@@ -165,14 +165,17 @@ def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
             tma_load(a_desc, ragged(a_k, a_row, tile.end), full, as_box(a, a_desc))
         else:
             tma_load(a_desc, [a_row, a_k], full, a)
-    b = as_box(ring.b.index(slot), b_desc)
     b_k = tile.b_k + k * BLOCK.block_k
-    if BLOCK.product == "wgrad":
-        tma_load(b_desc, ragged(b_k, tile.column, tile.end), full, b)
-    elif BLOCK.product == "dgrad":
-        tma_load(b_desc, [tile.group, b_k, tile.column], full, b)
-    else:
-        tma_load(b_desc, [tile.group, tile.column, b_k], full, b)
+    PIECES: gl.constexpr = BLOCK.pieces
+    for piece in gl.static_range(PIECES):
+        b = as_box(ring.b.index(slot * PIECES + piece), b_desc)
+        column = tile.column + piece * BLOCK.widths[-1]
+        if BLOCK.product == "wgrad":
+            tma_load(b_desc, ragged(b_k, column, tile.end), full, b)
+        elif BLOCK.product == "dgrad":
+            tma_load(b_desc, [tile.group, b_k, column], full, b)
+        else:
+            tma_load(b_desc, [tile.group, column, b_k], full, b)
 
 
 @gluon.jit
@@ -255,9 +258,10 @@ def grouped_gemm_kernel(
 
 
 def descriptor_blocks(config: GemmConfig, product: str) -> tuple[list[int], list[int], list[int]]:
-    """The TMA boxes of the left operand, the right one and the result, in elements, as they lie in memory."""
-    rows, columns, depth = config.consumer_rows, config.block_n, config.block_k
-    chunk = [rows, columns // config.epilogue_split]
+    """The TMA boxes of the left operand, of the right one or a piece of it, and of the result, in elements, as they lie in
+    memory."""
+    rows, columns, depth = config.consumer_rows, accumulator_widths(config.block_n)[-1], config.block_k
+    chunk = [rows, config.block_n // config.epilogue_split]
     if product == "wgrad":
         return [1, 1, depth, rows], [1, 1, depth, columns], [1, *chunk]
     b = [1, columns, depth] if product == "forward" else [1, depth, columns]

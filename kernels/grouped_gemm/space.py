@@ -79,6 +79,8 @@ def _own_violations(config: GemmConfig, dtype: str, product: str) -> Iterator[st
         yield "not persistent: how many tiles there are is known to the device alone"
     if product != "forward" and dtype == FP8:
         yield f"{product} with {dtype}: expected one of {', '.join(SIXTEEN_BIT)}"
+    if c.wide and c.consumers > 1 and dtype == FP8:
+        yield f"block_n {c.block_n} of {c.consumers} consumers with {dtype}: the scales of its columns spill"
     if c.live_registers + BASE_REGISTERS > consumer_registers(c):
         yield (
             f"{c.live_registers} accumulator registers a thread and {BASE_REGISTERS} more exceed "

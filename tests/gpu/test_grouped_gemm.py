@@ -34,11 +34,14 @@ CONFIGS = (
     GemmConfig("pingpong", 128, 128, 64, 4, 4, epilogue_split=2, group_m=4),
     GemmConfig("pingpong", 64, 128, 128, 4, 3, epilogue_split=2, staging="ring"),
     GemmConfig("single", 64, 32, 128, 4, 3, ctas_per_sm=2),
+    GemmConfig("cooperative", 256, 192, 64, 4, 3, epilogue_split=3),
+    GemmConfig("pingpong", 128, 192, 64, 4, 4, epilogue_split=3),
 )
 FP8_CONFIGS = (
     GemmConfig("cooperative", 128, 256, 128, 4, 4, epilogue_split=2),
     GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2),
     GemmConfig("single", 64, 128, 256, 4, 3),
+    GemmConfig("single", 128, 192, 128, 8, 5, epilogue_split=3),
     GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True),
     GemmConfig("pingpong", 64, 128, 128, 4, 6, promoted=True),
     GemmConfig("single", 128, 64, 128, 8, 5, promoted=True),

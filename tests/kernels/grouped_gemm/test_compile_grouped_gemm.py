@@ -20,12 +20,16 @@ CONFIGS = (
     GemmConfig("single", 64, 256, 64, 4, 4),
     GemmConfig("pingpong", 64, 256, 64, 4, 4),
     GemmConfig("pingpong", 128, 128, 64, 4, 4),
+    GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3),
+    GemmConfig("cooperative", 256, 192, 64, 4, 3, epilogue_split=3),
+    GemmConfig("pingpong", 128, 192, 64, 4, 4, epilogue_split=3),
 )
 
 
 FP8_CONFIGS = (
     GemmConfig("cooperative", 128, 256, 128, 4, 4, epilogue_split=2),
     GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2),
+    GemmConfig("single", 128, 192, 128, 8, 5, epilogue_split=3),
     GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True),
     GemmConfig("pingpong", 64, 128, 128, 4, 6, promoted=True),
 )

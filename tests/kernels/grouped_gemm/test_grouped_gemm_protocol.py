@@ -45,8 +45,8 @@ class Ragged(machine.Descriptor):
 
 def boxes(product, plan):
     rows = plan["BLOCK_M"] // (2 if plan["SCHEME"] == "cooperative" else 1)
-    columns, depth = plan["BLOCK_N"], plan["BLOCK_K"]
-    chunk = (rows, columns // plan["EPILOGUE_SPLIT"])
+    columns, depth = plan["BLOCK_N"] & -plan["BLOCK_N"], plan["BLOCK_K"]
+    chunk = (rows, plan["BLOCK_N"] // plan["EPILOGUE_SPLIT"])
     if product == "wgrad":
         return (1, 1, depth, rows), (1, 1, depth, columns), (1, *chunk)
     return (rows, depth), (1, columns, depth) if product == "forward" else (1, depth, columns), (1, 1, *chunk)
@@ -128,6 +128,14 @@ def kernel():
 def test_groups_of_any_size(kernel, product, plan, ends):
     for programs in (1, 3):
         check(kernel, product, ends, rows=ends[-1] + 3, programs=programs, **plan)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_tiles_of_two_accumulators(kernel, product, plan):
+    """6 columns are 4 and 2, and B comes in three pieces."""
+    for ends in ((1,), (3, 8, 13), (0, 5, 5, 10)):
+        check(kernel, product, ends, rows=17, n=11, k=14, programs=2, **plan, BLOCK_N=6, EPILOGUE_SPLIT=3)
 
 
 @given(
@@ -230,6 +238,11 @@ MUTATIONS = {
     "every window begins anew": ("gl.max(search.ends, 0)\n", "0\n", "forward"),
     "ends that fall are believed": (HELD, "gl.minimum(end, groups.rows)", "forward"),
     "ends beyond the rows are believed": (HELD, "gl.maximum(end, first)", "forward"),
+    "all pieces of B are the first": (
+        "column = tile.column + piece * BLOCK.widths[-1]",
+        "column = tile.column",
+        "forward",
+    ),
 }
 CASES = (
     ((3, 3, 8, 13), 17),
@@ -250,6 +263,7 @@ def test_a_broken_kernel_is_noticed(name):
     def any_ends():
         for seed, (ends, rows) in enumerate(CASES):
             check(broken, product, ends, rows=rows, n=4, seed=seed, SCHEME="single")
+            check(broken, product, ends, rows=rows, seed=seed, SCHEME="single", BLOCK_N=6, EPILOGUE_SPLIT=3)
 
     with pytest.raises(AssertionError):
         any_ends()

@@ -105,6 +105,13 @@ def test_what_cannot_run_says_why(name):
         require_valid(config, "bfloat16", H200)
 
 
+def test_scales_of_wide_tiles_leave_registers_to_one_consumer_alone():
+    wide = GemmConfig("cooperative", 192, 192, 128, 4, 4, epilogue_split=3)
+    assert "block_n 192 of 3 consumers" in violations(wide, FP8, H200)[0]
+    assert violations(GemmConfig("single", 128, 192, 128, 8, 5, epilogue_split=3), FP8, H200) == ()
+    assert violations(replace(wide, block_k=64), "bfloat16", H200) == ()
+
+
 def test_fp8_has_a_forward_product_alone():
     fp8 = replace(SINGLE, block_k=128)
     assert violations(fp8, FP8, H200) == ()
