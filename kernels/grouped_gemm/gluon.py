@@ -258,7 +258,7 @@ def grouped_gemm_kernel(
 
 
 def descriptor_blocks(config: GemmConfig, product: str) -> tuple[list[int], list[int], list[int]]:
-    """The TMA boxes of the left operand, a piece of the right one and the result, in elements, as they lie in memory."""
+    """The TMA boxes of the left operand, a piece of the right one and the result, in elements as they lie in memory."""
     rows, columns, depth = config.consumer_rows, accumulator_widths(config.block_n)[-1], config.block_k
     chunk = [rows, config.block_n // config.epilogue_split]
     if product == "wgrad":
