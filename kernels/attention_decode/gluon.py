@@ -4,10 +4,11 @@
 
 A block has one tile of 64 rows: the queries of all heads that share key head g of sequence b, those of a query one
 after the other, and rows of zeros behind them. It runs through one of ``SPLITS`` parts of the sequence's keys with the
-loop of :mod:`warpplan.kernels.attention_fwd.gluon`. How many keys a sequence has is read on the device; parts are whole
-blocks of keys, and a sequence of few keys has empty ones, of which the result is zero and the log-sum-exp minus
-infinity. K and V have ragged descriptors (:mod:`warpplan.kernels.device.boxes`), so that what lies behind a sequence's
-keys is never read. The results of several splits are combined by :mod:`warpplan.kernels.attention_decode.tl`.
+loop of attention forward (:mod:`warpplan.kernels.attention_fwd.device.attention_consumer`). How many keys a sequence
+has is read on the device; parts are whole blocks of keys, and a sequence of few keys has empty ones, of which the
+result is zero and the log-sum-exp minus infinity. K and V have ragged descriptors
+(:mod:`warpplan.kernels.device.boxes`), so that what lies behind a sequence's keys is never read. The results of several
+splits are combined by :mod:`warpplan.kernels.attention_decode.tl`.
 """
 
 from __future__ import annotations
@@ -15,19 +16,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warpplan.kernels.attention_decode.space import DecodeConfig
-from warpplan.kernels.attention_fwd.gluon import (
-    LN_2,
-    TYPES,
-    AttentionBlock,
-    Extents,
-    KeyRings,
-    QueryTile,
-    allocate_slots,
-    attend_ahead,
-    attend_serially,
-    key_box,
-    load_block,
-)
+from warpplan.kernels.attention_fwd.device.attention_block import AttentionBlock, Extents, KeyRings, QueryTile
+from warpplan.kernels.attention_fwd.device.attention_consumer import LN_2, attend_ahead, attend_serially
+from warpplan.kernels.attention_fwd.device.attention_producer import allocate_slots, load_block
+from warpplan.kernels.attention_fwd.device.query_tiles import key_box
+from warpplan.kernels.attention_fwd.gluon import TYPES
 from warpplan.kernels.attention_fwd.space import MMA_ROWS, PRODUCER_REGISTERS
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS, wait_for_previous_kernel
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout

@@ -4,19 +4,7 @@ device, the Gluon source that a configuration drives, and how torch tensors get 
 EXPORTS = {
     "attention_shape": ("AttentionShape", "MAX_LENGTH"),
     "compile_attention_fwd": ("MANY_SEQUENCES",),
-    "gluon": (
-        "AttentionBlock",
-        "Extents",
-        "KeyRings",
-        "LN_2",
-        "QueryTile",
-        "TYPES",
-        "allocate_slots",
-        "attend_ahead",
-        "attend_serially",
-        "key_box",
-        "load_block",
-    ),
+    "gluon": ("TYPES",),
     "graph": (
         "BARRIER_BYTES",
         "TMA_ALIGNMENT",

@@ -3,7 +3,6 @@ races, nothing read or written beside the tensors; and a kernel that is broken i
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,8 @@ pytest.importorskip("triton", reason="compiling needs triton")
 
 sys.path.insert(0, str(Path(__file__).parent))
 import played_attention
-from played_attention import played
+from played_attention import broken_kernel, played
 
-from warpplan.kernels.attention_fwd import gluon
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.space import AttentionConfig, violations
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
@@ -207,39 +205,17 @@ EIGHT_BIT_MUTATIONS = {
 }
 
 
-@pytest.fixture
-def broken_kernel(tmp_path, monkeypatch):
-    """Has the kernel compiled with one text of its source replaced by another."""
-
-    def broken(old: str, new: str) -> None:
-        text = Path(gluon.__file__).read_text()
-        assert old in text, "the source changed: adapt the mutation"
-        path = tmp_path / "broken_attention.py"
-        path.write_text(text.replace(old, new))
-        spec = importlib.util.spec_from_file_location("broken_attention", path)
-        made = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "broken_attention", made)
-        spec.loader.exec_module(made)
-        monkeypatch.setattr(gluon, "attention_fwd_kernel", made.attention_fwd_kernel)
-        played_attention.compiled.cache_clear()
-
-    yield broken
-    played_attention.compiled.cache_clear()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_broken_kernel_is_noticed(name, broken_kernel):
-    broken_kernel(*MUTATIONS[name])
-    with pytest.raises((AssertionError, KernelFault)):
+def test_a_broken_kernel_is_noticed(name, tmp_path):
+    with broken_kernel(*MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
         check_all(SUFFERING)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EIGHT_BIT_MUTATIONS)
-def test_a_broken_kernel_is_noticed_in_8_bits(name, broken_kernel):
-    broken_kernel(*EIGHT_BIT_MUTATIONS[name])
-    with pytest.raises((AssertionError, KernelFault)):
+def test_a_broken_kernel_is_noticed_in_8_bits(name, tmp_path):
+    with broken_kernel(*EIGHT_BIT_MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
         check_all(SUFFERING, element="fp8e4nv")
 
 
@@ -259,12 +235,12 @@ def test_keys_of_v_in_another_order_are_noticed(monkeypatch):
         check(SMALL, shape, element="fp8e4nv")
 
 
-def test_larger_weights_keep_their_tails(broken_kernel):
+def test_larger_weights_keep_their_tails(tmp_path):
     """One key has nearly all of the weight, and many others together have more than a rounding error of it."""
     shape = AttentionShape(1, 1, 64, 64, 1, 512)
     scaled = played(SMALL, shape, element="fp8e4nv", scale=0.6)
-    broken_kernel("WEIGHT_BITS = gl.constexpr(8)", "WEIGHT_BITS = gl.constexpr(0)")
-    plain = played(SMALL, shape, element="fp8e4nv", scale=0.6)
+    with broken_kernel("WEIGHT_BITS = gl.constexpr(8)", "WEIGHT_BITS = gl.constexpr(0)", tmp_path):
+        plain = played(SMALL, shape, element="fp8e4nv", scale=0.6)
     scaled.require_right("fp8e4nv")
     errors = [np.linalg.norm(found.out - found.wanted_out) for found in (scaled, plain)]
     assert 1.02 * errors[0] < errors[1]

@@ -21,6 +21,7 @@ from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_s
 from warpplan.kernels.attention_fwd.kernel import attention_shape  # noqa: E402
 from warpplan.kernels.attention_fwd.reference import packed_reference  # noqa: E402
 from warpplan.kernels.attention_fwd.space import AttentionConfig, tuning  # noqa: E402
+from warpplan.kernels.device.boxes import ragged_box  # noqa: E402
 from warpplan.planner.errors import InvalidConfig, InvalidShape, UnknownName  # noqa: E402
 from warpplan.planner.values.device import H200  # noqa: E402
 
@@ -72,7 +73,7 @@ def test_ragged_descriptors_end_where_the_coordinates_say():
     assert list(described.strides) == [2**34 - row, row, row, 64, 1]
     assert list(described.shape)[2:] == [1 << 30, 4, 64]
     for first, end, r in ((0, 60, 3), (60, 100, 99), (7, 8, 8)):
-        c = gluon.ragged_box.fn(2, r, end)
+        c = ragged_box.fn(2, r, end)
         address = sum(int(x) * stride for x, stride in zip(c, described.strides, strict=True)) % 2**64
         assert address == r * row + 2 * 64
         assert (int(c[2]) < described.shape[2]) == (r < end), first
