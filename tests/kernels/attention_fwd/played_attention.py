@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-import pytest
 import triton
 from triton.backends.compiler import GPUTarget
 
-from warpplan.kernels.attention_fwd import gluon
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source
 from warpplan.kernels.attention_fwd.fp8.tl import KEYS, transpose_source
@@ -39,33 +32,6 @@ ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 """Half a unit in the last place, relative."""
 MARGIN = 2
 """Rows of NaN before and behind each head of every tensor, which belong to nobody."""
-
-
-@contextmanager
-def broken_kernel(old: str, new: str, folder: Path) -> Iterator[None]:
-    """Have the kernel compiled with one text of its sources, which are copied to ``folder``, replaced by another."""
-    kernel = Path(gluon.__file__)
-    sources = {
-        path.relative_to(kernel.parent): path.read_text() for path in (kernel, *kernel.parent.glob("device/*.py"))
-    }
-    assert sum(old in text for text in sources.values()) == 1, "the source changed: adapt the mutation"
-    for path, text in sources.items():
-        copy = folder / "broken_attention" / path
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(
-            text.replace(old, new).replace("warpplan.kernels.attention_fwd.device", "broken_attention.device")
-        )
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(folder)
-        try:
-            broken = importlib.import_module("broken_attention.gluon")
-            patched.setattr(gluon, "attention_fwd_kernel", broken.attention_fwd_kernel)
-            compiled.cache_clear()
-            yield
-        finally:
-            for name in [name for name in sys.modules if name.partition(".")[0] == "broken_attention"]:
-                del sys.modules[name]
-            compiled.cache_clear()
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import played_attention
-from played_attention import broken_kernel, played
+from broken_kernels import broken_kernel
+from played_attention import played
 
+from warpplan.kernels.attention_fwd import gluon
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.space import AttentionConfig, violations
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
@@ -205,17 +207,21 @@ EIGHT_BIT_MUTATIONS = {
 }
 
 
+def broken(old, new, folder):
+    return broken_kernel(gluon, ["attention_fwd_kernel"], old, new, folder, [played_attention.compiled])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_kernel_is_noticed(name, tmp_path):
-    with broken_kernel(*MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
+    with broken(*MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
         check_all(SUFFERING)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EIGHT_BIT_MUTATIONS)
 def test_a_broken_kernel_is_noticed_in_8_bits(name, tmp_path):
-    with broken_kernel(*EIGHT_BIT_MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
+    with broken(*EIGHT_BIT_MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
         check_all(SUFFERING, element="fp8e4nv")
 
 
@@ -239,7 +245,7 @@ def test_larger_weights_keep_their_tails(tmp_path):
     """One key has nearly all of the weight, and many others together have more than a rounding error of it."""
     shape = AttentionShape(1, 1, 64, 64, 1, 512)
     scaled = played(SMALL, shape, element="fp8e4nv", scale=0.6)
-    with broken_kernel("WEIGHT_BITS = gl.constexpr(8)", "WEIGHT_BITS = gl.constexpr(0)", tmp_path):
+    with broken("WEIGHT_BITS = gl.constexpr(8)", "WEIGHT_BITS = gl.constexpr(0)", tmp_path):
         plain = played(SMALL, shape, element="fp8e4nv", scale=0.6)
     scaled.require_right("fp8e4nv")
     errors = [np.linalg.norm(found.out - found.wanted_out) for found in (scaled, plain)]

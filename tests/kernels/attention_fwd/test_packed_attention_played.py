@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
-sys.path.insert(0, str(Path(__file__).parent))
-from played_attention import broken_kernel, played_sequences
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+import played_attention
+from broken_kernels import broken_kernel
+from played_attention import played_sequences
 
+from warpplan.kernels.attention_fwd import gluon
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.space import AttentionConfig, violations
 from warpplan.kernels.compiler.inspection.player.tiles.faults import KernelFault
@@ -122,8 +125,12 @@ MUTATIONS = {
 }
 
 
+def broken(old, new, folder):
+    return broken_kernel(gluon, ["attention_fwd_kernel"], old, new, folder, [played_attention.compiled])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_packed_kernel_is_noticed(name, tmp_path):
-    with broken_kernel(*MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
+    with broken(*MUTATIONS[name], tmp_path), pytest.raises((AssertionError, KernelFault)):
         check_all()
