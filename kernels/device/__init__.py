@@ -14,7 +14,7 @@ EXPORTS = {
     "epilogue": ("accumulator_layout", "column_chunks", "shared_layout", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "specialize", "Tile"),
-    "rings": ("allocate_barriers", "init_ring", "previous_slot", "wait_empty", "wait_full"),
+    "rings": ("allocate_barriers", "init_ring", "previous_slot", "ring_barriers", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
     "sequence_slots": ("find_sequence", "sequence_rows"),
     "stream_k": (

@@ -37,6 +37,15 @@ def init_ring(full, empty, DEPTH: gl.constexpr, CONSUMERS: gl.constexpr):
 
 
 @gluon.jit
+def ring_barriers(DEPTH: gl.constexpr, CONSUMERS: gl.constexpr):
+    """(full, empty) of a ring of one CTA."""
+    full = allocate_barriers(DEPTH)
+    empty = allocate_barriers(DEPTH)
+    init_ring(full, empty, DEPTH, CONSUMERS)
+    return full, empty
+
+
+@gluon.jit
 def wait_empty(empty, index, DEPTH: gl.constexpr):
     """Wait until the slot of ring index ``index`` may be filled."""
     mbarrier.wait(empty.index(index % DEPTH), (index // DEPTH & 1) ^ 1)

@@ -10,7 +10,7 @@ from warpplan.kernels.attention_bwd.device.key_gradient_block import HeldKeys, v
 from warpplan.kernels.attention_bwd.device.key_tiles import key_box, locate, row_box
 from warpplan.kernels.device.boxes import as_box
 from warpplan.kernels.device.epilogue import shared_layout
-from warpplan.kernels.device.rings import init_ring, wait_empty
+from warpplan.kernels.device.rings import ring_barriers, wait_empty
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load
 
 
@@ -21,9 +21,7 @@ def allocate_keys(dtype: gl.constexpr, BLOCK: gl.constexpr):
     LAYOUT: gl.constexpr = shared_layout((KEYS, D), dtype)
     k = gl.allocate_shared_memory(dtype, [KEYS, D], LAYOUT)
     v = gl.allocate_shared_memory(dtype, [KEYS, D], LAYOUT)
-    full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    init_ring(full, empty, 1, 1)
+    full, empty = ring_barriers(1, 1)
     return HeldKeys(k, v, full, empty)
 
 
@@ -35,9 +33,7 @@ def allocate_rows(dtype: gl.constexpr, BLOCK: gl.constexpr):
     DEPTH: gl.constexpr = BLOCK.depth
     slots = gl.allocate_shared_memory(dtype, [DEPTH, ROWS, D], shared_layout((ROWS, D), dtype))
     vectors = gl.allocate_shared_memory(gl.float32, [DEPTH, ROWS], vector_layout())
-    full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    init_ring(full, empty, DEPTH, 1)
+    full, empty = ring_barriers(DEPTH, 1)
     return slots, vectors, full, empty
 
 

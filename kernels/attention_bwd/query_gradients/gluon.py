@@ -18,7 +18,7 @@ from warpplan.kernels.device.boxes import as_box, ragged_box
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS, wait_for_previous_kernel
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.groups import window_groups
-from warpplan.kernels.device.rings import init_ring, wait_empty, wait_full
+from warpplan.kernels.device.rings import ring_barriers, wait_empty, wait_full
 from warpplan.kernels.device.sequence_slots import find_sequence, sequence_rows
 from warpplan.kernels.device.stream_k import opaque
 from warpplan.kernels.device.tile_order import banded_tile
@@ -322,9 +322,7 @@ def allocate_queries(dtype: gl.constexpr, BLOCK: gl.constexpr):
     LAYOUT: gl.constexpr = shared_layout((ROWS, D), dtype)
     q = gl.allocate_shared_memory(dtype, [ROWS, D], LAYOUT)
     do = gl.allocate_shared_memory(dtype, [ROWS, D], LAYOUT)
-    full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    init_ring(full, empty, 1, 1)
+    full, empty = ring_barriers(1, 1)
     return HeldQueries(q, do, full, empty)
 
 
@@ -336,9 +334,7 @@ def allocate_blocks(dtype: gl.constexpr, BLOCK: gl.constexpr):
     LAYOUT: gl.constexpr = shared_layout((COLUMNS, D), dtype)
     k = gl.allocate_shared_memory(dtype, [DEPTH, COLUMNS, D], LAYOUT)
     v = gl.allocate_shared_memory(dtype, [DEPTH, COLUMNS, D], LAYOUT)
-    full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    init_ring(full, empty, DEPTH, 1)
+    full, empty = ring_barriers(DEPTH, 1)
     return KeyBlocks(k, v, full, empty)
 
 

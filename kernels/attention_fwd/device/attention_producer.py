@@ -6,7 +6,7 @@ from warpplan.kernels.attention_fwd.device.attention_block import Queries
 from warpplan.kernels.attention_fwd.device.query_tiles import begin, key_box, locate, query_box, unit_count, value_box
 from warpplan.kernels.device.boxes import as_box
 from warpplan.kernels.device.epilogue import shared_layout
-from warpplan.kernels.device.rings import init_ring, wait_empty
+from warpplan.kernels.device.rings import ring_barriers, wait_empty
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load
 
 
@@ -17,9 +17,7 @@ def allocate_queries(dtype: gl.constexpr, BLOCK: gl.constexpr):
     D: gl.constexpr = BLOCK.width
     LAYOUT: gl.constexpr = shared_layout((ROWS, D), dtype)
     tiles = gl.allocate_shared_memory(dtype, [CONSUMERS, ROWS, D], LAYOUT)
-    full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    init_ring(full, empty, 1, CONSUMERS)
+    full, empty = ring_barriers(1, CONSUMERS)
     # Barriers that nobody uses would die here, and their bytes, still armed, would become the staging's.
     order = full
     if BLOCK.pingpong:
@@ -36,9 +34,7 @@ def allocate_slots(dtype: gl.constexpr, BLOCK: gl.constexpr, TRANSPOSED: gl.cons
     COLUMNS: gl.constexpr = BLOCK.columns if TRANSPOSED else BLOCK.width
     DEPTH: gl.constexpr = BLOCK.depth
     slots = gl.allocate_shared_memory(dtype, [DEPTH, ROWS, COLUMNS], shared_layout((ROWS, COLUMNS), dtype))
-    full = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [DEPTH, 1], mbarrier.MBarrierLayout())
-    init_ring(full, empty, DEPTH, BLOCK.consumers)
+    full, empty = ring_barriers(DEPTH, BLOCK.consumers)
     return slots, full, empty
 
 
