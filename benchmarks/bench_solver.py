@@ -8,17 +8,22 @@ the loop is scheduled first and partitioned afterwards (``schedule_first.py``).
 The baseline is no part of the solver: what it decides first, the order on every unit, the solver never starts from.
 
 Run it with ``python benchmarks/bench_solver.py``; ``--split`` takes one split, ``--only`` parts of names,
-``--shard 1/2`` every second loop. An interrupted run goes on where it stopped.
+``--shard 1/2`` every second loop. An interrupted run goes on where it stopped. What a longer limit is worth:
+
+    python benchmarks/bench_solver.py --unproven-in benchmarks/results/solver.json --work-limit-s 60 --repeats 1 \\
+        --no-baseline --out benchmarks/results/solver_60s.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from loop_splits import SPLITS, Split, loops
@@ -138,6 +143,12 @@ def compared_summary(compared: Sequence[Row]) -> Row:
     }  # fmt: skip
 
 
+def shortened(rows: Sequence[Row], earlier: Mapping[str, int]) -> Row:
+    """By how much of the shortest known interval ``earlier`` ones are longer."""
+    gaps = [max(0.0, earlier[row["loop"]] / row["ii"] - 1) for row in rows if row["ii"] is not None]
+    return {"earlier_gap_median": round(statistics.median(gaps), 4), "earlier_gap_worst": round(max(gaps), 4)}
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that ``share`` of them do not exceed."""
     ordered = sorted(values)
@@ -165,19 +176,22 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="solves of each loop")
     parser.add_argument("--work-limit-s", type=float, default=WORK_LIMIT_S, help="work budget of a solve")
     parser.add_argument("--no-baseline", action="store_true", help="leave the comparison out")
+    parser.add_argument("--unproven-in", type=Path, metavar="FILE", help="only loops that FILE has without a proof")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
+    earlier = intervals_of_unproven(options.unproven_in) if options.unproven_in else {}
     wanted: list[tuple[Split, DependenceGraph]] = [
         (split, graph)
         for split in SPLITS
         for name, graph in loops(split).items()
         if options.split in (None, split) and (not options.only or any(part in name for part in options.only))
+        if not options.unproven_in or name in earlier
     ]
     if not wanted:
-        raise SystemExit(f"no loop has any of {options.only} in its name")
+        raise SystemExit(f"no loop has any of {options.only or list(earlier)} in its name")
     settings = {"work_limit_s": options.work_limit_s, "repeats": options.repeats, "baseline": not options.no_baseline}
     store = RowStore(options.out, ("loop",), settings, fresh=options.fresh)
     for library in ("networkx", "scipy.optimize", "ortools.sat.python.cp_model"):
@@ -191,14 +205,20 @@ def main() -> None:
             row |= compare(graph, outcome)
         store.add(row)
         print(describe(row), flush=True)
-    report(store, [graph.name for _, graph in wanted], settings)
+    report(store, [graph.name for _, graph in wanted], settings, earlier)
 
 
-def report(store: RowStore, names: Sequence[str], settings: dict[str, Any]) -> None:
+def intervals_of_unproven(path: Path) -> dict[str, int]:
+    """The interval of each loop that a results file has with a plan and without a proof, by the loop's name."""
+    return {row["loop"]: row["ii"] for row in json.loads(path.read_text())["rows"] if row["status"] == "feasible"}
+
+
+def report(store: RowStore, names: Sequence[str], settings: dict[str, Any], earlier: Mapping[str, int]) -> None:
     """Writes what is there; the partial file stays while another process has rows to come."""
     known = store.rows()
     rows = [known[(name,)] for name in names if (name,) in known]
-    found = {split: summary(of) for split in SPLITS if (of := [row for row in rows if row["split"] == split])}
+    by_split = {split: of for split in SPLITS if (of := [row for row in rows if row["split"] == split])}
+    found = {split: summary(of) | (shortened(of, earlier) if earlier else {}) for split, of in by_split.items()}
     store.write({**head("solver", cpu_name()), **settings, "summary": found}, rows, complete=len(rows) == len(names))
     for split, figures in found.items():
         print(split, figures)

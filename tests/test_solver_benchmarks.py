@@ -92,6 +92,23 @@ def test_a_row_of_the_solver(tmp_path, monkeypatch, capsys):
     assert "optimal" in capsys.readouterr().out
 
 
+def test_a_longer_limit_is_compared_with_what_a_shorter_one_left(tmp_path, monkeypatch):
+    """A loop was left with three times the interval it can have; another had its proof, and is not solved again."""
+    earlier, out = tmp_path / "solver.json", tmp_path / "longer.json"
+    best = bench_solver.measure(TINY, "heldout", 1.0, 1)[0]["ii"]
+    rows = [{"loop": TINY.name, "status": "feasible", "ii": 3 * best}, {"loop": "#2", "status": "optimal", "ii": 7}]
+    earlier.write_text(json.dumps({"rows": rows}))
+    arguments = ["bench_solver.py", "--unproven-in", str(earlier), "--repeats", "1", "--no-baseline", "--out", str(out)]
+    both = {TINY.name: TINY, "#2": replace(TINY, name="#2")}
+    monkeypatch.setattr(bench_solver, "loops", lambda split: both if split == "heldout" else {})
+    monkeypatch.setattr(sys, "argv", arguments)
+    bench_solver.main()
+    result = json.loads(out.read_text())
+    assert [row["loop"] for row in result["rows"]] == [TINY.name]
+    figures = result["summary"]["heldout"]
+    assert (figures["earlier_gap_median"], figures["earlier_gap_worst"]) == (2.0, 2.0)
+
+
 def test_the_summary_counts_gaps_and_percentiles():
     proven = {
         "status": "optimal", "ii": 100, "bound": 100, "wall_s": 0.5, "cpu_s": 0.5, "violations": [],
