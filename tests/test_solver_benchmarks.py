@@ -15,9 +15,12 @@ import bench_ablation
 import bench_solver
 from bench_ablation import SearchEnd
 from heldout.generator import heldout_loop
+from loop_splits import loops
 from results_file import write
 from row_store import RowStore, of_shard, shard
 
+from warpplan.planner.solve import solve
+from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.search_params import SearchParams
 
 TINY = heldout_loop("convolution", 14)
@@ -107,6 +110,15 @@ def test_a_longer_limit_is_compared_with_what_a_shorter_one_left(tmp_path, monke
     assert [row["loop"] for row in result["rows"]] == [TINY.name]
     figures = result["summary"]["heldout"]
     assert (figures["earlier_gap_median"], figures["earlier_gap_worst"]) == (2.0, 2.0)
+
+
+def test_a_loop_with_memory_to_spare_begins_near_its_bound():
+    """A practice loop at whose bound no schedule is found: one is constructed half as long again."""
+    graph = loops("practice")["optimiser hopper 2048 x2 #10"]
+    short = SolveOptions(work_limit_s=1.2)
+    bare = SearchParams(driver=replace(SearchParams().driver, spare_memory_ladder=()))
+    found, without = (solve(graph, options) for options in (short, replace(short, search=bare)))
+    assert found.plan.schedule.ii_cycles <= 1.5 * found.bound < 2 * found.bound < without.plan.schedule.ii_cycles
 
 
 def test_the_summary_counts_gaps_and_percentiles():

@@ -212,6 +212,8 @@ class BidirectionalSearch(SearchState):
             return
         if self.small_loop:
             self._construct_above(enough, self.params.construction_ladder)
+        elif few and self.search.backward_schedules and fits_side_by_side(self.problem):
+            self._construct_above(enough, self.params.spare_memory_ladder, backward=True)
         if self.best is None and self.search.serial_schedule and few:
             serial = serial_schedule(self.problem, self.proven, enough, self.budget)
             if serial is not None:
