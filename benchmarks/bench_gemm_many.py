@@ -2,6 +2,7 @@
 
     python benchmarks/bench_gemm_many.py --dry-run         # no GPU: rows left, kernels to compile, seconds
     python benchmarks/bench_gemm_many.py --limit-s 280     # -> gemm_many_<card>.json; the next call goes on
+    CUDA_VISIBLE_DEVICES=0 python benchmarks/bench_gemm_many.py --shard 1/2   # one of two processes, a GPU each
 
 Rows are taken in the order of the list, a batch at a time: what a batch needs is compiled, run and checked against fp32
 in child processes on all cores, then its rows are timed one after the other in one process (``kernel_timing.compare``:
@@ -30,7 +31,7 @@ from kernel_tables import gathered, spread
 from kernel_timing import as_json
 from many_shapes import LIST, DrawnShape, read_list
 from results_file import RESULTS, head
-from row_store import RowStore
+from row_store import RowStore, of_shard, shard
 from time_statistics import least_us
 
 from warpplan.planner.errors import WarpplanError
@@ -211,6 +212,9 @@ def parser_of(description: str | None, out: Path) -> argparse.ArgumentParser:
 def parse() -> argparse.Namespace:
     parser = parser_of(__doc__, OUT)
     parser.add_argument("--changed", type=Path, metavar="FILE", help="only rows of FILE whose first choice has changed")
+    parser.add_argument(
+        "--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th row, from I on: for processes with own GPUs"
+    )
     return parser.parse_args()
 
 
@@ -235,7 +239,8 @@ def main() -> int:
     settings = settings_of(name, profile, head("gemm_many", name)["versions"])
     store = resumed(arguments.out, settings, arguments.fresh)
     known: dict[str, str | None] = {}
-    left = [shape for shape in plans if key_of(shape) not in store.rows()]
+    finished = store.rows()
+    left = [shape for shape in of_shard(list(plans), arguments.shard) if key_of(shape) not in finished]
     for start in range(0, len(left), BATCH):
         if time.time() > until:
             break
