@@ -213,7 +213,11 @@ def parse() -> argparse.Namespace:
     parser = parser_of(__doc__, OUT)
     parser.add_argument("--changed", type=Path, metavar="FILE", help="only rows of FILE whose first choice has changed")
     parser.add_argument(
-        "--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th row, from I on: for processes with own GPUs"
+        "--shard",
+        type=shard,
+        default=(1, 1),
+        metavar="I/N",
+        help="every N-th row, from I on: for processes with own GPUs",
     )
     return parser.parse_args()
 

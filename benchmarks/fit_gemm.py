@@ -1,8 +1,10 @@
 """Fit the GEMM time model and store it in the embedded profile.
 
-It sees the training shapes of the exhaustive table and the measured ring depths, never a held-out shape.
+    python benchmarks/fit_gemm.py
 
-python benchmarks/fit_gemm.py
+It sees the training shapes of the exhaustive table and the measured ring depths, never a held-out shape; then those of
+the first candidates of many shapes and of splits of K (:func:`fit_kernels.fit_many`), beside the whole tiles of the
+exhaustive tables.
 """
 
 from __future__ import annotations
@@ -12,13 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from fit_kernels import fit_many, whole
 from gemm_shapes import HELDOUT
 from gemm_table import TABLES, SearchedShape, read
+from kernel_cases.bench_rows import make_row
+from kernel_tables import SearchedRow, exhaustive_path, read_exhaustive
 from results_file import RESULTS
 from robust_depth import read as read_depths
 
 from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
 from warpplan.kernels.gemm.candidates import table as candidate_table
+from warpplan.kernels.gemm.space import tuning
 from warpplan.kernels.gemm.work import SolvedTable, solve_table, work
 from warpplan.planner.predict.time_model import Rates
 from warpplan.planner.values.device import Device, device
@@ -61,6 +67,13 @@ def calibrated(profile: Profile, table: list[SearchedShape], source: str) -> Pro
     return replace(profile, calibrations=(*others, calibration))
 
 
+def as_row(m: SearchedShape) -> SearchedRow:
+    """A shape of the exhaustive table as the other kernels' tables have it."""
+    split = "heldout" if m.shape in HELDOUT else "train"
+    row = make_row("gemm", "gemm", m.shape, m.dtype, split)
+    return SearchedRow(row, tuple(tuning(config) for config in m.configs), m.time_us)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, default=TABLES[0])
@@ -71,6 +84,9 @@ def main() -> None:
     if arguments.depths.exists():
         table, source = table + read_depths(arguments.depths), f"{source}, {arguments.depths.name}"
     profile = calibrated(load(arguments.profile), table, source)
+    layouts = exhaustive_path(RESULTS, "gemm_layouts")
+    broad = [*(read_exhaustive(layouts) if layouts.exists() else []), *map(as_row, table)]
+    profile = fit_many(profile, RESULTS, whole(broad))
     save(profile, arguments.profile)
     calibration = profile.calibration("gemm")
     assert calibration is not None

@@ -5,7 +5,8 @@
 It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it, so that a
 dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. A card without raw tables has
 the H200's calibrations, changed by what the settled readings of ``bench_power.py`` show of it; gemm's is then fitted
-anew where the first candidates of many shapes were timed (``bench_gemm_many.py``).
+anew where the first candidates of many shapes were timed (``bench_gemm_many.py``), as that of the H200 is by
+``fit_gemm.py``.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 
 
+SPLITTING = ("gemm", "gemm_bias_act")
+"""Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
+SPLIT = ("split_us", "split_scale")
+"""What a split of K costs: gemm's calibration has it from ``splits_<card>.json``."""
 ENERGY = ("energy_l2", "energy_dram")
 """What a shape's first candidates, which read about as much through L2, say nothing of: fitted to them, L2's share of
 the power fell to nothing, and many shapes that power limits got tiles of 128x128, which read a third more."""
@@ -174,7 +179,8 @@ def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, s
         raise ValueError(f"{source} has no training row for {fitted.name}")
     measured = [MeasuredShape(m.row.shape, work_of(m.row, m.configs, profile), m.time_us) for m in rows]
     calibration = fit(
-        fitted.name, measured, Rates.of(profile, rows[0].row.dtype), source, prior=profile.calibration(fitted.prior)
+        fitted.name, measured, Rates.of(profile, rows[0].row.dtype), source, prior=profile.calibration(fitted.prior),
+        held=SPLIT if rows[0].row.kernel in SPLITTING else (),
     )  # fmt: skip
     others = tuple(c for c in profile.calibrations if c.kernel != fitted.name)
     return replace(profile, calibrations=(*others, calibration))
@@ -201,7 +207,7 @@ def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
         path = exhaustive_path(tables, fitted.table)
         if not path.exists():
             continue
-        table = read_exhaustive(path)
+        table = whole(read_exhaustive(path))
         profile = calibrated(profile, table, fitted, f"benchmarks/results/{path.name}", device_work)
         if fitted in FITTED:
             kept = profile
@@ -251,10 +257,15 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     return replace(profile, calibrations=tuple(transferred.values()))
 
 
-def fit_many(profile: Profile, paths: Sequence[Path], splits: Path, settled: Path) -> Profile:
-    """``profile`` with gemm's calibration fitted anew to the training rows of ``paths`` and of ``settled``. Where the
-    file ``splits`` is there, plans that split K are its alone. Writes ``gemm_many_fit_<card>.json`` beside them: errors
-    and regrets before and after; ``left_out`` is of training rows by constants that were fitted without them."""
+def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Profile:
+    """``profile`` with gemm's calibration fitted anew to the training rows of :data:`MANY` that the folder ``tables``
+    has, and to ``broad``, which keep it what it is elsewhere; ``profile`` itself where it has none. Where there is a
+    file ``splits_<card>.json``, plans that split K are its alone. Writes ``gemm_many_fit_<card>.json``: errors and
+    regrets before and after; ``left_out`` is of training rows by constants that were fitted without them."""
+    paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
+    if not paths:
+        return profile
+    splits = tables / f"splits_{CARD}.json"
     rates = Rates.of(profile, "bfloat16")
 
     def measured(rows: Sequence[SearchedRow], split: str) -> list[MeasuredShape]:
@@ -267,17 +278,17 @@ def fit_many(profile: Profile, paths: Sequence[Path], splits: Path, settled: Pat
     def fitted(shapes: Sequence[MeasuredShape]) -> Calibration:
         source = f"{prior.source}; fitted anew to benchmarks/results/{paths[0].name}"
         shrinkage = recalibrate.RESIDUAL_SHRINKAGE
-        return fit("gemm", [*shapes, *limited], rates, source, prior=prior, shrinkage=shrinkage, held=ENERGY)
+        return fit("gemm", [*shapes, *kept], rates, source, prior=prior, shrinkage=shrinkage, held=ENERGY)
 
     def missed(shapes: Sequence[MeasuredShape], calibration: Calibration) -> list[tuple[float, float]]:
         return [recalibrate.missed(m, rates, dict(calibration.constants)) for m in shapes]
 
     prior = profile.calibration("gemm")
     assert prior is not None
-    limited = measured(read_sustained(settled, ORDERED["gemm"]), "train")
     rows, of_splits = read_many(*paths), read_many(splits) if splits.exists() else []
     if of_splits:
-        rows = [whole for row in rows if (whole := unsplit(row)).configs]
+        rows = whole(rows)
+    kept = measured(broad, "train")
     training, heldout = measured([*rows, *of_splits], "train"), measured(rows, "heldout")
     left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
     made = fitted(training)
@@ -291,14 +302,20 @@ def fit_many(profile: Profile, paths: Sequence[Path], splits: Path, settled: Pat
         for split, of_split in summaries.items()
     }
     print(found)
-    write(splits.with_name(f"gemm_many_fit_{CARD}.json"), {**head("gemm_many_fit", TARGET.name), **found})
+    write(tables / f"gemm_many_fit_{CARD}.json", {**head("gemm_many_fit", TARGET.name), **found})
     return recalibrate.with_calibration(profile, made)
+
+
+def whole(table: Sequence[SearchedRow]) -> list[SearchedRow]:
+    """The rows with the candidates that leave K whole, where there are any."""
+    rows = [unsplit(found) if found.row.kernel in SPLITTING else found for found in table]
+    return [found for found in rows if found.configs]
 
 
 def unsplit(found: SearchedRow) -> SearchedRow:
     """The candidates of a row that leave K whole."""
-    whole = [i for i, config in enumerate(found.configs) if config_of(config).split == "none"]
-    return replace(found, configs=tuple(found.configs[i] for i in whole), time_us=found.time_us[whole])
+    kept = [i for i, config in enumerate(found.configs) if config_of(config).split == "none"]
+    return replace(found, configs=tuple(found.configs[i] for i in kept), time_us=found.time_us[kept])
 
 
 def structures_of(rows: Sequence[SettledRow], calibration: str, block: str) -> set[str]:
@@ -344,10 +361,9 @@ def main() -> None:
     if all(exhaustive_path(arguments.tables, fitted.table).exists() for fitted in FITTED):
         kept = fit_tables(profile, arguments.tables, arguments.variants)
     else:
-        kept = fit_settled(profile, power_path(arguments.tables))
-        many = [path for when in MANY if (path := arguments.tables / f"gemm_many_{CARD}{when}.json").exists()]
-        if many:
-            kept = fit_many(kept, many, arguments.tables / f"splits_{CARD}.json", power_path(arguments.tables))
+        settled = power_path(arguments.tables)
+        kept = fit_settled(profile, settled)
+        kept = fit_many(kept, arguments.tables, read_sustained(settled, ORDERED["gemm"]))
     save(kept, arguments.profile)
 
 

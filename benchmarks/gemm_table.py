@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,12 @@ class SearchedShape:
 def read(*paths: Path) -> list[SearchedShape]:
     """The shapes of all tables (those of ``TABLES`` that exist, where none is named)."""
     return [shape for path in paths or [t for t in TABLES if t.exists()] for shape in _read(path)]
+
+
+def whole(m: SearchedShape) -> SearchedShape:
+    """The configurations that leave K whole: the committed tables have splits of a former kernel."""
+    kept = [i for i, config in enumerate(m.configs) if config.split == "none"]
+    return replace(m, configs=tuple(m.configs[i] for i in kept), time_us=m.time_us[kept])
 
 
 def _read(path: Path) -> list[SearchedShape]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from bench_target import CARD, TARGET
+from fit_kernels import whole
 from kernel_cases.bench_rows import SPLITS, TABLES
 from kernel_plans import planned
 from kernel_tables import SearchedRow, compare_path, exhaustive_path, read_exhaustive
@@ -162,7 +163,7 @@ def report(folder: Path, profile: Profile) -> Row:
                 for group in groups_of(row):
                     compared.setdefault(group, {}).setdefault(row["split"], []).append(row)
         if (path := exhaustive_path(folder, table)).exists():
-            searched = read_exhaustive(path)
+            searched = whole(read_exhaustive(path))
             for split in SPLITS:
                 rows = [replay(m, profile) for m in searched if m.row.split == split]
                 if rows:

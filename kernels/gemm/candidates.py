@@ -75,8 +75,6 @@ _WIDE_STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ..
 )
 WIDE = "wgmma_pair"
 """The cost of a K step by two accumulators, without which no wide tile is ranked."""
-WIDE_BYTES = 2
-"""Of an operand's element in wide tiles: those of fp8 compile, but have not run on a GPU."""
 _WIDE_EPILOGUES: tuple[tuple[Staging, int], ...] = (("own", 3),)
 MULTICAST = "tma_multicast"
 """The cost of one copy into the CTAs of a cluster, without which no clusters are ranked."""
@@ -242,8 +240,8 @@ def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: 
     bases = structures(dtype, device, promoted) if costs is None else planned_structures(dtype, device, costs, promoted)
     if costs is not None and MULTICAST in costs.kinds():
         bases += planned_structures(dtype, device, costs, promoted, CLUSTER)
-    if costs is not None and WIDE in costs.kinds() and ELEMENT_BYTES[dtype] == WIDE_BYTES:
-        bases += planned_structures(dtype, device, costs, wide=True)
+    if costs is not None and WIDE in costs.kinds():
+        bases += planned_structures(dtype, device, costs, promoted, wide=True)
     for base in bases:
         for swap in (False, True) if base.specialized and not promoted else (False,):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import (
+    WIDE,
     CandidateTable,
     planned_structures,
     round_up_to_power_of_two,
@@ -42,7 +43,11 @@ def table(dtype: str, device: Device, costs: CostTable, product: Product, scales
     tile: groups make more and shorter tiles than one product does."""
     configs: list[GemmConfig] = []
     below: list[int] = []
-    for base in planned_structures(dtype, device, costs, promoted=scales == "block"):
+    promoted = scales == "block"
+    bases = planned_structures(dtype, device, costs, promoted)
+    if WIDE in costs.kinds():
+        bases += planned_structures(dtype, device, costs, promoted, wide=True)
+    for base in bases:
         coarse = base.block_k * ELEMENT_BYTES[dtype] > SLOT_ROW_BYTES and base.depth < COARSE_SLOTS
         if base.staging == "own" and not coarse and not violations(base, dtype, device, product):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
