@@ -3,7 +3,6 @@ Gluon and Triton sources that a configuration drives, and how torch tensors get 
 
 EXPORTS = {
     "candidates": (
-        "WIDE",
         "CandidateTable",
         "planned_structures",
         "round_up_to_power_of_two",

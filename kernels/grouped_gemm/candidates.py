@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.candidates import (
-    WIDE,
     CandidateTable,
     planned_structures,
     round_up_to_power_of_two,
@@ -43,11 +42,7 @@ def table(dtype: str, device: Device, costs: CostTable, product: Product, scales
     tile: groups make more and shorter tiles than one product does."""
     configs: list[GemmConfig] = []
     below: list[int] = []
-    promoted = scales == "block"
-    bases = planned_structures(dtype, device, costs, promoted)
-    if WIDE in costs.kinds():
-        bases += planned_structures(dtype, device, costs, promoted, wide=True)
-    for base in bases:
+    for base in planned_structures(dtype, device, costs, promoted=scales == "block"):
         coarse = base.block_k * ELEMENT_BYTES[dtype] > SLOT_ROW_BYTES and base.depth < COARSE_SLOTS
         if base.staging == "own" and not coarse and not violations(base, dtype, device, product):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
