@@ -19,7 +19,7 @@ from gemm_shapes import HELDOUT, TRAIN
 
 from warpplan.kernels.gemm.candidates import candidates
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.kernels.gemm.space import GemmConfig
+from warpplan.kernels.gemm.space import GemmConfig, config_of
 from warpplan.planner.predict.time_model import Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Calibration
@@ -111,6 +111,15 @@ def test_a_single_bad_reading_of_cublas_changes_nothing():
     np.testing.assert_allclose(gemm_table.steady_us(times, cublas), 10.0)
 
 
+def test_splits_of_k_are_taken_out_of_a_shape():
+    configs = space((64, 4096, 4096))
+    times = np.arange(1.0, len(configs) + 1)
+    kept = gemm_table.whole(measured(configs, times, (64, 4096, 4096)))
+    assert 0 < len(kept.configs) < len(configs)
+    assert all(config.split == "none" for config in kept.configs)
+    assert [times[configs.index(config)] for config in kept.configs] == kept.time_us.tolist()
+
+
 # The replay
 
 
@@ -189,6 +198,15 @@ def handed(monkeypatch) -> list[MeasuredShape]:
 
     monkeypatch.setattr(fit_gemm, "fit", fit)
     return given
+
+
+@pytest.mark.parametrize(("shape", "split"), [(TRAIN[1], "train"), (HELDOUT[0], "heldout")])
+def test_a_shape_of_the_table_is_a_row_of_its_own_split(shape, split):
+    """What a table says of the split was written before shapes were held out: the lists decide."""
+    configs = space(shape)
+    found = fit_gemm.as_row(measured(configs, np.ones(len(configs)), shape))
+    assert (found.row.sizes, found.row.split) == (shape, split)
+    assert tuple(map(config_of, found.configs)) == configs
 
 
 def test_held_out_shapes_never_reach_the_fit(tmp_path, handed):
