@@ -2,8 +2,8 @@
 
     python benchmarks/gemm_many_report.py
 
-Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many.svg``. Ratios are the other's time
-over the chosen plan's: above 1 the chosen plan is faster. No GPU needed.
+Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many-<card>.svg``. Ratios are the other's
+time over the chosen plan's: above 1 the chosen plan is faster. No GPU needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from time_statistics import geomean
 from warpplan.kernels.gemm.space import config_of
 
 SUMMARY = RESULTS / f"gemm_many_summary_{CARD}.json"
-PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / "gemm-many.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / f"gemm-many-{CARD}.svg"
 SM_COUNT = TARGET.sm_count
 WORST_PART = 0.01
 SHARED_PART = 0.05

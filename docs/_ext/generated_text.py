@@ -21,7 +21,7 @@ from measured_tables import corpus_table, moe_table, partitions_table
 from recorded_figures import (
     compiler_table,
     figure_table,
-    gemm_many_section,
+    gemm_many_sections,
     gemm_table,
     kernels_table,
     recorded,
@@ -41,7 +41,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "figures": figure_table,
     "file-schemas": file_schemas,
     "folders": folder_table,
-    "gemm-many": gemm_many_section,
+    "gemm-many": gemm_many_sections,
     "gemm-table": gemm_table,
     "kernels-table": kernels_table,
     "http-routes": http_routes,

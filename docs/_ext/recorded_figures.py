@@ -99,23 +99,27 @@ def kernels_table(card: str = "h200") -> str:
     return "\n".join(lines)
 
 
-def gemm_many_section() -> str:
-    """GEMM over many shapes, picture and figures; nothing where they have not been measured."""
-    card = next((card for card in ("h200", "h100") if (RESULTS / f"gemm_many_summary_{card}.json").exists()), None)
-    if card is None:
-        return ""
+def gemm_many_sections() -> str:
+    """GEMM over many shapes on each card that has timed some, the one with the most shapes first."""
+    cards = [card for card in ("h200", "h100") if (RESULTS / f"gemm_many_summary_{card}.json").exists()]
+    cards.sort(key=lambda card: -_of_many(card)["shapes"])
+    return "\n\n".join(map(gemm_many_section, cards))
+
+
+def gemm_many_section(card: str) -> str:
+    """Picture and figures of one card."""
     found = load(f"gemm_many_summary_{card}")
     lines = [
-        "### Many shapes",
+        f"### Many shapes on an {card.upper()}",
         "",
         f"`make bench-gemm-many` has timed the first {found['all']['shapes']:,} of 1,200 products of public models' "
         f"layers on an {card.upper()}, in an order drawn before the first run: dense and mixture-of-experts language "
         "models, vision, recommenders; forward and both backward products; 1 to 16,384 tokens. A point is a shape; "
         f"every row is in `gemm_many_{card}.json`.",
         "",
-        "![Speed over cuBLAS by FLOP of the product](gemm-many.svg)",
+        f"![Speed over cuBLAS by FLOP of the product, {card.upper()}](gemm-many-{card}.svg)",
         "",
-        "| | shapes | median | geometric mean | without odd widths | worst 1 % | least | best of 8 |",
+        "| | shapes | median | geometric mean | without odd widths | worst 1% | least | best of 8 |",
         "|---" + "|---:" * 7 + "|",
     ]
     groups = {"all": found["all"], **found["split"], **found["kind"], **found["product"]}
@@ -133,7 +137,7 @@ def gemm_many_section() -> str:
     ]
     lines += [
         "",
-        f"The slowest 5 % have in common: {shared}. " + (f"Goals missed: {'; '.join(missed)}." if missed else ""),
+        f"The slowest 5% have in common: {shared}. " + (f"Goals missed: {'; '.join(missed)}." if missed else ""),
     ]
     return "\n".join(lines).replace("%", " %")
 
@@ -143,10 +147,22 @@ def _gemm() -> tuple[str, str, str]:
     ratio = heldout["cublas_over_chosen"]
     figure = (
         f"{ratio['geomean']:.2f}× cuBLAS's speed in the geometric mean, {ratio['geomean_regular_widths']:.2f}× where "
-        f"rows start on 16 bytes, worst {ratio['worst']:.2f}×"
+        f"rows start on 16 bytes, worst {ratio['worst']:.2f}×; of public models' products {_many_ratio('h100')}, "
+        f"{_many_ratio('h200')}"
     )
     what = f"GEMM as chosen, no search on the GPU, {heldout['shapes']} held-out shapes, H200"
     return what, figure, "gemm_summary_h200"
+
+
+def _of_many(card: str) -> dict[str, Any]:
+    """The figures of all shapes that ``bench_gemm_many.py`` has timed on a card."""
+    found: dict[str, Any] = load(f"gemm_many_summary_{card}")["all"]
+    return found
+
+
+def _many_ratio(card: str) -> str:
+    found = _of_many(card)
+    return f"{found['cublas_over_chosen']['geomean']:.3f}× over {found['shapes']:,} on an {card.upper()}"
 
 
 def _unmodified() -> tuple[str, str, str]:
