@@ -31,7 +31,8 @@ FREE_SECONDS = 2.0
 """Work budget of a free joint problem that its bound does not decide, in seconds of a slow core. The free problems of
 the embedded profile's loops are all proven within it; doubled, an open one of a profile of one's own delays its first
 answer by twice as much."""
-FILE_NAME = "solved_loops.json.gz"
+FILE_NAME = "solved_loops.txt.gz"
+"""Lines of key and entry as JSON: a process reads the entries that it needs, of thousands."""
 Entry = dict[str, Any]
 """``{"outcome": …}`` of schema warpplan/outcome-1 without its seconds; ``{"number": n}``, derived from several solves;
 or the fields of an :class:`Optimality`."""
@@ -112,20 +113,20 @@ def recording() -> Iterator[dict[str, Entry]]:
 
 
 @cache
-def shipped() -> dict[str, Entry]:
-    """What the package holds; empty where the file was left out."""
+def shipped() -> dict[str, str]:
+    """What the package holds, each entry as JSON; empty where the file was left out."""
     file = resources.files("warpplan.kernels") / "data" / FILE_NAME
     try:
-        found: dict[str, Entry] = json.loads(gzip.decompress(file.read_bytes()))
+        text = gzip.decompress(file.read_bytes()).decode()
     except FileNotFoundError:
         return {}
-    return found
+    return dict(line.split(" ", 1) for line in text.splitlines())
 
 
 def packed(entries: dict[str, Entry]) -> bytes:
     """The file that holds ``entries``: equal entries give equal bytes."""
-    text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
-    return gzip.compress(text.encode(), 9, mtime=0)
+    lines = [f"{name} {json.dumps(entries[name], sort_keys=True, separators=(',', ':'))}" for name in sorted(entries)]
+    return gzip.compress("\n".join(lines).encode(), 9, mtime=0)
 
 
 def _tuples(entry: Entry) -> tuple[tuple[str, ...], ...]:
@@ -133,4 +134,7 @@ def _tuples(entry: Entry) -> tuple[tuple[str, ...], ...]:
 
 
 def _known(name: str) -> Entry | None:
-    return shipped().get(name) if _recorded is None else _recorded.get(name)
+    if _recorded is not None:
+        return _recorded.get(name)
+    text = shipped().get(name)
+    return None if text is None else json.loads(text)
