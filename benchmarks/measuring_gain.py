@@ -1,9 +1,9 @@
 """No GPU: what ``warpplan measure`` expects to save, and what the recorded exhaustive searches say that it saves.
 
 The candidates of each searched GEMM are measured by looking their recorded times up, in the order of value and, for
-comparison, the first of every shape in turn. Writes ``results/measuring_gain.json``: a row for each split, weighting
-and number of measurements, ``saved`` being the part of the job's time that is saved. ``weights`` is "one launch" of
-each shape, or "equal shares" of the time.
+comparison, the first of every shape in turn. Plans that split K are left out: the tables have those of a former kernel.
+Writes ``results/measuring_gain.json``: a row for each split, weighting and number of measurements, ``saved`` being the
+part of the job's time that is saved. ``weights`` is "one launch" of each shape, or "equal shares" of the time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gemm_table import SearchedShape, read
+from gemm_table import SearchedShape, read, whole
 from results_file import head, write
 
 from warpplan.kernels.gemm.kernel import Gemm
@@ -34,7 +34,8 @@ COUNTS = (8, 16, 32, 64, 128)
 
 def candidates(shape: SearchedShape) -> list[tuple[float, float]]:
     """(predicted, recorded) microseconds of the recorded candidates, the best predicted first."""
-    times = dict(zip(shape.configs, shape.time_us.tolist(), strict=True))
+    known = whole(shape)
+    times = dict(zip(known.configs, known.time_us.tolist(), strict=True))
     ranked = Gemm().rank(shape.shape, shape.dtype, device(DEVICE), embedded(DEVICE), limit=1 << 20)
     found = [(r.prediction.time_us, config_of(r.config)) for r in ranked]
     return [(predicted, times[config]) for predicted, config in found if config in times]

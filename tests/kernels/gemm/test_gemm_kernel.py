@@ -313,13 +313,13 @@ def with_pairs(profile, cycles=96.0):
     """The profile as if a K step of 64 rows by two accumulators took ``cycles``."""
     step = OperationCost(occupancy=Quantiles(cycles, cycles, 1))
     pairs = [CostEntry("wgmma_pair", (("a", "shared"), ("dtype", "bfloat16"), ("n", 192)), step)]
-    return replace(profile, costs=CostTable((*profile.costs.entries, *pairs)))
+    return replace(profile, costs=CostTable((*without(profile, "wgmma_pair").costs.entries, *pairs)))
 
 
 def test_wide_tiles_are_ranked_once_their_products_are_measured(profile):
     """Nothing else changes, and what they propose is valid, may split K, and is a launch and back."""
     for shape in ((4096, 4096, 4096), (1267, 4096, 4096), (100, 8192, 8192)):
-        bare = GEMM.ranked(shape, "bfloat16", H200, profile)
+        bare = GEMM.ranked(shape, "bfloat16", H200, without(profile, "wgmma_pair"))
         assert not any(c.wide for c, _ in bare)
         found = GEMM.ranked(shape, "bfloat16", H200, with_pairs(profile))
         assert [r for r in found if not r[0].wide] == bare
@@ -335,7 +335,7 @@ def test_wide_tiles_are_ranked_once_their_products_are_measured(profile):
 def test_a_wide_tiles_products_take_what_a_pair_takes(profile):
     config = GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3)
     with pytest.raises(MissingCosts, match="wgmma_pair"):
-        GEMM.predicted([config], SQUARE, "bfloat16", H200, profile)
+        GEMM.predicted([config], SQUARE, "bfloat16", H200, without(profile, "wgmma_pair"))
     tensor = [
         dict(GEMM.predicted([config], SQUARE, "bfloat16", H200, with_pairs(profile, cycles))[0].parts)["tensor"]
         for cycles in (96.0, 192.0)
