@@ -3,7 +3,8 @@
     python benchmarks/gemm_many_report.py
 
 Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many-<card>.svg``. Ratios are the other's
-time over the chosen plan's: above 1 the chosen plan is faster. No GPU needed.
+time over the chosen plan's: above 1 the chosen plan is faster; ``since`` compares with rows of former plans, in
+``gemm_many_<card>_before.json``. No GPU needed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class ManyRow:
     cublas: float
     best_of_8: float
     time_error: float
+    wide: bool
 
     @property
     def last_wave(self) -> float:
@@ -72,7 +74,7 @@ def measured(values: Mapping[str, Any]) -> ManyRow:
     us = values["chosen_us"]
     return ManyRow(
         shape, config.units(shape.sizes, SM_COUNT), SM_COUNT * config.ctas_per_sm, values["peers"]["cublas"] / us,
-        values["best_of_8_us"] / us, abs(values["predicted_us"] / us - 1.0),
+        values["best_of_8_us"] / us, abs(values["predicted_us"] / us - 1.0), config.wide,
     )  # fmt: skip
 
 
@@ -149,6 +151,29 @@ def report(rows: Sequence[ManyRow]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def since(rows: Sequence[ManyRow], earlier: Sequence[ManyRow]) -> dict[str, Any]:
+    """Geometric means of the shapes that former plans were timed on, too, then and now; apart those that have a wide
+    tile now. ``wide_first_choices`` counts these among all ``rows``."""
+    former = {r.shape: r for r in earlier}
+
+    def compared(chosen: Sequence[ManyRow]) -> dict[str, Any]:
+        then = [former[r.shape] for r in chosen]
+        return {"shapes": len(chosen)} | {
+            when: {
+                "cublas_over_chosen": round(geomean([r.cublas for r in found]), 4),
+                "best_of_8_over_chosen": round(geomean([r.best_of_8 for r in found]), 4),
+            }
+            for when, found in (("before", then), ("now", chosen))
+            if found
+        }
+
+    both = [r for r in rows if r.shape in former]
+    return {
+        "wide_first_choices": sum(r.wide for r in rows), "all": compared(both),
+        "wide": compared([r for r in both if r.wide]),
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=OUT)
@@ -158,6 +183,9 @@ def main() -> None:
     values = read_rows(arguments.rows)
     rows = [measured(row) for row in values if "wrong" not in row]
     found = report(rows)
+    before = arguments.rows.with_name(f"{arguments.rows.stem}_before.json")
+    if before.exists():
+        found["since"] = since(rows, [measured(row) for row in read_rows(before) if "wrong" not in row])
     found["wrong"] = [row["sizes_text"] for row in values if "wrong" in row]
     print(json.dumps(found, indent=1))
     write(arguments.summary, {**head("gemm_many_summary", json.loads(arguments.rows.read_text())["device"]), **found})

@@ -7,6 +7,8 @@ import math
 import random
 import statistics
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,21 @@ def test_the_report_counts_what_the_rows_say(tmp_path: Path) -> None:
     assert len(found["worst"]) == 1
     drawn = ElementTree.fromstring(picture([(row.shape, row.cublas) for row in rows]))
     assert len(drawn.findall("{*}circle")) + len(drawn.findall("{*}path")) == 8 + len(many_shapes.COUNTS)
+
+
+def test_only_shapes_that_former_plans_ran_are_compared_with_them() -> None:
+    def rows(shapes: Sequence[DrawnShape], cublas: float) -> list[gemm_many_report.ManyRow]:
+        return [gemm_many_report.measured(_row(shape, PROFILE, cublas)) for shape in shapes]
+
+    now = [replace(row, wide=row.shape in (SHAPES[1], SHAPES[4])) for row in rows(SHAPES[1:5], 1.2)]
+    before = rows(SHAPES[3:9], 0.9)
+    found = gemm_many_report.since(now, before)
+    assert found["wide_first_choices"] == 2
+    assert (found["all"]["shapes"], found["wide"]["shapes"]) == (2, 1)
+    for group in (found["all"], found["wide"]):
+        assert group["now"]["cublas_over_chosen"] == pytest.approx(1.2)
+        assert group["before"]["cublas_over_chosen"] == pytest.approx(0.9)
+    assert gemm_many_report.since(now[:1], before)["all"] == {"shapes": 0}
 
 
 def test_the_least_of_noisy_readings_is_not_too_short() -> None:
