@@ -10,7 +10,8 @@ from corpus_entry import BLOCK, Entry
 
 MODULES = (
     "gemm_pointers", "gemm_blocks", "gemm_descriptors", "quantised", "experts", "attention_forward",
-    "attention_serving", "attention_backward", "chunked", "training", "norms",
+    "attention_serving", "attention_backward", "recurrences.linear_attention", "recurrences.delta_rule",
+    "recurrences.state_spaces", "training", "norms",
 )  # fmt: skip
 HAS_BLOCK_POINTERS = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
 """They are gone from the language since Triton 3.9."""

@@ -1,0 +1,1 @@
+"""Recurrences over tokens that are computed in chunks."""
