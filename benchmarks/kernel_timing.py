@@ -191,7 +191,7 @@ def _search(job: dict[str, Any]) -> Result:
         except Exception as error:
             torch.cuda.synchronize()  # raises where the GPU is lost
             reasons[index] = first_line(error)
-    found = {name: [round(us, 3) for us in summary(us).values()] for name, us in _in_turn(graphs, job).items()}
+    found = {name: [round(us, 3) for us in summary(us).values()] for name, us in in_turn(graphs, job).items()}
     times = [reasons[index] if index in reasons else found[str(index)] for index in range(len(job["configs"]))]
     del graphs, owned
     return {
@@ -247,7 +247,7 @@ def _compare(job: dict[str, Any]) -> Result:
         except Exception as error:
             torch.cuda.synchronize()  # raises where the GPU is lost
             failed[name] = first_line(error)
-    samples = _in_turn(graphs, job)
+    samples = in_turn(graphs, job)
     times = {name: summary(us) for name, us in samples.items()}
     waiting = dict(case.uncaptured(row))
     if waiting and job["check"] in graphs:
@@ -273,7 +273,7 @@ def _compare(job: dict[str, Any]) -> Result:
     return result | ({"fatal": True} if failed else {})
 
 
-def _in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:
+def in_turn(graphs: Mapping[str, tuple[Any, int]], job: dict[str, Any]) -> dict[str, list[float]]:
     """Each round's reading of every contender, in another random order each round and for each row: a contender's
     neighbours, whose power the clock still answers to, and its place are not always the same. With one order for all
     rows, the contender that followed cuBLAS in both rounds was 5 % slower than the others in the mean of 48 rows

@@ -47,7 +47,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
-from triton.language.extra.cuda import gdc_wait  # noqa: E402
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # noqa: E402
 from triton.profiler import language as proton  # noqa: E402
 
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -76,6 +76,7 @@ __all__ = [
     "TensorDescriptor",
     "async_copy",
     "fence_async_shared",
+    "gdc_launch_dependents",
     "gdc_wait",
     "gl",
     "gluon",

@@ -146,6 +146,7 @@ def work(
         split_rounds=zeros,
         reduced_bytes=zeros,
         fix_up_cycles=zeros,
+        launch_dependents=zeros,
     )
 
 

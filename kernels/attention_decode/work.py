@@ -182,4 +182,5 @@ def work(
         split_rounds=several,
         reduced_bytes=several * np.ceil(rows / device.sm_count) * splits * shape.head_dim * SUM_BYTES,
         fix_up_cycles=zeros,
+        launch_dependents=zeros,
     )

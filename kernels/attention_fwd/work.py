@@ -127,6 +127,7 @@ def work(
         split_rounds=zeros,
         reduced_bytes=zeros,
         fix_up_cycles=zeros + waited,
+        launch_dependents=zeros,
     )
 
 

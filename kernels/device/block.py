@@ -14,8 +14,9 @@ class Block:
     ``a_major`` is the dimension of A that lies contiguously: "k", or "m" where A is stored [K, M]; ``b_major`` is "k"
     or "n". ``split`` says how K is split: "none", "equal" ranges of each tile's, or "stream", a range a CTA of all
     tiles'. ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``cluster`` CTAs
-    share a block: its rows, each with all of its columns. ``tile`` is one chunk of the result as it is stored:
-    transposed where the operands are swapped.
+    share a block: its rows, each with all of its columns. ``launch_dependents``: the producer lets the next launch
+    begin (:mod:`warpplan.kernels.device.early_launch`). ``tile`` is one chunk of the result as it is stored: transposed
+    where the operands are swapped.
 
     A tensor's sides are powers of two. Where ``block_n`` is none, the block has two accumulators, whose columns are
     ``widths``, and B comes in ``pieces``, each as wide as the narrower of them.
@@ -36,6 +37,7 @@ class Block:
     b_major: str
     scales: str
     cluster: int
+    launch_dependents: bool
     sharers: int
     rows: int
     chunk_columns: int
@@ -47,7 +49,7 @@ class Block:
 @gluon.constexpr_function
 def block(
     scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-    b_major, scales="none", cluster=1,
+    b_major, scales="none", cluster=1, launch_dependents=False,
 ):  # fmt: skip
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
@@ -55,7 +57,7 @@ def block(
     widths = accumulator_widths(block_n)
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-        b_major, scales, cluster,
+        b_major, scales, cluster, launch_dependents,
         sharers=sharers,
         rows=rows,
         chunk_columns=columns,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from warpplan.kernels.device.early_launch import wait_for_previous_kernel
+from warpplan.kernels.device.early_launch import launch_dependents, wait_for_previous_kernel
 from warpplan.kernels.device.epilogue import accumulator_layout, shared_layout
 from warpplan.kernels.device.rings import allocate_barriers, init_ring, previous_slot, wait_empty, wait_full
 from warpplan.kernels.device.scaling import multiply_promoted
@@ -116,6 +116,8 @@ def producer(
                 mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
                 LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)
             index += 1
+    if BLOCK.launch_dependents:
+        launch_dependents()
 
 
 @gluon.jit

@@ -126,6 +126,7 @@ def gemm_kernel(
     SPLIT: gl.constexpr,
     A_MAJOR: gl.constexpr,
     B_MAJOR: gl.constexpr,
+    LAUNCH_DEPENDENTS: gl.constexpr,
     SCALES: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
@@ -138,7 +139,7 @@ def gemm_kernel(
     """
     BLOCK: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
-        A_MAJOR, B_MAJOR, SCALES, gl.num_ctas(),
+        A_MAJOR, B_MAJOR, SCALES, gl.num_ctas(), LAUNCH_DEPENDENTS,
     )  # fmt: skip
     ring = allocate_ring(a_desc, b_desc, BLOCK)
     staging = ring.a
@@ -205,6 +206,7 @@ def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: s
         "SPLIT": config.split,
         "A_MAJOR": a_major,
         "B_MAJOR": b_major,
+        "LAUNCH_DEPENDENTS": config.launch_dependents,
         "SCALES": scales,
         "PRODUCER_REGISTERS": config.producer_registers,
         "CONSUMER_REGISTERS": config.consumer_registers,

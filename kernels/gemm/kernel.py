@@ -37,7 +37,7 @@ from warpplan.kernels.gemm.work import (
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
-from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
+from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, dependents_us, predictions, terms
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
@@ -78,12 +78,17 @@ PORTABLE_SCHEMES = ("pipelined",)
 """What an ordinary ``tl`` kernel can be launched with: a plan of one partition."""
 CONTENDERS = 5
 """Block structures that an explanation compares."""
+EARLY_US = 9.0
+"""A specialised kernel predicted to take less lets the next launch begin early: of training shapes, each below gained,
+and those above lost in the mean (``benchmarks/results/early_launch_h200.json``)."""
 
 
 class Gemm:
     """C[M, N] = A[M, K] · B[N, K]ᵀ, accumulated in fp32."""
 
     declaration = GEMM
+    launches_dependents = True
+    """Whether the kernel can let the next launch begin early."""
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
         GEMM.require_dtype(dtype)
@@ -152,8 +157,13 @@ class Gemm:
         chosen = all_work.take(rows)
         constants = calibrated_constants(profile, self.calibrations(shape, dtype, profile), chosen.structures)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), constants)
+        early = solved.table.specialized[rows] & (time_us < EARLY_US) & self.launches_dependents
+        time_us = time_us - early * dependents_us(constants)
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
-        configs = (replace(solved.table.configs[i], group_m=int(grid.group_m[i])) for i in rows[order].tolist())
+        configs = (
+            replace(solved.table.configs[rows[i]], group_m=int(grid.group_m[rows[i]]), launch_dependents=bool(early[i]))
+            for i in order.tolist()
+        )
         return list(zip(configs, predictions(chosen, parts, time_us, order), strict=True))
 
     def predicted(

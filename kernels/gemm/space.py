@@ -78,7 +78,8 @@ class GemmConfig:
     (:mod:`warpplan.kernels.device.stream_k`). ``ctas_per_sm`` blocks are resident together. ``promoted``: each K block
     of fp8 operands leaves the tensor cores and is summed in fp32 registers, as block scales need. ``cluster`` CTAs on
     neighbouring SMs share a tile: each has a part of its rows, and B's tiles are copied once for all of them (TMA
-    multicast).
+    multicast). ``launch_dependents``: the launch that follows in the stream may begin when the last copies of this one
+    are under way (:mod:`warpplan.kernels.device.early_launch`).
     """
 
     scheme: Scheme
@@ -98,6 +99,7 @@ class GemmConfig:
     promoted: bool = False
     stream_k: bool = False
     cluster: int = 1
+    launch_dependents: bool = False
 
     @property
     def cta_rows(self) -> int:
@@ -297,6 +299,8 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
         yield "the pipelined scheme has no split-K, no stream-K and no swapped operands"
     if c.stream_k and c.split_k > 1:
         yield f"stream_k with split_k {c.split_k}: K is split in one of the two ways"
+    if c.launch_dependents and not c.specialized:
+        yield f"launch_dependents with {c.scheme}: it has no producer to say that its copies are under way"
     if c.stream_k and not c.persistent:
         yield "stream_k without persistent: each CTA has one range, and all of a launch's must be resident"
     if c.live_registers + BASE_REGISTERS > c.consumer_registers:
@@ -406,6 +410,8 @@ def tuning(config: GemmConfig) -> TuningConfig:
         kwargs["PROMOTED"] = True
     if config.stream_k:
         kwargs["STREAM_K"] = True
+    if config.launch_dependents:
+        kwargs["LAUNCH_DEPENDENTS"] = True
     return TuningConfig.of(
         kwargs, num_warps=config.consumer_warps, num_stages=1, num_ctas=config.cluster, maxnreg=config.max_registers
     )
@@ -480,4 +486,5 @@ def _read(tuning_config: TuningConfig) -> GemmConfig:
         split_tail=bool(kwargs.get("SPLIT_TAIL", False)),
         promoted=bool(kwargs.get("PROMOTED", False)),
         stream_k=bool(kwargs.get("STREAM_K", False)),
+        launch_dependents=bool(kwargs.get("LAUNCH_DEPENDENTS", False)),
     )

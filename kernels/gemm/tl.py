@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS, wait_for_previous_kernel
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.space import GemmConfig
 
@@ -33,6 +34,7 @@ def gemm_kernel(
 ):
     """``c`` is a descriptor, or a pointer to rows of ``C_ROW_STRIDE`` elements where ``TMA_STORE`` is off. An operand
     that does not lie with K contiguous is stored [K, rows]."""
+    wait_for_previous_kernel()
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=1):
         row, column = banded_tile(tile, M, N, GROUP_M, BLOCK_M, BLOCK_N)
@@ -72,7 +74,7 @@ def constants(config: GemmConfig, tma_store: bool, layout: str = "nt") -> dict[s
 
 
 def launch_options(config: GemmConfig) -> dict[str, int]:
-    return {"num_warps": config.consumer_warps, "num_stages": config.depth}
+    return {"num_warps": config.consumer_warps, "num_stages": config.depth, **LAUNCH_OPTIONS}
 
 
 def signature(

@@ -182,7 +182,7 @@ def _fix_up_cycles(config: GemmConfig, costs: CostTable) -> float | None:
 
 def loop_of(config: GemmConfig) -> GemmConfig:
     """``config`` without what its loop does not depend on: candidates of one loop have the same."""
-    return replace(config, swap=False, group_m=8, split_k=1, split_tail=False, stream_k=False)
+    return replace(config, swap=False, group_m=8, split_k=1, split_tail=False, stream_k=False, launch_dependents=False)
 
 
 def _loop(config: GemmConfig, dtype: str, device: Device, costs: CostTable, element: int) -> dict[str, float]:
@@ -303,6 +303,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             split_rounds=split_rounds.astype(np.float64),
             reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
             fix_up_cycles=others * solved.fix_up_cycles,
+            launch_dependents=np.array([c.launch_dependents for c in t.configs], dtype=np.float64),
         ),
         g,
     )

@@ -161,6 +161,7 @@ def gemm_bias_act_kernel(
     SPLIT: gl.constexpr,
     A_MAJOR: gl.constexpr,
     B_MAJOR: gl.constexpr,
+    LAUNCH_DEPENDENTS: gl.constexpr,
     ACTIVATION: gl.constexpr,
     BIAS: gl.constexpr,
     RESIDUAL: gl.constexpr,
@@ -172,7 +173,7 @@ def gemm_bias_act_kernel(
     "none"."""
     PLAN: gl.constexpr = block(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
-        A_MAJOR, B_MAJOR, "none", gl.num_ctas(),
+        A_MAJOR, B_MAJOR, "none", gl.num_ctas(), LAUNCH_DEPENDENTS,
     )  # fmt: skip
     BLOCK: gl.constexpr = fused_block(PLAN, ACTIVATION, BIAS, RESIDUAL)
     ring = allocate_ring(a_desc, b_desc, BLOCK)

@@ -86,6 +86,7 @@ class GroupedGemm(Gemm):
     with registers of its own."""
 
     declaration = GROUPED_GEMM
+    launches_dependents = False
 
     def parse_shape(self, sizes: Mapping[str, object], dtype: str) -> Shape:
         GROUPED_GEMM.require_dtype(dtype)

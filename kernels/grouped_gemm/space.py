@@ -73,6 +73,8 @@ def _own_violations(config: GemmConfig, dtype: str, product: str) -> Iterator[st
         yield f"split_k {c.split_k}: the K of a group is not split"
     if c.cluster != 1:
         yield f"cluster {c.cluster}: the tiles of a group are not shared by CTAs"
+    if c.launch_dependents:
+        yield "launch_dependents: a grouped product lets no launch begin early"
     if c.swap:
         yield "swap: the operands of a group are not swapped"
     if not c.persistent:

@@ -60,6 +60,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             split_rounds=np.zeros(units.shape),
             reduced_bytes=np.zeros(units.shape),
             fix_up_cycles=np.zeros(units.shape),
+            launch_dependents=np.zeros(units.shape),
         ),
         g,
     )

@@ -11,15 +11,16 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
     dram     = ramp + bytes that must come from or go to DRAM / measured rate + zeros that TMA fills in / L2 rate
     power    = (FLOP, L2 and DRAM bytes, each weighted by the energy it takes) / sustained tensor rate
     overhead = (start + prologue + rounds · exposed + drain + fix-up) / f + split rounds · split-K's reduction
-    time     = launch + overhead + ‖ ‖ ‖tensor, l2, latency‖, power ‖, dram ‖
+    time     = launch + overhead + ‖ ‖ ‖tensor, l2, latency‖, power ‖, dram ‖ − what an early launch saves
 
 ``exposed`` is what a unit's epilogue adds: all of it where the same warps multiply next; half of what exceeds the main
 loop where a second consumer, or a second block on the SM, multiplies meanwhile; and the ring's refill too where one
 partition does everything. The p-norms, each with its own p, stand for what neither a maximum (perfect overlap) nor a
 sum (none) describes. Zeros are those of boxes that reach beyond the matrix: tiles of 64 rows for 1 to 32 take 10 to
 45 % longer than the bytes from DRAM say (``benchmarks/results/gemm_exhaustive_h200_train.json``), and the fit charges
-them at the L2's measured rate. A block with ranges of split tiles in several rounds reduces in each. The p of the norms
-and the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
+them at the L2's measured rate. A block with ranges of split tiles in several rounds reduces in each. Where a kernel
+lets the launch that follows begin early, launches of it in a row take less by a constant. The p of the norms and the
+other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "power_norm": 4.0,
     "memory_norm": 6.0,
     "launch_scale": 1.0,
+    "dependents_us": 0.0,
     "l2_scale": 1.0,
     "dram_scale": 1.0,
     "dram_ramp_us": 1.0,
@@ -107,7 +109,8 @@ class DeviceWork:
     unit starts with an empty ring. ``filled_bytes`` are those of ``loaded_bytes`` that lie beyond the matrix, which TMA
     fills with zeros. ``split_rounds`` of the ``rounds`` are ranges of split tiles, at whose end a block
     writes and, if it comes last, reads ``reduced_bytes``. ``fix_up_cycles``, measured, are what a block of a stream
-    waits for the partial sums of others, or a kernel for one that runs before it.
+    waits for the partial sums of others, or a kernel for one that runs before it. ``launch_dependents`` is 1 where the
+    next launch may begin before this one ends.
     """
 
     flops: float
@@ -140,6 +143,7 @@ class DeviceWork:
     split_rounds: Floats
     reduced_bytes: Floats
     fix_up_cycles: Floats
+    launch_dependents: Floats
 
     def take(self, rows: Ints) -> DeviceWork:
         """The chosen rows alone."""
@@ -236,7 +240,13 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     block = _norm(of_all("block_norm"), tensor, l2, latency)
     body = _norm(of_all("memory_norm"), _norm(of_all("power_norm"), block, power), dram)
     residual = np.array([constants.get(f"structure.{s}", 0.0) for s in work.structures])[work.structure]
-    return parts, of_all("launch_scale") * rates.launch_us + (overhead + body) * np.exp(residual)
+    time_us = of_all("launch_scale") * rates.launch_us + (overhead + body) * np.exp(residual)
+    return parts, time_us - work.launch_dependents * dependents_us(constants)
+
+
+def dependents_us(constants: Mapping[str, float]) -> float:
+    """What a launch in a row of its like takes less where each lets the next begin early."""
+    return constants.get("dependents_us", GLOBAL_DEFAULTS["dependents_us"])
 
 
 def _norm(p: float, *terms_us: Floats) -> Floats:

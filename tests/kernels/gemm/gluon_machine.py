@@ -322,6 +322,8 @@ class Machine:
         self.resident = 0
         self.partitions: list[Partition] = []
         self.copied_into: set[int] = set()
+        self.launching: list[int] = []
+        """CTAs that let the next launch begin, in the order in which they said so."""
         self.in_flight: list[Operation] = []
         self.failure: BaseException | None = None
         self.baton = threading.Semaphore(0)
@@ -422,6 +424,8 @@ def _load(
     descriptor: Descriptor, coordinates: list[int], barrier: Barrier, target: Shared, multicast: bool = False
 ) -> None:
     machine().step()
+    if partition().cta in machine().launching:
+        raise ProtocolError("a copy is issued after the next launch was let begin")
     if multicast and partition().rank > 0:
         return
     in_flight = machine().in_flight
@@ -636,6 +640,10 @@ def _wait_for_previous_kernel() -> None:
     _CTA.waited = True
 
 
+def _launch_dependents() -> None:
+    machine().launching.append(partition().cta)
+
+
 def _specialize(functions: Any, warps: Any, registers: Any) -> None:
     if not _CTA.waited:
         raise ProtocolError("partitions begin while the kernel before may still write what they read")
@@ -700,6 +708,7 @@ def fake_compat() -> SimpleNamespace:
         ),
         proton=SimpleNamespace(scope=lambda name: contextlib.nullcontext()),
         fence_async_shared=_fence,
+        gdc_launch_dependents=_launch_dependents,
         gdc_wait=_wait_for_previous_kernel,
         has_clusters=True,
         reinterpret=_reinterpret,
@@ -807,6 +816,7 @@ def run_gemm(
         "A_MAJOR": a_major,
         "B_MAJOR": b_major,
         "SCALES": "none",
+        "LAUNCH_DEPENDENTS": False,
         "PRODUCER_REGISTERS": 24,
         "CONSUMER_REGISTERS": 240,
         **constants,
@@ -815,7 +825,7 @@ def run_gemm(
     left, right = (b, a) if constants["SWAP"] else (a, b)
     block = kernel.block(
         *(constants[name] for name in NAMES), constants["SPLIT"], constants["A_MAJOR"], constants["B_MAJOR"],
-        constants["SCALES"], cluster,
+        constants["SCALES"], cluster, constants["LAUNCH_DEPENDENTS"],
     )  # fmt: skip
     stride = n + 3
     c = np.full((m, stride), POISON)
@@ -868,6 +878,8 @@ def run_ctas(
             name = f"{function.__name__} {i}"
             runner.partitions.append(Partition(runner, cta, name, functools.partial(function, *given)))
     runner.run()
+    if sorted(runner.launching) != (list(range(programs * cluster)) if constants["LAUNCH_DEPENDENTS"] else []):
+        raise ProtocolError(f"the next launch was let begin by CTAs {runner.launching}")
 
 
 def _operand(matrix: np.ndarray, box: tuple[int, int], by_k: bool, split: int | None = None) -> Descriptor:

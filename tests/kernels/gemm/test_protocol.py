@@ -59,6 +59,14 @@ def test_every_number_of_units(kernel, plan, depth, tiles):
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("split", [1, 2])
+def test_the_next_launch_begins_when_the_last_copies_are_issued(kernel, plan, split):
+    """By each CTA once, one without a unit too."""
+    for seed, tiles in enumerate((1, 3, 4)):
+        check(kernel, 4, 4 * tiles, 14, seed=seed, programs=3, split_k=split, DEPTH=3, LAUNCH_DEPENDENTS=True, **plan)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("programs", [1, 2, 3])
 @pytest.mark.parametrize("whole", range(6))
 def test_whole_tiles_and_a_split_tail(kernel, plan, programs, whole):
@@ -262,6 +270,11 @@ MUTATIONS = {
         TAIL,
     ),
     "nobody waits for the kernel before": ("    wait_for_previous_kernel()\n", "", SINGLE),
+    "the next launch begins before the last copies": (
+        "            index += 1\n    if BLOCK.launch_dependents",
+        "            index += 1\n        if BLOCK.launch_dependents",
+        {**SINGLE, "LAUNCH_DEPENDENTS": True},
+    ),
     "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),
     "the halves swap": (
         "slot * BLOCK.sharers + PART)\n    b =",

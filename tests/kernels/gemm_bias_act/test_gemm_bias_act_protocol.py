@@ -48,13 +48,21 @@ def run(
     columns = n // 2 if activation == "swiglu" else n
     constants = {
         "CONSUMERS": 1 if constants["SCHEME"] == "single" else 2, "SPLIT": machine.split_of(split_k, stream_k),
-        "A_MAJOR": "k", "B_MAJOR": "k",
+        "A_MAJOR": "k", "B_MAJOR": "k", "LAUNCH_DEPENDENTS": False,
         "ACTIVATION": activation, "BIAS": "none" if bias is None else "any",
         "RESIDUAL": "none" if residual is None else "any", "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240,
         **constants,
     }  # fmt: skip
     left, right = (b, a) if constants["SWAP"] else (a, b)
-    plan = kernel.block(*(constants[name] for name in machine.NAMES), constants["SPLIT"], "k", "k")
+    plan = kernel.block(
+        *(constants[name] for name in machine.NAMES),
+        constants["SPLIT"],
+        "k",
+        "k",
+        "none",
+        1,
+        constants["LAUNCH_DEPENDENTS"],
+    )
     block = kernel.fused_block(plan, activation, constants["BIAS"], constants["RESIDUAL"])
     c = np.full((m, columns + 3), machine.POISON)
     out = machine.Descriptor(c[:, :columns], block.tile) if constants["TMA_STORE"] else machine.Pointer(c.reshape(-1))

@@ -57,6 +57,7 @@ def works(rows: int = 1, **columns: Any) -> DeviceWork:
         split_rounds=floats(0),
         reduced_bytes=floats(0),
         fix_up_cycles=floats(0),
+        launch_dependents=floats(0),
     )
     arrays = {n: floats(v) if np.isscalar(v) and n != "flops" else v for n, v in columns.items()}
     return replace(base, **arrays)
