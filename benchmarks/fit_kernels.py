@@ -25,7 +25,7 @@ from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaust
 from results_file import RESULTS, head, write
 from time_statistics import geomean
 
-from warpplan.kernels.gemm.space import GemmConfig, config_of
+from warpplan.kernels.gemm.space import config_of
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
 from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
@@ -79,7 +79,7 @@ ORDERED = {
     "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
-MANY = ("_before", "_training")
+MANY = BEFORE, TRAINING = ("_before", "_training")
 """Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, and training rows that were
 read again while it was, for the first choices of constants between."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
@@ -87,8 +87,8 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 
 
 EARLY = f"early_launch_{CARD}.json"
-"""Rows of ``bench_early_launch.py``: what kernels of one partition take that are launched early, as they were not when
-the other tables were read, and what letting the next launch begin early saves."""
+"""Rows of ``bench_early_launch.py``: what letting the next launch begin early saves, and what kernels of one partition
+take that are launched early, as they were not when the file :data:`BEFORE` was read."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
 SPLIT = ("split_us", "split_scale")
@@ -264,7 +264,7 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     """``profile`` with gemm's calibration fitted anew to the training rows of :data:`MANY` that the folder ``tables``
     has, and to ``broad``, which keep it what it is elsewhere; ``profile`` itself where it has none. Where there is a
     file ``splits_<card>.json``, plans that split K are its alone; where there is :data:`EARLY`, kernels of one
-    partition are. Writes ``gemm_many_fit_<card>.json``: errors and regrets before and after; ``left_out`` is of
+    partition are of newer files than :data:`BEFORE`. Writes ``gemm_many_fit_<card>.json``: errors and regrets before and after; ``left_out`` is of
     training rows by constants that were fitted without them."""
     paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
     if not paths:
@@ -289,14 +289,17 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
 
     prior = profile.calibration("gemm")
     assert prior is not None
-    rows, of_splits = read_many(*paths), read_many(splits) if splits.exists() else []
+    early = [tables / EARLY] if (tables / EARLY).exists() else []
+
+    def launched_alike(path: Path, config: TuningConfig) -> bool:
+        return not (early and path.stem.endswith(BEFORE)) or config_of(config).specialized
+
+    rows = read_many(*paths, *early, counts=launched_alike)
+    of_splits = read_many(splits) if splits.exists() else []
     if of_splits:
         rows = whole(rows)
-    early = read_many(tables / EARLY) if (tables / EARLY).exists() else []
-    if early:
-        rows = only(rows, lambda config: config.specialized)
     kept = measured(broad, "train")
-    training, heldout = measured([*rows, *of_splits, *early], "train"), measured(rows, "heldout")
+    training, heldout = measured([*rows, *of_splits], "train"), measured(rows, "heldout")
     left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
     made = fitted(training)
     summaries = {
@@ -315,20 +318,14 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
 
 def whole(table: Sequence[SearchedRow]) -> list[SearchedRow]:
     """The rows with the candidates that leave K whole, where there are any."""
-    return [
-        kept
-        for found in table
-        for kept in (only([found], lambda c: c.split == "none") if found.row.kernel in SPLITTING else [found])
-    ]
-
-
-def only(table: Sequence[SearchedRow], counts: Callable[[GemmConfig], bool]) -> list[SearchedRow]:
-    """The rows of the GEMM's candidates with those that count, where there are any."""
-    rows = []
-    for found in table:
-        kept = [i for i, config in enumerate(found.configs) if counts(config_of(config))]
-        rows.append(replace(found, configs=tuple(found.configs[i] for i in kept), time_us=found.time_us[kept]))
+    rows = [unsplit(found) if found.row.kernel in SPLITTING else found for found in table]
     return [found for found in rows if found.configs]
+
+
+def unsplit(found: SearchedRow) -> SearchedRow:
+    """The candidates of a row that leave K whole."""
+    kept = [i for i, config in enumerate(found.configs) if config_of(config).split == "none"]
+    return replace(found, configs=tuple(found.configs[i] for i in kept), time_us=found.time_us[kept])
 
 
 def structures_of(rows: Sequence[SettledRow], calibration: str, block: str) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,16 +167,18 @@ def read_sustained(path: Path, table: str) -> list[SearchedRow]:
     return found
 
 
-def read_many(*paths: Path) -> list[SearchedRow]:
-    """The rows that ``bench_gemm_many.py`` has read: the first candidates of the ranking, medians. A shape that several
-    files have is one row, with the mean of what a candidate took."""
+def read_many(
+    *paths: Path, counts: Callable[[Path, TuningConfig], bool] = lambda path, config: True
+) -> list[SearchedRow]:
+    """The rows that ``bench_gemm_many.py`` has read: the first candidates of the ranking that count, medians. A shape
+    that several files have is one row, with the mean of what a candidate took."""
     rows: dict[BenchRow, dict[TuningConfig, list[float]]] = {}
-    for data in (json.loads(path.read_text()) for path in paths):
+    for path in paths:
+        data = json.loads(path.read_text())
         for values in (spread(row, data["configs"]) for row in data["rows"] if "wrong" not in row):
-            read = rows.setdefault(shape_of(values).row, {})
-            for config, us in zip(values["configs"], values["ranked_us"], strict=True):
-                if us is not None:
-                    read.setdefault(config_of(config), []).append(us)
+            for named, us in zip(values["configs"], values["ranked_us"], strict=True):
+                if us is not None and counts(path, config := config_of(named)):
+                    rows.setdefault(shape_of(values).row, {}).setdefault(config, []).append(us)
     return [
         SearchedRow(row, tuple(read), np.array([np.mean(us) for us in read.values()])) for row, read in rows.items()
     ]

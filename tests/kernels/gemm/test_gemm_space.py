@@ -245,6 +245,9 @@ BAD = {
     "rows for idle warps": (replace(SINGLE, block_m=64), "bfloat16", "64 rows for 8 warps"),
     "pipelined splits": (replace(PIPELINED, split_k=2), "bfloat16", "the pipelined scheme has no split-K"),
     "a pipelined stream": (replace(PIPELINED, stream_k=True), "bfloat16", "the pipelined scheme has no split-K, no"),
+    "an early launch after one partition": (
+        replace(PIPELINED, launch_dependents=True), "bfloat16", "launch_dependents with pipelined: it has no producer",
+    ),
     "a stream of splits": (replace(SINGLE, stream_k=True, split_k=2), "bfloat16", "K is split in one of the two ways"),
     "a stream of a CTA a unit": (
         replace(SINGLE, stream_k=True, persistent=False), "bfloat16", "stream_k without persistent: each CTA has one",

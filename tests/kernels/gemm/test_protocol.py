@@ -271,8 +271,8 @@ MUTATIONS = {
     ),
     "nobody waits for the kernel before": ("    wait_for_previous_kernel()\n", "", SINGLE),
     "the next launch begins before the last copies": (
-        "            index += 1\n    if BLOCK.launch_dependents",
-        "            index += 1\n        if BLOCK.launch_dependents",
+        "    if BLOCK.launch_dependents:\n        launch_dependents()",
+        "        if BLOCK.launch_dependents:\n            launch_dependents()",
         {**SINGLE, "LAUNCH_DEPENDENTS": True},
     ),
     "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),

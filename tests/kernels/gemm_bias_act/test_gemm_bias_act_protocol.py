@@ -54,15 +54,8 @@ def run(
         **constants,
     }  # fmt: skip
     left, right = (b, a) if constants["SWAP"] else (a, b)
-    plan = kernel.block(
-        *(constants[name] for name in machine.NAMES),
-        constants["SPLIT"],
-        "k",
-        "k",
-        "none",
-        1,
-        constants["LAUNCH_DEPENDENTS"],
-    )
+    named = (constants[name] for name in machine.NAMES)
+    plan = kernel.block(*named, constants["SPLIT"], "k", "k", launch_dependents=constants["LAUNCH_DEPENDENTS"])
     block = kernel.fused_block(plan, activation, constants["BIAS"], constants["RESIDUAL"])
     c = np.full((m, columns + 3), machine.POISON)
     out = machine.Descriptor(c[:, :columns], block.tile) if constants["TMA_STORE"] else machine.Pointer(c.reshape(-1))

@@ -90,6 +90,7 @@ def test_registers_fit_the_multiprocessor(profile):
 INVALID = {
     "scheme": (GemmConfig("pipelined", 128, 128, 64, 4, 4), "scheme pipelined: expected one of single, cooperative"),
     "split": (replace(SINGLE, split_k=2), "split_k 2: the K of a group is not split"),
+    "an early next launch": (replace(SINGLE, launch_dependents=True), "a grouped product lets no launch begin early"),
     "swap": (replace(SINGLE, swap=True), "swap: the operands of a group are not swapped"),
     "not persistent": (replace(SINGLE, persistent=False), "not persistent: how many tiles"),
     "gemm's own": (replace(SINGLE, depth=9), "bytes of shared memory exceed"),
