@@ -27,7 +27,7 @@ from time_statistics import geomean
 
 from warpplan.kernels.gemm.space import config_of
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
-from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, DeviceWork, Rates, terms
+from warpplan.planner.predict.time_model import LAUNCHES, DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Calibration, Profile
 from warpplan.planner.values.tuning import TuningConfig
@@ -89,6 +89,8 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 EARLY = f"early_launch_{CARD}.json"
 """Rows of ``bench_early_launch.py``: what letting the next launch begin early saves, and what kernels of one partition
 take that are launched early, as they were not when the file :data:`BEFORE` was read."""
+LAUNCHING, OF_LAUNCHES = ("gemm fp8", "gemm_bias_act"), ("dependents_us",)
+"""Calibrations of kernels that let the next launch begin early as gemm does, and gemm's constants of that."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
 SPLIT = ("split_us", "split_scale")
@@ -189,7 +191,9 @@ def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, s
     return replace(profile, calibrations=(*others, calibration))
 
 
-def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, name: str, work_of: WorkOf) -> str:
+def errors(
+    profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, name: str, work_of: WorkOf
+) -> tuple[float, float]:
     """How well the calibration called ``name`` does on the rows that ``fitted`` is fitted to: the first choice's regret
     and the median error."""
     calibration = profile.calibration(name)
@@ -199,30 +203,33 @@ def errors(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, name:
         predicted = terms(work_of(m.row, m.configs, profile), Rates.of(profile, m.row.dtype), constants)[1]
         regrets.append(m.time_us[np.argmin(predicted)] / m.time_us.min())
         wrong.append(np.median(np.abs(predicted / m.time_us - 1)))
-    regret = geomean(regrets) - 1
-    return f"{name}: {len(regrets)} rows, regret {regret:.2%}, median error {float(np.median(wrong)):.1%}"
+    return geomean(regrets) - 1, float(np.median(wrong))
 
 
 def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
-    """``profile`` with every calibration of :data:`FITTED` whose raw table is there."""
-    kept = profile
+    """``profile`` with every calibration of :data:`FITTED` whose raw table is there, anew where that makes better first
+    choices on the rows it is fitted to: what a wider calibration gains may cost those that begin at it."""
+    gemm = profile.calibration("gemm")
+    assert gemm is not None
+    launches = {name: value for name, value in gemm.constants if name in OF_LAUNCHES}
     for fitted in (*FITTED, *VARIANTS) if variants else FITTED:
         path = exhaustive_path(tables, fitted.table)
         if not path.exists():
             continue
         table = whole(read_exhaustive(path))
-        profile = calibrated(profile, table, fitted, f"benchmarks/results/{path.name}", device_work)
-        if fitted in FITTED:
-            kept = profile
-        before, after = (errors(profile, table, fitted, name, device_work) for name in (fitted.prior, fitted.name))
-        print(f"{before}; {after}", flush=True)
-    return kept
-
-
-def of_launches(gemm: Calibration) -> Calibration:
-    """What anyone's kernels are ranked with: gemm's norms and scales, as they stay when gemm is fitted anew."""
-    constants = tuple((name, value) for name, value in gemm.constants if name in GLOBAL_DEFAULTS)
-    return Calibration(LAUNCHES, constants, (), f"gemm's: {gemm.source}")
+        made = calibrated(profile, table, fitted, f"benchmarks/results/{path.name}", device_work)
+        known = profile.calibration(fitted.name)
+        found = {"prior": errors(profile, table, fitted, fitted.prior, device_work)}
+        found |= {"known": errors(profile, table, fitted, fitted.name, device_work)} if known else {}
+        found |= {"made": errors(made, table, fitted, fitted.name, device_work)}
+        texts = (f"{which} {regret:.2%} off the best, times {error:.1%}" for which, (regret, error) in found.items())
+        print(f"{fitted.name}: {'; '.join(texts)}", flush=True)
+        if fitted in FITTED and (known is None or found["made"][0] < found["known"][0]):
+            profile = made
+        elif known is not None and fitted.name in LAUNCHING:
+            constants = tuple(sorted({**dict(known.constants), **launches}.items()))
+            profile = recalibrate.with_calibration(profile, replace(known, constants=constants))
+    return profile
 
 
 def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
@@ -245,7 +252,7 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     rows = read_settled(profile, path)
     card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
     print(card)
-    for name in ORDERED_KERNELS:
+    for name in (*ORDERED_KERNELS, LAUNCHES):
         old = transferred[name]
         known = dict(old.constants)
         for block in card.blocks:
@@ -255,7 +262,6 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
         constants = {n: float(f"{value:.6g}") for n, value in card.of_structures(card.applied(known)).items()}
         source = f"{old.source}; the card's constants of benchmarks/results/{path.name}"
         transferred[name] = replace(old, constants=tuple(sorted(constants.items())), source=source)
-    transferred[LAUNCHES] = of_launches(transferred["gemm"])
     write_card_regrets(path, rows, card)
     return replace(profile, calibrations=tuple(transferred.values()))
 
@@ -264,8 +270,8 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     """``profile`` with gemm's calibration fitted anew to the training rows of :data:`MANY` that the folder ``tables``
     has, and to ``broad``, which keep it what it is elsewhere; ``profile`` itself where it has none. Where there is a
     file ``splits_<card>.json``, plans that split K are its alone; where there is :data:`EARLY`, kernels of one
-    partition are of newer files than :data:`BEFORE`. Writes ``gemm_many_fit_<card>.json``: errors and regrets before and after; ``left_out`` is of
-    training rows by constants that were fitted without them."""
+    partition are of newer files than :data:`BEFORE`. Writes ``gemm_many_fit_<card>.json``: errors and regrets before
+    and after; ``left_out`` is of training rows by constants that were fitted without them."""
     paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
     if not paths:
         return profile

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gemm_table import SearchedShape, read, whole
+from gemm_table import SearchedShape, as_recorded, read, whole
 from results_file import head, write
 
 from warpplan.kernels.gemm.kernel import Gemm
@@ -37,7 +37,7 @@ def candidates(shape: SearchedShape) -> list[tuple[float, float]]:
     known = whole(shape)
     times = dict(zip(known.configs, known.time_us.tolist(), strict=True))
     ranked = Gemm().rank(shape.shape, shape.dtype, device(DEVICE), embedded(DEVICE), limit=1 << 20)
-    found = [(r.prediction.time_us, config_of(r.config)) for r in ranked]
+    found = [(r.prediction.time_us, as_recorded(config_of(r.config))) for r in ranked]
     return [(predicted, times[config]) for predicted, config in found if config in times]
 
 

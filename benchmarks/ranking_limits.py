@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 from fit_gemm import everything_measured, measured
-from gemm_table import SearchedShape, read
+from gemm_table import SearchedShape, as_recorded, read
 from kernel_cases.bench_rows import TABLES
 from kernel_plans import planned
+from kernel_tables import as_recorded as tuning_as_recorded
 from kernel_tables import exhaustive_path, read_exhaustive
 from numpy.typing import NDArray
 from results_file import RESULTS, head, read_rows, write
@@ -112,7 +113,7 @@ def gemm_ranked(table: Sequence[SearchedShape], profile: Profile, results: Path)
     for m in table:
         times = dict(zip(m.configs, m.time_us.tolist(), strict=True))
         ranked = Gemm().ranked(m.shape, m.dtype, device(DEVICE), profile)
-        pairs = np.array([(p.time_us, times[config]) for config, p in ranked if config in times])
+        pairs = np.array([(p.time_us, times[known]) for config, p in ranked if (known := as_recorded(config)) in times])
         yield RankedTimes("gemm", m.shape, m.split, pairs[:, 0], pairs[:, 1], noise[power_limited(m.shape)][0])
 
 
@@ -126,7 +127,8 @@ def kernels_ranked(profile: Profile, results: Path) -> Iterator[RankedTimes]:
             noise = float(np.median((read_twice[:, 2] - read_twice[:, 1]) / read_twice[:, 0])) / MEDIAN_GAP
             times = dict(zip(m.configs, m.time_us.tolist(), strict=True))
             ranked = planned(m.row, profile).ranked
-            pairs = np.array([(us, times[config]) for config, us in ranked if config in times])
+            recorded = ((tuning_as_recorded(config), us) for config, us in ranked)
+            pairs = np.array([(us, times[config]) for config, us in recorded if config in times])
             yield RankedTimes(table, m.row.shape, m.row.split, pairs[:, 0], pairs[:, 1], noise)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from gemm_shapes import HELDOUT
-from gemm_table import SearchedShape, read, whole
+from gemm_table import SearchedShape, as_recorded, read, whole
 from scipy.stats import kendalltau
 from time_statistics import geomean
 
@@ -29,7 +29,7 @@ def replay(m: SearchedShape, profile: Profile) -> dict[str, float | int]:
     """The ranking of one shape against its measured times."""
     times = dict(zip(m.configs, m.time_us.tolist(), strict=True))
     ranked = Gemm().ranked(m.shape, m.dtype, device(profile.identity.gpu), profile)
-    pairs = [(p.time_us, times[c]) for c, p in ranked if c in times]
+    pairs = [(p.time_us, times[known]) for c, p in ranked if (known := as_recorded(c)) in times]
     predicted, real = np.array(pairs).T
     return {
         "configurations": len(pairs),
