@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-block bench-clusters bench-power bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -188,6 +188,9 @@ bench-kernels: $(VENV)/.gpu  ## GPU: grouped, fp8, fused and linear kernels agai
 
 bench-splits: $(VENV)/.gpu  ## GPU: GEMM plans that split K beside whole ones, on training shapes of few tiles (LIMIT_S=3600)
 	$(BIN)/python benchmarks/bench_splits.py --limit-s $(LIMIT_S)
+
+bench-early-launch: $(VENV)/.gpu  ## GPU: launches that begin early, among their like and between others, on training shapes (LIMIT_S=3600)
+	$(BIN)/python benchmarks/bench_early_launch.py --limit-s $(LIMIT_S)
 
 bench-gemm-many: $(VENV)/.gpu  ## GPU: GEMM over 1,200 shapes of public models against cuBLAS; a later call goes on (LIMIT_S=3600)
 	$(BIN)/python benchmarks/bench_gemm_many.py --limit-s $(LIMIT_S)

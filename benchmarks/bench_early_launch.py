@@ -5,9 +5,9 @@
 
 For each shape the best specialised kernel of the ranking, launched as any kernel is ("plain"), early ("waits"), and
 early and letting the next launch begin early ("launches"); its best kernel of one partition, plain and early
-("pipelined"); and cuBLAS. Each is timed among its like, as in ``bench_gemm_many.py``, and between small kernels of
-PyTorch ("between"), which let no launch begin early; from a CUDA graph, and in a stream whose host is ahead of the GPU
-("stream").
+("pipelined"); and cuBLAS. Each is timed among its like, as in ``bench_gemm_many.py``, and together with a small kernel
+of PyTorch ("between"), which lets no launch begin early; from a CUDA graph, and in a stream whose host is ahead of the
+GPU.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _measured(job: Job) -> dict[str, Any]:
         name: [f for launch in ours for f in (launch, lambda: other.add_(1.0))] for name, ours in launches.items()
     }
     found = {
-        "graph": _graph_us(launches, 1, estimate, job), "graph, between": _graph_us(between, 2, estimate, job),
-        "stream": _stream_us(launches, 1), "stream, between": _stream_us(between, 2),
+        "graph": _graph_us(launches, 1, estimate, job), "graph_between": _graph_us(between, 2, estimate, job),
+        "stream": _stream_us(launches, 1), "stream_between": _stream_us(between, 2),
     }  # fmt: skip
     return {"us": found}
 
@@ -191,7 +191,7 @@ def summed_up(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     name: round(statistics.geometric_mean(us[name][0] / us["waits"][0] for us in of_way), 4)
                     for name in of_way[0]
                 }
-                summary.setdefault(f"{low} to {high} us", {})[way] = {"rows": len(of_way), **ratios}
+                summary.setdefault(f"{low}_to_{high}_us", {})[way] = {"rows": len(of_way), **ratios}
     return summary
 
 

@@ -271,7 +271,8 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     has, and to ``broad``, which keep it what it is elsewhere; ``profile`` itself where it has none. Where there is a
     file ``splits_<card>.json``, plans that split K are its alone; where there is :data:`EARLY`, kernels of one
     partition are of newer files than :data:`BEFORE`. Writes ``gemm_many_fit_<card>.json``: errors and regrets before
-    and after; ``left_out`` is of training rows by constants that were fitted without them."""
+    and after; ``left_out`` is of training rows by constants that were fitted without them. Held-out rows are those of
+    the newest run, too."""
     paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
     if not paths:
         return profile
@@ -300,12 +301,14 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     def launched_alike(path: Path, config: TuningConfig) -> bool:
         return not (early and path.stem.endswith(BEFORE)) or config_of(config).specialized
 
-    rows = read_many(*paths, *early, counts=launched_alike)
+    seen = read_many(*paths, *early, counts=launched_alike)
+    newest = [path for path in (tables / f"gemm_many_{CARD}.json",) if path.exists()]
+    unseen = read_many(*paths, *newest, counts=launched_alike)
     of_splits = read_many(splits) if splits.exists() else []
     if of_splits:
-        rows = whole(rows)
+        seen, unseen = whole(seen), whole(unseen)
     kept = measured(broad, "train")
-    training, heldout = measured([*rows, *of_splits], "train"), measured(rows, "heldout")
+    training, heldout = measured([*seen, *of_splits], "train"), measured(unseen, "heldout")
     left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
     made = fitted(training)
     summaries = {

@@ -18,6 +18,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import bench_early_launch
 import bench_gemm_many
 import bench_splits
 import gemm_many_report
@@ -90,6 +91,34 @@ def test_only_rows_with_another_first_choice_are_measured_again() -> None:
     wrong = {name: value for name, value in earlier[2].items() if name != "config"}
     assert list(bench_gemm_many.changed(plans, [earlier[0], other, wrong])) == [list(plans)[1]]
     assert not bench_gemm_many.changed(plans, [])
+
+
+def test_early_launches_are_timed_on_short_training_shapes() -> None:
+    """The best specialised kernel without and with an early next launch, and the best kernel of one partition."""
+    found = list(islice(bench_early_launch.rows(SHAPES, PROFILE), 10))
+    assert len(found) == 10
+    for shape, plan in found:
+        assert shape.split == "train"
+        every = [config_of(config) for config, _ in planned(shape.row, PROFILE).ranked]
+        waits, launches, pipelined = (config_of(config) for config, _ in plan.ranked)
+        best = next(config for config in every if config.specialized)
+        assert (waits, launches) == tuple(replace(best, launch_dependents=early) for early in (False, True))
+        assert pipelined == next(config for config in every if not config.specialized)
+        assert min(us for _, us in plan.ranked) <= bench_early_launch.LONGEST_US
+
+
+def test_early_launches_are_summed_up_by_the_time_of_the_kernel_that_waits() -> None:
+    names = ("cublas", *bench_early_launch.EARLY, *bench_early_launch.PLAIN)
+
+    def row(us: float, ratio: float, *left_out: str) -> dict[str, Any]:
+        times = {name: [us if name == "waits" else ratio * us, 0.0, 0.0] for name in names}
+        return {"us": {"graph": times, "stream": {name: t for name, t in times.items() if name not in left_out}}}
+
+    summary = bench_early_launch.summed_up([row(3.5, 0.5), row(3.9, 2.0, "plain"), row(8.0, 3.0)])
+    assert summary["3_to_4_us"]["graph"] == {"rows": 2, **dict.fromkeys(names, 1.0)}
+    assert summary["3_to_4_us"]["stream"] == {"rows": 1, **dict.fromkeys(names, 0.5), "waits": 1.0}
+    assert summary["6_to_9_us"]["graph"]["cublas"] == 3.0
+    assert summary.keys() == {"3_to_4_us", "6_to_9_us"}
 
 
 def test_splits_are_timed_beside_the_best_whole_plans_of_training_shapes() -> None:
