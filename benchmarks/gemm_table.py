@@ -35,11 +35,6 @@ def read(*paths: Path) -> list[SearchedShape]:
     return [shape for path in paths or [t for t in TABLES if t.exists()] for shape in _read(path)]
 
 
-def as_recorded(config: GemmConfig) -> GemmConfig:
-    """``config`` as the tables have it: they were read before a kernel could let the next launch begin early."""
-    return replace(config, launch_dependents=False)
-
-
 def whole(m: SearchedShape) -> SearchedShape:
     """The configurations that leave K whole: the committed tables have splits of a former kernel."""
     kept = [i for i, config in enumerate(m.configs) if config.split == "none"]

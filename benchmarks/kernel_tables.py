@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +137,6 @@ def row_from(values: Mapping[str, Any]) -> BenchRow:
         if (row.shape, row.dtype) == (shape, values["dtype"]):
             return row
     raise KeyError(f"{values['table']} has no row {shape} of {values['split']}")
-
-
-def as_recorded(config: TuningConfig) -> TuningConfig:
-    """``config`` as the raw tables have it: they were read before a kernel could let the next launch begin early."""
-    return replace(config, kwargs=tuple(pair for pair in config.kwargs if pair[0] != "LAUNCH_DEPENDENTS"))
 
 
 def read_exhaustive(path: Path) -> list[SearchedRow]:

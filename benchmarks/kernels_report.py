@@ -18,8 +18,8 @@ import numpy as np
 from bench_target import CARD, TARGET
 from fit_kernels import whole
 from kernel_cases.bench_rows import SPLITS, TABLES
-from kernel_plans import planned
-from kernel_tables import SearchedRow, as_recorded, compare_path, exhaustive_path, read_exhaustive
+from kernel_tables import SearchedRow, compare_path, exhaustive_path, read_exhaustive
+from recorded_rankings import ranking
 from results_file import RESULTS, head, read_rows, write
 from time_statistics import geomean
 
@@ -119,9 +119,7 @@ def comparison_summary(rows: Sequence[Row]) -> Row:
 def replay(searched: SearchedRow, profile: Profile) -> Row:
     """Today's ranking of a row's measured configurations: the first one's regret, the median error over all."""
     times = dict(zip(searched.configs, searched.time_us.tolist(), strict=True))
-    known = [
-        (us, times[config]) for c, us in planned(searched.row, profile).ranked if (config := as_recorded(c)) in times
-    ]
+    known = [(us, times[c]) for c, us in ranking(searched.row, profile) if c in times]
     predicted, real = np.array(known).T
     return {
         "configurations": len(known),

@@ -11,11 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gemm_table import SearchedShape, as_recorded, read, whole
+from gemm_table import SearchedShape, read, whole
+from recorded_rankings import gemm_ranking
 from results_file import head, write
 
-from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.kernels.gemm.space import config_of
 from warpplan.planner.predict.measurement_value import (
     Measuring,
     ShapeTimes,
@@ -23,7 +22,6 @@ from warpplan.planner.predict.measurement_value import (
     expected_times_us,
     order_measurements,
 )
-from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
 from warpplan.service.measuring.measurement_plan import DEFAULT_SPREAD, MEASURE_S
 
@@ -36,9 +34,8 @@ def candidates(shape: SearchedShape) -> list[tuple[float, float]]:
     """(predicted, recorded) microseconds of the recorded candidates, the best predicted first."""
     known = whole(shape)
     times = dict(zip(known.configs, known.time_us.tolist(), strict=True))
-    ranked = Gemm().rank(shape.shape, shape.dtype, device(DEVICE), embedded(DEVICE), limit=1 << 20)
-    found = [(r.prediction.time_us, as_recorded(config_of(r.config))) for r in ranked]
-    return [(predicted, times[config]) for predicted, config in found if config in times]
+    ranked = gemm_ranking(shape.shape, shape.dtype, embedded(DEVICE))
+    return [(predicted, times[config]) for config, predicted in ranked if config in times]
 
 
 def job_us(shapes: list[list[tuple[float, float]]], weights: list[float], chosen: list[Measuring]) -> float:

@@ -23,17 +23,15 @@ from typing import Any
 
 import numpy as np
 from fit_gemm import everything_measured, measured
-from gemm_table import SearchedShape, as_recorded, read
+from gemm_table import SearchedShape, read
 from kernel_cases.bench_rows import TABLES
-from kernel_plans import planned
-from kernel_tables import as_recorded as tuning_as_recorded
 from kernel_tables import exhaustive_path, read_exhaustive
 from numpy.typing import NDArray
+from recorded_rankings import gemm_ranking, ranking
 from results_file import RESULTS, head, read_rows, write
 from scipy.stats import kendalltau
 from time_statistics import geomean
 
-from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, MMA_ROWS, GemmConfig
 from warpplan.kernels.gemm.work import calibrated_constants, solve_table
 from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
@@ -112,8 +110,8 @@ def gemm_ranked(table: Sequence[SearchedShape], profile: Profile, results: Path)
     noise = gemm_noise(table, results)
     for m in table:
         times = dict(zip(m.configs, m.time_us.tolist(), strict=True))
-        ranked = Gemm().ranked(m.shape, m.dtype, device(DEVICE), profile)
-        pairs = np.array([(p.time_us, times[known]) for config, p in ranked if (known := as_recorded(config)) in times])
+        ranked = gemm_ranking(m.shape, m.dtype, profile)
+        pairs = np.array([(us, times[config]) for config, us in ranked if config in times])
         yield RankedTimes("gemm", m.shape, m.split, pairs[:, 0], pairs[:, 1], noise[power_limited(m.shape)][0])
 
 
@@ -126,9 +124,8 @@ def kernels_ranked(profile: Profile, results: Path) -> Iterator[RankedTimes]:
             read_twice = np.array(raw["times_us"], dtype=np.float64).reshape(-1, 4)
             noise = float(np.median((read_twice[:, 2] - read_twice[:, 1]) / read_twice[:, 0])) / MEDIAN_GAP
             times = dict(zip(m.configs, m.time_us.tolist(), strict=True))
-            ranked = planned(m.row, profile).ranked
-            recorded = ((tuning_as_recorded(config), us) for config, us in ranked)
-            pairs = np.array([(us, times[config]) for config, us in recorded if config in times])
+            ranked = ranking(m.row, profile)
+            pairs = np.array([(us, times[config]) for config, us in ranked if config in times])
             yield RankedTimes(table, m.row.shape, m.row.split, pairs[:, 0], pairs[:, 1], noise)
 
 

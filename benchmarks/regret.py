@@ -15,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 from gemm_shapes import HELDOUT
-from gemm_table import SearchedShape, as_recorded, read, whole
+from gemm_table import SearchedShape, read, whole
+from recorded_rankings import gemm_ranking
 from scipy.stats import kendalltau
 from time_statistics import geomean
 
-from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.planner.values.device import device
 from warpplan.planner.values.profile import Profile
 from warpplan.profiler.embedded import embedded
 
@@ -28,8 +27,7 @@ from warpplan.profiler.embedded import embedded
 def replay(m: SearchedShape, profile: Profile) -> dict[str, float | int]:
     """The ranking of one shape against its measured times."""
     times = dict(zip(m.configs, m.time_us.tolist(), strict=True))
-    ranked = Gemm().ranked(m.shape, m.dtype, device(profile.identity.gpu), profile)
-    pairs = [(p.time_us, times[known]) for c, p in ranked if (known := as_recorded(c)) in times]
+    pairs = [(us, times[c]) for c, us in gemm_ranking(m.shape, m.dtype, profile) if c in times]
     predicted, real = np.array(pairs).T
     return {
         "configurations": len(pairs),

@@ -25,5 +25,5 @@ EXPORTS = {
         "WarpplanError",
     ),
     "later_fields": ("is_shown", "LATER", "shows_later_fields"),
-    "solve": ("effective_ii", "solve"),
+    "solve": ("effective_ii", "fewest_slots", "solve"),
 }

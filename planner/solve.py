@@ -6,7 +6,9 @@ and has :mod:`~warpplan.planner.check` and :mod:`~warpplan.planner.simulate` ver
 
 from __future__ import annotations
 
-from warpplan.planner.bounds.min_ii import min_ii
+from dataclasses import replace
+
+from warpplan.planner.bounds.min_ii import Bound, min_ii
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidPlan
 from warpplan.planner.packing.ring_layout import layout, require_capacity
@@ -26,7 +28,7 @@ MOST_PLAYED = 1_000
 """Operations up to which every plan is played. Larger ones in one partition and without rings have nothing that a play
 could find and the checker does not: they are checked alone."""
 
-__all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "solve"]
+__all__ = ["ExtraBuffer", "PartitionSpec", "SolveOptions", "effective_ii", "fewest_slots", "solve"]
 
 
 def solve(
@@ -48,10 +50,7 @@ def solve(
     """
     problem = Problem(graph, options or SolveOptions(), deadline)
     try:
-        check_given(problem)
-        require_registers(problem)
-        require_capacity(problem)
-        bound = min_ii(problem)
+        bound = _lower_bound(problem)
     except Infeasible as error:
         return Outcome("infeasible", None, 0, 0.0, str(error))
     except DeadlineReached:
@@ -74,6 +73,38 @@ def effective_ii(plan: Plan, depth: int | None = None) -> int:
     """
     held = [-(-channel.live_cycles // (depth or channel.depth)) for channel in plan.channels]
     return max([plan.schedule.ii_cycles, *held])
+
+
+def fewest_slots(graph: DependenceGraph, options: SolveOptions) -> int:
+    """The fewest slots of each ring with which the interval stays the one of ``graph`` under ``options``, which has a
+    plan. Intervals alone are compared: among schedules of one none is sought, and a number of slots whose lower bound
+    is a longer interval is not tried."""
+    options = replace(options, search=replace(options.search, tie_break=False, compaction=False))
+    problem = Problem(graph, options)
+    found = search(problem, _lower_bound(problem))
+    assert found.best is not None
+    most = max(slots(problem, found.ii_cycles, found.best, p) for p in rings(problem, found.best))
+
+    def suffices(depth: int) -> bool:
+        fewer = Problem(graph, replace(options, depth=depth))
+        try:
+            bound = _lower_bound(fewer)
+        except Infeasible:
+            return False
+        if bound.ii_cycles > found.ii_cycles:
+            return False
+        again = search(fewer, bound)
+        return again.best is not None and again.ii_cycles <= found.ii_cycles
+
+    return next((depth for depth in range(1, most) if suffices(depth)), most)
+
+
+def _lower_bound(problem: Problem) -> Bound:
+    """Of the interval. Raises what :func:`solve` does of a problem without a plan, and :class:`Infeasible`."""
+    check_given(problem)
+    require_registers(problem)
+    require_capacity(problem)
+    return min_ii(problem)
 
 
 def _plan(problem: Problem, ii: int, found: Assignment) -> Plan:

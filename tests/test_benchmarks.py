@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import fit_gemm
 import gemm_table
+import recorded_rankings
 import regret
 from gemm_shapes import HELDOUT, TRAIN
 
@@ -38,8 +39,8 @@ def space(shape: tuple[int, int, int]) -> tuple[GemmConfig, ...]:
 def ranked(shape: tuple[int, int, int] = SHAPE) -> tuple[tuple[GemmConfig, ...], np.ndarray]:
     """Of the structures of :func:`space`."""
     known = set(space(shape))
-    pairs = [(c, p) for c, p in Gemm().ranked(shape, "bfloat16", H200, embedded(H200.name)) if c in known]
-    return tuple(c for c, _ in pairs), np.array([p.time_us for _, p in pairs])
+    pairs = [(c, us) for c, us in recorded_rankings.gemm_ranking(shape, "bfloat16", embedded(H200.name)) if c in known]
+    return tuple(c for c, _ in pairs), np.array([us for _, us in pairs])
 
 
 def measured(configs: tuple[GemmConfig, ...], times: np.ndarray, shape: tuple[int, int, int] = SHAPE) -> Any:

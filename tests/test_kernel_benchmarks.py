@@ -325,7 +325,9 @@ def test_a_variant_is_learnt_from_few_rows(profile: Profile) -> None:
     before = np.abs(model_us(profile, work, dict(gemm.constants)) / heldout.time_us - 1)
     after = np.abs(model_us(profile, work, dict(calibration.constants)) / heldout.time_us - 1)
     assert np.median(after) < min(0.02, 0.5 * np.median(before))
-    assert "2 rows, regret 0.0" in fit_kernels.errors(known, table, fitted, fitted.name, fit_kernels.device_work)
+    regret, error = fit_kernels.errors(known, table, fitted, fitted.name, fit_kernels.device_work)
+    assert regret < 1e-3
+    assert error < 0.02
 
 
 def test_a_cards_constants_are_learnt_from_settled_rows() -> None:

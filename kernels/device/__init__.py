@@ -10,7 +10,7 @@ EXPORTS = {
     "activations": ("activate",),
     "block": ("accumulator_widths", "Block", "block"),
     "boxes": ("as_box", "ragged_box", "ragged_form", "RAGGED_ROWS"),
-    "early_launch": ("LAUNCH_OPTIONS", "launch_dependents", "wait_for_previous_kernel"),
+    "early_launch": ("LAUNCH_OPTIONS", "wait_for_previous_kernel"),
     "epilogue": ("accumulator_layout", "column_chunks", "shared_layout", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
     "matmul": ("allocate_ring", "allocate_staging", "specialize", "Tile"),

@@ -162,6 +162,7 @@ class CandidateTable:
     specialized: Bools
     ctas_per_sm: Ints
     cluster: Ints
+    launch_dependents: Bools
     sm_count: int
 
     @property
@@ -284,6 +285,7 @@ def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: 
         column("specialized").astype(bool),
         column("ctas_per_sm"),
         column("cluster"),
+        column("launch_dependents").astype(bool),
         device.sm_count,
     )
 

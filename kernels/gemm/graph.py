@@ -170,22 +170,13 @@ def robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTabl
     graph = loop_graph(config, dtype, device, costs, source)
     graph = replace(graph, limits=replace(graph.limits, smem_bytes=UNLIMITED_BYTES))
     options = SolveOptions(pinned=_pinned(config, graph), partitions=_partitions(config))
-    return solved_loops.derived(graph, options, "robust_depth", lambda: _fewest_slots(graph, options))
 
+    def compute() -> int:
+        from warpplan.planner.solve import fewest_slots
 
-def _fewest_slots(graph: DependenceGraph, options: SolveOptions) -> int:
-    from warpplan.planner.solve import solve
+        return fewest_slots(graph, options)
 
-    outcome = solve(graph, options)
-    assert outcome.plan is not None  # memory alone could forbid a depth
-    depth = max(channel.depth for channel in outcome.plan.channels)
-    # Of plans of one interval the solver prefers short lives in sum, which need not be the fewest slots in each ring.
-    while depth > 1:
-        fewer = solve(graph, replace(options, depth=depth - 1)).plan
-        if fewer is None or fewer.schedule.ii_cycles > outcome.plan.schedule.ii_cycles:
-            break
-        depth -= 1
-    return depth
+    return solved_loops.derived(graph, options, "robust_depth", compute)
 
 
 def _pinned(config: GemmConfig, graph: DependenceGraph) -> dict[str, int]:

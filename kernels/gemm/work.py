@@ -303,7 +303,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             split_rounds=split_rounds.astype(np.float64),
             reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
             fix_up_cycles=others * solved.fix_up_cycles,
-            launch_dependents=np.array([c.launch_dependents for c in t.configs], dtype=np.float64),
+            launch_dependents=t.launch_dependents.astype(np.float64),
         ),
         g,
     )
