@@ -5,9 +5,9 @@
 
 For each shape the best specialised kernel of the ranking, launched as any kernel is ("plain"), early ("waits"), and
 early and letting the next launch begin early ("launches"); its best kernel of one partition, plain and early
-("pipelined"); and cuBLAS. Each is timed among its like, as in ``bench_gemm_many.py``, and together with a small kernel
-of PyTorch ("between"), which lets no launch begin early; from a CUDA graph, and in a stream whose host is ahead of the
-GPU.
+("pipelined"); and cuBLAS. Launches of each are timed one after the other, as in ``bench_gemm_many.py``, and together
+with a small kernel of PyTorch ("between"), which lets no launch begin early; from a CUDA graph, and in a stream whose
+host is ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ from warpplan.profiler.profile_files import load
 
 OUT = RESULTS / f"early_launch_{CARD}.json"
 LONGEST_US = 60.0
-"""Of the predicted times of a row's first candidate."""
+"""Of the predicted times of a row's first candidate: far above where early launches stop to gain. Chosen by hand."""
 EARLY, PLAIN = {"waits": 0, "launches": 1, "pipelined": 2}, {"plain": 0, "pipelined plain": 2}
 """Contenders that are launched early, and as any kernel is, with the position of their configuration in a row."""
-STREAM_ROUNDS, STREAM_LAUNCHES, SLEEP_CYCLES = 3, 60, 12_000_000
-"""Of a reading in a stream, behind a sleep that is longer than the host takes to launch."""
+STREAM_ROUNDS, STREAM_LAUNCHES = 3, 60
+SLEEP_CYCLES = 12_000_000
+"""SM cycles, some 7 ms, that the GPU sleeps while the host launches a reading in a stream. Chosen by hand: the hosts of
+two rows of 42 were slower, and these have no time in that way; doubled, readings take twice as long."""
 
 
 def candidates(plan: PlannedRow) -> PlannedRow | None:

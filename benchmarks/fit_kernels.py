@@ -2,7 +2,8 @@
 
     python benchmarks/fit_kernels.py
 
-It sees the training rows of the raw tables alone. Each calibration begins at a wider one and is drawn to it, so that a
+It sees the training rows of the raw tables alone. A calibration that the profile has stays where a new one makes no
+better first choices on them. Each calibration begins at a wider one and is drawn to it, so that a
 dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. A card without raw tables has
 the H200's calibrations, changed by what the settled readings of ``bench_power.py`` show of it; gemm's is then fitted
 anew where the first candidates of many shapes were timed (``bench_gemm_many.py``), as that of the H200 is by
@@ -27,7 +28,7 @@ from time_statistics import geomean
 
 from warpplan.kernels.gemm.space import config_of
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
-from warpplan.planner.predict.time_model import LAUNCHES, DeviceWork, Rates, terms
+from warpplan.planner.predict.time_model import LAUNCHES, DeviceWork, Rates, early_launch_us, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Calibration, Profile
 from warpplan.planner.values.tuning import TuningConfig
@@ -79,7 +80,8 @@ ORDERED = {
     "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
-MANY = BEFORE, TRAINING = ("_before", "_training")
+BEFORE = "_before"
+MANY = (BEFORE, "_training")
 """Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, and training rows that were
 read again while it was, for the first choices of constants between."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
@@ -89,8 +91,8 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 EARLY = f"early_launch_{CARD}.json"
 """Rows of ``bench_early_launch.py``: what letting the next launch begin early saves, and what kernels of one partition
 take that are launched early, as they were not when the file :data:`BEFORE` was read."""
-LAUNCHING, OF_LAUNCHES = ("gemm fp8", "gemm_bias_act"), ("dependents_us",)
-"""Calibrations of kernels that let the next launch begin early as gemm does, and gemm's constants of that."""
+LAUNCHING = ("gemm fp8", "gemm_bias_act")
+"""Calibrations of kernels that let the next launch begin early as gemm does: what that saves is gemm's."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
 SPLIT = ("split_us", "split_scale")
@@ -207,29 +209,32 @@ def errors(
 
 
 def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
-    """``profile`` with every calibration of :data:`FITTED` whose raw table is there, anew where that makes better first
-    choices on the rows it is fitted to: what a wider calibration gains may cost those that begin at it."""
-    gemm = profile.calibration("gemm")
-    assert gemm is not None
-    launches = {name: value for name, value in gemm.constants if name in OF_LAUNCHES}
+    """``profile`` with every calibration of :data:`FITTED` whose raw table is there (:func:`better`); those of
+    :data:`VARIANTS` are printed and left out."""
     for fitted in (*FITTED, *VARIANTS) if variants else FITTED:
         path = exhaustive_path(tables, fitted.table)
-        if not path.exists():
-            continue
-        table = whole(read_exhaustive(path))
-        made = calibrated(profile, table, fitted, f"benchmarks/results/{path.name}", device_work)
-        known = profile.calibration(fitted.name)
-        found = {"prior": errors(profile, table, fitted, fitted.prior, device_work)}
-        found |= {"known": errors(profile, table, fitted, fitted.name, device_work)} if known else {}
-        found |= {"made": errors(made, table, fitted, fitted.name, device_work)}
-        texts = (f"{which} {regret:.2%} off the best, times {error:.1%}" for which, (regret, error) in found.items())
-        print(f"{fitted.name}: {'; '.join(texts)}", flush=True)
-        if fitted in FITTED and (known is None or found["made"][0] < found["known"][0]):
-            profile = made
-        elif known is not None and fitted.name in LAUNCHING:
-            constants = tuple(sorted({**dict(known.constants), **launches}.items()))
-            profile = recalibrate.with_calibration(profile, replace(known, constants=constants))
+        if path.exists():
+            found = better(profile, whole(read_exhaustive(path)), fitted, f"benchmarks/results/{path.name}")
+            profile = found if fitted in FITTED else profile
     return profile
+
+
+def better(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, source: str) -> Profile:
+    """``profile`` with the calibration anew where that makes better first choices on the rows it is fitted to, else
+    with the one it has: what the wider calibration gained may cost those that begin at it."""
+    made = calibrated(profile, table, fitted, source, device_work)
+    gemm, known = profile.calibration("gemm"), profile.calibration(fitted.name)
+    found = {"prior": errors(profile, table, fitted, fitted.prior, device_work)}
+    found |= {"known": errors(profile, table, fitted, fitted.name, device_work)} if known else {}
+    found |= {"made": errors(made, table, fitted, fitted.name, device_work)}
+    texts = (f"{which} {regret:.2%} off the best, times {error:.1%}" for which, (regret, error) in found.items())
+    print(f"{fitted.name}: {'; '.join(texts)}", flush=True)
+    if known is None or found["made"][0] < found["known"][0]:
+        return made
+    if gemm is None or fitted.name not in LAUNCHING:
+        return profile
+    constants = {**dict(known.constants), "early_launch_us": early_launch_us(dict(gemm.constants))}
+    return recalibrate.with_calibration(profile, replace(known, constants=tuple(sorted(constants.items()))))
 
 
 def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
@@ -270,9 +275,10 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     """``profile`` with gemm's calibration fitted anew to the training rows of :data:`MANY` that the folder ``tables``
     has, and to ``broad``, which keep it what it is elsewhere; ``profile`` itself where it has none. Where there is a
     file ``splits_<card>.json``, plans that split K are its alone; where there is :data:`EARLY`, kernels of one
-    partition are of newer files than :data:`BEFORE`. Writes ``gemm_many_fit_<card>.json``: errors and regrets before
-    and after; ``left_out`` is of training rows by constants that were fitted without them. Held-out rows are those of
-    the newest run, too."""
+    partition are not of :data:`BEFORE`, where they were launched as any kernel is. (So they were in ``broad``, most of
+    whose shapes take long; without them there, training rows left out of a fit chose worse.) Writes
+    ``gemm_many_fit_<card>.json``: errors and regrets before and after; ``left_out`` is of training rows by constants
+    that were fitted without them. Held-out rows are those of the newest run, too."""
     paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
     if not paths:
         return profile
@@ -287,7 +293,8 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
         ]
 
     def fitted(shapes: Sequence[MeasuredShape]) -> Calibration:
-        source = f"{prior.source}; fitted anew to benchmarks/results/{paths[0].name}"
+        read = ", ".join(path.name for path in (*paths, *early, *[s for s in (splits,) if s.exists()]))
+        source = f"{prior.source}; fitted anew to benchmarks/results/{read}"
         shrinkage = recalibrate.RESIDUAL_SHRINKAGE
         return fit("gemm", [*shapes, *kept], rates, source, prior=prior, shrinkage=shrinkage, held=ENERGY)
 

@@ -76,14 +76,15 @@ def effective_ii(plan: Plan, depth: int | None = None) -> int:
 
 
 def fewest_slots(graph: DependenceGraph, options: SolveOptions) -> int:
-    """The fewest slots of each ring with which the interval stays the one of ``graph`` under ``options``, which has a
-    plan. Intervals alone are compared: among schedules of one none is sought, and a number of slots whose lower bound
-    is a longer interval is not tried."""
+    """The smallest ring depth, the same for all rings, at which the interval of ``graph`` under ``options`` stays as
+    short as with rings of any depth; 0 without rings. Ties between schedules are not broken, and a depth whose lower
+    bound is a longer interval is not tried. Raises :class:`Infeasible` where there is no plan."""
     options = replace(options, search=replace(options.search, tie_break=False, compaction=False))
     problem = Problem(graph, options)
     found = search(problem, _lower_bound(problem))
-    assert found.best is not None
-    most = max(slots(problem, found.ii_cycles, found.best, p) for p in rings(problem, found.best))
+    if found.best is None:
+        raise Infeasible(f"graph {graph.name!r} has no plan: {found.binding}", field="graph", limit=found.binding)
+    most = max((slots(problem, found.ii_cycles, found.best, p) for p in rings(problem, found.best)), default=0)
 
     def suffices(depth: int) -> bool:
         fewer = Problem(graph, replace(options, depth=depth))

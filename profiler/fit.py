@@ -32,7 +32,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "power_norm": (1.2, 20.0),
     "memory_norm": (1.2, 20.0),
     "launch_scale": (0.0, 12.0),
-    "dependents_us": (0.0, 1.0),
+    "early_launch_us": (0.0, 1.0),
     "l2_scale": (0.1, 3.0),
     "order_l2": (0.0, 1.0),
     "dram_scale": (0.9, 1.3),

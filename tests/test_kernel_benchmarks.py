@@ -40,6 +40,7 @@ from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.profiler import recalibrate
 from warpplan.profiler.embedded import embedded
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -328,6 +329,24 @@ def test_a_variant_is_learnt_from_few_rows(profile: Profile) -> None:
     regret, error = fit_kernels.errors(known, table, fitted, fitted.name, fit_kernels.device_work)
     assert regret < 1e-3
     assert error < 0.02
+
+
+def test_a_calibration_stays_where_a_new_one_chooses_no_better(profile: Profile) -> None:
+    """Of times that the model itself makes. What an early launch saves is gemm's all the same."""
+    gemm = profile.calibration("gemm")
+    assert gemm is not None
+    fitted = fit_kernels.Fitted("gemm_bias_act", "gemm", "gemm_layouts")
+    assert fitted.name in fit_kernels.LAUNCHING
+    own = replace(gemm, kernel=fitted.name, constants=tuple(p for p in gemm.constants if p[0] != "early_launch_us"))
+    table = made_table(profile, PLAIN, dict(own.constants))
+    kept = fit_kernels.better(recalibrate.with_calibration(profile, own), table, fitted, "made by the model")
+    assert kept.calibration(fitted.name) == replace(own, constants=gemm.constants)
+    wrong = replace(own, constants=tuple((n, 3 * v if n.startswith("l2_scale") else v) for n, v in own.constants))
+    anew = fit_kernels.better(recalibrate.with_calibration(profile, wrong), table, fitted, "made by the model")
+    assert fit_kernels.errors(anew, table, fitted, fitted.name, fit_kernels.device_work)[0] < 1e-3
+    found = anew.calibration(fitted.name)
+    assert found is not None
+    assert found.source == "made by the model"
 
 
 def test_a_cards_constants_are_learnt_from_settled_rows() -> None:

@@ -5,11 +5,11 @@ wait in :func:`wait_for_previous_kernel` until all that the kernel before wrote 
 makes ready, barriers above all, comes before that call, and every access to global memory behind it.
 
 They begin when the kernel before has ended, all but its writes, or when each of its CTAs has called
-:func:`launch_dependents`, and find room. Of launches of some microseconds in a row that saves 0.2 to 0.8 us each.
-Behind longer ones the early CTAs lie on SMs in the order in which these become free, some beside one another and
-neighbours in the tile order apart: up to 1.25 times as long (``launches`` and ``waits`` in
-``benchmarks/results/early_launch_h200.json``). Behind a kernel that lets none begin early, the wait alone gains a tenth
-or more of a short launch in a stream, and costs a twentieth in a CUDA graph (``plain``).
+:func:`launch_dependents`, and find room. Of launches of some microseconds of one kernel in a row, from a CUDA graph,
+that saves 0.2 to 0.8 us each. Longer ones may lose by it, one takes 1.25 times as long: a likely reason, not verified,
+is that early CTAs lie on SMs in the order in which these become free, some beside one another and neighbours in the
+tile order apart. Between kernels that are not launched so, the wait alone costs some 0.3 us in a CUDA graph, and gains
+more in a stream (``benchmarks/results/early_launch_h200.json``: ``waits``, ``launches`` and ``plain``).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from warpplan.kernels.gemm.work import (
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
-from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, dependents_us, predictions, terms
+from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, early_launch_us, predictions, terms
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
@@ -79,8 +79,9 @@ PORTABLE_SCHEMES = ("pipelined",)
 CONTENDERS = 5
 """Block structures that an explanation compares."""
 EARLY_US = 9.0
-"""A specialised kernel predicted to take less lets the next launch begin early: of training shapes, each below gained,
-and those above lost in the mean (``benchmarks/results/early_launch_h200.json``)."""
+"""A specialised kernel predicted to take less lets the next launch begin early. Of training shapes that were launched
+in a row from a CUDA graph, each that took less gained; those of 9 to 20 us lost 1.4 % in the mean, and one of them 25 %
+(``launches`` and ``waits`` in ``benchmarks/results/early_launch_h200.json``)."""
 
 
 class Gemm:
@@ -158,7 +159,7 @@ class Gemm:
         constants = calibrated_constants(profile, self.calibrations(shape, dtype, profile), chosen.structures)
         parts, time_us = terms(chosen, Rates.of(profile, dtype), constants)
         early = solved.table.specialized[rows] & (time_us < EARLY_US) & self.launches_dependents
-        time_us = time_us - early * dependents_us(constants)
+        time_us = time_us - early * early_launch_us(constants)
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (
             replace(solved.table.configs[rows[i]], group_m=int(grid.group_m[rows[i]]), launch_dependents=bool(early[i]))

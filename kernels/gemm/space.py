@@ -417,11 +417,16 @@ def tuning(config: GemmConfig) -> TuningConfig:
     )
 
 
+ABSENT = (("LAUNCH_DEPENDENTS", False),)
+"""Fields that say what their absence says."""
+
+
 def config_of(tuning_config: TuningConfig) -> GemmConfig:
     """The inverse of :func:`tuning`; :class:`InvalidConfig` where a field is missing, of the wrong kind, or says other
     than what the launch would use (registers and stages follow from the rest)."""
     config = _read(tuning_config)
-    expected, given = dict(tuning(config).kwargs), dict(tuning_config.kwargs)
+    expected = dict(tuning(config).kwargs)
+    given = {name: value for name, value in tuning_config.kwargs if (name, value) not in ABSENT}
     for name in sorted(expected.keys() | given.keys()):
         if expected.get(name) != given.get(name):
             raise InvalidConfig(

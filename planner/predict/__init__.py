@@ -18,7 +18,7 @@ EXPORTS = {
     "sensitivity": ("cost_changes", "CostChanges"),
     "time_model": (
         "constant_names",
-        "dependents_us",
+        "early_launch_us",
         "DeviceWork",
         "FAMILY_DEFAULTS",
         "GLOBAL_DEFAULTS",

@@ -19,8 +19,8 @@ partition does everything. The p-norms, each with its own p, stand for what neit
 sum (none) describes. Zeros are those of boxes that reach beyond the matrix: tiles of 64 rows for 1 to 32 take 10 to
 45 % longer than the bytes from DRAM say (``benchmarks/results/gemm_exhaustive_h200_train.json``), and the fit charges
 them at the L2's measured rate. A block with ranges of split tiles in several rounds reduces in each. Where a kernel
-lets the launch that follows begin early, launches of it in a row take less by a constant. The p of the norms and the
-other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
+lets the launch that follows begin early, each of its launches in a row takes less by a constant. The p of the norms and
+the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "power_norm": 4.0,
     "memory_norm": 6.0,
     "launch_scale": 1.0,
-    "dependents_us": 0.0,
+    "early_launch_us": 0.0,
     "l2_scale": 1.0,
     "dram_scale": 1.0,
     "dram_ramp_us": 1.0,
@@ -241,12 +241,12 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     body = _norm(of_all("memory_norm"), _norm(of_all("power_norm"), block, power), dram)
     residual = np.array([constants.get(f"structure.{s}", 0.0) for s in work.structures])[work.structure]
     time_us = of_all("launch_scale") * rates.launch_us + (overhead + body) * np.exp(residual)
-    return parts, time_us - work.launch_dependents * dependents_us(constants)
+    return parts, time_us - work.launch_dependents * early_launch_us(constants)
 
 
-def dependents_us(constants: Mapping[str, float]) -> float:
+def early_launch_us(constants: Mapping[str, float]) -> float:
     """What a launch in a row of its like takes less where each lets the next begin early."""
-    return constants.get("dependents_us", GLOBAL_DEFAULTS["dependents_us"])
+    return constants.get("early_launch_us", GLOBAL_DEFAULTS["early_launch_us"])
 
 
 def _norm(p: float, *terms_us: Floats) -> Floats:

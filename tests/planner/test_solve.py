@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.errors import InvalidGraph, InvalidInput
+from warpplan.planner.errors import Infeasible, InvalidGraph, InvalidInput
 from warpplan.planner.problem.formulation import Problem
-from warpplan.planner.solve import effective_ii, solve
+from warpplan.planner.solve import effective_ii, fewest_slots, solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
@@ -35,6 +35,27 @@ def test_whatever_leaves_the_solver_passes_the_checker(graph, depth, slack):
     assert outcome.bound >= min_ii(Problem(graph, SolveOptions(depth=depth, slack_cycles=slack))).ii_cycles
     assert effective_ii(outcome.plan) == outcome.bound
     assert effective_ii(outcome.plan, 1) >= outcome.bound
+
+
+@given(given_.graphs())
+@settings(max_examples=40, deadline=None)
+def test_the_fewest_slots_keep_the_interval_and_one_less_does_not(graph):
+    outcome = solve(graph)
+    if outcome.plan is None:
+        with pytest.raises(Infeasible):
+            fewest_slots(graph, SolveOptions())
+        return
+    depth = fewest_slots(graph, SolveOptions())
+    assert depth <= max((channel.depth for channel in outcome.plan.channels), default=0)
+
+    def interval(slots: int) -> float:
+        plan = solve(graph, SolveOptions(depth=slots)).plan
+        return plan.schedule.ii_cycles if plan is not None else float("inf")
+
+    if depth:
+        assert interval(depth) == outcome.plan.schedule.ii_cycles
+    if depth > 1:
+        assert interval(depth - 1) > outcome.plan.schedule.ii_cycles
 
 
 @given(given_.graphs(most_ops=3, most_partitions=2), st.sampled_from([256, 384, 512]))

@@ -6,9 +6,15 @@ program over differences, whose optimal corners are whole (the dual of a minimum
 
 from __future__ import annotations
 
+from math import inf
+from typing import Any
+
 from warpplan.planner.problem.assignment import Assignment, rings
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.search.heuristics.retiming import fits, order_arcs
+
+Variable = Any
+"""Of a linear program; OR-tools has no types for it."""
 
 
 def compact_lifetimes(problem: Problem, ii: int, found: Assignment) -> Assignment:
@@ -17,35 +23,39 @@ def compact_lifetimes(problem: Problem, ii: int, found: Assignment) -> Assignmen
     ``found`` as it is where that would break what order does not say all about (see
     :mod:`~warpplan.planner.search.heuristics.retiming`).
     """
-    import numpy as np
-    from scipy.optimize import linprog  # a third of a second to import
-    from scipy.sparse import coo_array
+    from ortools.linear_solver import pywraplp  # not before a loop is solved
 
     arcs = order_arcs(problem, ii, found)
     if arcs is None:
         return found
-    count = len(problem.ops)
-    # start[dst] - start[src] >= cycles - II * distance; a ring's end is a variable of its own, beyond the operations'.
-    rows = [(src, dst, cycles - ii * distance) for src, dst, cycles, distance in arcs if src != dst]
-    weight = [1.0] * count
-    for end, (producer, uses) in enumerate(rings(problem, found).items(), count):
-        rows += [(use.consumer, end, ii * use.distance + use.cycles) for use in uses]
-        weight.append(2.0)
+    program = pywraplp.Solver.CreateSolver("GLOP")
+    infinite = program.infinity()
+
+    def at_least(cycles: int, src: Variable, dst: Variable) -> None:
+        """``dst`` comes ``cycles`` or more after ``src``."""
+        row = program.Constraint(cycles, infinite)
+        row.SetCoefficient(dst, 1.0)
+        row.SetCoefficient(src, -1.0)
+
+    starts = [program.NumVar(0.0, infinite, "") for _ in problem.ops]
+    for src, dst, cycles, distance in arcs:
+        if src != dst:
+            at_least(cycles - ii * distance, starts[src], starts[dst])
+    weight = [1.0] * len(starts)
+    sum_of_all = program.Objective()
+    for producer, uses in rings(problem, found).items():
+        end = program.NumVar(0.0, infinite, "")
+        for use in uses:
+            at_least(ii * use.distance + use.cycles, starts[use.consumer], end)
+        sum_of_all.SetCoefficient(end, 2.0)
         weight[producer] -= 2.0
-    at = np.arange(len(rows))
-    ones = np.ones(len(rows))
-    matrix = coo_array(
-        (
-            np.concatenate([ones, -ones]),
-            (np.concatenate([at, at]), np.array([[src for src, _, _ in rows], [dst for _, dst, _ in rows]]).ravel()),
-        ),
-        shape=(len(rows), len(weight)),
-    ).tocsr()
+    for start, cost in zip(starts, weight, strict=True):
+        sum_of_all.SetCoefficient(start, cost)
+    sum_of_all.SetMinimization()
     problem.deadline.check()
-    most = [-least for _, _, least in rows]
-    limit = {"time_limit": problem.deadline.remaining_s()}
-    solved = linprog(weight, A_ub=matrix, b_ub=most, method="highs-ds", options=limit)
-    if solved.status != 0:
+    if (left_s := problem.deadline.remaining_s()) < inf:
+        program.SetTimeLimit(int(1000 * left_s))
+    if program.Solve() != pywraplp.Solver.OPTIMAL:
         return found
-    shorter = Assignment(tuple(round(t) for t in solved.x[:count]), found.partitions)
+    shorter = Assignment(tuple(round(start.solution_value()) for start in starts), found.partitions)
     return shorter if fits(problem, ii, shorter) else found

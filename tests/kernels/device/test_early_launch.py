@@ -32,8 +32,15 @@ def test_it_waits_before_its_partitions_begin(path, function):
     assert waits[0] < min(calls(function, "warp_specialize"))
 
 
+def test_the_gemm_of_one_partition_waits_before_anything_else():
+    tree = ast.parse((KERNELS / "gemm" / "tl.py").read_text())
+    (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "gemm_kernel")
+    statements = kernel.body[1:] if ast.get_docstring(kernel) else kernel.body
+    assert calls(statements[0], "wait_for_previous_kernel") == [statements[0].lineno]
+
+
 def options():
-    for path in sorted(KERNELS.rglob("gluon.py")):
+    for path in [*sorted(KERNELS.rglob("gluon.py")), KERNELS / "gemm" / "tl.py"]:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name == "launch_options":
                 yield pytest.param(node, id=str(path.relative_to(KERNELS)))

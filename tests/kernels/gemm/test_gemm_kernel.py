@@ -137,7 +137,7 @@ def test_every_candidate_is_ranked_once_best_first(profile, m, n, k):
 
 
 def test_short_launches_of_specialised_kernels_let_the_next_begin_early(profile):
-    """Whatever its own time says, a prediction is of the launch as it is."""
+    """By what they take without it; the predicted time counts it."""
     early = 0
     for shape in ((128, 256, 128), (512, 1024, 1024), (330, 2048, 2048), (1, 16, 5120), (4096, 4096, 4096)):
         ranked = GEMM.ranked(shape, "bfloat16", H200, profile)

@@ -370,6 +370,13 @@ def test_tuning_round_trip(config, group_m, persistent):
     assert encoded.num_stages == (1 if config.specialized else config.depth)
 
 
+def test_an_early_launch_is_switched_off_by_a_word_or_by_none():
+    early = replace(SINGLE, launch_dependents=True)
+    assert config_of(tuning(early)) == early
+    for off in (False, None):
+        assert config_of(changed(early, LAUNCH_DEPENDENTS=off)) == SINGLE
+
+
 def changed(config: GemmConfig, **fields: object) -> TuningConfig:
     encoded = tuning(config)
     kwargs = {**dict(encoded.kwargs), **fields}
