@@ -9,6 +9,7 @@ EXPORTS = {
         "table",
         "tabulate",
         "TileGrid",
+        "WIDE",
     ),
     "gluon": (
         "cluster_splits",

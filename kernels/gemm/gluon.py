@@ -19,7 +19,7 @@ from warpplan.kernels.device.scaling import Scales, scale_chunk
 from warpplan.kernels.device.stream_k import add_partial_sums, arrive, store_partial_sums, wait_for_arrivals
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, locate, shared_tile, unit_count
-from warpplan.kernels.triton_compat import gl, gluon, has_clusters
+from warpplan.kernels.triton_compat import gl, gluon, has_clusters, views_join_pieces
 from warpplan.planner.errors import InvalidConfig
 
 
@@ -214,12 +214,19 @@ def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: s
 
 
 def launch_options(config: GemmConfig) -> dict[str, int]:
-    """What Triton's launcher takes. Raises :class:`InvalidConfig` for a cluster where this Triton has none."""
+    """What Triton's launcher takes. Raises :class:`InvalidConfig` for a cluster, or for 192 columns, where this Triton
+    has none."""
     if config.cluster > 1 and not has_clusters:
         raise InvalidConfig(
             f"num_ctas {config.cluster}: Triton {triton.__version__} has no TMA multicast, 3.9 has: plan with "
             "a profile that was recorded with this Triton",
             field="num_ctas", value=config.cluster, limit=1,
+        )  # fmt: skip
+    if config.wide and not views_join_pieces:
+        raise InvalidConfig(
+            f"BLOCK_N {config.block_n}: Triton {triton.__version__} cannot view two pieces of B as one tile, 3.7 can: "
+            "plan with a profile that was recorded with this Triton",
+            field="BLOCK_N", value=config.block_n, limit=config.mma_columns,
         )  # fmt: skip
     options = {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers, **LAUNCH_OPTIONS}
     return options if config.cluster == 1 else {**options, "num_ctas": config.cluster}

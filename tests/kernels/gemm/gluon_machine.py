@@ -711,6 +711,7 @@ def fake_compat() -> SimpleNamespace:
         gdc_launch_dependents=_launch_dependents,
         gdc_wait=_wait_for_previous_kernel,
         has_clusters=True,
+        views_join_pieces=True,
         reinterpret=_reinterpret,
         thread_barrier=lambda: None,
         tma_load=_load,

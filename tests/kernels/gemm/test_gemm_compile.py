@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ pytest.importorskip("triton", reason="compiling needs triton")
 
 from warpplan.kernels.gemm.compile_gemm import compile_gemm
 from warpplan.kernels.gemm.space import LAYOUTS, GemmConfig
-from warpplan.kernels.triton_compat import has_clusters
+from warpplan.kernels.triton_compat import has_clusters, views_join_pieces
 from warpplan.planner.errors import InvalidConfig
 
 REPRESENTATIVES = (
@@ -43,6 +44,39 @@ CLUSTERS = (
     GemmConfig("pingpong", 128, 256, 64, 4, 4, epilogue_split=4, cluster=2),
     GemmConfig("pingpong", 256, 128, 64, 4, 4, epilogue_split=2, swap=True, cluster=2),
 )
+
+
+EARLY = (
+    GemmConfig("single", 64, 64, 64, 4, 4, ctas_per_sm=2),
+    GemmConfig("single", 64, 16, 128, 4, 5, swap=True, split_k=4, ctas_per_sm=2),
+    GemmConfig("single", 64, 192, 64, 4, 6, epilogue_split=3),
+    GemmConfig("cooperative", 128, 128, 64, 4, 4, split_k=3),
+    GemmConfig("pingpong", 64, 128, 64, 4, 4),
+)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("config", EARLY, ids=repr)
+@pytest.mark.parametrize("early", [False, True])
+def test_the_next_launch_is_let_begin_where_the_plan_says_so(config, early):
+    if config.wide and not views_join_pieces:
+        with pytest.raises(InvalidConfig, match="cannot view two pieces of B as one tile"):
+            compile_gemm(config, "bfloat16")
+        return
+    report = compile_gemm(replace(config, launch_dependents=early), "bfloat16")
+    assert report.clean
+    assert report.ptx.count("griddepcontrol.wait") == 1
+    assert report.ptx.count("griddepcontrol.launch_dependents") == early
+
+
+@pytest.mark.matrix
+def test_the_kernel_of_one_partition_waits_for_the_kernel_before():
+    report = compile_gemm(GemmConfig("pipelined", 64, 64, 64, 4, 4), "bfloat16")
+    assert report.clean
+    # Before it no global memory is read or written.
+    before, _, after = report.ptx.partition("griddepcontrol.wait")
+    assert "cp.async.bulk.tensor" not in before
+    assert "cp.async.bulk.tensor" in after
 
 
 @pytest.mark.matrix
