@@ -293,7 +293,7 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
         ]
 
     def fitted(shapes: Sequence[MeasuredShape]) -> Calibration:
-        read = ", ".join(path.name for path in (*paths, *early, *[s for s in (splits,) if s.exists()]))
+        read = ", ".join(path.name for path in (*paths, *early, splits) if path.exists())
         source = f"{prior.source}; fitted anew to benchmarks/results/{read}"
         shrinkage = recalibrate.RESIDUAL_SHRINKAGE
         return fit("gemm", [*shapes, *kept], rates, source, prior=prior, shrinkage=shrinkage, held=ENERGY)
@@ -309,8 +309,8 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
         return not (early and path.stem.endswith(BEFORE)) or config_of(config).specialized
 
     seen = read_many(*paths, *early, counts=launched_alike)
-    newest = [path for path in (tables / f"gemm_many_{CARD}.json",) if path.exists()]
-    unseen = read_many(*paths, *newest, counts=launched_alike)
+    every = (*paths, tables / f"gemm_many_{CARD}.json")
+    unseen = read_many(*(path for path in every if path.exists()), counts=launched_alike)
     of_splits = read_many(splits) if splits.exists() else []
     if of_splits:
         seen, unseen = whole(seen), whole(unseen)
